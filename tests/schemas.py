@@ -9,14 +9,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import json_schema, keys
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import format_schemas, json_schema
 
 FOLDER = Path(__file__).resolve().parent.parent / "schemas"
 
 
 def wanted() -> dict[str, dict[str, Any]]:
     """By name of the file its content."""
-    found = {f"{kind.lower()}.json": json_schema.of_format(kind) for kind in keys.FORMS}
+    found = {f"{kind.lower()}.json": json_schema.of_format(kind) for kind in format_schemas.FORMS}
     return {**found, "policy.json": json_schema.of_any()}
 
 

@@ -32,7 +32,10 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.answers imp
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import Asking, explained, interpreter
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import cleaned
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.shapes import Fault
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.gathered import driver_actions, refuse_forged
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.inventory_vars import (
+    driver_actions,
+    refuse_forged,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import (
     host_answer,
     owners,

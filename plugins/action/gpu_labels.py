@@ -11,9 +11,9 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import HostAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printed
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes, gathered
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes, inventory_vars
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.told import FACT, told
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.host_labels import FACT, told
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import GONE_AFTER
 
 Result = t.Dict[str, t.Any]
@@ -49,7 +49,7 @@ class ActionModule(HostAction):
         result = ActionBase.run(self, tmp, task_vars)
         _spec, arguments = self.validate_argument_spec(self.CLUSTER_ARGUMENTS)
         try:
-            gathered.refuse_forged(task_vars or {})
+            inventory_vars.refuse_forged(task_vars or {})
             result.update(self._in_cluster(arguments, task_vars or {}))
         except GpuopsError as error:
             result.update(error.as_result(), failed=True)
@@ -58,13 +58,13 @@ class ActionModule(HostAction):
     def _in_cluster(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> Result:
         """One task for all Nodes, on the controller."""
         # Imported here, because the Kubernetes library takes longer to load than the whole task on a host needs.
-        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import fold, label_nodes
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold, label_nodes
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_feature import publish
-        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.startup import release
+        from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.startup_taints import release
 
         arguments["kubeconfig"] = find_file(task_vars, arguments["kubeconfig"])
         if arguments["target"] == "startup_taint":
-            return release(arguments, self._task.check_mode, gathered.unready_nodes(task_vars))
+            return release(arguments, self._task.check_mode, inventory_vars.unready_nodes(task_vars))
         found = None if arguments["hosts"] is None else told(task_vars, arguments["hosts"])
         if found is not None and arguments["state"] == "absent":
             # A removal needs only the names of their Nodes, not their labels.

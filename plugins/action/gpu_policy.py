@@ -13,8 +13,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVEL
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import driver_containers, monitoring
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.device_plugin import config_map_name
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import hidden, matrix, yamltext
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import gathered, host_nodes, reserved, settings
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import hidden, releases, yamltext
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import (
+    host_nodes,
+    inventory_vars,
+    settings,
+    variable_names,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight
@@ -73,8 +78,8 @@ class ActionModule(ControllerAction):
 
     def work(self, arguments: Data, task_vars: Data) -> Data:
         """Reads, compares, exports, resolves, returns the plan."""
-        variables = gathered.variables(task_vars)
-        wanted = settings.settle(arguments, variables, gathered.left_out(task_vars))
+        variables = inventory_vars.variables(task_vars)
+        wanted = settings.settle(arguments, variables, inventory_vars.left_out(task_vars))
         if isinstance(wanted["kubeconfig"], str):
             wanted["kubeconfig"] = find_file(task_vars, wanted["kubeconfig"])
         wanted["proxy"] = _proxy.read(wanted["proxy"], "gpu_proxy")
@@ -90,13 +95,13 @@ class ActionModule(ControllerAction):
         if not arguments["resolve"] and not asked:
             return {"changed": False, "cluster": _place(wanted, task_vars), "rejected": _rejected(task_vars),
                     **_hosts(wanted, task_vars)}
-        release = matrix.release(wanted["release"])
+        release = releases.release(wanted["release"])
         policy = _read(wanted["policy"], wanted, task_vars, release)
         result = self._look_at(policy, arguments, wanted, task_vars, release)
         if arguments["resolve"]:
             plan = self._plan(policy, release, wanted, arguments, task_vars)
             plan["notes"] += result.pop("notes")
-            plan["notes"] += reserved.look_alikes(str(name) for host_vars in variables.values() for name in host_vars)
+            plan["notes"] += variable_names.look_alikes(str(name) for values in variables.values() for name in values)
             return {"changed": False, **plan, **result}
         about = {"release": release.version, "policy": policy.origin, "format": policy.kind}
         result["notes"] = [*policy.warnings, *result["notes"]]
@@ -104,43 +109,43 @@ class ActionModule(ControllerAction):
                 **about, **result}
 
     def _look_at(self, policy: formats.Policy, arguments: Data, wanted: Data, task_vars: Data,
-                 release: matrix.Release) -> Data:
+                 release: releases.Release) -> Data:
         """Returns C(differences) and C(exported) of the policy, if requested, and notes about the export.
 
         A result that may contain a secret is kept from all that prints or logs results; tasks get it with all values.
         """
         result: Data = {"notes": []}
-        read = [policy]
+        policies = [policy]
         if arguments["compare_with"]:
-            read.append(_read(arguments["compare_with"], wanted, task_vars, release))
-            found = differences.compare(*read)
+            policies.append(_read(arguments["compare_with"], wanted, task_vars, release))
+            found = differences.compare(*policies)
             result["differences"] = [{**one, "text": text} for one, text in zip(found, differences.told(found))]
         if arguments["export"]:
             result["exported"] = _EXPORTS[arguments["export"]](policy)
             result["notes"] += export.left_out(policy, arguments["export"])
-        if any(hidden.holds_secret(source.spec) for one in read for source in one.sources):
+        if any(hidden.holds_secret(source.spec) for one in policies for source in one.sources):
             result["_ansible_no_log"] = True
         return result
 
-    def _plan(self, policy: formats.Policy, release: matrix.Release, wanted: Data, arguments: Data,
+    def _plan(self, policy: formats.Policy, release: releases.Release, wanted: Data, arguments: Data,
               task_vars: Data) -> Data:
         by_hand = arguments["facts"] is not None
-        rejected = {} if by_hand else gathered.rejected(task_vars)
-        known = gathered.same_shape(arguments["facts"]) if by_hand else gathered.facts(task_vars)
+        rejected = {} if by_hand else inventory_vars.rejected(task_vars)
+        known = inventory_vars.same_shape(arguments["facts"]) if by_hand else inventory_vars.facts(task_vars)
         facts = {host: told for host, told in known.items() if host not in rejected}
-        overrides = gathered.overrides(task_vars) if arguments["overrides"] is None else arguments["overrides"]
+        overrides = inventory_vars.overrides(task_vars) if arguments["overrides"] is None else arguments["overrides"]
         for host, mine in overrides.items():
-            gathered.whole(mine, (), f"overrides.{host}", "the roles take, such as driver_version")
+            inventory_vars.whole(mine, (), f"overrides.{host}", "the roles take, such as driver_version")
         overrides = {host: _with_sharing(_with_layouts(mine, task_vars), wanted["sharing"])
                      for host, mine in overrides.items()}
         seen = arguments["cluster_facts"]
         if seen is not None:
-            gathered.whole(seen, ("server", "version", "nodes", "nfd", "service_monitors"), "cluster_facts",
-                           "the documentation of cluster_facts names")
-            gathered.whole(seen["nodes"], (), "cluster_facts.nodes", "gpu_policy itself reads of the Nodes")
+            inventory_vars.whole(seen, ("server", "version", "nodes", "nfd", "service_monitors"), "cluster_facts",
+                                 "the documentation of cluster_facts names")
+            inventory_vars.whole(seen["nodes"], (), "cluster_facts.nodes", "gpu_policy itself reads of the Nodes")
             for node, told in seen["nodes"].items():
-                gathered.whole(told, ("labels", "annotations", "ready", "gpu", "os"), f"cluster_facts.nodes.{node}",
-                               "gpu_policy itself reads of a Node")
+                inventory_vars.whole(told, ("labels", "annotations", "ready", "gpu", "os"),
+                                     f"cluster_facts.nodes.{node}", "gpu_policy itself reads of a Node")
         try:
             plan: Data = resolve(policy, release, facts, overrides, wanted["placement"], wanted["disruption"],
                                  wanted["strict"])
@@ -163,16 +168,16 @@ class ActionModule(ControllerAction):
         plan["rejected"] = rejected
         return plan
 
-    def _cluster(self, plan: Data, policy: formats.Policy, release: matrix.Release, wanted: Data, seen: Data | None,
+    def _cluster(self, plan: Data, policy: formats.Policy, release: releases.Release, wanted: Data, seen: Data | None,
                  task_vars: Data) -> None:
         """Adds the cluster to the plan. seen: the current state of the cluster, None if it was not read."""
-        if gathered.cluster_is_left_out(task_vars):
+        if inventory_vars.cluster_is_left_out(task_vars):
             plan["notes"].append("the cluster is left out by --limit: no host of the group gpu_control is in this run.")
             return
-        settled = {**wanted, "profiles": gathered.node_profiles(task_vars),
-                   "plugin_configs": gathered.plugin_configs(task_vars)}
-        cluster = resolve_cluster(policy, release, seen, plan["placement"], gathered.node_names(task_vars), settled,
-                                  wanted["disruption"])
+        settled = {**wanted, "profiles": inventory_vars.node_profiles(task_vars),
+                   "plugin_configs": inventory_vars.plugin_configs(task_vars)}
+        cluster = resolve_cluster(policy, release, seen, plan["placement"], inventory_vars.node_names(task_vars),
+                                  settled, wanted["disruption"])
         plan["notes"] += cluster.pop("notes")
         theirs = (seen or {}).get("operator")
         if theirs and theirs != release.version:
@@ -187,20 +192,21 @@ def _attach_nodes(plan: Data, wanted: Data, seen: Data | None, facts: Data, task
     """Adds the Nodes to the plans of hosts, even if nothing is delivered in the cluster. Returns notes."""
     plan.update(_about_nodes(wanted, len(plan["hosts"])), strict=wanted["strict"])
     marks = _annotations(wanted, seen) if plan["hosts"] or seen else None
-    notes = host_nodes.attach(plan, gathered.node_names(task_vars) if plan["hosts"] else {}, _left_behind(marks), facts)
+    names = inventory_vars.node_names(task_vars) if plan["hosts"] else {}
+    notes = host_nodes.attach(plan, names, _left_behind(marks), facts)
     plan["warnings"] = _left_by_runs(marks, plan["hosts"])
     return notes
 
 
 def _rejected(task_vars: Data) -> Data:
     """Hosts with invalid facts. Includes hosts that stand for a cluster, because run_once can choose any host."""
-    return gathered.rejected(task_vars, gathered.play_hosts(task_vars))
+    return inventory_vars.rejected(task_vars, inventory_vars.play_hosts(task_vars))
 
 
 def _hosts(wanted: Data, task_vars: Data) -> Data:
     """Returns what a removal needs without a policy: the level, and the Node of each host."""
     check_level(wanted["disruption"])
-    hosts, names = gathered.hosts(task_vars), gathered.node_names(task_vars)
+    hosts, names = inventory_vars.hosts(task_vars), inventory_vars.node_names(task_vars)
     marks = _annotations(wanted, None)
     found = host_nodes.removal({host: names.get(host, host) for host in hosts}, _left_behind(marks),
                                wanted["disruption"])
@@ -240,9 +246,9 @@ def _left_by_runs(marks: dict[str, dict[str, str]] | None, hosts: Data) -> list[
     plan."""
     if not marks:
         return []
-    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import holder, maintenance
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import maintenance, node_lock
 
-    found = maintenance.left_by_runs(marks, holder.Holder.of_run())
+    found = maintenance.left_by_runs(marks, node_lock.Holder.of_run())
     own = {one["node"]["name"] for one in hosts.values() if one["node"]}
     warnings = [f"{text} {_AGAIN if name in own or maintenance.REMOVING in marks[name] else _BY_HAND}"
                 for name, text in found.items()]
@@ -251,9 +257,9 @@ def _left_by_runs(marks: dict[str, dict[str, str]] | None, hosts: Data) -> list[
 
 
 def _seen(given: Data | None, wanted: Data, task_vars: Data, policy: formats.Policy,
-          release: matrix.Release) -> Data | None:
+          release: releases.Release) -> Data | None:
     """Returns the state of the cluster. None if it is left out, or if manifests are only rendered."""
-    if given is not None or gathered.cluster_is_left_out(task_vars):
+    if given is not None or inventory_vars.cluster_is_left_out(task_vars):
         return given
     if wanted["kubeconfig"]:
         return _look(wanted, policy, release)
@@ -267,10 +273,10 @@ def _seen(given: Data | None, wanted: Data, task_vars: Data, policy: formats.Pol
 def _place(wanted: Data, task_vars: Data) -> Data | None:
     """Returns kubeconfig, context and namespace of the cluster."""
     place = {name: wanted[name] for name in ("kubeconfig", "context", "namespace")}
-    return place if wanted["kubeconfig"] and not gathered.cluster_is_left_out(task_vars) else None
+    return place if wanted["kubeconfig"] and not inventory_vars.cluster_is_left_out(task_vars) else None
 
 
-def _read(source: t.Any, wanted: Data, task_vars: Data, release: matrix.Release) -> formats.Policy:
+def _read(source: t.Any, wanted: Data, task_vars: Data, release: releases.Release) -> formats.Policy:
     """Reads a policy from a file, from data, or from the cluster."""
     if source != formats.LIVE:
         return formats.read(find_file(task_vars, source) if isinstance(source, str) and source else source, release)
@@ -292,26 +298,28 @@ def _check_hosts(policy: formats.Policy, plan: Data) -> None:
                          faults=said)
 
 
-def _look(wanted: Data, policy: formats.Policy, release: matrix.Release) -> Data:
+def _look(wanted: Data, policy: formats.Policy, release: releases.Release) -> Data:
     """Reads the cluster and the objects that the policy names. Refuses a cluster that a GPU Operator still owns."""
     # Imported here, because the library takes half a second to load, which a run without a cluster does not need.
-    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import client, guard, operator
-    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import read
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import client, operator, refuse_operator
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import read_cluster
 
     server = client.Client(wanted["kubeconfig"], wanted["context"])
     if not wanted["take_over"]:
-        guard.refuse_operator(server)
+        refuse_operator.refuse_operator(server)
     namespace = namespace_of(wanted)
     named = cluster_references.named(policy)
     shared = config_map_name(policy, wanted["sharing"])
     if shared and shared not in named[cluster_references.CONFIG_MAP]:
         named[cluster_references.CONFIG_MAP].append(shared)
-    found = read.read_cluster(server)
+    found = read_cluster.read_cluster(server)
     systems = {(one["os"]["id"], one["os"]["version"]) for one in found["nodes"].values() if one["gpu"] and one["os"]}
-    return {**found, **read.read_named(server, namespace, named), **read.read_runtime(server, namespace),
-            **read.read_drivers(server, namespace, driver_containers.lasting(policy, systems, release)),
-            **(read.read_kernels(server, namespace) if driver_containers.by_kernels(policy) else {}),
-            **(read.read_nvidia_drivers(server, namespace) if driver_containers.by_nvidia_drivers(policy) else {}),
+    return {**found, **read_cluster.read_named(server, namespace, named),
+            **read_cluster.read_runtime(server, namespace),
+            **read_cluster.read_drivers(server, namespace, driver_containers.lasting(policy, systems, release)),
+            **(read_cluster.read_kernels(server, namespace) if driver_containers.by_kernels(policy) else {}),
+            **(read_cluster.read_nvidia_drivers(server, namespace)
+               if driver_containers.by_nvidia_drivers(policy) else {}),
             "operator": operator.version(server) if wanted["take_over"] else ""}
 
 

@@ -13,7 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_b
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.screen import display, style
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import cleaned
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import gathered
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import inventory_vars
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import counts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.preflight_cluster import CLUSTER
@@ -48,7 +48,7 @@ class ActionModule(ControllerAction):
         error = preflight.error_of(plan)
         cluster = arguments["cluster"]
         if cluster is None:
-            cluster = gathered.cluster(task_vars, plan.get("cluster"))
+            cluster = inventory_vars.cluster(task_vars, plan.get("cluster"))
         hosts = _hosts(task_vars, bool(cluster)) if arguments["hosts"] is None else arguments["hosts"]
         found = preflight.with_failures(
             preflight.of_result(plan, {host: entry["facts"] for host, entry in hosts.items()}),
@@ -93,15 +93,16 @@ def _failures(task_vars: dict[str, t.Any], hosts: t.Iterable[str],
               plan: dict[str, t.Any]) -> dict[str, dict[str, dict[str, t.Any]]]:
     """Collects the results of modules that ran in check mode, for each host and for the cluster."""
     asked = {host: mine.get("preview") or () for host, mine in (plan.get("hosts") or {}).items()}
-    return {CLUSTER: gathered.cluster_errors(task_vars),
-            **{host: gathered.errors(task_vars, host, asked.get(host, ())) for host in hosts}}
+    return {CLUSTER: inventory_vars.cluster_errors(task_vars),
+            **{host: inventory_vars.errors(task_vars, host, asked.get(host, ())) for host in hosts}}
 
 
 def _hosts(task_vars: dict[str, t.Any], with_cluster: bool) -> dict[str, dict[str, t.Any]]:
-    facts = gathered.facts(task_vars)
+    facts = inventory_vars.facts(task_vars)
     # A host that stands for the cluster is not a GPU host, even if it is not in the group gpu_control.
     grouped = (task_vars.get("groups") or {}).get("gpu_hosts") or ()
-    return {host: {"facts": facts[host], "checks": gathered.checks(task_vars, host),
-                   "steps": gathered.listed(task_vars, host, "plan"),
-                   "pending": gathered.listed(task_vars, host, "pending")} for host in gathered.hosts(task_vars)
+    return {host: {"facts": facts[host], "checks": inventory_vars.checks(task_vars, host),
+                   "steps": inventory_vars.listed(task_vars, host, "plan"),
+                   "pending": inventory_vars.listed(task_vars, host, "pending")}
+            for host in inventory_vars.hosts(task_vars)
             if facts[host] is not None or host in grouped or not with_cluster}

@@ -12,7 +12,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.screen impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.verify import verify, with_answers, with_pending
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import gathered
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import inventory_vars
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import mig_document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report_cluster import progress, title_of
@@ -62,10 +62,10 @@ class ActionModule(ControllerAction):
     def _host(self, arguments: Data, task_vars: Data) -> list[Data]:
         """The checks of this host."""
         host = task_vars["inventory_hostname"]
-        known = arguments["facts"] or gathered.unchanged_facts(task_vars, host)
+        known = arguments["facts"] or inventory_vars.unchanged_facts(task_vars, host)
         pending = arguments["pending"]
         if pending is None:
-            pending = gathered.listed(task_vars, host, "pending")
+            pending = inventory_vars.listed(task_vars, host, "pending")
         expected = dict(arguments["expected"])
         mig = expected.get("mig_manager") or {}
         document = mig_document.given(task_vars, mig.get("config_file"), mig.get("config"))
@@ -73,13 +73,13 @@ class ActionModule(ControllerAction):
             expected["mig_manager"] = {**mig, "config": document.data}
         samples = arguments["samples"]
         if samples is None:
-            samples = gathered.samples(task_vars, host)
+            samples = inventory_vars.samples(task_vars, host)
 
         def judged(facts: Data) -> list[Data]:
             found = verify(expected, facts, arguments["components"], arguments["labels"], samples)
             if arguments["asked"]:
-                found = with_answers(found, gathered.listed(task_vars, host, "plan"), pending,
-                                     gathered.errors(task_vars, host, expected.get("delivered") or ()))
+                found = with_answers(found, inventory_vars.listed(task_vars, host, "plan"), pending,
+                                     inventory_vars.errors(task_vars, host, expected.get("delivered") or ()))
             return [check.as_dict() for check in with_pending(found, pending, self._task.check_mode)]
 
         checks = judged(known or self._gather(task_vars))
@@ -137,7 +137,7 @@ class ActionModule(ControllerAction):
 def _with_gpus(cluster: Data, task_vars: Data) -> dict[str, int]:
     """Maps Nodes to the number of GPUs of their hosts, for hosts that compute the labels of their Nodes."""
     hosts = cluster["deploy"].get("hosts") or ()
-    facts = gathered.facts(task_vars) if hosts else {}
+    facts = inventory_vars.facts(task_vars) if hosts else {}
     return {node: len(facts[host]["gpus"]) for node, host in cluster["nodes"]["by_host"].items()
             if host in hosts and facts.get(host)}
 

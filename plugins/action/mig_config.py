@@ -11,7 +11,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import UNLOAD
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import HostAction
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import gathered
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import inventory_vars
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import mig_document
 
 Data = t.Dict[str, t.Any]
@@ -33,8 +33,8 @@ class ActionModule(HostAction):
             args.pop("config_file", None)
             args["config"] = document.data
         if self._task.check_mode:
-            args.setdefault("after_reload", bool(gathered.driver_steps(task_vars, UNLOAD)))
-            args.setdefault("files_before", gathered.driver_steps(task_vars, SHIP))
+            args.setdefault("after_reload", bool(inventory_vars.driver_steps(task_vars, UNLOAD)))
+            args.setdefault("files_before", inventory_vars.driver_steps(task_vars, SHIP))
         return _placed(super().run_module(task_vars, args), document)
 
 

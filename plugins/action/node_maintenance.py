@@ -13,8 +13,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import drain
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import Maintenance, Request
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder
 
 
 class ActionModule(ControllerAction):

@@ -14,9 +14,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import ho
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_layouts import refuse_unknown
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_work import Protocol, Request
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder
 
 
 class ActionModule(ControllerAction):

@@ -10,7 +10,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import SHIP
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import ADD, INSTALL
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import HostAction
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import gathered
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import inventory_vars
 
 
 class ActionModule(HostAction):
@@ -20,7 +20,7 @@ class ActionModule(HostAction):
         """See HostAction."""
         args = dict(self._task.args if module_args is None else module_args)
         if self._task.check_mode:
-            args.setdefault("repaired_repositories", gathered.driver_steps(task_vars, ADD))
-            args.setdefault("packages_before", bool(gathered.driver_steps(task_vars, INSTALL)))
-            args.setdefault("files_before", gathered.driver_steps(task_vars, SHIP))
+            args.setdefault("repaired_repositories", inventory_vars.driver_steps(task_vars, ADD))
+            args.setdefault("packages_before", bool(inventory_vars.driver_steps(task_vars, INSTALL)))
+            args.setdefault("files_before", inventory_vars.driver_steps(task_vars, SHIP))
         return super().run_module(task_vars, args)

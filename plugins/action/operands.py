@@ -13,9 +13,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.screen impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects, ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.guard import refuse_operator
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.refuse_operator import refuse_operator
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver, files
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.node_by_node import Terms
 

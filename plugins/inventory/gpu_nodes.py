@@ -114,8 +114,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Gpuop
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import digest, read_bytes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import fleet
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import SHOWN, fold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import inventory_nodes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import SHOWN, fold
 
 # No Node may have these names: tasks for the controller would run on it.
 _ANSIBLES = ("all", "ungrouped", *LOCALHOST)
@@ -138,7 +138,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             nodes = self._nodes(path, cache)
         except GpuopsError as error:
             raise AnsibleParserError(str(error)) from error
-        self._shared = fleet.shared_addresses(nodes)
+        self._shared = inventory_nodes.shared_addresses(nodes)
         self._unclear: dict[str, list[str]] = {}
         for node in nodes:
             if node["gpu"] or self.get_option("nodes") == "all":
@@ -148,7 +148,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             self.display.warning("Several Nodes report the same address, so it is not used: "
                                  f"{some_of(told, SHOWN)}. Check which Node has the address.")
 
-    def _nodes(self, path: str, cache: bool) -> list[fleet.Facts]:
+    def _nodes(self, path: str, cache: bool) -> list[inventory_nodes.Facts]:
         """Returns the facts of all Nodes, from the cache if that is allowed. Raises GpuopsError."""
         kubeconfig, context = self._kubeconfig(path), self.get_option("context")
         if not self.get_option("cache"):
@@ -156,10 +156,10 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         # The key contains the digest of the kubeconfig, which may be for another cluster now, and the version of the
         # facts, because another version of this plugin may have cached them.
         content = digest(read_bytes(kubeconfig) or b"")
-        key = self.get_cache_key(f"{path} {kubeconfig} {context} {content} {fleet.SCHEMA}")
+        key = self.get_cache_key(f"{path} {kubeconfig} {context} {content} {inventory_nodes.SCHEMA}")
         if cache:
             try:
-                return t.cast("list[fleet.Facts]", self._cache[key])
+                return t.cast("list[inventory_nodes.Facts]", self._cache[key])
             except KeyError:
                 pass
         self._cache[key] = found = _ask(kubeconfig, context)
@@ -170,10 +170,10 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         beside = os.path.join(os.path.dirname(os.path.abspath(path)), given)
         return beside if os.path.exists(beside) else os.path.abspath(given)
 
-    def _add(self, node: fleet.Facts) -> None:
+    def _add(self, node: inventory_nodes.Facts) -> None:
         """Adds one host. Data from kubelets is never a template."""
         name, strict = node["name"], self.get_option("strict")
-        if not fleet.is_name(name):
+        if not inventory_nodes.is_name(name):
             self.display.warning(f"A Node called {_short(name)} is left out: that is no name of a Node.")
             return
         if name in _ANSIBLES:
@@ -190,14 +190,14 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self.inventory.add_host(name)
         for key, value in variables.items():
             self.inventory.set_variable(name, key, _data(value))
-        for group in fleet.groups(node["gpu_node"]) if node["gpu"] else ():
+        for group in inventory_nodes.groups(node["gpu_node"]) if node["gpu"] else ():
             self.inventory.add_child(self.inventory.add_group(self._sanitize_group_name(group)), name)
         told = self.inventory.get_host(name).get_vars()
         self._set_composite_vars(self.get_option("compose"), told, name, strict)
         self._add_host_to_composed_groups(self.get_option("groups"), told, name, strict)
         self._add_host_to_keyed_groups(self.get_option("keyed_groups"), told, name, strict)
 
-    def _address(self, node: fleet.Facts) -> str | None:
+    def _address(self, node: inventory_nodes.Facts) -> str | None:
         """Returns the address for ansible_host, None if the Node reports no usable one."""
         for kind in self.get_option("address_types"):
             address = node["addresses"].get(kind)
@@ -205,16 +205,16 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                 continue
             if self._is_its_own(node["name"], address):
                 return str(address)
-            if not fleet.is_address(address):
+            if not inventory_nodes.is_address(address):
                 self.display.warning(f"Node {node['name']}: its {kind} {_short(address)} is no IP address or host name "
                                      "of another machine, so it is not used. Look at what runs there as its kubelet.")
         return None
 
     def _is_its_own(self, name: str, address: t.Any) -> bool:
         """Whether an address is usable and no other Node reports it."""
-        if not fleet.is_address(address):
+        if not inventory_nodes.is_address(address):
             return False
-        names = fleet.who_shares(name, address, self._shared)
+        names = inventory_nodes.who_shares(name, address, self._shared)
         if names:
             self._unclear[address] = names
         return not names
@@ -233,5 +233,5 @@ def _data(value: t.Any) -> t.Any:
     return wrap_var(value) if isinstance(value, str) and "{" in value else value
 
 
-def _ask(kubeconfig: str, context: str | None) -> list[fleet.Facts]:
-    return [fleet.describe(node) for node in Client(kubeconfig, context).list("v1", "Node")]
+def _ask(kubeconfig: str, context: str | None) -> list[inventory_nodes.Facts]:
+    return [inventory_nodes.describe(node) for node in Client(kubeconfig, context).list("v1", "Node")]

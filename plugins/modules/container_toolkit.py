@@ -255,7 +255,7 @@ import json
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue, _proxy
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main, _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import apply
@@ -292,8 +292,8 @@ def main() -> None:
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "version": {"type": "str"},
             "repository": {"type": "dict", "default": {}, "apply_defaults": True, "options": {
-                "url": _glue.ADDRESS,
-                "key": {**_glue.ADDRESS, "default": "https://nvidia.github.io/libnvidia-container/gpgkey"},
+                "url": _module_main.ADDRESS,
+                "key": {**_module_main.ADDRESS, "default": "https://nvidia.github.io/libnvidia-container/gpgkey"},
                 "fingerprint": {"type": "str", "default": "C95B321B61E88C1809C4F759DDCAE044F796ECB0"},
             }},
             "runtime": {"type": "str", "default": "auto", "choices": [
@@ -307,7 +307,7 @@ def main() -> None:
             "settings": {"type": "dict", "default": {}},
             "mode": {"type": "str", "choices": ["auto", "cdi", "legacy"], "default": "auto"},
             "proxy": _proxy.OPTION,
-            "disruption": _glue.DISRUPTION,
+            "disruption": _module_main.DISRUPTION,
             # no_log: the candidate files in it may hold a registry's credentials.
             "request": {"type": "str", "no_log": True},
             "seal": {"type": "str", "no_log": True},
@@ -315,7 +315,7 @@ def main() -> None:
         supports_check_mode=True,
     )
 
-    _glue.hide(module, module.params["repository"]["url"], module.params["repository"]["key"])
+    _module_main.hide(module, module.params["repository"]["url"], module.params["repository"]["key"])
 
     def work() -> dict[str, t.Any]:
         _proxy.use(module.params["proxy"])
@@ -323,7 +323,7 @@ def main() -> None:
         sealed = mixed(json.dumps(told).encode(), module.params["seal"])
         return {"changed": told["changed"], "sealed": base64.b64encode(sealed).decode()}
 
-    _glue.finish(module, work)
+    _module_main.finish(module, work)
 
 
 if __name__ == "__main__":

@@ -293,7 +293,7 @@ samples:
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.brief import nvml_snapshot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.collect import collect
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
@@ -315,7 +315,7 @@ def main() -> None:
     """Entry point."""
     module = AnsibleModule(argument_spec={"cuda_samples": {"type": "bool", "default": False},
                                           "cuda_timeout": {"type": "int", "default": 60}}, supports_check_mode=True)
-    _glue.finish(module, lambda: look(module))
+    _module_main.finish(module, lambda: look(module))
 
 
 if __name__ == "__main__":

@@ -382,7 +382,7 @@ notes:
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.brief import collect_devices, nvml_snapshot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
@@ -455,7 +455,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    _glue.finish(module, lambda: work(module))
+    _module_main.finish(module, lambda: work(module))
 
 
 if __name__ == "__main__":

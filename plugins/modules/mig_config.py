@@ -262,7 +262,7 @@ holders:
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.boot import LastingWork
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.work import Request, Work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
@@ -282,7 +282,7 @@ def main() -> None:
             "create": {"type": "bool", "default": True},
             "after_reload": {"type": "bool", "default": False},
             "files_before": {"type": "list", "elements": "str", "default": []},
-            "disruption": _glue.DISRUPTION,
+            "disruption": _module_main.DISRUPTION,
         },
         mutually_exclusive=[("config", "config_file", "checkpoint"), ("selected", "checkpoint")],
         supports_check_mode=True,
@@ -312,7 +312,7 @@ def main() -> None:
             module.warn(warning)
         return result
 
-    _glue.finish(module, work)
+    _module_main.finish(module, work)
 
 
 if __name__ == "__main__":

@@ -333,7 +333,7 @@ reasons:
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue, _proxy
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main, _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.manage import Driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 
@@ -353,9 +353,9 @@ def main() -> None:
             "kernel_module_type": {"type": "str", "choices": ["auto", "open", "proprietary"], "default": "auto"},
             "source": {"type": "str", "default": "auto",
                        "choices": ["auto", "distribution", "cuda_repository", "runfile", "precompiled"]},
-            "repository": {"type": "dict", "options": {"url": _glue.ADDRESS, "fingerprint": {"type": "str"},
-                                                       "key": _glue.ADDRESS}},
-            "runfile": {"type": "dict", "options": {"src": _glue.ADDRESS, "checksum": {"type": "str"}}},
+            "repository": {"type": "dict", "options": {"url": _module_main.ADDRESS, "fingerprint": {"type": "str"},
+                                                       "key": _module_main.ADDRESS}},
+            "runfile": {"type": "dict", "options": {"src": _module_main.ADDRESS, "checksum": {"type": "str"}}},
             "persistenced": {"type": "bool", "default": True},
             "fabric": {"type": "str", "choices": ["auto", "none"], "default": "auto"},
             "imex_nodes": {"type": "list", "elements": "str", "default": []},
@@ -372,13 +372,13 @@ def main() -> None:
                 "settings": {"type": "dict", "default": {}}}},
             "lock_timeout": {"type": "int", "default": 120},
             "proxy": _proxy.OPTION,
-            "disruption": _glue.DISRUPTION,
+            "disruption": _module_main.DISRUPTION,
         },
         supports_check_mode=True,
     )
     options = module.params
     repository, runfile = options["repository"] or {}, options["runfile"] or {}
-    _glue.hide(module, repository.get("url"), repository.get("key"), runfile.get("src"))
+    _module_main.hide(module, repository.get("url"), repository.get("key"), runfile.get("src"))
 
     def work() -> dict[str, t.Any]:
         _proxy.use(options["proxy"])
@@ -391,7 +391,7 @@ def main() -> None:
             "present": driver.present, "absent": driver.absent, "adopted": driver.adopted}
         return act[options["state"]]()
 
-    _glue.finish(module, work)
+    _module_main.finish(module, work)
 
 
 if __name__ == "__main__":

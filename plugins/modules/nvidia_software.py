@@ -193,7 +193,7 @@ components:
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue, _proxy
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main, _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.manage import NAMES, Software
 
 
@@ -215,14 +215,14 @@ def main() -> None:
             "packages_before": {"type": "bool", "default": False},
             "files_before": {"type": "list", "elements": "str", "default": []},
             "proxy": _proxy.OPTION,
-            "repository": {"type": "dict", "options": {"url": _glue.ADDRESS, "fingerprint": text,
-                                                       "key": _glue.ADDRESS}},
+            "repository": {"type": "dict", "options": {"url": _module_main.ADDRESS, "fingerprint": text,
+                                                       "key": _module_main.ADDRESS}},
         },
         supports_check_mode=True,
     )
     options = module.params
     repository = options["repository"] or {}
-    _glue.hide(module, repository.get("url"), repository.get("key"))
+    _module_main.hide(module, repository.get("url"), repository.get("key"))
 
     def work() -> dict[str, t.Any]:
         _proxy.use(options["proxy"])
@@ -235,7 +235,7 @@ def main() -> None:
             return software.absent()
         return software.present()
 
-    _glue.finish(module, work)
+    _module_main.finish(module, work)
 
 
 if __name__ == "__main__":

@@ -22,12 +22,12 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import MANAGER, Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import read_nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import (
     Terms,
     parse_deploy,
     plan_present,
 )
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import read_nodes
 
 from lab.stages import ROOT
 
@@ -48,7 +48,7 @@ TOLD = {
         "vgpu.present": "false"}.items()}}
 # The task without Ansible around it, in a process of its own: its memory is nobody else's.
 TASK = """import json, resource, sys, time
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import label_nodes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import label_nodes
 arguments = {"context": None, "nodes": None, "wait_for_nfd": 0, "adopt": [], "gone_after": 600, **json.load(sys.stdin)}
 started = time.monotonic()
 result = label_nodes(arguments, False, arguments.pop("told"))

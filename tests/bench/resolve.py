@@ -16,7 +16,7 @@ TASK = """import json, resource, sys, time
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import resolve
-from ansible_collections.gpuops.nvidia.tests.unit.facts_sample import driven, facts
+from ansible_collections.gpuops.nvidia.tests.unit.simulated.host_facts import driven, facts
 
 count = int(sys.argv[1])
 boards = (["20b2"] * 8, ["2330"] * 8, ["2901"] * 8, ["1db5"] * 8, ["1eb8"] * 4, ["26b9"] * 4, ["2342"],

@@ -15,10 +15,10 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Needed, check, limits
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import differences, export, formats, keys
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import differences, export, format_schemas, formats
 from jsonschema import Draft202012Validator
 
 WORDS = ("", "a", "nvidia.com/gpu.present", "true", "595", "595.91.07", "sha256:0f", "v1.20.0", "x" * 300, "ä\u2028",
@@ -72,7 +72,7 @@ def spoil(rng: random.Random, value: Any) -> Any:
 
 def document(rng: random.Random) -> Any:
     """One document of any format, every second one spoilt."""
-    form = rng.choice(tuple(keys.FORMS.values()))
+    form = rng.choice(tuple(format_schemas.FORMS.values()))
     spec = good(rng, form.schema)
     whole = spec if form.kind == "values" else {
         "apiVersion": form.api_version, "kind": form.kind, "metadata": {"name": rng.choice(("a", "b"))}, "spec": spec}
@@ -123,14 +123,14 @@ def agree(data: Any) -> bool:
     if not isinstance(data, dict) or not _keys_are_strings(data):
         return True  # a schema knows no other keys
     kind = data.get("kind", "values")
-    if not isinstance(kind, str) or kind not in keys.FORMS or "kind" in data and kind == "values":
+    if not isinstance(kind, str) or kind not in format_schemas.FORMS or "kind" in data and kind == "values":
         return True
-    form = keys.FORMS[kind]
+    form = format_schemas.FORMS[kind]
     if kind == "values":
         valid = not check(Document(data), form.schema)
     else:
         valid = data.get("apiVersion") == form.api_version and isinstance(data.get("spec"), dict)
-        valid = valid and not check(Document(data), keys.ENVELOPE)
+        valid = valid and not check(Document(data), format_schemas.ENVELOPE)
         valid = valid and not check(Document(data), form.schema, ("spec",))
     return bool(valid == validator(kind).is_valid(data))
 
@@ -141,7 +141,7 @@ def once(number: int, folder: Path) -> str:
     Everything but an expected error comes out, as does a source that reader and JSON schema judge differently.
     """
     rng = random.Random(number)
-    release = matrix.release(rng.choice(matrix.available()))
+    release = releases.release(rng.choice(releases.available()))
     source: Any
     if rng.random() < 0.5:
         source = str(folder / "policy.yml")

@@ -14,13 +14,13 @@ from typing import Any
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.answers import received
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import monitoring
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix, printable, refusals
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import drivers
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import printable, refusals, releases
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import choose_driver
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes, cluster_nodes, node_facts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.wire import Wire
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, fleet, read
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import Holder
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import kernel_modules
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, inventory_nodes, read_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import kernel_module_config
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import terminal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import causes, logs, pods
 from hypothesis import strategies as st
@@ -86,7 +86,7 @@ TABLES = st.fixed_dictionaries({
     optional={"rows": st.lists(st.fixed_dictionaries({"cells": st.lists(CELLS, min_size=7, max_size=7)}), max_size=3)})
 DEPLOY = deploy_labels.parse_deploy({"components": {"driver": True, "mig_manager": True, "device_plugin": True},
                                      "mig_default": "all-disabled", "plugin_configs": {"a": "b"}})
-RELEASES = [matrix.release(version) for version in matrix.available()]
+RELEASES = [releases.release(version) for version in releases.available()]
 TERMS = deploy_labels.Terms(1_795_000_000.0)
 
 
@@ -97,17 +97,17 @@ def calm(text: str) -> None:
 
 
 def _inventory(node: Mapping[str, Any]) -> None:
-    facts = fleet.describe(node)
-    fleet.groups(facts["gpu_node"])
+    facts = inventory_nodes.describe(node)
+    inventory_nodes.groups(facts["gpu_node"])
     calm(json.dumps(facts["gpu_node"], ensure_ascii=False))
     for address in facts["addresses"].values():
         wrong = address.startswith("-") or not address.isascii() or len(address.split()) != 1
-        if fleet.is_address(address) and wrong:
+        if inventory_nodes.is_address(address) and wrong:
             raise AssertionError(f"{address!r} would be an argument")
 
 
 def _facts(node: Mapping[str, Any]) -> None:
-    seen = read._node(node)
+    seen = read_cluster._node(node)
     facts = node_facts.facts_of_node("a", seen)
     json.dumps(facts)
     cluster_nodes.pools({"a": seen})
@@ -175,7 +175,7 @@ def _kubeconfig(document: Any) -> None:
 def _versions(text: str) -> None:
     cluster_nodes.parse_tag(text)
     monitoring.node_label(text)
-    drivers.parse_version(text, "x")
+    choose_driver.parse_version(text, "x")
 
 
 _ODD = data("name", "a", "https://[")
@@ -226,7 +226,7 @@ TARGETS: dict[str, Target] = {
         "kind": st.just("ConfigMap"), "metadata": fields({"name": st.just("a")}, _ODD),
         "data": st.dictionaries(st.sampled_from(["nvidia.conf", "nvidia-uvm.conf", "x"]), st.one_of(
             words("NVreg_A", "=", "1", "\n", " "), _ODD), max_size=2)}, _ODD), max_size=2),
-        lambda objects: kernel_modules.find(objects, "a")),
+        lambda objects: kernel_module_config.find(objects, "a")),
     "driver versions": Target(words("595", ".", "91", "R", "r", "-", "ubuntu24.04", "rhel9", ":26.7.0-4.8.3"),
                               _versions, refusals.Refused),
 }

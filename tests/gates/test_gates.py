@@ -304,12 +304,12 @@ def test_a_link_to_what_is_gone_affects_the_documentation(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("test", "on"), [
     ("tests/integration_cluster/test_fleet.py", {"plugins/inventory/gpu_nodes.py", "plugins/action/gpu_labels.py"}),
     ("tests/lab/test_facts.py", {"plugins/modules/gpu_info.py", "plugins/module_utils/_facts/dkms.py"}),
-    ("tests/unit/policy/test_action.py", {"plugins/action/gpu_policy.py"}),
-    ("tests/unit/cluster/test_client_ambient.py", {"plugins/action/operands.py"}),
+    ("tests/unit/actions/test_gpu_policy.py", {"plugins/action/gpu_policy.py"}),
+    ("tests/unit/kube/test_client_ambient.py", {"plugins/action/operands.py"}),
     ("tests/conformance/mig/test_mig.py", {"tests/unit/mig/published_layouts.yml"}),
     ("tests/integration_cluster/test_mig.py", {"plugins/modules/node_mig.py"}),
     ("tests/integration_cluster/test_playbooks.py", {"playbooks/remove.yml"}),
-    ("tests/unit/cluster/test_scripts.py", {"roles/device_plugin/files/entrypoint.sh"}),
+    ("tests/unit/components/test_scripts.py", {"roles/device_plugin/files/entrypoint.sh"}),
 ])
 def test_what_a_test_depends_on(tree: Tree, test: str, on: set[str]) -> None:
     assert on <= tree.closure(test)

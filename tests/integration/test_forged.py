@@ -19,7 +19,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import MIG_CONFIG
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
-from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer
+from ansible_collections.gpuops.nvidia.tests.unit.simulated.server import ApiServer
 
 from tests.integration import user
 from tests.integration.hostile import compared, forged, local, sound

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import HELD
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD
 
 from lab.controlplane import api, faults, nodes
 from lab.controlplane import cluster as clusters

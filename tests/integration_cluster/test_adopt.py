@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import guard, objects, operator
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects, operator, refuse_operator
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import read
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import read_cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver, hand_back
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import ORDER, render
 
@@ -27,7 +27,7 @@ from lab.controlplane import cluster as clusters
 from tests.integration_cluster.conftest import NAME, Audit, Kubectl, running
 from tests.integration_cluster.definitions import crd, create
 from tests.integration_cluster.plays import LOCAL, playbook
-from tests.unit.cluster.clusters import plan
+from tests.unit.simulated.clusters import plan
 from tests.waiting import until
 
 SPACE = "gpu-operator"
@@ -75,8 +75,8 @@ class Land:
         self.kubeconfig = str(made.kubeconfig)
         self.kubectl, self.client, self.audit = Kubectl(self.kubeconfig), Client(self.kubeconfig), Audit(made.audit_log)
         self.made: dict[str, dict[str, Any]] = {}
-        self.plan = plan(policy, {**read.read_cluster(self.client), **read.read_nvidia_drivers(self.client, SPACE)},
-                         placement=PLACEMENT)
+        self.plan = plan(policy, {**read_cluster.read_cluster(self.client),
+                                  **read_cluster.read_nvidia_drivers(self.client, SPACE)}, placement=PLACEMENT)
         self.driver, = (item["metadata"]["name"] for item in render("driver", self.plan)
                         if item["kind"] == "DaemonSet")
         self.owners = [hand_back.owner_of(self.kubectl.get(one["kind"], one["metadata"]["name"])) for one in policy]
@@ -318,7 +318,7 @@ def handed_back(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
     assert land.pods() == drivers
     # And we leave it alone again.
     with pytest.raises(ClusterError, match="A GPU Operator owns this cluster"):
-        guard.refuse_operator(land.client)
+        refuse_operator.refuse_operator(land.client)
 
 
 def test_the_pods_of_an_nvidia_driver_stay_both_ways(tmp_path: Path) -> None:

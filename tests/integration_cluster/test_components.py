@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy, node_feature
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import label_nodes, node_feature
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import ORDER, render
 
@@ -23,8 +23,8 @@ from tests.integration_cluster.definitions import crd, create, removed
 from tests.integration_cluster.drifts import COMPONENTS, ON_COMPONENTS, repaired, title, together
 from tests.integration_cluster.test_fleet import TOLD, two_hosts
 from tests.integration_cluster.world import ROWS, Object, World
-from tests.unit.cluster.clusters import facts, node, plan
-from tests.unit.cluster.test_switching import CLIENTS, EVERYTHING, NAMES
+from tests.unit.operands.test_switching import CLIENTS, EVERYTHING, NAMES
+from tests.unit.simulated.clusters import facts, node, plan
 from tests.waiting import until
 
 SPACE = COMPONENTS
@@ -142,9 +142,9 @@ def test_what_hosts_have_told(made: Whole, cluster: clusters.Cluster, client: Cl
             "deploy": None, "nodes": fleet.names, "namespace": "default"}
         audit.start()
         assert not node_feature.publish({**given, "state": "present"}, False, told)["changed"]
-        assert not deploy.label_nodes({**given, **labels, "state": "present"}, False, told)["changed"]
+        assert not label_nodes.label_nodes({**given, **labels, "state": "present"}, False, told)["changed"]
         assert not [one for one in audit.writes if one["agent"] == "gpuops.nvidia"]
-        for take in (node_feature.publish, deploy.label_nodes):
+        for take in (node_feature.publish, label_nodes.label_nodes):
             assert take({**given, "state": "absent"}, False, None)["counts"]["changed"] == 2
         assert {name: fleet.node(name)["metadata"]["labels"] for name in fleet.names} == before
         assert fleet.client.list(node_feature.API, node_feature.KIND) == []

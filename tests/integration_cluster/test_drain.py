@@ -28,7 +28,7 @@ from tests.integration_cluster.conftest import Kubectl
 from tests.integration_cluster.plays import module
 from tests.integration_cluster.proxy import Flaky
 from tests.integration_cluster.world import ROWS, retire
-from tests.unit.cluster.fakes import Clock
+from tests.unit.simulated.fakes import Clock
 from tests.waiting import until
 
 Object = dict[str, Any]

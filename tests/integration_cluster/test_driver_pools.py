@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import driver_containers
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components, releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import read
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import read_cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import render
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.cluster import resolve_cluster
@@ -54,15 +54,16 @@ class Fleet:
 
     def deliver(self, policy: Any, rejected: list[str] | None = None) -> dict[str, Any]:
         """rejected: the Nodes that are left without a plan."""
-        release = matrix.release("26.7.0")
+        release = releases.release("26.7.0")
         given = formats.read(policy, release)
-        seen = {**read.read_cluster(self.client),
-                **read.read_named(self.client, self.name, cluster_references.named(given))}
+        seen = {**read_cluster.read_cluster(self.client),
+                **read_cluster.read_named(self.client, self.name, cluster_references.named(given))}
         seen["nodes"] = {name: node for name, node in seen["nodes"].items() if name in self.names}
         systems = {(node["os"]["id"], node["os"]["version"]) for node in seen["nodes"].values()}
-        seen.update(read.read_drivers(self.client, self.name, driver_containers.lasting(given, systems, release)))
+        lasting = driver_containers.lasting(given, systems, release)
+        seen.update(read_cluster.read_drivers(self.client, self.name, lasting))
         if driver_containers.by_nvidia_drivers(given):
-            seen.update(read.read_nvidia_drivers(self.client, self.name))
+            seen.update(read_cluster.read_nvidia_drivers(self.client, self.name))
         plan = resolve_cluster(given, release, seen, components.placements("cluster"), {},
                                {"namespace": self.name, "strict": rejected is None}, "never")
         assert list(plan["rejected"]) == (rejected or [])

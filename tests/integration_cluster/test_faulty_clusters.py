@@ -29,7 +29,7 @@ from tests.integration import user
 from tests.integration_cluster import plays
 from tests.integration_cluster.conftest import NAME, Audit, running
 from tests.integration_cluster.proxy import Flaky
-from tests.unit.cluster.clusters import plan
+from tests.unit.simulated.clusters import plan
 
 NODE, SPACE = "gpu-1", "gpu-operator"
 OLD, NEW = "24.6.2", "26.7.0"

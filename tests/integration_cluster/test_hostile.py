@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.fleet import is_address
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.inventory_nodes import is_address
 
 from lab.controlplane import api, faults
 from lab.controlplane import cluster as clusters

@@ -16,8 +16,8 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import wire
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import label_nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import ANNOTATION, GONE, GONE_AFTER
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import label_nodes
 
 from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, holder, mig
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, mig, node_lock
 
 from lab.controlplane import cluster as clusters
 from lab.nvml.build import build
@@ -234,7 +234,7 @@ def test_free_space_is_used_under_pods_and_the_operands_learn_of_it(site: Site, 
     assert [(one["name"], one["code"]) for one in ours(audit)] == [(first, 200)] * 5, (
         "held, paused, pending, success, given back")
     assert site.stands(first) == ("success", "", []) and "trainer" in site.pods()
-    assert holder.HELD not in (site.metadata(first).get("annotations") or {})
+    assert node_lock.HELD not in (site.metadata(first).get("annotations") or {})
     site.until(lambda: site.plugin(first) not in ("", former))
 
 
@@ -254,9 +254,9 @@ def test_what_a_killed_run_left_is_put_right(site: Site, asked: bool) -> None:
     """It had paused and cordoned; the wish may have been taken back since."""
     first = site.nodes[0]
     site.label(first, **{CONFIG: "all-disabled" if asked else None, STATE: "pending", PLUGIN: mig.PAUSED})
-    gone = holder.Holder.of_process(0)
+    gone = node_lock.Holder.of_process(0)
     site.client.merge_patch("v1", "Node", first, None, {
-        "metadata": {"annotations": {cordon.ANNOTATION: "false", holder.HELD: gone.text}},
+        "metadata": {"annotations": {cordon.ANNOTATION: "false", node_lock.HELD: gone.text}},
         "spec": {"unschedulable": True}})
     site.until(lambda: not site.plugin(first))
     run = site.play(hosts=(first,))

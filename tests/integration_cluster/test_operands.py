@@ -14,7 +14,7 @@ import yaml
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, objects, ready, wire
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.guard import refuse_operator
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.refuse_operator import refuse_operator
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
 
 from tests.integration_cluster import samples

@@ -18,7 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render imp
 from lab.controlplane import cluster as clusters
 from tests.integration_cluster.conftest import NAME, Audit, running
 from tests.integration_cluster.plays import LOCAL, playbook
-from tests.unit.cluster.clusters import plan
+from tests.unit.simulated.clusters import plan
 from tests.waiting import until
 
 SPACE = "gpu-operator"

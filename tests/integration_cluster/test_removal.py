@@ -16,8 +16,8 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import left_behind
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.node_by_node import Terms
 

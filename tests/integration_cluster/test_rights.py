@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import guard
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import refuse_operator
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import read
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import read_cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import drift
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout
 
 from lab.controlplane import cluster as clusters
 from tests.integration_cluster.conftest import Audit, Kubectl
-from tests.unit.cluster.clusters import facts, node, plan
-from tests.unit.cluster.test_rights import documented
+from tests.unit.kube.test_rights import documented
+from tests.unit.simulated.clusters import facts, node, plan
 from tests.waiting import until
 
 SPACE, OPERANDS = "rights", "rights-operands"
@@ -66,8 +66,8 @@ def test_the_documented_role_serves_a_run(runner: Client, cluster: clusters.Clus
                            ("impersonate", "users")):
         assert not can_i(cluster, verb, resource)
     whole: dict[str, Any] = plan({"nodeStatusExporter": {"enabled": True}}, facts(node()), namespace=OPERANDS)
-    guard.refuse_operator(runner)
-    assert read.read_cluster(runner)["nodes"]
+    refuse_operator.refuse_operator(runner)
+    assert read_cluster.read_cluster(runner)["nodes"]
     done = deliver.present(runner, *deliver.of_plan(whole, None), check=False, labels=True)
     assert done["counts"]["create"] > 50
     assert not deliver.present(runner, *deliver.of_plan(whole, None), check=True, labels=True)["changed"]

@@ -12,13 +12,13 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import monitoring
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.read import read_cluster, read_named
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.read_cluster import read_cluster, read_named
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import sharing
 
 from lab.controlplane import cluster as clusters
 from tests.integration_cluster.conftest import Audit, Kubectl
 from tests.integration_cluster.test_labels import Fleet, three_nodes
-from tests.unit.cluster.clusters import facts, node, objects
+from tests.unit.simulated.clusters import facts, node, objects
 
 LABEL = "nvidia.com/device-plugin.config"
 

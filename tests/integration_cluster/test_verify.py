@@ -20,7 +20,7 @@ from lab.controlplane import nodes as lab_nodes
 from tests.integration import user
 from tests.integration_cluster.plays import play
 from tests.integration_cluster.world import retire
-from tests.unit.cluster.fakes import Clock
+from tests.unit.simulated.fakes import Clock
 from tests.waiting import until
 
 INITS = {

@@ -11,6 +11,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.attempt import Attempt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.build import Build
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.containers import Containers
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.disk_space import check_room
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.extras import Extras
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric import Fabric
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.failures import enlighten
@@ -26,7 +27,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.prebuilt import Prebuilt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.removal import Removal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.rollback import Rollback, forget, recall, remember
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.room import check_room
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import RESUME_CLIENT, Services, paused
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.signing import ENROL, IMPORT, Signing, mok_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec

@@ -28,7 +28,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._files import (
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, allows
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.words import words_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.failure_text import words_of
 
 # Seconds until a daemon has what it was told; k3s and RKE2 write their containerd's file some time after their start.
 PATIENCE = 60

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Gpuop
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.play_vars import PlayHostVars, Values
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printed
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Unexpected
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import gathered
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import inventory_vars
 
 
 class ControllerAction(ActionBase):
@@ -37,10 +37,10 @@ class ControllerAction(ActionBase):
         variables = task_vars or {}
         try:
             if self._task.args and set(self._task.args) <= set(self.HOST_INDEPENDENT):
-                names = gathered.forged(variables)
+                names = inventory_vars.forged(variables)
                 variables = {name: value for name, value in variables.items() if name not in names}
             else:
-                gathered.refuse_forged(variables)
+                inventory_vars.refuse_forged(variables)
             result.update(self.work(arguments, self._seen(variables)))
         except GpuopsError as error:
             result.update(error.as_result(), failed=True)

@@ -19,7 +19,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.answers import AnswerError, calm, parsed, received
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.gathered import refuse_forged
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.inventory_vars import refuse_forged
 
 # The environment variable by which the module finds the shipped file; read by module_utils/_nvml.py.
 PYTHON_PATH_VARIABLE = "GPUOPS_PYTHON_PATH"

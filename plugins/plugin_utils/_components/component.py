@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import Entry, by_name
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Concerned, Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted, some_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driver import Asked, switched
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.cluster_pools import Pool
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.drivers import Asked, switched
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import Sharing, checksum

@@ -14,8 +14,8 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
 
 # Distributions of Kubernetes with a containerd of their own, which the module knows by their names.
 OWN_RUNTIME = ("k3s", "rke2", "k0s", "microk8s")

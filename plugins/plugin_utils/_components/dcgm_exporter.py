@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, monitoring, software
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import checksum
 
 _METADATA = ("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID")

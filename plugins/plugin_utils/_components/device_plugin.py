@@ -8,8 +8,8 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Concerned, Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import meant
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document

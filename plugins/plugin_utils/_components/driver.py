@@ -20,18 +20,18 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import is_driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import AT_BOOT, PERSISTENCED
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, driver_containers
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import branch_of, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import branch_of, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import packages
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.candidates import Candidate, Version
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.constraints import Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.drivers import (
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driver import (
     EXTRAS,
     Asked,
     choose,
     extras,
     version_of,
 )
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.constraints import Wish
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import Situation, situation
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
@@ -130,7 +130,7 @@ def _secure_boot(here: Situation, driver: Candidate, wish: Wish) -> str | None:
 
 
 def _cuda(driver: Candidate) -> str | None:
-    known = matrix.branch(driver.version.branch)
+    known = releases.branch(driver.version.branch)
     return known.cuda if known else None
 
 
@@ -140,11 +140,11 @@ def _packages(here: Situation, facts: component.Facts, driver: Candidate, source
     if here.os is None:
         return {"packages": [], "repository": None, "kernel_packages": []}
     kernel, family, arch = facts["host"].get("kernel") or {}, facts["host"]["os"].get("family"), here.arch or "x86_64"
-    branch, releases = driver.version.branch, (kernel.get("release"), kernel.get("newest_installed"))
+    branch, kernels = driver.version.branch, (kernel.get("release"), kernel.get("newest_installed"))
     beside = Spec(persistenced=persistenced, fabric="auto" if wish.fabric else "none", gds=wish.gds,
                   gdrcopy=wish.gdrcopy)
     named = packages.wanted(here.os, arch, source, driver.version.named, driver.flavour, beside,
-                            here.fabric or "none", tuple(dict.fromkeys(one for one in releases if one)))
+                            here.fabric or "none", tuple(dict.fromkeys(one for one in kernels if one)))
     return {"packages": list(named),
             "repository": packages.repository(here.os, arch, source, branch, driver.flavour),
             "kernel_packages": [] if driver.signed else packages.kernel_packages(kernel, family, here.os, following)}
@@ -160,7 +160,7 @@ _installs = functools.lru_cache(maxsize=256)(packages.installs)
 
 
 def _notes(here: Situation, driver: Candidate, source: str, cuda: str | None) -> t.Iterator[str]:
-    branch = matrix.branch(driver.version.branch)
+    branch = releases.branch(driver.version.branch)
     if branch is None:
         yield f"driver branch {driver.version.branch} is not known to this collection; what it drives is not checked."
     elif branch.end_of_life == "ended":

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, driver_files
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refusals, Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import shown
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import cluster_pools as pools
@@ -217,9 +217,9 @@ def _without_effect(mine: Policy, facts: component.Facts | None) -> list[str]:
 def _unknown(mine: Policy, deliveries: t.Sequence[Delivery]) -> list[str]:
     """Versions of branches of which nothing is known, each a sentence."""
     versions = sorted({one.driver.version for one in deliveries if not one.driver.version.startswith("sha256:")})
-    return [f"{cluster_references.place(mine, 'driver.version')} {version}: driver branch {matrix.branch_of(version)} "
-            "is not known to this collection; what it drives is not checked."
-            for version in versions if matrix.branch(matrix.branch_of(version)) is None]
+    return [f"{cluster_references.place(mine, 'driver.version')} {version}: driver branch "
+            f"{releases.branch_of(version)} is not known to this collection; what it drives is not checked."
+            for version in versions if releases.branch(releases.branch_of(version)) is None]
 
 
 def _deliveries(context: component.Context, mine: Policy, cluster: Cluster) -> list[Delivery]:
@@ -247,7 +247,7 @@ def _deliveries(context: component.Context, mine: Policy, cluster: Cluster) -> l
         # Only Nodes that are not known to have a GPU; those with GPUs are refused by name.
         tags = collections.Counter(nodes.tag(system, context.release) for system, _kernel in sites)
         chosen = nodes.agree(tags, pools.running_of(context.facts or {}).systems,
-                             lambda value: (matrix.version_key(value), value), "the newest")
+                             lambda value: (releases.version_key(value), value), "the newest")
         places = {place: system for place, system in places.items() if place[0] == chosen.value}
         context.notes.append(f"driver.version is a digest, which suits one system: {chosen.value} is chosen, because "
                              f"{chosen.because}.")

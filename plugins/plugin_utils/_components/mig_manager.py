@@ -12,8 +12,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot import UNIT
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, mig_layouts
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted, some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import short_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config, names_in

@@ -11,8 +11,8 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import check
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
 

@@ -13,7 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.sources import source_for
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import by_name
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
 
 _FIRST_SPLIT = 4
 

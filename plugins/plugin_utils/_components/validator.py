@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted
 
 

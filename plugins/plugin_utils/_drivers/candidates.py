@@ -10,7 +10,7 @@ import itertools
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import branch_of, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import branch_of, version_key
 
 FLAVOURS = ("open", "proprietary")
 # Where kernel modules come from: built on the host, or signed by who publishes them. In order of preference.

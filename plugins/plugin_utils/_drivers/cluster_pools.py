@@ -12,13 +12,13 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, replace
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release, branch_of, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Concerned, Refusals, Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, branch_of, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.candidates import Candidate, Version
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driver import Choice, choose, wish_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.constraints import Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.drivers import Choice, choose, wish_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import Situation, situation
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import cluster_nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.node_facts import facts_of_node
@@ -203,14 +203,14 @@ def of_one_system(systems: list[str]) -> Refused:
 def _of_one_flavour(pools: list[Pool], _flavours: list[str]) -> Refused:
     version = _tagged(pools[0])
     return Refused(f"driver containers of {version} do not understand kernelModuleType auto, and the Nodes' GPUs need "
-                   f"both open and proprietary modules", f"Set driver.version to {matrix.floor('container_auto')} or "
+                   f"both open and proprietary modules", f"Set driver.version to {releases.floor('container_auto')} or "
                    "newer.", [("driver.version", f"driver {version} is chosen"),
                               ("driver.kernelModuleType", "driver.kernelModuleType is auto")])
 
 
 def _understands_auto(version: str) -> bool:
     """Whether a container looks at its GPUs by itself."""
-    return version_key(version) >= version_key(matrix.floor("container_auto"))
+    return version_key(version) >= version_key(releases.floor("container_auto"))
 
 
 def _flavour(pool: Pool) -> str:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import packages
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.candidates import (
     ARCHITECTURES,
@@ -117,12 +117,12 @@ def _wishes(space: Universe, wish: Wish) -> t.Iterator[Constraint]:
 def _cuda(space: Universe, level: str) -> Constraint:
     """Within a major every driver of that major runs every minor, from a first version on."""
     major = version_key(level)[:1]
-    first = matrix.cuda_needs(level)
+    first = releases.cuda_needs(level)
 
     def runs(one: Candidate) -> bool:
         if first:
             return one.version.key >= version_key(first)
-        branch = matrix.branch(one.version.branch)
+        branch = releases.branch(one.version.branch)
         return branch is None or branch.cuda is None or version_key(branch.cuda)[:1] >= major
 
     needs = f"needs driver {first} or newer" if first else "needs a newer driver than is known"
@@ -175,7 +175,7 @@ def _gpus(space: Universe, here: Situation, wish: Wish) -> t.Iterator[Constraint
 
 
 def _gpu(space: Universe, name: str, gpus: str, modules: str, first: str | None, last: int | None,
-         known: matrix.Architecture | None = None, cuda: str | None = None) -> Constraint:
+         known: releases.Architecture | None = None, cuda: str | None = None) -> Constraint:
     floor = version_key(first) if first else ()
     needed = {"no": "proprietary", "required": "open"}.get(modules)
     compiles = known is None or cuda is None or _compiles(known, cuda)
@@ -192,7 +192,7 @@ def _gpu(space: Universe, name: str, gpus: str, modules: str, first: str | None,
     return Constraint(name, f"{gpus} needs {text}", space.where(drives))
 
 
-def _compiles(known: matrix.Architecture, level: str) -> bool:
+def _compiles(known: releases.Architecture, level: str) -> bool:
     """Whether the CUDA toolkit of a level (C(12.8), C(13)) compiles for an architecture."""
     wanted = version_key(level)
     first, last = version_key(known.cuda[0]), known.cuda[1:]
@@ -202,7 +202,7 @@ def _compiles(known: matrix.Architecture, level: str) -> bool:
 def _coherent(space: Universe, here: Situation) -> t.Iterator[Constraint]:
     coherent = [gpu.short for gpu in here.gpus if gpu.coherent]
     if coherent:
-        first = matrix.floor("coherent_memory")
+        first = releases.floor("coherent_memory")
         floor = version_key(first)
         yield Constraint("cdmm", f"{' and '.join(coherent)} with driver {first} or newer uses coherent driver memory "
                          "(CDMM), which excludes MIG and GPUDirect Storage",
@@ -210,12 +210,12 @@ def _coherent(space: Universe, here: Situation) -> t.Iterator[Constraint]:
 
 
 def _flavours(space: Universe, wish: Wish) -> Constraint:
-    known = matrix.branch(wish.version.branch) if wish.version else None
+    known = releases.branch(wish.version.branch) if wish.version else None
     text = (f"branch {known.number} has {' and '.join(known.flavours)} kernel modules only" if known
             else "not every branch has both flavours of kernel modules")
 
     def has(one: Candidate) -> bool:
-        branch = matrix.branch(one.version.branch)
+        branch = releases.branch(one.version.branch)
         return branch is None or one.flavour in branch.flavours
 
     return Constraint("branch.flavours", text, space.where(has))
@@ -259,8 +259,8 @@ def _signed(here: Situation, wish: Wish, release: Release, branches: t.Collectio
         return {number: packages.signed(here.os, here.kernel_flavour or "", number) for number in branches
                 if packages.signed(here.os, None, number)}
     flavours = sorted({str(flavour) for row in release.precompiled or () for flavour in row["flavours"]})
-    return {number: matrix.precompiled(release, number, *here.os, here.kernel_flavour, here.kernel)
-            for number in branches if any(matrix.precompiled(release, number, *here.os, one) for one in flavours)}
+    return {number: releases.precompiled(release, number, *here.os, here.kernel_flavour, here.kernel)
+            for number in branches if any(releases.precompiled(release, number, *here.os, one) for one in flavours)}
 
 
 _WORDS = {"gds": "GPUDirect Storage", "gdrcopy": "GDRCopy"}

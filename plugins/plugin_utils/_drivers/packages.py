@@ -29,7 +29,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.sources import source_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.kernel import headers_package
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 
 System = t.Tuple[str, str]
 
@@ -68,7 +68,7 @@ def signed(system: System, kernel_flavour: str | None, branch: int) -> bool:
     Canonical's archive keeps production and long-term branches.
     """
     first = _UBUNTU.get(system[1]) if system[0] == "ubuntu" else None
-    known = matrix.branch(branch)
+    known = releases.branch(branch)
     kept = first is not None and branch >= first and known is not None and known.kind in ("long_term", "production")
     return kept and (kernel_flavour is None or kernel_flavour in _CANONICAL)
 

@@ -11,7 +11,7 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 
 Facts = t.Mapping[str, t.Any]
 
@@ -29,7 +29,7 @@ class Needs:
     open_modules: str | None
     first: str | None
     family: str | None
-    architecture: matrix.Architecture | None
+    architecture: releases.Architecture | None
     coherent: bool
 
 
@@ -94,7 +94,7 @@ def _needs(device_id: str | None, subsystem: str | None, text: str | None, famil
     name = text or (model.name if model else None) or unnamed
     if model is not None:
         family = model.architecture
-    architecture = matrix.architecture(family)
+    architecture = releases.architecture(family)
     label = f"{name} ({family})" if architecture else name
     short = short_name(name)
     if model is not None:

@@ -9,7 +9,7 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import PCI, PRESENT
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, version_key
 
 Node = t.Mapping[str, t.Any]
 System = t.Tuple[str, str]

@@ -21,9 +21,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step,
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, evictable, node
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Pod, Sorted, Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import Holder, refuse_held
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder, refuse_held
 
 # Seconds between two looks, between two requests for a pod whose budget does not say when to ask again, and that it
 # counts that a pod could be evicted, while others of its Node could not.

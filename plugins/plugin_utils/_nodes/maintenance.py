@@ -34,7 +34,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import (
     operand_pods,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import LABELS
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import HELD, Holder, refuse_held
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder, refuse_held
 
 PAUSED = "paused-for-driver-upgrade"
 PAUSES = tuple(dict.fromkeys((*(LABELS[name] for name in LABELS if name != "driver"), *mig.PAUSES)))

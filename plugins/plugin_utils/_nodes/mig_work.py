@@ -16,10 +16,10 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import ho
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig, node, operand_pods
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import MIG_MANAGER
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import HELD, Holder, holder_of, refuse_held
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig import Stand
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder, holder_of, refuse_held
 
 _PAUSE, _LINE = 1.0, 15.0  # seconds between two looks, and two lines
 Object = t.Mapping[str, t.Any]

@@ -10,7 +10,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import fold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
 
 _LOST_RACES = 20
 Object = t.Mapping[str, t.Any]

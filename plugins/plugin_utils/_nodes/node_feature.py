@@ -18,11 +18,11 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import label_k
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import Labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.guard import refuse_operator
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import COMPONENT, MANAGED_BY, MANAGER_NAME
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy, deploy_labels
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import fold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.refuse_operator import refuse_operator
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, label_nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import Change, Changes, Node, Terms
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
 
 API, KIND = "nfd.k8s-sigs.io/v1alpha1", "NodeFeature"
 NODE_LABEL = "nfd.node.kubernetes.io/node-name"
@@ -59,13 +59,14 @@ def publish(arguments: t.Mapping[str, t.Any], check_mode: bool,
     client = Client(arguments["kubeconfig"], arguments["context"])
     if state != "gathered":
         refuse_operator(client)
-    nodes = deploy.chosen(deploy.read_nodes(client), arguments["nodes"], told, client.server, state == "present")
+    nodes = label_nodes.chosen(label_nodes.read_nodes(client), arguments["nodes"], told, client.server,
+                               state == "present")
     everywhere = arguments["nodes"] is None and state != "present"
     live = _live(client, None if everywhere else {node.name for node in nodes})
     if state == "present" and not client.knows(API, KIND):
         raise ClusterError(f"{client.server} has no kind {KIND} ({API}).", "Deliver the component nfd first, or use "
                            "target node, which needs no Node Feature Discovery.", verb="list", object=KIND, status=404)
-    wrong = deploy.unbelieved(nodes, told or {})
+    wrong = label_nodes.unbelieved(nodes, told or {})
     silent = {*wrong, *(name for name in unread if name in live)}
     nodes = [_seen(node, live, None if node.name in silent else (told or {}).get(node.name), adopt) for node in nodes]
     result: dict[str, t.Any] = {"changed": False, "notes": [], "warnings": [], "foreign": [], "diff": [],
@@ -76,8 +77,8 @@ def publish(arguments: t.Mapping[str, t.Any], check_mode: bool,
     terms = Terms(time.time(), arguments["gone_after"])
     if state == "present":
         lost = [_sighted(node, live[node.name]) for node in nodes if _lost(node, live.get(node.name))]
-        said = [*deploy.waiting(lost, terms), *deploy.kept_features(nodes)]
-        result.update(notes=said, warnings=said, foreign=deploy.foreign(nodes, None))
+        said = [*label_nodes.waiting(lost, terms), *label_nodes.kept_features(nodes)]
+        result.update(notes=said, warnings=said, foreign=label_nodes.foreign(nodes, None))
         works = [plan(node, live.get(node.name), terms) for node in nodes]
     else:
         works, wrong = [Work(_removal(name, one), one, gone=True) for name, one in live.items()], {}
@@ -148,7 +149,7 @@ def _carry_out(client: Client, works: t.Sequence[Work], result: dict[str, t.Any]
                             if isinstance(answer, GpuopsError)}}
     done = [work.change for work, answer in zip(works, answers) if answer is True]
     result["counts"].update(changed=len(done), failed=len(failures))
-    result.update(changed=bool(done), failures=failures, diff=deploy.diff(done, KIND),
+    result.update(changed=bool(done), failures=failures, diff=label_nodes.diff(done, KIND),
                   nodes={change.node: change.summary() for change in done})
     if failures:
         result.update(failed=True, msg=f"{len(failures)} of {len(works) + len(wrong)} Nodes got no {KIND} "

@@ -19,17 +19,18 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Wanted
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import COMPONENT, workload
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, maintenance
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import (
     apply,
     diff,
     hand_back,
-    hold,
     node_by_node,
+    pending_changes,
     removal,
     successors,
     take_over,
 )
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.pending_changes import DRIVER, NEEDS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import plan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import render
 
@@ -121,16 +122,17 @@ def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.
     in whose place others come. Found are also Nodes that a former run has left out of service. kept: of
     L(kept_daemon_sets), which serve their Nodes though they are not wanted.
     """
-    served = {one.component for one in wanted if hold.serves_gpu_clients(one.manifest)} | {hold.DRIVER for _ in kept}
+    served = {one.component for one in wanted if pending_changes.serves_gpu_clients(one.manifest)}
+    served |= {DRIVER for _ in kept}
     asked = [name for name in node_by_node.LABELS if name in (components or [name])]
     ending, over = [name for name in asked if name not in served], served.intersection(asked)
-    drivers = [one.manifest for one in wanted if one.component == hold.DRIVER and one.kind.kind == "DaemonSet"]
+    drivers = [one.manifest for one in wanted if one.component == DRIVER and one.kind.kind == "DaemonSet"]
     going: t.Collection[str] = ()
-    if hold.DRIVER in over and allows(level, hold.NEEDS):
+    if DRIVER in over and allows(level, NEEDS):
         changes, going = successors.split(changes, there.values(), lambda: client.list("v1", "Node"))
     found = node_by_node.find(client, there, ending, over)
-    if hold.DRIVER in over and (going or any(one.action == "create" and one.manifest in drivers for one in changes)
-                                or any(node_by_node.is_unfinished(one) for one in found.nodes.values())):
+    if DRIVER in over and (going or any(one.action == "create" and one.manifest in drivers for one in changes)
+                           or any(node_by_node.is_unfinished(one) for one in found.nodes.values())):
         found = node_by_node.find(client, there, ending, over, going, drivers)
     return list(changes), found
 
@@ -138,11 +140,11 @@ def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.
 def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found, level: str
           ) -> tuple[list[Change], list[dict[str, t.Any]]]:
     """L(hold) of changes, in which DaemonSets whose pods may end Node by Node leave these. They come first."""
-    sets = found.search.sets if allows(level, hold.NEEDS) else ()
+    sets = found.search.sets if allows(level, NEEDS) else ()
     changes = [replace(one, orphans=True) if one.action == "delete" and one.live
                and one.live["metadata"]["uid"] in sets else one for one in changes]
-    return hold.hold(sorted(changes, key=lambda one: not one.orphans), level, lambda: client.list("v1", "Node"),
-                     orphans=found.orphans)
+    return pending_changes.hold(sorted(changes, key=lambda one: not one.orphans), level,
+                                lambda: client.list("v1", "Node"), orphans=found.orphans)
 
 
 def _still_ending(client: Client, found: node_by_node.Found) -> list[str]:
@@ -165,7 +167,7 @@ def _nodes(client: Client, found: node_by_node.Found, level: str, terms: node_by
     """The work on the pods that are found. Below the level that it needs, Nodes are only put back, and not by a
     removal."""
     terms = replace(terms or node_by_node.Terms(Holder.of_run()), level=level)
-    if not allows(level, hold.NEEDS):
+    if not allows(level, NEEDS):
         found = node_by_node.Found() if removes else node_by_node.only_to_put_back(found)
     return node_by_node.NodeByNode(client, found, terms, tell)
 
@@ -181,7 +183,7 @@ def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.No
     namespace do not run beside the new ones as long as that takes.
     """
     ends_mps, moves = nodes.ends_mps, nodes.moves_drivers
-    kept = {hold.DRIVER, objects.SHARED, *([node_by_node.MPS] if ends_mps else [])}
+    kept = {DRIVER, objects.SHARED, *([node_by_node.MPS] if ends_mps else [])}
     first = [one for one in changes if one.writes and not one.orphans and (
         moves and (one.action not in ("delete", "release") or one.component not in kept)
         or ends_mps and one.component == node_by_node.MPS and one.action not in ("delete", "release", "replace"))]
@@ -197,7 +199,7 @@ def _skipped(failed: ClusterError | None, pending: t.Sequence[t.Mapping[str, t.A
     """What a result has of Nodes that were skipped or have failed: their pods in C(pending); the error in
     C(problems), for which the playbook fails at its end, and in C(warnings). pending, said, problems: what is pending,
     a warning, or a problem beside them."""
-    late = [{**Step("delete", f"driver and MPS pods of {name}", needs=hold.NEEDS).as_dict(), "pending_reason": why}
+    late = [{**Step("delete", f"driver and MPS pods of {name}", needs=NEEDS).as_dict(), "pending_reason": why}
             for name, why in (failed.details["nodes"] if failed else {}).items()]
     problems = [*problems, *([str(failed)] if failed else [])]
     return {"pending": [*pending, *late], "problems": problems, "warnings": [*said, *problems]}
@@ -308,9 +310,9 @@ def absent(client: Client, components: t.Collection[str] | None, timeout: float,
     # Whoever removes all takes our labels from the Nodes next, and may not fail there when the operands are gone.
     labelled = components is None and any(
         deploy_labels.ANNOTATION in (one["metadata"].get("annotations") or {}) for one in found.nodes.values())
-    by_nodes = allows(terms.level, hold.NEEDS)
+    by_nodes = allows(terms.level, NEEDS)
     planned = removal.plan(client, there, components, node_by_node.uids_without_owner(found), by_nodes)
-    changes, pending = hold.hold(planned, terms.level, removal=True, orphans=found.orphans)
+    changes, pending = pending_changes.hold(planned, terms.level, removal=True, orphans=found.orphans)
     nodes = _nodes(client, found, terms.level, terms, tell, removes=True)
     rights.require(client, changes, [*([rights.LABEL_NODES] if labelled and not pending else []),
                                      *nodes.needed_rights()])

@@ -43,9 +43,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import says_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, drain, node
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.holder import HELD, Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import (
     PAUSED,
     REASON,
@@ -53,7 +52,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance i
     Request,
     unfinished,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.hold import (
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.pending_changes import (
     DRIVER,
     DRIVER_LABEL,
     serves_gpu_clients,

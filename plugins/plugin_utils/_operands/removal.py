@@ -14,7 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Key, Object
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import apply, hold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import apply, pending_changes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.node_by_node import LABELS, NodeByNode
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import WORKLOADS, prune
 
@@ -38,7 +38,7 @@ def plan(client: Client, live: t.Mapping[Key, Object], components: t.Collection[
     The DaemonSets whose pods GPU clients need come first, and leave their pods. orphans: the uids of objects that such
     a DaemonSet has left; by_nodes: whether pods may be ended Node by Node; else only DaemonSets without pods go.
     """
-    changes = [replace(one, orphans=by_nodes and hold.serves_gpu_clients(t.cast(Object, one.live)))
+    changes = [replace(one, orphans=by_nodes and pending_changes.serves_gpu_clients(t.cast(Object, one.live)))
                for one in prune(client, live, (), components)]
     changes.sort(key=lambda one: not one.orphans)
     if components is None:
@@ -91,7 +91,7 @@ def end_pods(client: Client, changes: t.Sequence[Change], before: t.Sequence[Obj
     Returns the other changes, without what pods on Nodes that were skipped need, and the error that names these.
     """
     _remove(client, [one for one in changes if one.orphans],
-            [one for one in before if hold.serves_gpu_clients(one)], timeout, tell)
+            [one for one in before if pending_changes.serves_gpu_clients(one)], timeout, tell)
     nodes.keep_apart()
     apply.execute(client, between)
     failed = nodes.run()

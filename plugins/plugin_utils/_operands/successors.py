@@ -19,7 +19,7 @@ from dataclasses import replace
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.tolerations import untolerated
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, Object
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import hold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import pending_changes
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -30,7 +30,7 @@ def split(changes: t.Sequence[Change], live: t.Iterable[Object], nodes: t.Callab
 
     A DaemonSet that would end pods by its new fields is deleted and created again instead. One that goes is gone before
     the first Node is served, even if it has no pod: it would have one as soon as it may. One whose pods another one
-    would take at once goes as it is. live: all DaemonSets that are there; nodes: as of L(hold.hold).
+    would take at once goes as it is. live: all DaemonSets that are there; nodes: as of L(pending_changes.hold).
     """
     nodes = functools.lru_cache(maxsize=None)(nodes)
     daemon_sets = [one for one in live if one["kind"] == "DaemonSet"]
@@ -38,7 +38,7 @@ def split(changes: t.Sequence[Change], live: t.Iterable[Object], nodes: t.Callab
     going: set[str] = set()
     for one in changes:
         if (one.live is None or one.action not in ("delete", "update", "repair", "replace") or not _is_driver(one.live)
-                or one.action != "delete" and not hold.ends(one, nodes)
+                or one.action != "delete" and not pending_changes.ends(one, nodes)
                 or any(_takes(other, one.live) for other in daemon_sets)):
             found.append(one)
             continue
@@ -50,7 +50,7 @@ def split(changes: t.Sequence[Change], live: t.Iterable[Object], nodes: t.Callab
 
 
 def _is_driver(live: Object) -> bool:
-    return hold.serves_gpu_clients(live) and live["metadata"]["name"] != MPS_DAEMON
+    return pending_changes.serves_gpu_clients(live) and live["metadata"]["name"] != MPS_DAEMON
 
 
 def _takes(other: Object, live: Object) -> bool:

@@ -14,7 +14,6 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import I
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.component import Component, Context, environment
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import MIG_CONFIG
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import (
     Concerned,
     Refusals,
@@ -22,6 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals impor
     left_out,
     policy_error,
 )
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import shown
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import labels_stay, some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import cluster_pools as pools

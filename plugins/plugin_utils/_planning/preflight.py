@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Unexpected
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import (
     preflight_cluster,
@@ -36,7 +36,7 @@ def checks(plan: Plan | None, facts: t.Mapping[str, Facts | None], cluster_facts
     cluster_facts: what read_cluster returned, None without a cluster. today: the day for ends of life.
     """
     day = today or datetime.date.today()
-    release = matrix.release(plan["release"]) if plan else None
+    release = releases.release(plan["release"]) if plan else None
     found = list(preflight_release.of_release(release)) if release else []
     for host, known in facts.items():
         found += preflight_host.of_host(host, known, plan, release, day)

@@ -9,10 +9,10 @@ import posixpath
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import by_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import PCI
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.tolerations import untolerated
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import node_facts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import LABELS
@@ -75,7 +75,7 @@ def of_cluster(seen: Facts, plan: Facts | None, release: Release | None,
 
 def _kubernetes(cluster: Cluster) -> t.Iterator[Said]:
     version = str(cluster.seen["version"])
-    if cluster.release and matrix.kubernetes_supported(cluster.release, version) is False:
+    if cluster.release and releases.kubernetes_supported(cluster.release, version) is False:
         yield ("warning", f"Kubernetes {version} is not in the support table of release {cluster.release.version}",
                "Choose a release that has it (gpu_release), or expect to be on your own")
 
@@ -144,7 +144,7 @@ def _containerd(cluster: Cluster) -> Told:
     for name, node in cluster.gpu_nodes.items():
         version = node["runtime_version"]
         if release and node["runtime"] == "containerd" and version and cluster.brings(
-                "container_toolkit", name) and matrix.containerd_supported(release, version) is False:
+                "container_toolkit", name) and releases.containerd_supported(release, version) is False:
             yield (name, "warning", f"containerd {version} is not in the support table of release {release.version}",
                    "Upgrade containerd, or choose a release that has it (gpu_release)")
 

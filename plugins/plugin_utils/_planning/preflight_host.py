@@ -16,8 +16,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot import UNIT
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import container_toolkit, software
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver import fault_of
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release, branch_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, branch_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.packages import companions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight_release, profiles
@@ -202,7 +202,7 @@ def _secure_boot(host: Host) -> t.Iterator[Said]:
 
 
 def _end_of_life(host: Host) -> t.Iterator[Said]:
-    branch = matrix.branch(branch_of(host.wanted)) if host.wanted and host.place != "cluster" else None
+    branch = releases.branch(branch_of(host.wanted)) if host.wanted and host.place != "cluster" else None
     if branch is not None and branch.ended(host.today):
         newer = [text for text in (host.release.drivers if host.release else ())
                  if not _ended(text, host.today)]
@@ -211,13 +211,13 @@ def _end_of_life(host: Host) -> t.Iterator[Said]:
 
 
 def _ended(version: str, today: datetime.date) -> bool:
-    branch = matrix.branch(branch_of(version))
+    branch = releases.branch(branch_of(version))
     return branch is not None and branch.ended(today)
 
 
 def _known_faults(host: Host) -> t.Iterator[Said]:
     if host.wanted and "." in host.wanted and host.place != "cluster":
-        for fault in matrix.known_faults(host.wanted):
+        for fault in releases.known_faults(host.wanted):
             yield "warning", f"driver {host.wanted}: {fault}", "Choose another version of the branch"
 
 

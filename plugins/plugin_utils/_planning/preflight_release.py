@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Finding, Said
 
 
@@ -24,12 +24,12 @@ def of_release(release: Release) -> t.Iterator[Finding]:
 
 def system(release: Release, os_id: str, os_version: str) -> t.Iterator[Said]:
     """A system, by ID and VERSION_ID of os-release, on which the release was not validated."""
-    if matrix.os_supported(release, os_id, os_version) is False:
+    if releases.os_supported(release, os_id, os_version) is False:
         yield ("warning", f"{os_id} {os_version} is not in the support table of release {release.version}",
                "Use a system that is, or expect to be on your own")
 
 
 def toolkit(version: str) -> t.Iterator[Said]:
     """Published faults of a version of the container toolkit; empty: not known."""
-    for fault in matrix.known_faults(version, "container_toolkit") if version else ():
+    for fault in releases.known_faults(version, "container_toolkit") if version else ():
         yield "warning", f"container toolkit {version}: {fault}", "Set a newer toolkit.version"

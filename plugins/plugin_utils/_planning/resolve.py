@@ -16,15 +16,15 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import O
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.component import Component, Host
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.mig_manager import NO_LAYOUT
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import (
     Refusals,
     Refused,
     left_out,
     policy_error,
 )
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.drivers import Asked
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driver import Asked
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import profiles
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.profiles import Profile
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy

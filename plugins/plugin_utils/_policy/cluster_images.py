@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
 VENDOR = "nvcr.io"
@@ -93,7 +93,7 @@ def of_former_releases(policy: Policy, release: Release) -> dict[str, str]:
     stated = {name: str(section(policy, name).get("version") or "") for name in _IMAGES if name != "driver"}
     other = {name: version for name, version in stated.items()
              if version and version != release.components[_VERSIONS.get(name, name)]}
-    older = [matrix.release(one) for one in matrix.available() if other and
+    older = [releases.release(one) for one in releases.available() if other and
              version_key(one) < version_key(release.version)]
     return {f"{_IMAGES[name][0]}.version": version for name, version in other.items()
             if any(one.components[_VERSIONS.get(name, name)] == version for one in older)}

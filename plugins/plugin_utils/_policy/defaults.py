@@ -9,7 +9,7 @@ import functools
 import os
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import load_own
 
 Data = t.Dict[str, t.Any]

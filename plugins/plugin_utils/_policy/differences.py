@@ -8,13 +8,13 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import known, shown
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults, keys
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults, format_schemas
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
 Data = t.Dict[str, t.Any]
 # Beside the sections of a spec: what stands for documents within it.
 _OF_CHART = ("values", "defaults")
-_COMMON: Data = {**keys.CLUSTER_POLICY, "cuda": keys.GPU_CLUSTER_POLICY["cuda"]}
+_COMMON: Data = {**format_schemas.CLUSTER_POLICY, "cuda": format_schemas.GPU_CLUSTER_POLICY["cuda"]}
 _BY_CLAIMS: Data = {**_COMMON, "draDriver": "any", "gpuCluster": "any"}
 _EMPTY_COUNTS = ("migManager.config.default",)
 _MIG, _SHARING, _POOL = "migManager layouts", "devicePlugin sharing", "NVIDIADriver"
@@ -56,7 +56,7 @@ def _whole(policy: Policy, everything: bool) -> Data:
     pools = {f"{_POOL} {pool.name}": pool.spec for pool in policy.pools}
     spec = {**policy.spec, "extraObjects": [one for one in policy.get("extraObjects") or []
                                             if one.get("kind") != "NVIDIADriver"]}
-    for section, schema in keys.CLUSTER_POLICY.items():
+    for section, schema in format_schemas.CLUSTER_POLICY.items():
         if "enabled" in schema:  # what is in force without a word is told as it is
             spec[section] = {**(spec.get(section) or {}), "enabled": policy.enabled(section)}
     if policy.mig_config is not None:  # its layouts are compared, not their text

@@ -14,10 +14,10 @@ import copy
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import known, says
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults, keys, translate
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults, format_schemas, translate
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look, merge, put, take
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy, Source
 
@@ -60,7 +60,7 @@ def to_values(policy: Policy) -> Data:
     if not policy.sources:
         return {}
     spec, _left_out = _cluster_policy(policy)
-    chart = defaults.of_chart(matrix.release(policy.release))
+    chart = defaults.of_chart(releases.release(policy.release))
     silent = _silence(chart, spec, "")
     result = merge(silent, spec)
     translate.rename(result, translate.VALUES_PAIRS, back=True)
@@ -78,13 +78,13 @@ def to_nvidia_driver(policy: Policy) -> t.List[Data]:
         return [_object("NVIDIADriver", source.name, copy.deepcopy(dict(source.spec))) for source in own]
     if not policy.enabled("driver"):
         return []
-    release = matrix.release(policy.release)
+    release = releases.release(policy.release)
     said = _stated(policy)
     driver = {key: value for key, value in (said.get("driver") or {}).items() if key not in _SWITCHES}
     driver.update({key: value for key, value in (said.get("daemonsets") or {}).items() if key in _SHARED})
     driver.update({key: said[key] for key in translate.BESIDE_DRIVER if key in said})
     translate.rename(driver, translate.DRIVER_PAIRS, back=True)
-    driver, _empty = known(driver, keys.NVIDIA_DRIVER)
+    driver, _empty = known(driver, format_schemas.NVIDIA_DRIVER)
     # Nothing stands in for a part of the image that an NVIDIADriver does not name.
     for key, value in (("repository", "nvcr.io/nvidia"), ("image", "driver"), ("version",
                                                                                release.components["driver"])):
@@ -114,7 +114,7 @@ def left_out(policy: Policy, form: str) -> t.List[str]:
 
 def _object(kind: str, name: str, spec: t.Mapping[str, t.Any]) -> Data:
     metadata = {} if name == "without a name" else {"name": name}
-    return {"apiVersion": keys.FORMS[kind].api_version, "kind": kind, "metadata": metadata, "spec": spec}
+    return {"apiVersion": format_schemas.FORMS[kind].api_version, "kind": kind, "metadata": metadata, "spec": spec}
 
 
 def _of_kind(policy: Policy, kind: str) -> list[Source]:
@@ -126,7 +126,7 @@ def _stated(policy: Policy) -> Data:
     main = next((source for source in policy.sources if source.kind != "NVIDIADriver"), None)
     if main is not None and main.kind != "values":
         return translate.common(main.kind, main.spec)
-    chart = defaults.of_chart(matrix.release(policy.release))
+    chart = defaults.of_chart(releases.release(policy.release))
     return translate.common("values", merge(chart, main.spec if main else {}, drop_null=True))
 
 
@@ -140,7 +140,7 @@ def _cluster_policy(policy: Policy) -> tuple[Data, list[str]]:
             _complete(stated, policy.release)
         if not look(stated, "driver.useNvidiaDriverCRD"):
             take(stated, "driver.nvidiaDriverCRD")
-        return known(stated, keys.CLUSTER_POLICY)
+        return known(stated, format_schemas.CLUSTER_POLICY)
     if len(policy.sources) > 1 or policy.pools or policy.get("driver.nodeAffinity"):
         raise InputError(f"{policy.origin}: NVIDIADrivers for some nodes cannot become a ClusterPolicy, which has one "
                          "driver for all.", "Export each NVIDIADriver by itself, without its selector.", path="export")
@@ -152,7 +152,7 @@ def _cluster_policy(policy: Policy) -> tuple[Data, list[str]]:
     for key in ("default", "driverType", "nodeSelector"):
         take(spec, f"driver.{key}")
     translate.complete("NVIDIADriver", spec)
-    spec, lost = known(spec, keys.CLUSTER_POLICY)
+    spec, lost = known(spec, format_schemas.CLUSTER_POLICY)
     return ({**spec, "daemonsets": shared} if shared else spec), lost
 
 
@@ -162,7 +162,7 @@ def _complete(stated: Data, release: str) -> None:
         said = stated.get(section)
         if isinstance(said, dict) and said.get("image") and not said.get("version") and not (
                 "/" in str(said["image"]) and not said.get("repository")):
-            said["version"] = matrix.release(release).components["validator"]
+            said["version"] = releases.release(release).components["validator"]
 
 
 def _refuse_kind(policy: Policy) -> t.NoReturn:

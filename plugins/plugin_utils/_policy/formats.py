@@ -11,13 +11,13 @@ import typing as t
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import check, meant, shown
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document, load_data, parse
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     defaults,
-    kernel_modules,
-    keys,
+    format_schemas,
+    kernel_module_config,
     rules,
     translate,
 )
@@ -205,11 +205,11 @@ def _detect(data: t.Any, origin: str) -> str:
     kind, version = data.get("kind"), data.get("apiVersion")
     if kind is None and version is None and "spec" not in data:
         return "values"
-    form = keys.FORMS.get(kind) if isinstance(kind, str) and kind != "values" else None
+    form = format_schemas.FORMS.get(kind) if isinstance(kind, str) and kind != "values" else None
     if form is None:
         if kind is None:
             raise InputError(f"{origin}: kind is missing.", f"Give one of {SUPPORTED}.")
-        hint = meant(str(kind)[:60], [name for name in keys.FORMS if name != "values"])
+        hint = meant(str(kind)[:60], [name for name in format_schemas.FORMS if name != "values"])
         told = " ".join(str(word)[:60] for word in (version, kind) if word is not None)
         raise InputError(f"{origin}: {told} is not a policy{hint if 'mean' in hint else '.'}",
                          f"Give one of {SUPPORTED}.")
@@ -271,11 +271,11 @@ def _spec(document: Document, kind: str) -> Data:
 
 def _faults(document: Document, kind: str, origin: str) -> list[str]:
     """All faults of one document."""
-    schema, data = keys.FORMS[kind].schema, document.data
+    schema, data = format_schemas.FORMS[kind].schema, document.data
     if kind != "values":
         if data.get("spec") is None and any(key in schema for key in data):
             raise _indentation_lost(origin)
-        faults = check(document, keys.ENVELOPE)
+        faults = check(document, format_schemas.ENVELOPE)
         if not isinstance(data.get("spec"), dict):
             return [*faults, f"spec: a mapping is expected; known here: {', '.join(sorted(schema)[:12])}"]
         faults += check(document, schema, ("spec",))
@@ -305,7 +305,7 @@ def _policy(kind: str, origin: str, found: t.Sequence[tuple[Document, str]], rel
     return Policy(kind, origin, merge(base, spec), mig_config, sharing, tuple(warnings), release.version, sources,
                   pools, fallback=not pools or any(not one[1]["driver"].get("nodeSelector") for one in drivers),
                   driver_name=lone[0] if lone else _of_chart(kind, spec, drivers),
-                  module_parameters=kernel_modules.find(carried, look(spec, "driver.kernelModuleConfig.name")))
+                  module_parameters=kernel_module_config.find(carried, look(spec, "driver.kernelModuleConfig.name")))
 
 
 def _counted(kind: str, spec: Data, drivers: list[tuple[str, Data]], warnings: list[str]) -> list[tuple[str, Data]]:

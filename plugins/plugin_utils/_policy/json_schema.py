@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import TYPES, Needed, Schema, limits
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import keys, translate
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import format_schemas, translate
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _NAMES: dict[type, str] = {str: "string", bool: "boolean", int: "integer", dict: "object", list: "array"}
@@ -19,11 +19,11 @@ Notes = t.Mapping[str, t.Mapping[str, t.Any]]
 
 def of_format(kind: str) -> Data:
     """The schema of a format's documents; it accepts what L(schema.check) accepts."""
-    form = keys.FORMS[kind]
+    form = format_schemas.FORMS[kind]
     head = {"$schema": _DRAFT, "title": form.title}
     if not form.api_version:
         return {**head, **_json(form.schema, "", _notes(kind))}
-    whole = _json({**keys.ENVELOPE, "spec": Needed(form.schema)}, "", _notes(kind), below="spec")
+    whole = _json({**format_schemas.ENVELOPE, "spec": Needed(form.schema)}, "", _notes(kind), below="spec")
     whole["properties"]["apiVersion"], whole["properties"]["kind"] = {"const": form.api_version}, {"const": form.kind}
     whole["required"] += ["apiVersion", "kind"]
     return {**head, **whole}
@@ -31,7 +31,7 @@ def of_format(kind: str) -> Data:
 
 def of_any() -> Data:
     """The schema of a document of any format; it refers to the others, which lie beside it."""
-    resources = [kind for kind in keys.FORMS if kind != "values"]
+    resources = [kind for kind in format_schemas.FORMS if kind != "values"]
     choices = [{"if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
                 "then": {"$ref": f"{kind.lower()}.json"}} for kind in resources]
     values = {"if": {"not": {"required": ["kind"]}}, "then": {"$ref": "values.json"}}
@@ -40,8 +40,8 @@ def of_any() -> Data:
 
 
 def _notes(kind: str) -> Notes:
-    notes: dict[str, Data] = {path: {"description": text} for path, text in keys.ABOUT.items()}
-    for path, (_since, text, _kept) in keys.DEPRECATED.items():
+    notes: dict[str, Data] = {path: {"description": text} for path, text in format_schemas.ABOUT.items()}
+    for path, (_since, text, _kept) in format_schemas.DEPRECATED.items():
         notes[path] = {"description": f"{path} {text}.", "deprecated": True}
     return {translate.own_key(kind, path): note for path, note in notes.items()}
 

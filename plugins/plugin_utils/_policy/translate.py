@@ -11,9 +11,9 @@ from __future__ import annotations
 import copy
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.matrix import Release, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import keys
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import format_schemas
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look, put, take, without_null
 
 Data = t.Dict[str, t.Any]
@@ -75,7 +75,7 @@ def complete(kind: str, spec: Data) -> None:
 def retire(kind: str, spec: Data, document: Document, root: tuple[str, ...], release: Release) -> list[str]:
     """Translates deprecated keys of a spec in the common shape or takes them out; returns what to say about it."""
     said = []
-    for path, (since, text, kept) in keys.DEPRECATED.items():
+    for path, (since, text, kept) in format_schemas.DEPRECATED.items():
         value = look(spec, path)
         if value is None or version_key(release.version) < version_key(since):
             continue
@@ -96,7 +96,7 @@ def retire(kind: str, spec: Data, document: Document, root: tuple[str, ...], rel
 def unknown_then(kind: str, spec: Data, document: Document, root: tuple[str, ...], release: Release) -> list[str]:
     """What to say about keys that the operator of an older release does not know."""
     return [f"{place(kind, path, document, root)} is new in {since}; the operator of release {release.version} does "
-            f"not know it." for path, since in keys.SINCE.items()
+            f"not know it." for path, since in format_schemas.SINCE.items()
             if version_key(since) > version_key(release.version) and not _switched_off(look(spec, path))]
 
 

@@ -18,8 +18,8 @@ from dataclasses import replace
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.hidden import masked
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import Workload
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import LABELS
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.causes import Cause, explain
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.drift import Difference
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.logs import SHOWN, Log

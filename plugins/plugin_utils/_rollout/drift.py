@@ -17,8 +17,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import live, o
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy, startup
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver, hold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import label_nodes, startup_taints
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver, pending_changes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import plan
 
 NODES = "nodes"
@@ -63,7 +63,8 @@ def _of_objects(client: Client, cluster: t.Mapping[str, t.Any], wanted: t.Sequen
                 names: t.Collection[str]) -> list[Difference]:
     changes = plan(client, wanted, live.read(client, wanted), names, kept=deliver.kept_daemon_sets(cluster))
     components = {change.id: change.component for change in changes}
-    changes, pending = hold.hold(changes, cluster.get("disruption", LEVELS[0]), lambda: client.list("v1", "Node"))
+    changes, pending = pending_changes.hold(changes, cluster.get("disruption", LEVELS[0]),
+                                            lambda: client.list("v1", "Node"))
     found = []
     for name in dict.fromkeys(change.component for change in changes if change.writes):
         mine = [_told(change) for change in changes if change.writes and change.component == name]
@@ -85,7 +86,7 @@ def _told(change: Change) -> str:
 
 def startup_taint(client: Client, key: str, verified: t.Collection[str]) -> list[Difference]:
     """The Nodes from which a run would take the startup taint. verified: Nodes on which nothing is lacking."""
-    nodes = startup.ready_with(client, key, verified)
+    nodes = startup_taints.ready_with(client, key, verified)
     return [Difference(NODES, f"the startup taint {key} is still there", "Run site.yml: it removes this taint from "
                        "Nodes whose GPUs are ready.", "pending", tuple(nodes))] if nodes else []
 
@@ -93,7 +94,7 @@ def startup_taint(client: Client, key: str, verified: t.Collection[str]) -> list
 def _of_labels(client: Client, cluster: t.Mapping[str, t.Any], with_gpus: t.Mapping[str, int]) -> list[Difference]:
     """The Nodes whose deploy labels differ, grouped by keys. Labels that hosts compute are compared on the hosts."""
     groups: dict[tuple[str, ...], list[str]] = {}
-    for name, summary in deploy.differing(client, cluster["deploy"], with_gpus).items():
+    for name, summary in label_nodes.differing(client, cluster["deploy"], with_gpus).items():
         keys = tuple(sorted({**summary["added"], **summary["changed"], **summary["removed"]}))
         if keys:  # nothing but an annotation says when a GPU was last seen
             groups.setdefault(keys, []).append(name)

@@ -16,7 +16,7 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.words import words_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.failure_text import words_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import (
     NAMES,
     STALE,

@@ -13,8 +13,8 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.failure_text import words_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import BINARIES
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.words import words_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import cri
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import (
     FileChange,

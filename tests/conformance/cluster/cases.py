@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components, releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import ORDER, render
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.cluster import resolve_cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
@@ -76,7 +76,7 @@ def documents(asked: dict[str, Any]) -> Any:
 
 def rendered(asked: dict[str, Any]) -> list[dict[str, Any]]:
     """What the operator's components are made of; NFD is not among them."""
-    release = matrix.release(asked["release"])
+    release = releases.release(asked["release"])
     policy = formats.read(documents(asked), release)
     # The operator has no levels: it may do all.
     plan = resolve_cluster(policy, release, seen(asked), components.placements("cluster"), {}, {}, "reboot")

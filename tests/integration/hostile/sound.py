@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuops.nvidia.tests.unit import facts_sample
+from ansible_collections.gpuops.nvidia.tests.unit.simulated import host_facts as facts_sample
 
 Data = dict[str, Any]
 

@@ -15,8 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import PAUSED, REASON, REMOVING
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import successors
-from ansible_collections.gpuops.nvidia.tests.unit.cluster.server import ApiServer, Reply, Request
-from ansible_collections.gpuops.nvidia.tests.unit.cluster.test_node_by_node import (
+from ansible_collections.gpuops.nvidia.tests.unit.operands.test_node_by_node import (
     DRIVER,
     GONE,
     LABELS,
@@ -26,6 +25,7 @@ from ansible_collections.gpuops.nvidia.tests.unit.cluster.test_node_by_node impo
     account,
     daemon_set,
 )
+from ansible_collections.gpuops.nvidia.tests.unit.simulated.server import ApiServer, Reply, Request
 
 Object = dict[str, Any]
 LABEL = "nvidia.com/gpu.deploy.driver"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import env, facts, node, objects, plan, pod
+from ansible_collections.gpuops.nvidia.tests.unit.simulated.clusters import env, facts, node, objects, plan, pod
 
 ENGINE, EXPORTER, STATUS = "nvidia-dcgm", "nvidia-dcgm-exporter", "nvidia-node-status-exporter"
 REMOTE = "DCGM_REMOTE_HOSTENGINE_INFO"

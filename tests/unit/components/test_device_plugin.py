@@ -14,7 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals impor
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import sharing
-from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import env, facts, node, objects, plan, pod
+from ansible_collections.gpuops.nvidia.tests.unit.simulated.clusters import env, facts, node, objects, plan, pod
 
 PLUGIN, MPS, GFD = ("nvidia-device-plugin-daemonset", "nvidia-device-plugin-mps-control-daemon",
                     "gpu-feature-discovery")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver_containers import lasting
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
-from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import facts, node, objects, plan
+from ansible_collections.gpuops.nvidia.tests.unit.simulated.clusters import facts, node, objects, plan
 
 NFD = "feature.node.kubernetes.io"
 DRIVER = "nvidia-driver-daemonset"
@@ -97,7 +97,7 @@ def test_systems_may_need_different_drivers() -> None:
 ])
 def test_what_is_there_keeps_its_name(there: dict[str, str], systems: Any, names: list[str]) -> None:
     cluster = {**facts(*(labelled(system) for system in systems)), "driver_daemon_sets": there}
-    release = matrix.release("26.7.0")
+    release = releases.release("26.7.0")
     assert {*names, DRIVER} <= set(lasting(formats.read(None, release), systems, release))  # all that are asked for
     made = objects(None, cluster)
     assert [name.partition("/")[2] for name in made if name.startswith(f"DaemonSet/{DRIVER}")] == names
@@ -109,7 +109,7 @@ def test_what_is_there_keeps_its_name(there: dict[str, str], systems: Any, names
 
 
 def test_names_that_follow_from_the_policy_are_not_looked_for() -> None:
-    release = matrix.release("26.7.0")
+    release = releases.release("26.7.0")
     for given in (policy(usePrecompiled=True, version="580"), policy(enabled=False),
                   [driver("a", nodeSelector={"zone": "a"})]):
         assert lasting(formats.read(given, release), [UBUNTU22], release) == []

@@ -15,9 +15,9 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import monitoring
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.read import read_cluster
-from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import env, facts, node, objects, plan, pod
-from ansible_collections.gpuops.nvidia.tests.unit.cluster.test_read import MONITORS, Fake
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.read_cluster import read_cluster
+from ansible_collections.gpuops.nvidia.tests.unit.nodes.test_read_cluster import MONITORS, Fake
+from ansible_collections.gpuops.nvidia.tests.unit.simulated.clusters import env, facts, node, objects, plan, pod
 
 EXPORTER = "nvidia-dcgm-exporter"
 RULE, BOARDS, COUNTERS = (f"PrometheusRule/{EXPORTER}", f"ConfigMap/{EXPORTER}-dashboards",

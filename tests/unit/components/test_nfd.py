@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import render
-from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import plan
+from ansible_collections.gpuops.nvidia.tests.unit.simulated.clusters import plan
 
 CONTROL_PLANE = {"key": "node-role.kubernetes.io/control-plane", "operator": "Equal", "value": "",
                  "effect": "NoSchedule"}

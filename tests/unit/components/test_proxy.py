@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
-from ansible_collections.gpuops.nvidia.tests.unit.cluster.clusters import env, facts, node, objects, plan
+from ansible_collections.gpuops.nvidia.tests.unit.simulated.clusters import env, facts, node, objects, plan
 
 PROXY = {"http": "http://p.example:3128", "https": "http://q.example:3128", "no_proxy": ".svc,10.0.0.0/8"}
 SIDE = {"gds": {"enabled": True}, "gdrcopy": {"enabled": True}, "driver": {"rdma": {"enabled": True}}}

@@ -9,12 +9,12 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.verify import verify, with_pending
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components, matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components, releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import resolve
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report import columns, result_cell
-from ansible_collections.gpuops.nvidia.tests.unit import facts_sample
+from ansible_collections.gpuops.nvidia.tests.unit.simulated import host_facts as facts_sample
 
 Data = dict[str, t.Any]
 
@@ -29,7 +29,7 @@ def policy(**spec: t.Any) -> Data:
 def plan(given: t.Any = None, mine: Data | None = None, placement: t.Any = "hosts", release: str = "26.7.0",
          **host: t.Any) -> tuple[Data, list[str]]:
     """(plan of the one host, notes)."""
-    chosen = matrix.release(release)
+    chosen = releases.release(release)
     told = resolve(formats.read(given, chosen), chosen, {"h": facts_sample.facts(["20b2"], **host)}, {"h": mine or {}},
                    placement)
     return told["hosts"]["h"], told["notes"]

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.verify i
     with_answers,
     with_pending,
 )
-from ansible_collections.gpuops.nvidia.tests.unit.policy.samples import MIG_CONFIG, changed, facts
+from ansible_collections.gpuops.nvidia.tests.unit.simulated.samples import MIG_CONFIG, changed, facts
 
 DRIVER = {"placement": "host", "version": "595.91.07", "branch": 595, "kernel_module_type": "open"}
 TOOLKIT = {"placement": "host", "version": "1.20.0", "runtime": "auto", "cdi": True}

@@ -10,8 +10,8 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.disk_space import check_room
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.failures import enlighten, explain
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.room import check_room
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed

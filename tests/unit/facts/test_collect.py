@@ -13,8 +13,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.collect impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.journals import CONCERNS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import JOURNAL_ROOT, Journal
-from ansible_collections.gpuops.nvidia.tests.unit import facts_sample
 from ansible_collections.gpuops.nvidia.tests.unit.facts import samples, trees
+from ansible_collections.gpuops.nvidia.tests.unit.simulated import host_facts as facts_sample
 
 CONTAINERD = trees.package("containerd", "1.6.20~ds1-1+deb12u1", "Debian Go Packaging Team <team@lists.debian.org>")
 ACTIVE = {tuple(trees.SYSTEMCTL): "Id=containerd.service\nActiveState=active\nUnitFileState=enabled\n"}

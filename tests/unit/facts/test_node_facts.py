@@ -9,7 +9,7 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.node_facts import facts_of_node
-from ansible_collections.gpuops.nvidia.tests.unit import facts_sample
+from ansible_collections.gpuops.nvidia.tests.unit.simulated import host_facts as facts_sample
 
 NFD = "feature.node.kubernetes.io"
 # What GPU feature discovery writes for eight A100, and NFD beside it.

@@ -25,7 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.modules import gpu_info as docume
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.answers import AnswerError, parsed, received
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import Asking, HostAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import verify
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import cleaned, printable
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.shapes import Fields, Nullable, Rows, Shape, Table
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes
@@ -33,10 +33,10 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import pre
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import resolve
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import report, terminal, webpage
-from ansible_collections.gpuops.nvidia.tests.unit import facts_sample
 from ansible_collections.gpuops.nvidia.tests.unit.facts import samples
-from ansible_collections.gpuops.nvidia.tests.unit.policy.acting import act
-from ansible_collections.gpuops.nvidia.tests.unit.policy.test_gathered import task_vars
+from ansible_collections.gpuops.nvidia.tests.unit.inventory.test_inventory_vars import task_vars
+from ansible_collections.gpuops.nvidia.tests.unit.simulated import host_facts as facts_sample
+from ansible_collections.gpuops.nvidia.tests.unit.simulated.acting import act
 
 Data = t.Dict[str, t.Any]
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
@@ -119,12 +119,12 @@ FORGED_VALUES: list[t.Any] = [None, True, 7, -7, 1.5, 10**40, 2**63, "", "x", "-
 
 def planned(facts: Data) -> None:
     """Everything that the controller makes of a host's facts."""
-    policy = formats.read(None, matrix.release())
+    policy = formats.read(None, releases.release())
     plan: Data | None = None
     mine = {"mig_manager_selected": "all-balanced"}
     for chosen in ({}, mine):
         try:
-            plan = {**resolve(policy, matrix.release(), {"a": facts}, {"a": chosen}), "cluster": None}
+            plan = {**resolve(policy, releases.release(), {"a": facts}, {"a": chosen}), "cluster": None}
             found = preflight.listed(preflight.checks(plan, {"a": facts}, None, datetime.date(2026, 11, 23)))
             checks = [check.as_dict() for check in verify.verify(plan["hosts"]["a"], facts)]
             problem = None

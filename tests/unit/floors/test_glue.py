@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._glue import finish
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._module_main import finish
 
 
 class Ended(Exception):

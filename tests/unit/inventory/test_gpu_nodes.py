@@ -18,7 +18,7 @@ from ansible.plugins.doc_fragments import constructed, inventory_cache
 from ansible.utils.display import Display
 from ansible_collections.gpuops.nvidia.plugins.inventory import gpu_nodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import fleet
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import inventory_nodes
 
 Object = dict[str, Any]
 GPU = "feature.node.kubernetes.io/pci-10de.present"
@@ -145,7 +145,7 @@ def test_variables(tmp_path: Path) -> None:
         "upgrade_state": "upgrade-done", "resources": {"nvidia.com/mig-1g.10gb": 56}, "taints": [], "ready": True,
         "schedulable": True, "state": "ready", "os_image": "{{ 1 + 1 }}", "kernel": "6.8.0",
         "runtime": "containerd://2.1", "kubelet": "v1.36.3", "provider_id": "aws:///x"}
-    assert fleet.describe(FLEET[1])["gpu_node"]["taints"] == ["x/y"]
+    assert inventory_nodes.describe(FLEET[1])["gpu_node"]["taints"] == ["x/y"]
 
 
 @pytest.mark.parametrize("types, address", [(["Hostname", "InternalIP"], "a"), (["ExternalIP"], None),
@@ -169,7 +169,7 @@ def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_hostile_addresses_and_names() -> None:
     """ansible_host, or a host's name where there is none, is an argument of ssh on the controller."""
-    assert [one for one in HOSTILE if fleet.is_address(one) or fleet.is_name(one)] == []
+    assert [one for one in HOSTILE if inventory_nodes.is_address(one) or inventory_nodes.is_name(one)] == []
 
 
 # Where tasks would run on the controller, or nobody knows where.
@@ -182,7 +182,7 @@ ELSEWHERE = [
 
 
 def test_addresses_of_the_controller_itself() -> None:
-    assert [one for one in ELSEWHERE if fleet.is_address(one)] == []
+    assert [one for one in ELSEWHERE if inventory_nodes.is_address(one)] == []
 
 
 def test_an_address_that_is_none_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +255,7 @@ def test_a_name_that_leads_elsewhere_is_no_address_either(tmp_path: Path, monkey
 @pytest.mark.parametrize("address", ["10.0.0.7", "fd00::7", "::ffff:10.0.0.7", "Gpu-01.Example.COM", "a" * 63,
                                      "0a.b-c.d", "10.0.0.7.example.com", "0xa.b", "localhosts", "my-localhost"])
 def test_addresses_that_are_used(address: str) -> None:
-    assert fleet.is_address(address)
+    assert inventory_nodes.is_address(address)
 
 
 def test_a_node_has_the_name_of_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,15 +331,15 @@ def test_what_another_version_has_cached_does_not_count(
         tmp_path: Path, asked: type[Asked], monkeypatch: pytest.MonkeyPatch) -> None:
     options: Any = {"cache": True, "cache_plugin": "jsonfile", "cache_connection": str(tmp_path / "cache")}
     read(tmp_path, **options)
-    monkeypatch.setattr(fleet, "SCHEMA", fleet.SCHEMA + 1)
+    monkeypatch.setattr(inventory_nodes, "SCHEMA", inventory_nodes.SCHEMA + 1)
     read(tmp_path, **options)
     assert asked.count == 2
 
 
 def test_the_form_that_caches_keep() -> None:
     """Whoever changes these names increases fleet.SCHEMA."""
-    found = fleet.describe(FLEET[0])
-    assert fleet.SCHEMA == 1
+    found = inventory_nodes.describe(FLEET[0])
+    assert inventory_nodes.SCHEMA == 1
     assert " ".join(found) == "name addresses reachable gpu gpu_node"
     assert " ".join(found["gpu_node"]) == (
         "model count family driver cuda mig upgrade_state resources taints ready schedulable labels os_image kernel "

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults, differences, export, formats
 
 FACTS: dict[str, Any] = yaml.safe_load((pathlib.Path(__file__).parent / "charts.yml").read_text())
@@ -58,21 +58,21 @@ def dotted(data: Any, path: str = "") -> dict[str, Any]:
 def test_accepted(version: str, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "values.yaml"
     path.write_text(yaml.safe_dump(values(version)))
-    policy = formats.read(str(path), matrix.release(version))
+    policy = formats.read(str(path), releases.release(version))
     assert policy.kind == "values"
     assert all("operator.defaultRuntime" in said for said in policy.warnings)
 
 
 @pytest.mark.parametrize("version", FACTS)
 def test_defaults_of_the_chart_are_those_of_the_chart(version: str) -> None:
-    ours = dotted(defaults.of_chart(matrix.release(version)))
+    ours = dotted(defaults.of_chart(releases.release(version)))
     theirs = leaves(version)
     assert ours == {path: theirs[path] for path in ours}
 
 
 @pytest.mark.parametrize("version", FACTS)
 def test_silence_is_what_the_chart_says(version: str) -> None:
-    release = matrix.release(version)
+    release = releases.release(version)
     silent, said = formats.read({}, release), formats.read(values(version), release)
     assert {name: silent.enabled(name) for name in COMPONENTS} == {name: said.enabled(name) for name in COMPONENTS}
     for path in ("mig.strategy", "driver.upgradePolicy.autoUpgrade", "driver.licensingConfig.nlsEnabled"):
@@ -81,7 +81,7 @@ def test_silence_is_what_the_chart_says(version: str) -> None:
 
 @pytest.mark.parametrize("version", FACTS)
 def test_through_a_cluster_policy_and_back(version: str) -> None:
-    release = matrix.release(version)
+    release = releases.release(version)
     policy = formats.read(values(version), release)
     resource = formats.read(export.to_cluster_policy(policy), release)
     assert differences.compare(policy, resource) == []
@@ -115,5 +115,5 @@ SAMPLES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_samples(sample: dict[str, Any]) -> None:
-    policy = formats.read(sample, matrix.release("26.7.0"))
+    policy = formats.read(sample, releases.release("26.7.0"))
     assert (policy.kind, policy.warnings) == (sample["kind"], ())

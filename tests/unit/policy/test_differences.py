@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import differences, formats
 
-NEWEST = matrix.release("26.7.0")
+NEWEST = releases.release("26.7.0")
 
 
 def policy(source: Any) -> formats.Policy:

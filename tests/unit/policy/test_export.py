@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Needed, limits
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import differences, export, formats, keys
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import differences, export, format_schemas, formats
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests import fuzz
 
-NEWEST = matrix.release("26.7.0")
-OLDER = matrix.release("24.9.2")
+NEWEST = releases.release("26.7.0")
+OLDER = releases.release("24.9.2")
 
 
 def cluster_policy(spec: dict[str, Any]) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def nvidia_driver(name: str, **spec: Any) -> dict[str, Any]:
     return {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": name}, "spec": spec}
 
 
-def read(source: Any, release: matrix.Release = NEWEST) -> formats.Policy:
+def read(source: Any, release: releases.Release = NEWEST) -> formats.Policy:
     return formats.read(source, release)
 
 
@@ -61,8 +61,8 @@ def strategy(schema: Any) -> st.SearchStrategy[Any]:
     return st.sampled_from(schema) if isinstance(schema, tuple) else TYPES[limits(schema)[0]]
 
 
-SPECS = strategy(keys.CLUSTER_POLICY)
-DRIVERS = strategy(keys.NVIDIA_DRIVER)
+SPECS = strategy(format_schemas.CLUSTER_POLICY)
+DRIVERS = strategy(format_schemas.NVIDIA_DRIVER)
 RELEASES = st.sampled_from(["26.7.0", "26.3.3", "25.3.4", "24.9.2"])
 MANY = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -86,7 +86,7 @@ def acceptable(spec: dict[str, Any]) -> bool:
 
 def there_and_back(spec: dict[str, Any], version: str = "26.7.0") -> None:
     """ClusterPolicy, values, ClusterPolicy."""
-    release = matrix.release(version)
+    release = releases.release(version)
     first = read(cluster_policy(spec), release)
     values = read(export.to_values(first), release)
     assert values.kind == "values"
@@ -152,14 +152,14 @@ def alone(schema: Any) -> list[Any]:
 
 
 def test_every_key_of_a_cluster_policy_alone() -> None:
-    documents = alone(keys.CLUSTER_POLICY)
+    documents = alone(format_schemas.CLUSTER_POLICY)
     assert len(documents) > 300
     for spec in documents:
         there_and_back(spec)
 
 
 def test_every_key_of_a_driver_alone() -> None:
-    documents = [spec for spec in alone(keys.NVIDIA_DRIVER) if for_all_nodes(spec)]
+    documents = [spec for spec in alone(format_schemas.NVIDIA_DRIVER) if for_all_nodes(spec)]
     assert len(documents) > 70
     for spec in documents:
         driver_there_and_back(spec)
@@ -192,7 +192,7 @@ def test_images_of_the_operator_itself_get_the_charts_version(release: str, vers
     """values.yaml of the chart names them without one, and its templates add it; an operator takes none without."""
     image = {"repository": "nvcr.io/nvidia", "image": "gpu-operator"}
     source = {"validator": image, "nodeStatusExporter": {**image, "enabled": False}}
-    spec = export.to_cluster_policy(read(source, matrix.release(release)))["spec"]
+    spec = export.to_cluster_policy(read(source, releases.release(release)))["spec"]
     assert spec["validator"]["version"] == spec["nodeStatusExporter"]["version"] == version
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix, yamltext
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases, yamltext
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
 
-NEWEST = matrix.release()
+NEWEST = releases.release()
 
 
 def read(text: str, tmp_path: pathlib.Path) -> formats.Policy:
@@ -92,7 +92,7 @@ def test_upgrade_policy_without_auto_upgrade_is_false_in_a_resource() -> None:
 
 
 def test_cdi_was_off_before_25_10() -> None:
-    assert formats.read(None, matrix.release("25.3.4")).get("cdi.enabled") is False
+    assert formats.read(None, releases.release("25.3.4")).get("cdi.enabled") is False
 
 
 def test_deprecated_key_is_said_with_its_line(tmp_path: pathlib.Path) -> None:
@@ -360,8 +360,8 @@ def test_what_silence_means_in_a_resource(section: str) -> None:
 ])
 def test_what_silence_means_to_the_chart(section: str, since: str | None) -> None:
     for version in ("24.6.0", "25.3.4", "25.10.1", "26.3.3", "26.7.0"):
-        known = since is not None and matrix.version_key(version) >= matrix.version_key(since)
-        assert formats.read({}, matrix.release(version)).enabled(section) is known
+        known = since is not None and releases.version_key(version) >= releases.version_key(since)
+        assert formats.read({}, releases.release(version)).enabled(section) is known
 
 
 def test_null_removes_a_default_of_the_chart() -> None:
@@ -390,7 +390,7 @@ def test_null_removes_a_default_of_the_chart() -> None:
     ("24.9.2", {"driver": {"secretEnv": "a"}}, "driver.secretEnv", "a", "is new in 25.10.0; the operator of"),
 ])
 def test_old_and_new_keys(release: str, spec: dict[str, Any], path: str, value: Any, said: str | None) -> None:
-    policy = formats.read(resource("ClusterPolicy", **spec), matrix.release(release))
+    policy = formats.read(resource("ClusterPolicy", **spec), releases.release(release))
     assert policy.get(path) == value
     assert len(policy.warnings) == (said is not None)
     assert said is None or said in policy.warnings[0]

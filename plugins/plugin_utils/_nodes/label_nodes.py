@@ -1,0 +1,335 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Labels on the Nodes of a cluster: one list, one concurrent PATCH for each that differs. PRIVATE."""
+
+from __future__ import annotations
+
+import re
+import time
+import typing as t
+from dataclasses import replace
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import diff_entry
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import label_keys
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import WORKLOAD, Labels
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import labels_stay
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import rights
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import MANAGER, Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.refuse_operator import refuse_operator
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import says_ready
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, read_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import Change, Deploy, Node, Terms
+
+PAUSE = 2.0  # seconds between two looks for NFD's labels
+SHOWN = 12  # names, or ranges of names, in a text
+_NUMBERED = re.compile(r"([^.]*?)(\d+)([^\d.]*(?:\..*)?)")
+
+
+def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool,
+                told: t.Mapping[str, Labels] | None = None, unread: t.Collection[str] = ()) -> dict[str, t.Any]:
+    """The whole task: reads the Nodes, plans, writes. arguments: the options that go with target C(node); told: by
+    Node the labels that gpu_labels has computed on its host, None where features are not spoken of; unread: Nodes
+    whose hosts could not read all of their GPUs: one lost reading moves no label that is there.
+
+    Returns the result of the task. Raises InputError and ClusterError before anything is written; what then goes wrong
+    with single Nodes is in the result.
+    """
+    state = arguments["state"]
+    if state == "present" and arguments["deploy"] is None and told is None:
+        raise InputError("It is needed for state present, or hosts is.", "Give gpu_plan.cluster.deploy of a resolved "
+                         "plan, or the hosts whose labels their Nodes are to have.", path="deploy")
+    deploy = None if arguments["deploy"] is None else deploy_labels.parse_deploy(arguments["deploy"])
+    adopt = label_keys.parse_adopt(arguments["adopt"])
+    take_over = arguments.get("take_over", False)
+    if take_over:
+        adopt |= deploy_labels.CONTAINER_SET | {label_keys.PRESENT}
+    client = Client(arguments["kubeconfig"], arguments["context"])
+    if state != "gathered" and not take_over:
+        refuse_operator(client)
+    # What check mode would deliver does not label anything: waiting for it would be in vain. Where hosts have told,
+    # only an NFD of ours is known to come.
+    awaited = state == "present" and deploy and not check_mode and (not told or "nfd" in deploy.components)
+    wait = arguments["wait_for_nfd"] if awaited else 0
+    alone = state == "present" and deploy is None
+    with rights.named(client):
+        every = read_nodes(client, wait)
+    found = chosen(every, arguments["nodes"], told, client.server, alone)
+    told = told or {}
+    wrong = unbelieved(found, told)
+    kept = {node.name for node in found if node.name in unread and "nvidia.com/gpu.product" in node.labels}
+    nodes = [replace(node, host=None if node.name in wrong or node.name in kept else told.get(node.name), adopt=adopt)
+             for node in found]
+    if any(adopt & node.nfd for node in nodes) and read_cluster.whose_nfd(client) == "none":
+        nodes = [replace(node, orphaned=True) for node in nodes]
+    if state == "absent":
+        plans = [deploy_labels.plan_absent(replace(node, adopt=node.adopt | (node.written & {deploy_labels.MIG_STATE})))
+                 for node in nodes]
+        return _write_all(client, plans, {**_result(nodes, left_over(nodes), []), "foreign": []}, {}, check_mode)
+    nodes = _with_readiness(client, nodes, deploy)
+    terms = Terms(time.time(), arguments["gone_after"])
+    undecided = [node.name for node in nodes if deploy and deploy_labels.undecided(node, deploy)]
+    result = {**_result(nodes, notes(nodes, deploy, terms), undecided), "foreign": foreign(nodes, deploy)}
+    if state == "gathered":
+        return {**result, "nodes": gathered(nodes, deploy)}
+    plans = [deploy_labels.plan_present(node, deploy, terms) for node in nodes]
+    return _write_all(client, plans, result, wrong, check_mode)
+
+
+def differing(client: Client, given: t.Mapping[str, t.Any],
+              with_gpus: t.Mapping[str, int] | None = None) -> dict[str, dict[str, t.Any]]:
+    """By Node what a run would write of deploy labels, C({added, changed, removed}). given: C(gpu_plan.cluster.deploy);
+    with_gpus: by Node how many GPUs its host has, where the host tells. Features that are there count as right.
+    """
+    deploy, with_gpus = deploy_labels.parse_deploy(given), with_gpus or {}
+    nodes = [replace(node, host=_as_told(node, with_gpus[node.name])) if with_gpus.get(node.name) else node
+             for node in read_nodes(client)]
+    nodes = _with_readiness(client, nodes, deploy)
+    changes = (deploy_labels.plan_present(node, deploy, Terms(time.time())) for node in nodes)
+    return {change.node: change.summary() for change in changes if change}
+
+
+def _as_told(node: Node, gpus: int) -> dict[str, str]:
+    """What a host with GPUs tells if the features that its Node has are right."""
+    there = {key: value for key, value in node.labels.items() if label_keys.is_feature(key)}
+    return {label_keys.SHOWS_A_GPU[0]: str(gpus), **there}
+
+
+def unbelieved(nodes: t.Iterable[Node], told: t.Mapping[str, Labels]) -> dict[str, str]:
+    """By Node why what its host has told is not written."""
+    said = {node.name: label_keys.wrong_feature(told.get(node.name, {})) for node in nodes}
+    return {name: f"Node {name}: its host is not believed: {text}." for name, text in said.items() if text}
+
+
+def _result(nodes: t.Sequence[Node], said: list[str], undecided: list[str]) -> dict[str, t.Any]:
+    """What every result has."""
+    counts = {"nodes": len(nodes), "gpu": sum(node.gpu for node in nodes),
+              "without_nfd": sum(not node.described for node in nodes), "changed": 0, "failed": 0}
+    return {"changed": False, "notes": said, "warnings": said, "diff": [], "undecided": undecided, "counts": counts}
+
+
+def _write_all(client: Client, plans: t.Iterable[Change | None], result: dict[str, t.Any],
+               wrong: t.Mapping[str, str], check_mode: bool) -> dict[str, t.Any]:
+    """The result once the plans are done. wrong: by Node why its plan is not whole."""
+    changes = [change for change in plans if change]
+    rights.require(client, [], [rights.LABEL_NODES] if changes else [])
+    done, failures = (changes, {}) if check_mode else label(client, changes)
+    failures = {**wrong, **failures}
+    result["counts"].update(changed=len(done), failed=len(failures))
+    result.update(changed=bool(done), diff=diff(done), failures=failures,
+                  nodes={change.node: change.summary() for change in done})
+    if failures:
+        result.update(failed=True, msg=f"{len(failures)} of {len(changes) + len(wrong)} Nodes could not be labelled "
+                      f"({fold(failures)}), the others are. {next(iter(failures.values()))}")
+    return result
+
+
+def foreign(nodes: t.Iterable[Node], deploy: Deploy | None) -> list[dict[str, list[str]]]:
+    """C([{labels, nodes}]): the labels that we would write and others keep; Nodes with the same ones together."""
+    groups: dict[frozenset[str], list[str]] = {}
+    for node in nodes:
+        theirs = deploy_labels.foreign(node, deploy)
+        if theirs:
+            groups.setdefault(theirs, []).append(node.name)
+    return [{"labels": sorted(keys), "nodes": names} for keys, names in groups.items()]
+
+
+def chosen(found: list[Node], names: t.Sequence[str] | None, told: t.Mapping[str, Labels] | None, server: str,
+           told_alone: bool) -> list[Node]:
+    """The Nodes that a task is about: those named, else all; told_alone: of these such whose hosts have told."""
+    known = {node.name for node in found}
+    for path, given, hint in (
+            ("nodes", names or (), "Name Nodes as kubectl get nodes shows them, or leave the option out for all."),
+            ("hosts", told or (), "Set gpu_node_name where a host is not called as its Node, or leave the host out.")):
+        missing = sorted(set(given) - known)
+        if missing:
+            raise InputError(f"{server} has no Node {fold(missing)}.", hint, path=path, value=missing)
+    return [node for node in found if (names is None or node.name in names)
+            and (not told_alone or node.name in (told or ()))]
+
+
+def read_nodes(client: Client, wait_for_nfd: float = 0) -> list[Node]:
+    """All Nodes with their labels, without their status: that is most of a Node.
+
+    wait_for_nfd: seconds to look again while no Node carries a label of NFD, and then while more Nodes get theirs.
+    Raises ClusterError where NFD stays away.
+    """
+    nodes = _list(client)
+    if wait_for_nfd and nodes and not any(node.described for node in nodes):
+        return _await_nfd(client, wait_for_nfd)
+    return nodes
+
+
+def _with_readiness(client: Client, nodes: t.Sequence[Node], deploy: Deploy | None) -> list[Node]:
+    """The same Nodes; those that seem to have lost their GPU are asked whether they are Ready."""
+    lost = [node for node in nodes if node.host is None and deploy_labels.seems_gone(node, deploy)]
+    states = without_errors(client.many(lambda node: client.get("v1", "Node", node.name), lost))
+    ready = {node.name for node, state in zip(lost, states) if state and says_ready(state)}
+    return [replace(node, ready=node.name in ready) for node in nodes]
+
+
+def _list(client: Client) -> list[Node]:
+    return [Node(meta["name"], meta.get("labels") or {}, meta.get("annotations") or {}, written=_written(meta))
+            for meta in (item["metadata"] for item in client.list("v1", "Node", metadata_only=True))]
+
+
+def _written(metadata: t.Mapping[str, t.Any]) -> frozenset[str]:
+    """The labels that the server has on record as written by us."""
+    records = [entry.get("fieldsV1") or {} for entry in metadata.get("managedFields") or []
+               if entry.get("manager") == MANAGER]
+    return frozenset(key[2:] for record in records
+                     for key in (record.get("f:metadata") or {}).get("f:labels") or {} if key.startswith("f:"))
+
+
+def _await_nfd(client: Client, seconds: float) -> list[Node]:
+    end = time.monotonic() + seconds
+    before = 0
+    while True:
+        late = time.monotonic() >= end
+        nodes = _list(client)
+        now = sum(node.described for node in nodes)
+        if now and (now == before or late):
+            return nodes
+        if late:
+            raise ClusterError(f"No Node of {client.server} got a label of Node Feature Discovery "
+                               f"({label_keys.NFD}...) within {seconds:g} seconds.",
+                               "Look at the pods of node-feature-discovery: kubectl get pods -A | grep "
+                               "node-feature-discovery; or wait longer: wait_for_nfd.", object="Node", verb="list")
+        before = now
+        time.sleep(PAUSE)
+
+
+def label(client: Client, changes: t.Sequence[Change]) -> tuple[list[Change], dict[str, str]]:
+    """Writes the changes. Returns (those that are done, by Node why not).
+
+    A Node that is gone meanwhile is neither: there is nothing left to do.
+    """
+    answers = client.many(lambda change: _write(client, change), changes)
+    failures = {change.node: str(answer) for change, answer in zip(changes, answers)
+                if isinstance(answer, GpuopsError)}
+    return [change for change, answer in zip(changes, answers) if answer is True], failures
+
+
+def _write(client: Client, change: Change) -> bool:
+    """Whether the Node was still there. Its state in the answer is not kept: 5,000 of them would be much."""
+    try:
+        client.merge_patch("v1", "Node", change.node, None, change.patch())
+    except ClusterError as error:
+        if error.status == 404:
+            return False
+        raise
+    return True
+
+
+def gathered(nodes: t.Iterable[Node], deploy: Deploy | None) -> dict[str, dict[str, t.Any]]:
+    """By Node that has a GPU or labels of these families: C({gpu, wanted, present, foreign})."""
+    shown = {node.name: {"gpu": node.gpu, "wanted": {
+        **(deploy_labels.wanted_labels(node, deploy) if node.gpu and deploy else {}),
+        **(node.host or {} if node.gpu else {})}, **deploy_labels.owned(node)} for node in nodes}
+    return {name: one for name, one in shown.items() if any(one.values())}
+
+
+def notes(nodes: t.Sequence[Node], deploy: Deploy | None, terms: Terms) -> list[str]:
+    """What a user ought to know of the Nodes beside what changes."""
+    said = []
+    if nodes and not any(node.described for node in nodes):
+        said.append("No Node carries labels of Node Feature Discovery, so that none is known to have a GPU. "
+                    "Deliver the component nfd, and give wait_for_nfd the seconds to wait for it.")
+    sandbox = [node.name for node in nodes if node.gpu and node.labels.get(WORKLOAD) in deploy_labels.SANDBOX]
+    if sandbox:
+        said.append(f"{fold(sandbox)}: {WORKLOAD} asks for virtual machines, which this version does not "
+                    "serve. No operand is delivered there.")
+    lost = [node for node in nodes if deploy_labels.seems_gone(node, deploy)]
+    kept = [node.name for node in lost if not (node.ready or node.host is not None)]
+    gone = [node for node in lost if node.name not in kept]
+    if kept:
+        said.append(f"{fold(kept)}: no GPU is seen any more, but the Node is not Ready. Its labels are kept until "
+                    "it is.")
+    away = [node for node in gone if deploy_labels.stayed_away(node, terms)]
+    stay = staying([node for node in nodes if node.gpu] + away, deploy) if deploy else []
+    return said + waiting(gone, terms) + stay + kept_features(nodes)
+
+
+def staying(nodes: t.Iterable[Node], deploy: Deploy) -> list[str]:
+    """Deploy labels that are not planned any more and stay, as sentences."""
+    return [labels_stay(names, keys)
+            for keys, names in _grouped(nodes, lambda node: frozenset(deploy_labels.kept_labels(node, deploy)))]
+
+
+def left_over(nodes: t.Iterable[Node]) -> list[str]:
+    """Deploy labels that stay though they may be ours, as sentences."""
+    return [f"{names}: {', '.join(keys)} {'stay' if len(keys) > 1 else 'stays'}, as nothing says that we wrote "
+            f"{'them' if len(keys) > 1 else 'it'}. To remove: kubectl label node NODE "
+            f"{' '.join(f'{key}-' for key in keys)}" for keys, names in _grouped(nodes, deploy_labels.left_over)]
+
+
+def _grouped(nodes: t.Iterable[Node], labels: t.Callable[[Node], frozenset[str]]) -> list[tuple[list[str], str]]:
+    """[(labels that stay, the names of Nodes with the same ones)]; Nodes without any are left out."""
+    groups: dict[frozenset[str], list[str]] = {}
+    for node in nodes:
+        groups.setdefault(labels(node), []).append(node.name)
+    return [(sorted(keys), fold(names)) for keys, names in groups.items() if keys]
+
+
+def waiting(lost: t.Iterable[Node], terms: Terms) -> list[str]:
+    """Which of the Nodes that have lost their GPUs keep their labels for now, as a sentence."""
+    names = [node.name for node in lost if not deploy_labels.stayed_away(node, terms)]
+    return [f"{fold(names)}: no GPU is seen any more. The labels go in the first run after this has been so for "
+            f"{terms.gone_after:g} seconds (gone_after)."] if names else []
+
+
+def kept_features(nodes: t.Iterable[Node]) -> list[str]:
+    """Where features that hosts have told are left to others, as a sentence."""
+    theirs = [node.name for node in nodes
+              if any(not label_keys.is_deploy(key) for key in deploy_labels.foreign(node, None))]
+    return [f"{fold(theirs)}: labels that the hosts have told are kept there by Node Feature Discovery (GPU feature "
+            "discovery publishes through it) or by others; ours are left out. See foreign."] if theirs else []
+
+
+def diff(changes: t.Iterable[Change], kind: str = "Node") -> list[dict[str, str]]:
+    """Ansible's diff: Nodes with the same change are one entry."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for change in changes:
+        before = _text(change.before, change.annotations_before)
+        after = _text({**change.before, **change.labels}, {**change.annotations_before, **change.annotations})
+        groups.setdefault((before, after), []).append(change.node)
+    return [diff_entry(f"{kind}{'s' if len(names) > 1 else ''} {fold(names)}", before, after)
+            for (before, after), names in groups.items()]
+
+
+def _text(labels: t.Mapping[str, str | None], annotations: t.Mapping[str, str | None]) -> str:
+    return "".join(f"{kind} {key}={values[key]}\n" for kind, values in (("label", labels), ("annotation", annotations))
+                   for key in sorted(values) if values[key] is not None)
+
+
+def fold(names: t.Iterable[str]) -> str:
+    """Names as ranges, C(gpu-[000-019,025], login), of at most SHOWN pieces."""
+    groups: dict[tuple[str, int, str], list[int]] = {}
+    pieces = []
+    for name in sorted(names):
+        match = _NUMBERED.fullmatch(name)
+        if match:
+            groups.setdefault((match[1], len(match[2]), match[3]), []).append(int(match[2]))
+        else:
+            pieces.append((name, 1))
+    for (start, width, end), numbers in sorted(groups.items()):
+        ranges = _ranges(sorted(numbers))
+        told, shown = ranges[:SHOWN], sum(last - first + 1 for first, last in ranges[:SHOWN])
+        text = ",".join("-".join(f"{number:0{width}d}" for number in sorted({*one})) for one in told)
+        more = f" and {len(numbers) - shown} more" if shown < len(numbers) else ""
+        pieces.append((f"{start}{f'[{text}]' if len(numbers) > 1 else text}{end}{more}", len(numbers)))
+    left = sum(count for _name, count in pieces[SHOWN:])
+    return ", ".join(name for name, _count in pieces[:SHOWN]) + (f" and {left} more" if left else "")
+
+
+def _ranges(numbers: t.Sequence[int]) -> list[tuple[int, int]]:
+    """(first, last) of numbers that follow each other."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found

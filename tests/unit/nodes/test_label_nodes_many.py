@@ -1,0 +1,403 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which deploy labels a Node gets, and what is ours among them."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing as t
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import (
+    ANNOTATION,
+    GONE,
+    GONE_AFTER,
+    Deploy,
+    Node,
+    Terms,
+    differs,
+    mig_capable,
+    owned,
+    parse_deploy,
+    plan_absent,
+    seems_gone,
+    undecided,
+)
+from ansible_collections.gpuops.nvidia.tests.unit.simulated.nodes import (
+    ALL,
+    CAPABLE,
+    GPU,
+    NAMES,
+    NFD,
+    NOW,
+    OPERATOR,
+    SYSTEM,
+    D,
+    added,
+    after,
+    node,
+    patched,
+    plan_present,
+)
+
+# -- what a Node gets
+
+
+@pytest.mark.parametrize("seen", [f"{NFD}pci-{kind}10de.present" for kind in ("", "0302_", "0300_")])
+def test_a_gpu_node_gets_what_the_operator_writes(seen: str) -> None:
+    """And the annotation lists exactly that."""
+    labels = {**SYSTEM, seen: "true"}
+    now = after(node(labels))
+    assert added(now, labels) == OPERATOR
+    assert now.annotations == {ANNOTATION: ",".join(sorted(OPERATOR))}
+
+
+@pytest.mark.parametrize("labels", [{}, SYSTEM, {**SYSTEM, f"{NFD}pci-10de.present": "false"},
+                                    {**SYSTEM, f"{NFD}pci-15b3.present": "true"}])
+def test_a_node_without_a_gpu_is_not_written(labels: dict[str, str]) -> None:
+    assert plan_present(node(labels), ALL) is None
+
+
+def test_only_what_is_delivered_is_labelled() -> None:
+    """A component that is off, and one that the host has, get no label; the next plan takes theirs away."""
+    labels = after(node(GPU)).labels
+    less = Deploy(ALL.components - {"dcgm_exporter"}, {"n": frozenset({"driver"}), "other": frozenset(NAMES)})
+    now = after(after(node(GPU)), less)
+    assert set(labels) - set(now.labels) == {f"{D}dcgm-exporter", f"{D}driver"}
+    assert after(node(GPU), less).labels == now.labels
+
+
+def test_the_mig_manager_comes_with_capable_gpus() -> None:
+    now = after(node({**GPU, **CAPABLE}))
+    assert added(now, {**GPU, **CAPABLE, **OPERATOR}) == {
+        f"{D}mig-manager": "true", "nvidia.com/mig.config": "all-disabled"}
+    assert f"{D}mig-manager" in now.ours and "nvidia.com/mig.config" in now.ours
+
+
+def test_no_layout_where_the_policy_has_none_or_the_node_has_one() -> None:
+    """A layout of the user is never ours."""
+    assert "nvidia.com/mig.config" not in after(node({**GPU, **CAPABLE}), Deploy(frozenset(NAMES))).labels
+    chosen = {**GPU, **CAPABLE, "nvidia.com/mig.config": "all-1g.10gb"}
+    now = after(node(chosen))
+    assert now.labels["nvidia.com/mig.config"] == "all-1g.10gb" and "nvidia.com/mig.config" not in now.ours
+    off = after(node({**GPU, **CAPABLE, f"{D}mig-manager": "false"}))
+    assert "nvidia.com/mig.config" not in off.labels
+
+
+def test_where_no_layout_may_change_none_is_asked_for_and_none_is_taken_back() -> None:
+    """Instances that were made by hand would be destroyed; a label that goes is a layout that the manager rejects."""
+    quiet = dataclasses.replace(ALL, mig_changes=False)
+    fresh = after(node({**GPU, **CAPABLE}), quiet)
+    assert f"{D}mig-manager" in fresh.labels and "nvidia.com/mig.config" not in fresh.labels
+    full = after(node({**GPU, **CAPABLE}))
+    for deploy in (quiet, dataclasses.replace(quiet, mig_default="")):
+        assert after(full, deploy) == full
+    assert after(fresh).labels["nvidia.com/mig.config"] == "all-disabled"
+    chosen = after(node({**GPU, **CAPABLE, "nvidia.com/mig.config": "all-1g.10gb"}), quiet)
+    assert chosen.labels["nvidia.com/mig.config"] == "all-1g.10gb" and "nvidia.com/mig.config" not in chosen.ours
+
+
+@pytest.mark.parametrize("labels, expected", [
+    ({}, None), ({"nvidia.com/mig.capable": ""}, None), (CAPABLE, True), ({"nvidia.com/mig.capable": "false"}, False),
+    ({"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}, True), ({"nvidia.com/gpu.product": "NVIDIA-A30"}, True),
+    ({"nvidia.com/gpu.product": "Tesla-T4"}, False), ({**CAPABLE, "nvidia.com/vgpu.host-driver-version": "570"}, False),
+    ({"nvidia.com/mig.capable": "false", "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"}, False),
+])
+def test_mig_capability(labels: dict[str, str], expected: bool | None) -> None:
+    assert mig_capable(labels) is expected
+
+
+def test_feature_labels_that_vanish_stop_no_mig_manager() -> None:
+    """It stops feature discovery itself while it works."""
+    full = after(node({**GPU, **CAPABLE}))
+    bare = Node("n", {key: value for key, value in full.labels.items() if key not in CAPABLE}, full.annotations)
+    assert plan_present(bare, ALL) is None
+    assert undecided(bare, ALL) and not undecided(full, ALL)
+    said = after(Node("n", {**bare.labels, "nvidia.com/mig.capable": "false"}, full.annotations))
+    assert f"{D}mig-manager" not in said.labels and "nvidia.com/mig.config" not in said.labels
+
+
+# -- values that others wrote
+
+
+@pytest.mark.parametrize("value", ["false", "pre-installed", "paused-for-driver-upgrade", "true_paused-for-mig-change"])
+def test_a_value_is_honoured(value: str) -> None:
+    """Whether it was there first, or has replaced ours."""
+    first = after(node({**GPU, f"{D}driver": value}))
+    assert first.labels[f"{D}driver"] == value and f"{D}driver" not in first.ours
+    full = after(node(GPU))
+    now = after(Node("n", {**full.labels, f"{D}driver": value}, full.annotations))
+    assert now.labels[f"{D}driver"] == value
+    assert (f"{D}driver" in now.ours) == (value not in ("false", "pre-installed"))  # the user's from then on
+    host = Deploy(frozenset(NAMES), {"n": frozenset({"driver"})})
+    attracts = value.startswith(("paused", "true"))
+    assert (f"{D}driver" in after(first, host).labels) != attracts
+
+
+def test_a_driver_that_is_pre_installed_stays_so_while_others_come_and_go() -> None:
+    """A Node whose driver pods were ours: without its label the next plan would start one there."""
+    full = after(node(GPU))
+    now = Node("n", {**full.labels, f"{D}driver": "pre-installed"}, full.annotations)
+    for deploy in (Deploy(ALL.components - {"driver"}), ALL, Deploy(ALL.components, {"n": frozenset({"driver"})}), ALL):
+        now = after(now, deploy)
+        assert now.labels[f"{D}driver"] == "pre-installed"
+
+
+def test_an_empty_value_counts_as_none() -> None:
+    now = after(node({**GPU, f"{D}driver": ""}))
+    assert now.labels[f"{D}driver"] == "true" and f"{D}driver" in now.ours
+
+
+def test_an_empty_label_keeps_the_mig_manager_off() -> None:
+    """The one label of which the operator looks only whether it is there."""
+    now = after(node({**GPU, **CAPABLE, f"{D}mig-manager": ""}))
+    assert now.labels[f"{D}mig-manager"] == "" and f"{D}mig-manager" not in now.ours
+    assert "nvidia.com/mig.config" not in now.labels
+    full = after(node({**GPU, **CAPABLE}))
+    emptied = after(dataclasses.replace(full, labels={**full.labels, f"{D}mig-manager": ""}))
+    assert emptied.labels[f"{D}mig-manager"] == "" and f"{D}mig-manager" not in emptied.ours
+
+
+def test_labels_of_another_kind_of_workload_go() -> None:
+    """But from Nodes for virtual machines, and but for a wish."""
+    vm = {f"{D}vfio-manager": "true", f"{D}sandbox-validator": "paused-for-driver-upgrade", f"{D}kata-manager": "false"}
+    assert {key: value for key, value in after(node({**GPU, **vm})).labels.items() if key in vm} == {
+        f"{D}kata-manager": "false"}
+    served = after(node({**GPU, **vm, "nvidia.com/gpu.workload.config": "vm-passthrough"})).labels
+    assert served.items() >= vm.items()
+    off = after(node({**GPU, **vm, "nvidia.com/gpu.workload.config": "vm-passthrough", f"{D}operands": "false"}))
+    assert f"{D}vfio-manager" not in off.labels
+
+
+def test_a_label_deleted_by_hand_comes_back() -> None:
+    full = after(node(GPU))
+    less = Node("n", {key: value for key, value in full.labels.items() if key != f"{D}driver"}, full.annotations)
+    assert after(less).labels == full.labels
+
+
+def test_a_wrong_answer_about_the_gpu_is_put_right() -> None:
+    """gpu.present is no wish."""
+    now = after(node({**GPU, "nvidia.com/gpu.present": "false"}))
+    assert now.labels["nvidia.com/gpu.present"] == "true"
+
+
+@pytest.mark.parametrize("switch", [{f"{D}operands": "false"}, {"nvidia.com/gpu.workload.config": "vm-passthrough"},
+                                    {"nvidia.com/gpu.workload.config": "vm-vgpu"}])
+def test_a_node_that_is_kept_free(switch: dict[str, str]) -> None:
+    """Nothing that attracts an operand is left, of whomever it is; what the user wrote is."""
+    full = after(node({**GPU, **CAPABLE, f"{D}dcgm": "true", f"{D}device-plugin": "false"}))
+    now = after(Node("n", {**full.labels, **switch}, full.annotations))
+    assert {key: value for key, value in now.labels.items() if key not in {**GPU, **CAPABLE}} == {
+        **switch, "nvidia.com/gpu.present": "true", f"{D}device-plugin": "false"}
+    assert now.ours == {"nvidia.com/gpu.present"}
+    assert after(node({**GPU, **switch})).labels == {**GPU, **switch, "nvidia.com/gpu.present": "true"}
+
+
+def test_workload_container_is_the_default() -> None:
+    now = after(node({**GPU, "nvidia.com/gpu.workload.config": "container"}))
+    assert now.labels[f"{D}driver"] == "true"
+
+
+def test_a_leftover_label_does_not_bring_a_second_driver() -> None:
+    """Where the host has the driver, the label that a GPU Operator left is taken, but no other and no switch."""
+    left = {**GPU, f"{D}driver": "true", f"{D}container-toolkit": "false", f"{D}dcgm": "true"}
+    deploy = Deploy(frozenset(NAMES), {"n": frozenset({"driver", "container_toolkit"})})
+    now = after(node(left), deploy)
+    assert f"{D}driver" not in now.labels
+    assert now.labels[f"{D}container-toolkit"] == "false" and now.labels[f"{D}dcgm"] == "true"
+    off = Deploy(frozenset(NAMES) - {"driver"}, {"n": frozenset({"driver"})})
+    assert after(node(left), off).labels[f"{D}driver"] == "true"  # nothing of ours follows it
+
+
+# -- a GPU that is gone
+
+
+def lose(full: Node, ready: bool = True) -> Node:
+    """NFD does not see the GPU any more."""
+    return dataclasses.replace(full, ready=ready, labels={
+        key: value for key, value in full.labels.items() if "pci-" not in key})
+
+
+def test_a_gpu_that_is_gone() -> None:
+    """At first only the sighting is kept; when it has stayed away, its labels go, and come back with it."""
+    full = after(node({**GPU, **CAPABLE}))
+    seen = after(lose(full))
+    assert seen.labels == lose(full).labels
+    assert seen.annotations == {**full.annotations, GONE: "2026-11-22T07:00:00Z"}
+    assert plan_present(seen, ALL, NOW + GONE_AFTER - 1) is None
+    now = after(seen, now=NOW + GONE_AFTER)
+    assert now.labels == {**SYSTEM, **CAPABLE, "nvidia.com/gpu.present": "false"}
+    assert now.annotations == {ANNOTATION: "nvidia.com/gpu.present"}
+    back = after(dataclasses.replace(now, labels={**now.labels, **GPU}))
+    assert back.labels == full.labels and back.annotations == full.annotations
+
+
+def test_a_gpu_that_comes_back_in_time() -> None:
+    """NFD restarted: nothing but the sighting has moved, and the next one counts from then."""
+    full = after(node(GPU))
+    seen = after(lose(full))
+    back = after(dataclasses.replace(seen, labels={**seen.labels, **GPU}), now=NOW + 60)
+    assert back == full
+    again = after(lose(back), now=NOW + GONE_AFTER + 60)
+    assert again.labels == lose(full).labels and again.annotations[GONE] == "2026-11-22T07:11:00Z"
+
+
+@pytest.mark.parametrize("mark", ["", "yesterday", "2026-11-22T08:00:00Z", "2026-11-13T07:00:00Z"])
+def test_a_sighting_that_cannot_be_counts_from_now(mark: str) -> None:
+    full = after(node(GPU))
+    now = after(dataclasses.replace(lose(full), annotations={**full.annotations, GONE: mark}))
+    assert now.annotations[GONE] == "2026-11-22T07:00:00Z" and now.labels == lose(full).labels
+
+
+def test_without_a_time_it_is_gone_at_once() -> None:
+    change = deploy_labels.plan_present(lose(after(node(GPU))), ALL, Terms(NOW, 0))
+    assert change is not None and change.labels["nvidia.com/gpu.present"] == "false"
+    assert GONE not in change.annotations
+
+
+def test_removal_takes_the_sighting_along() -> None:
+    seen = after(lose(after(node(GPU))))
+    change = plan_absent(seen)
+    assert change is not None and patched(seen, change.patch()).annotations == {}
+
+
+def test_a_gpu_that_is_gone_takes_labels_of_others_along() -> None:
+    """Their operands would run where there is nothing; what a Node without a mark of a GPU carries is not looked at."""
+    lost = {**SYSTEM, "nvidia.com/gpu.present": "true", f"{D}dcgm": "true", f"{D}driver": "false",
+            f"{D}dra-driver": "true"}
+    seen = after(node({**GPU, f"{D}dra-driver": "true"}))
+    assert seen.labels[f"{D}dra-driver"] == "true"
+    now = after(after(node(lost)), now=NOW + GONE_AFTER)
+    assert now.labels == {**SYSTEM, "nvidia.com/gpu.present": "false", f"{D}driver": "false"}
+    assert plan_present(node({**SYSTEM, f"{D}dcgm": "true"}), ALL) is None
+
+
+def test_a_flap_moves_nothing() -> None:
+    """A Node that is not ready, or without any label of NFD, however long."""
+    full = after(node(GPU))
+    lost = dataclasses.replace(lose(full, ready=False), annotations={**full.annotations, GONE: "2026-11-01T00:00:00Z"})
+    assert plan_present(lost, ALL) is None
+    silent = dataclasses.replace(lost, ready=True, labels={
+        key: value for key, value in lost.labels.items() if not key.startswith(NFD)})
+    assert plan_present(silent, ALL) is None
+    assert seems_gone(lost, ALL) and not seems_gone(silent, ALL)
+
+
+# -- removal
+
+
+def test_removal_takes_exactly_the_listed_keys() -> None:
+    """Also paused ones; foreign keys, and a wish that replaced our value, stay."""
+    foreign = {**GPU, **CAPABLE, "nvidia.com/gpu.deploy.nvsm": "true", f"{D}dcgm-exporter": "true", "a/b": "c"}
+    full = after(node(foreign))
+    users = {f"{D}driver": "pre-installed", f"{D}gpu-feature-discovery": "false",
+             "nvidia.com/mig.config": "all-1g.10gb"}
+    rewritten = {**full.labels, f"{D}device-plugin": "paused-for-mig-change", **users}
+    before = Node("n", rewritten, full.annotations)
+    change = plan_absent(before)
+    assert change is not None
+    now = patched(before, change.patch())
+    assert now.labels == {**foreign, **users}
+    assert now.annotations == {} and plan_absent(now) is None
+    assert plan_absent(node(foreign)) is None
+
+
+def written(full: Node, *labels: str) -> Node:
+    """The same without the list of what is ours, as the API server knows it: who wrote these labels."""
+    return dataclasses.replace(full, annotations={}, written=frozenset(labels))
+
+
+def test_a_list_that_is_lost_is_made_again_of_what_the_server_knows() -> None:
+    """Others' labels, and what they have written since, stay theirs."""
+    full = after(node({**GPU, D + "dcgm": "true"}))
+    lost = written(full, *full.ours)
+    assert after(lost).annotations == full.annotations
+    paused = written(patched(full, {"metadata": {"labels": {D + "driver": "paused"}}}), *(full.ours - {D + "driver"}))
+    assert D + "driver" not in after(paused).ours
+
+
+def test_what_is_in_the_list_counts_where_there_is_one() -> None:
+    """Who changes MIG pauses labels of others, too, and gives them their former value."""
+    full = after(node({**GPU, D + "driver": "true"}))
+    more = dataclasses.replace(full, written=full.ours | {D + "driver"})
+    change = plan_absent(more)
+    assert change is not None and D + "driver" not in change.labels and D + "device-plugin" in change.labels
+
+
+def test_removal_without_the_list_takes_what_the_server_knows() -> None:
+    full = after(node(GPU))
+    change = plan_absent(written(full, *(full.ours - {D + "driver"}), "nvidia.com/gpu.deploy.operands", "team"))
+    assert change is not None and set(change.labels) == set(full.ours) - {D + "driver"}
+    left = patched(written(full), change.patch())
+    assert deploy_labels.left_over(left) == {D + "driver"}
+    assert plan_absent(written(left)) is None
+    for value in ("false", "pre-installed"):
+        assert deploy_labels.left_over(node({D + "driver": value, "nvidia.com/mig.config": "x"})) == frozenset()
+
+
+def test_a_patch_names_only_what_differs() -> None:
+    full = after(node(GPU))
+    less = Node("n", {key: value for key, value in full.labels.items() if key != f"{D}driver"}, full.annotations)
+    change = plan_present(less, ALL)
+    assert change is not None and change.patch() == {"metadata": {"labels": {f"{D}driver": "true"}}}
+    assert change.summary() == {"added": {f"{D}driver": "true"}, "changed": {}, "removed": {}}
+    wrong = Node("n", {**full.labels, "nvidia.com/gpu.present": "no", f"{D}client": ""}, full.annotations)
+    change = plan_present(wrong, Deploy(ALL.components - {"driver"}))
+    assert change is not None and change.summary() == {
+        "added": {f"{D}client": "true"}, "removed": {f"{D}driver": "true"},
+        "changed": {"nvidia.com/gpu.present": {"before": "no", "after": "true"}}}
+
+
+def test_looking() -> None:
+    full = after(node({**GPU, f"{D}dcgm": "true", "a/b": "c"}))
+    assert owned(full) == {"present": OPERATOR, "foreign": {f"{D}dcgm": "true"}}
+    assert not differs([full, node(SYSTEM)], ALL, NOW) and differs([full, node(GPU)], ALL, NOW)
+
+
+# -- the option
+
+
+def test_what_a_plan_gives_is_read() -> None:
+    plan = {"components": {"nfd": True, "driver": False, "device_plugin": True}, "on_host": {"n": ["driver"]},
+            "mig_default": "all-disabled", "differs": True}
+    assert parse_deploy(plan) == Deploy(frozenset({"nfd", "device_plugin"}), {"n": frozenset({"driver"})},
+                                        "all-disabled")
+    assert not parse_deploy({**plan, "mig_changes": False}).mig_changes
+
+
+@pytest.mark.parametrize("wrong, path", [
+    ({}, "deploy.components"), ({"components": ["driver"]}, "deploy.components"),
+    ({"components": {"drivr": True}}, "deploy.components.drivr"),
+    ({"components": {"driver": "host"}}, "deploy.components.driver"),
+    ({"components": {}, "on_host": {"n": ["drivr"]}}, "deploy.on_host.n"),
+    ({"components": {}, "mig_default": "all-1g.10gb"}, "deploy.mig_default"),
+    ({"components": {}, "on_host": ["n"]}, "deploy.on_host"),
+    ({"components": {}, "on_host": {"n": "driver"}}, "deploy.on_host.n"),
+])
+def test_a_wrong_option_is_named(wrong: dict[str, t.Any], path: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_deploy(wrong)
+    assert caught.value.details["path"] == path and caught.value.hint
+
+
+def test_every_component_of_the_cluster_has_its_label() -> None:
+    """Those of the contract between plan and labels."""
+    assert set(NAMES) - set(deploy_labels.LABELS) == {"nfd"}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_driver_label_of_a_former_operator_stays_while_pods_may_not_end(lost: bool) -> None:
+    """The driver moves to the host, or the GPU is gone: driver pods may run by a label that was there before."""
+    deploy = Deploy(frozenset(NAMES), {"n": frozenset({"driver"})}, pods_may_end=False)
+    full = after(node({**GPU, f"{D}driver": "true"}), ALL)
+    before = dataclasses.replace(full, labels={**full.labels, f"{NFD}pci-10de.present": "false" if lost else "true"},
+                                 annotations={**full.annotations, **({GONE: "2026-11-22T06:00:00Z"} if lost else {})})
+    assert f"{D}driver" not in before.ours
+    now = after(before, deploy)
+    assert now.labels[f"{D}driver"] == "true" and f"{D}driver" not in now.ours
+    assert f"{D}driver" not in deploy_labels.foreign(now, deploy)
+    assert f"{D}driver" in deploy_labels.kept_labels(now, deploy)
+    assert f"{D}driver" not in after(before, dataclasses.replace(deploy, pods_may_end=True)).labels

@@ -1,0 +1,304 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What ends pods that GPU clients run on waits for the level that allows it: the run itself, on an API server."""
+
+from __future__ import annotations
+
+import calendar
+import copy
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, label_nodes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import render
+from ansible_collections.gpuops.nvidia.tests.unit.components.test_driver_containers import driver
+from ansible_collections.gpuops.nvidia.tests.unit.components.test_driver_containers import policy as cluster_policy
+from ansible_collections.gpuops.nvidia.tests.unit.simulated.clusters import facts, node, plan
+from ansible_collections.gpuops.nvidia.tests.unit.simulated.nodes import patched
+from ansible_collections.gpuops.nvidia.tests.unit.simulated.server import ApiServer
+
+DRIVER, MPS = "nvidia-driver-daemonset", objects.MPS_DAEMON
+SPACE = "/apis/apps/v1/namespaces/gpu-operator/daemonsets"
+UBUNTU = {"feature.node.kubernetes.io/system-os_release.ID": "ubuntu",
+          "feature.node.kubernetes.io/system-os_release.VERSION_ID": "22.04"}
+SHARED = {"config": {"name": "shared", "create": True, "default": "a", "data": {
+    "a": "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"}}}
+KERNEL = {**node(), "kernel": "5.15.0-84-generic"}
+CLUSTER = facts(KERNEL, nfd="foreign")
+PARTS = (objects.SHARED, "driver", "device_plugin", "dcgm_exporter")
+LABEL = "nvidia.com/gpu.deploy.driver"
+GPU = {**UBUNTU, "feature.node.kubernetes.io/pci-10de.present": "true"}
+NOW = calendar.timegm((2026, 11, 22, 7, 0, 0))
+POLICY = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "name": "cluster-policy", "uid": "p"}
+
+
+def rendered(made: dict[str, Any]) -> list[objects.Wanted]:
+    return objects.wanted({name: render(name, made) for name in PARTS})
+
+
+def run(client: Client, made: dict[str, Any], check: bool = False, kept: tuple[str, ...] = ()) -> dict[str, Any]:
+    return deliver.present(client, rendered(made), None, check, level=made["disruption"], kept=kept)
+
+
+def adopted(client: Client, made: dict[str, Any], check: bool = False, kept: tuple[str, ...] = ()) -> dict[str, Any]:
+    return deliver.taken_over(client, rendered(made), PARTS, check, made["disruption"], kept)
+
+
+def started(api: ApiServer, client: Client, policy: Any = None, cluster: dict[str, Any] | None = None,
+            pods: int = 2) -> dict[str, Any]:
+    """A cluster whose DaemonSets have pods on its two Nodes."""
+    assert not run(client, plan(policy, cluster or CLUSTER))["pending"]
+    for path, one in api.objects.items():
+        if path.startswith(SPACE):
+            one["status"] = {"currentNumberScheduled": pods}
+    api.put(*({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{number}", "labels": {
+        **UBUNTU, LABEL: "true"}}} for number in (1, 2)))
+    return {path: one for path, one in api.objects.items() if "driver" in path}
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "another kind of DaemonSet": {"policy": {"driver": {"usePrecompiled": True, "version": "580"}}},
+    "another namespace": {"namespace": "elsewhere"},
+    "no driver": {"policy": {"driver": {"enabled": False}}},
+    "NVIDIADrivers": {"policy": [cluster_policy(useNvidiaDriverCRD=True), driver("a")]},
+}
+
+
+@pytest.mark.parametrize(("change", "check"), [*((change, False) for change in CHANGES), ("no driver", True)])
+@pytest.mark.parametrize("deliver_by", [run, adopted])
+def test_driver_pods_do_not_go_all_at_once(api: ApiServer, client: Client, change: str, check: bool,
+                                           deliver_by: Any) -> None:
+    """By site.yml, and by one more adopt.yml in a cluster that is ours."""
+    before = started(api, client)
+    operator_at_rest(api)
+    for level in ("never", "idle"):
+        result = deliver_by(client, plan(cluster=CLUSTER, disruption=level, **CHANGES[change]), check)
+        held = [one["id"] for one in result["pending"]]
+        assert f"delete: DaemonSet gpu-operator/{DRIVER}" in held
+        assert all(f"gpu_disruption is '{level}', this needs 'drain'" in one["pending_reason"]
+                   for one in result["pending"])
+        assert any("Set gpu_disruption: drain" in one for one in result["warnings"])
+        assert not any("driver" in one["id"] for one in result["plan"])
+        assert {path: one for path, one in api.objects.items() if "driver" in path} == before
+    result = deliver_by(client, plan(cluster=CLUSTER, disruption="drain", **CHANGES[change]), check)
+    assert result["pending"] == []
+    assert f"delete: DaemonSet gpu-operator/{DRIVER}" in [one["id"] for one in result["plan"]]
+    assert (f"{SPACE}/{DRIVER}" in api.objects) == check
+
+
+@pytest.mark.parametrize("deliver_by", [run, adopted])
+def test_what_the_plan_keeps_stays_at_drain(api: ApiServer, client: Client, deliver_by: Any) -> None:
+    """By site.yml, and by one more adopt.yml: the DaemonSet of an NVIDIADriver that cannot be followed."""
+    started(api, client)
+    operator_at_rest(api)
+    made = plan(cluster=CLUSTER, disruption="drain", **CHANGES["no driver"])
+    for kept in ((DRIVER,), ()):
+        deliver_by(client, made, kept=kept)
+        assert (f"{SPACE}/{DRIVER}" in api.objects) == bool(kept)
+
+
+def operator_at_rest(api: ApiServer, replicas: int = 0) -> None:
+    """A GPU Operator that was stopped by a take-over, and its policy."""
+    api.put({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": POLICY["name"], "uid": "p"}},
+            {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {
+                "name": "gpu-operator", "namespace": "gpu-operator", "labels": {"app": "gpu-operator"}},
+             "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "gpu-operator"}}}})
+
+
+@pytest.mark.parametrize("level", ["never", "drain"])
+def test_a_driver_that_would_move_is_not_taken_from_its_operator(api: ApiServer, client: Client, level: str) -> None:
+    """Stopped, with an object that is still its own, it would serve the cluster no more, and neither would we."""
+    started(api, client)
+    operator_at_rest(api, 1)
+    one = api.objects[f"{SPACE}/{DRIVER}"]
+    one["metadata"]["ownerReferences"] = [{**POLICY, "controller": True}]
+    one["spec"]["template"]["spec"]["nodeSelector"] = {}
+    api.objects["/api/v1/nodes/n2"]["metadata"]["labels"] = {}
+    api.requests.clear()
+    made = plan(cluster=CLUSTER, disruption=level)
+    if level == "drain":
+        assert f"adopt: DaemonSet gpu-operator/{DRIVER}" in [
+            step["id"] for step in adopted(client, made, check=True)["plan"]]
+        return
+    with pytest.raises(ClusterError, match=f"adopt: DaemonSet gpu-operator/{DRIVER}.*on 1 Nodes, such as n2") as caught:
+        adopted(client, made)
+    assert "gpu_disruption: drain" in caught.value.hint and api.sent() == []
+
+
+TAINT = {"key": "gpu-only", "value": "yes", "effect": "NoExecute"}
+TOLERATION = {"key": "gpu-only", "operator": "Exists"}
+
+
+@pytest.mark.parametrize(("taint", "tolerations", "held"), [
+    (TAINT, [{"key": "other", "operator": "Exists"}], True),
+    (TAINT, [{"operator": "Exists"}], False),
+    ({**TAINT, "effect": "NoSchedule"}, [{"key": "other", "operator": "Exists"}], False),
+    ({**TAINT, "key": "never-tolerated"}, [{"key": "other", "operator": "Exists"}], False),
+])
+def test_a_toleration_that_keeps_pods_stays(api: ApiServer, client: Client, taint: dict[str, str],
+                                            tolerations: list[dict[str, str]], held: bool) -> None:
+    """The controller of DaemonSets ends pods that do not tolerate a NoExecute taint by the new template."""
+    started(api, client, {"daemonsets": {"tolerations": [TOLERATION]}})
+    api.objects["/api/v1/nodes/n2"]["spec"] = {"taints": [taint]}
+    for level in ("never", "drain"):
+        result = run(client, plan({"daemonsets": {"tolerations": tolerations}}, CLUSTER, disruption=level), True)
+        ids = [one["id"] for one in result["pending"]]
+        assert (f"update: DaemonSet gpu-operator/{DRIVER}" in ids) == (held and level == "never")
+        assert all("1 Nodes, such as n2" in one["pending_reason"] for one in result["pending"][:1])
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_replaced_daemonset_keeps_its_pods_where_its_selector_lets_it(api: ApiServer, client: Client,
+                                                                        moves: bool) -> None:
+    """Its pods stay when it goes, and then the new one's controller decides about them."""
+    started(api, client)
+    spec = api.objects[f"{SPACE}/{DRIVER}"]["spec"]
+    former = copy.deepcopy(spec["selector"])
+    spec["selector"]["matchLabels"]["former"] = "yes"
+    if moves:
+        spec["template"]["spec"]["nodeSelector"] = {}
+        api.objects["/api/v1/nodes/n2"]["metadata"]["labels"] = {}
+    result = run(client, plan({"daemonsets": {"annotations": {"a": "b"}}}, CLUSTER))
+    assert [one["id"] for one in result["pending"] if "DaemonSet" in one["id"]] == (
+        [f"replace: DaemonSet gpu-operator/{DRIVER}"] if moves else [])
+    assert (api.objects[f"{SPACE}/{DRIVER}"]["spec"]["selector"] == former) != moves
+
+
+def test_what_has_no_pods_may_go(api: ApiServer, client: Client) -> None:
+    started(api, client, pods=0)
+    assert run(client, plan({"driver": {"enabled": False}}, CLUSTER))["pending"] == []
+    assert f"{SPACE}/{DRIVER}" not in api.objects
+
+
+def test_what_disturbs_nobody_is_done_meanwhile(api: ApiServer, client: Client) -> None:
+    started(api, client)
+    run(client, plan({"driver": {"enabled": False}, "dcgmExporter": {"enabled": False}}, CLUSTER))
+    assert f"{SPACE}/nvidia-dcgm-exporter" not in api.objects and f"{SPACE}/{DRIVER}" in api.objects
+
+
+@pytest.mark.parametrize(("labels", "held"), [(UBUNTU, 0), ({}, 1)])
+def test_a_selector_that_leaves_nodes_out_waits(api: ApiServer, client: Client, labels: dict[str, str],
+                                                held: int) -> None:
+    """A Node of another system joins: the DaemonSet that is there gets a selector for its own."""
+    started(api, client)
+    api.objects["/api/v1/nodes/n2"]["metadata"]["labels"] = {**labels, LABEL: "true"}
+    cluster = {**facts(KERNEL, node(("ubuntu", "24.04")), nfd="foreign"), "driver_daemon_sets": {DRIVER: "ubuntu22.04"}}
+    result = run(client, plan(cluster=cluster))
+    daemon_sets = [one for one in result["pending"] if "DaemonSet" in one["id"]]
+    assert [one["pending_reason"].partition("higher: ")[2] for one in daemon_sets[:held]] == [
+        "its pods would end at once on 1 Nodes, such as n2"][:held]
+    assert bool(result["pending"]) == bool(held)
+
+
+def test_the_mps_daemon_goes_where_its_clients_may_end(api: ApiServer, client: Client) -> None:
+    """A changed configuration replaces no pod of it, and without the plugin it stays."""
+    started(api, client, {"devicePlugin": SHARED})
+    assert api.objects[f"{SPACE}/{MPS}"]["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    for level, pending in (("idle", [f"delete: DaemonSet gpu-operator/{MPS}"]), ("drain", [])):
+        result = run(client, plan({"devicePlugin": {"enabled": False}}, CLUSTER, disruption=level))
+        assert [one["id"] for one in result["pending"]] == pending
+    assert f"{SPACE}/{MPS}" not in api.objects
+    run(client, plan({"devicePlugin": SHARED}, CLUSTER, disruption="drain"))
+    assert api.objects[f"{SPACE}/{MPS}"]["spec"]["updateStrategy"]["type"] == "RollingUpdate"
+
+
+@pytest.mark.parametrize(("policy", "labels", "key"), [
+    ({"driver": {"enabled": False}}, {}, "gpu.deploy.driver"),
+    ({"devicePlugin": {"enabled": False}}, {"nvidia.com/mps.capable": "true"}, "gpu.deploy.device-plugin"),
+    ({"devicePlugin": {"enabled": False}}, {"nvidia.com/mps.capable": "true"}, "device-plugin.config"),
+])
+def test_labels_by_which_such_pods_stand_stay(policy: Any, labels: dict[str, str], key: str) -> None:
+    label = f"nvidia.com/{key}"
+    gpu = {**labels, **GPU}
+    one = deploy_labels.Node("n1", {**gpu, label: "true"}, {deploy_labels.ANNOTATION: label})
+    for level in ("never", "idle", "drain"):
+        made = plan(policy, facts(node(**gpu)), disruption=level)
+        now, notes = labelled(one, made)
+        assert (label in now.labels) == (level != "drain") == bool(notes)
+
+
+def labelled(one: deploy_labels.Node, made: dict[str, Any]) -> tuple[deploy_labels.Node, list[str]]:
+    """(the Node after gpu_labels, what is said of labels that stay). A second run has nothing more to do."""
+    asked, terms = deploy_labels.parse_deploy(made["deploy"]), deploy_labels.Terms(NOW)
+    notes = [note for note in label_nodes.notes([one], asked, terms) if "Set gpu_disruption: drain" in note]
+    change = deploy_labels.plan_present(one, asked, terms)
+    now = patched(one, change.patch() if change else {"metadata": {}})
+    assert deploy_labels.plan_present(now, asked, terms) is None
+    return now, notes
+
+
+OURS = {deploy_labels.ANNOTATION: LABEL}
+HYBRID: dict[str, Any] = {"placement": "hybrid", "hosts": {"a": "n1"}}
+LOST = {deploy_labels.GONE: "2026-11-22T06:48:20Z"}
+
+
+@pytest.mark.parametrize(("labels", "annotations", "stays"), [
+    ({**GPU, LABEL: "true"}, OURS, True),
+    ({**GPU, LABEL: "paused-for-driver-upgrade"}, OURS, True),
+    ({**GPU, LABEL: "true"}, {}, True),  # left over from others; a driver pod of ours may run by it
+    ({**GPU, LABEL: "true", "nvidia.com/gpu.deploy.operands": "false"}, OURS, False),
+    ({**GPU, LABEL: "true", "nvidia.com/gpu.workload.config": "vm-passthrough"}, OURS, False),
+    ({**UBUNTU, LABEL: "true", "nvidia.com/gpu.present": "true"}, {**OURS, **LOST}, True),
+    ({**UBUNTU, LABEL: "true", "nvidia.com/gpu.deploy.operands": "false"}, {**OURS, **LOST}, False),
+])
+@pytest.mark.parametrize("level", ["never", "idle", "drain"])
+def test_a_driver_that_goes_to_hosts_or_has_lost_its_gpu_is_not_ended(
+        labels: dict[str, str], annotations: dict[str, str], stays: bool, level: str) -> None:
+    """On all Nodes at once by a changed gpu_placement, or where NFD sees no PCI devices any more."""
+    one = deploy_labels.Node("n1", {**labels, "nvidia.com/gpu.deploy.dcgm": "true"}, annotations, ready=True)
+    cluster = facts({**node(**labels), "annotations": annotations, "gpu": GPU.items() <= labels.items()}, node())
+    made = plan(cluster=cluster, disruption=level, **HYBRID)
+    now, notes = labelled(one, made)
+    stays = stays and level != "drain"
+    assert now.labels.get(LABEL) == (labels[LABEL] if stays else None)
+    assert stays == bool(notes)
+    assert (LABEL in now.ours) == (stays and bool(annotations))
+    assert any(f"n1: {LABEL} stays" in note and "gpu_disruption: drain" in note for note in made["notes"]) == (
+        stays and GPU.items() <= labels.items())
+
+
+@pytest.mark.parametrize("placed", [{}, HYBRID])
+def test_a_driver_that_is_planned_is_not_said_to_stay(placed: dict[str, Any]) -> None:
+    """Where NFD's labels are missing, its Node is still one with a GPU to the plan."""
+    one = {**node(**UBUNTU, **{LABEL: "true", "nvidia.com/gpu.present": "true"}), "annotations": OURS}
+    notes = plan(cluster=facts(one, node()), **placed)["notes"]
+    assert any("gpu_disruption: drain" in note for note in notes) == bool(placed)
+
+
+def test_a_value_of_the_users_own_counts_where_a_driver_goes_to_hosts() -> None:
+    one = deploy_labels.Node("n1", {**GPU, LABEL: "pre-installed"}, OURS)
+    now, notes = labelled(one, plan(cluster=facts(node(), node()), **HYBRID))
+    assert now.labels[LABEL] == "pre-installed" and LABEL not in now.ours and not notes
+
+
+def test_a_node_that_no_driver_is_planned_for_gets_no_label_of_one() -> None:
+    """One that runs there already stays until pods may end."""
+    cluster = facts(node(), node(system=None))
+    for level in ("never", "drain"):
+        made = plan(cluster=cluster, strict=False, disruption=level)
+        assert list(made["rejected"]) == ["n2"]
+        for name in ("n1", "n2"):
+            fresh, notes = labelled(deploy_labels.Node(name, GPU), made)
+            assert fresh.labels["nvidia.com/gpu.deploy.device-plugin"] == "true" and not notes
+            assert (LABEL in fresh.labels) == (name == "n1")
+        now, notes = labelled(deploy_labels.Node("n2", {**GPU, LABEL: "true"}, OURS), made)
+        assert (LABEL in now.labels) == (level == "never") == bool(notes)
+
+
+def test_a_node_that_shares_by_mps_keeps_its_configuration() -> None:
+    """The sidecar of the daemon starts it anew for another label."""
+    text = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
+    policy = {"devicePlugin": {"config": {**SHARED["config"], "data": {**SHARED["config"]["data"], "b": text}}}}
+    cluster = facts(*(node(**labels) for labels in (
+        {"nvidia.com/mps.capable": "true", "nvidia.com/device-plugin.config": "a"}, {"nvidia.com/mps.capable": "true"},
+        {"nvidia.com/device-plugin.config": "a"})))
+    configs = dict.fromkeys(("n1", "n2", "n3"), "b")
+    made = plan(policy, cluster, plugin_configs=configs)
+    assert made["deploy"]["plugin_configs"] == {"n1": "a", "n3": "b"}
+    assert any(note.startswith("n1, n2: the configuration of the device plugin stays") for note in made["notes"])
+    assert plan(policy, cluster, plugin_configs=configs, disruption="drain")["deploy"]["plugin_configs"] == configs

@@ -1,0 +1,631 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Situations and what becomes of them: the plan of a host, or the words of a refusal."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import resolve
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
+from ansible_collections.gpuops.nvidia.tests.unit.simulated import host_facts as facts_sample
+from ansible_collections.gpuops.nvidia.tests.unit.simulated.samples import MIG_CONFIG, MODELS, changed, facts
+
+V26, V24 = "26.7.0", "24.9.2"
+
+
+def plan(models: list[str], policy: Any = None, release: str = V26, **mine: Any) -> dict[str, Any]:
+    """The plan of one host; mine: variables of its inventory."""
+    chosen = releases.release(release)
+    return resolve(formats.read(policy, chosen), chosen, {"gpu01": facts(*models)}, {"gpu01": mine})["hosts"]["gpu01"]
+
+
+def driver(**keys: Any) -> dict[str, Any]:
+    return {"driver": keys}
+
+
+@pytest.mark.parametrize(("models", "policy", "release", "mine", "expected"), [
+    # version: the host's word, the policy's, the release's
+    (["A100"], None, V26, {}, ("595.91.07", 595, "open")),
+    (["A100"], None, "26.3.3", {}, ("580.126.20", 580, "open")),
+    (["A100"], driver(version="580.173.02"), V26, {}, ("580.173.02", 580, "open")),
+    (["A100"], driver(version="580.173.02"), V26, {"driver_version": "610.57.04"}, ("610.57.04", 610, "open")),
+    (["A100"], driver(version="580.173.02"), V26, {"driver_branch": 610}, (None, 610, "open")),
+    (["A100"], None, V26, {"driver_version": "610.57.04", "driver_branch": "R610"}, ("610.57.04", 610, "open")),
+    (["A100"], driver(version="580"), V26, {}, (None, 580, "open")),
+    (["A100"], driver(version="R580"), V26, {}, (None, 580, "open")),
+    (["A100"], driver(version="580.126.20-ubuntu22.04"), V26, {}, ("580.126.20", 580, "open")),
+    (["A100"], driver(version=""), V26, {}, ("595.91.07", 595, "open")),
+    # the newest that the release supports where its default does not suit
+    (["V100"], None, V26, {}, ("580.173.02", 580, "proprietary")),
+    (["V100", "A100"], None, V26, {}, ("580.173.02", 580, "proprietary")),
+    (["B200"], None, "25.3.0", {}, ("570.148.08", 570, "open")),
+    # flavour
+    (["T4", "A100"], None, V26, {}, ("595.91.07", 595, "open")),
+    (["V100"], driver(version="580.173.02"), V26, {}, ("580.173.02", 580, "proprietary")),
+    (["V100", "A100"], driver(version="580.173.02"), V26, {}, ("580.173.02", 580, "proprietary")),
+    (["A100"], None, V24, {}, ("550.144.03", 550, "proprietary")),
+    (["GH200"], None, V24, {}, ("550.144.03", 550, "open")),
+    (["B200"], None, V26, {}, ("595.91.07", 595, "open")),
+    (["A100"], driver(kernelModuleType="proprietary"), V26, {}, ("595.91.07", 595, "proprietary")),
+    (["A100"], driver(kernelModuleType="proprietary"), V26, {"driver_kernel_module_type": "open"},
+     ("595.91.07", 595, "open")),
+    (["A100"], driver(version="620.10"), V26, {}, ("620.10", 620, "open")),
+    (["A100"], driver(useOpenKernelModules=True), V24, {}, ("550.144.03", 550, "open")),
+    (["A100"], driver(useOpenKernelModules=False), V26, {}, ("595.91.07", 595, "open")),
+    (["K80"], driver(version="470.256.02"), V26, {}, ("470.256.02", 470, "proprietary")),
+    (["NEW"], None, V26, {}, ("595.91.07", 595, "open")),
+])
+def test_driver(models: list[str], policy: Any, release: str, mine: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    found = plan(models, policy, release, **mine)["driver"]
+    assert (found["version"], found["branch"], found["kernel_module_type"]) == expected
+    assert (found["placement"], found["state"], found["source"]) == ("host", "present", "cuda_repository")
+
+
+@pytest.mark.parametrize(("models", "policy", "release", "mine", "words"), [
+    ([], None, V26, {}, ["gpu01: no NVIDIA GPU is on its PCI bus", "gpu_hosts"]),
+    (["V100"], driver(version="595.91.07"), V26, {},
+     ["driver.version of gpu_policy asks for driver 595.91.07, but Tesla V100-SXM2-32GB (volta) needs proprietary "
+      "kernel modules and a branch up to 580", "driver.version: 580.173.02"]),
+    (["V100"], None, V26, {"driver_branch": "595"},
+     ["driver_branch of this host asks for driver branch 595", "driver_branch: 580 (proprietary modules)"]),
+    (["V100"], driver(version="580.173.02", kernelModuleType="open"), V26, {},
+     ["driver.kernelModuleType asks for open kernel modules, but", "driver.kernelModuleType: proprietary"]),
+    (["K80"], driver(version="580.173.02"), V26, {}, ["a branch up to 470", "driver.version: 470"]),
+    (["K80"], None, V26, {}, ["a branch up to 470, but release 26.7.0 supports drivers 610.57.04, 595.91.07"]),
+    (["B200"], driver(kernelModuleType="proprietary"), V26, {},
+     ["driver.kernelModuleType asks for proprietary kernel modules, but NVIDIA B200 (blackwell) needs open kernel "
+      "modules", "driver.kernelModuleType: open (driver 595.91.07)"]),
+    (["B200"], None, V24, {}, ["needs driver 570.133.20 or newer, but release 24.9.2 supports", "gpu_release: 26.7.0"]),
+    (["B200"], driver(version="550.144.03"), V24, {}, ["asks for driver 550.144.03, but NVIDIA B200 (blackwell)"]),
+    (["B200", "V100"], driver(version="580.173.02"), V26, {},
+     ["NVIDIA B200 (blackwell) needs open kernel modules", "but Tesla V100", "different hosts",
+      "drive only NVIDIA B200"]),
+    (["K80", "H100"], driver(version="470.256.02"), V26, {}, ["Tesla K80", "(hopper) needs driver 525 or newer"]),
+    (["A100"], driver(version="620.10", kernelModuleType="proprietary"), V26, {},
+     ["branch 620 has open kernel modules only", "driver.version: 595.91.07", "driver.kernelModuleType: open"]),
+    (["A100"], driver(version="470.256.02", kernelModuleType="open"), V26, {},
+     ["branch 470 has proprietary kernel modules only"]),
+    (["A100"], None, V26, {"driver_state": "gone", "driver_source": "net", "container_toolkit_mode": True},
+     ["driver_state 'gone' is not allowed", "Set one of present, absent, adopted", "driver_source 'net'",
+      "container_toolkit_mode True is not allowed"]),
+    (["A100"], None, V26, {"driver_module_parameters": "NVreg_X=1", "driver_imex_nodes": "10.0.0.1"},
+     ["driver_module_parameters 'NVreg_X=1' is not allowed", "a mapping of modules", "driver_imex_nodes '10.0.0.1' is",
+      "Write a list of addresses"]),
+    (["A100"], None, V26, {"driver_next_kernel": "never"}, ["driver_next_kernel 'never' is not allowed"]),
+    (["A100"], None, V26, {"mig_manager_selected": "all-1g.10gb", "mig_manager_devices": [1]}, ["has no GPU '1'"]),
+    (["A100"], None, V26, {"mig_manager_selected": "all-1g.10gb", "mig_manager_devices": "1"},
+     ["mig_manager_devices '1' is not allowed", "Write a list of GPUs"]),
+    (["A100"], None, V26, {"mig_manager_selected": ["all-1g.5gb"]}, ["['all-1g.5gb'] is not the name of a layout"]),
+    (["A100"], None, V26, {"feature_discovery_sharing": "twice"},
+     ["feature_discovery_sharing: sharing: a mapping is expected", "Write it as the device plugin takes it"]),
+    (["A100"], {"devicePlugin": {"config": {"name": "p", "create": True, "default": "one", "data": {
+        "one": "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 1}]}}"}}}}, V26, {},
+     ["devicePlugin.config of gpu_policy: ", "replicas: '1' is not a number of replicas", "2 or more"]),
+    (["A100"], None, V26, {"driver_version": "595.91.07", "driver_branch": 580},
+     ["gpu01: driver_version 595.91.07 is not of driver_branch 580", "Give one of the two"]),
+    (["A100"], driver(version="sha256:0123"), V26, {}, ["'sha256:0123'", "is not a driver version"]),
+    (["A100"], driver(usePrecompiled=True, version="580"), V26, {},
+     ["driver.usePrecompiled asks for modules that come built, but debian 12 has", "no precompiled modules"]),
+    (["A100"], {"toolkit": {"version": "latest"}}, V26, {}, ["toolkit version 'latest' is not a version"]),
+    (["A100"], None, V26, {"driver_kernel_module_type": "closed"}, ["'closed' is not allowed"]),
+    (["L40S"], None, V26, {"mig_manager_selected": "all-1g.10gb", "mig_manager_config": MIG_CONFIG},
+     ["MIG layout 'all-1g.10gb'", "NVIDIA L40S", "cannot do MIG"]),
+    (["L40S"], None, V26, {"mig_manager_selected": "all-1g.10gb"}, ["suits the GPUs of this host (NVIDIA L40S)"]),
+    (["A100"], None, V26, {"mig_manager_selected": "all-1g.6gb"}, ["no generated configuration 'all-1g.6gb'"]),
+    (["A30"], None, V26, {"mig_manager_selected": "all-1g.10gb", "mig_manager_config": MIG_CONFIG},
+     ["NVIDIA A30) has no profile 1g.10gb", "It has 1g.6gb"]),
+    (["A100"], None, V26, {"mig_manager_selected": "nope", "mig_manager_config": MIG_CONFIG},
+     ["no configuration 'nope'"]),
+    (["A100"], None, V26, {"mig_manager_config": MIG_CONFIG}, ["a configuration must be chosen", "all-1g.10gb, half"]),
+    (["A100"], {"migManager": {"enabled": False}}, V26, {"mig_manager_selected": "all-1g.10gb"}, ["switches MIG off"]),
+    (["A100"], {"apiVersion": "gpu.nvidia.com/v1", "kind": "GPUClusterPolicy",
+                "spec": {"driver": {"version": "470.82.01"}, "cuda": {"enabled": True, "version": "12.4"}}}, V26, {},
+     ["asks for driver 470.82.01, but CUDA 12.4 (cuda.version) needs driver 525.60.13 or newer"]),
+])
+def test_refusals(models: list[str], policy: Any, release: str, mine: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(PolicyError) as error:
+        plan(models, policy, release, **mine)
+    for word in words:
+        assert word in str(error.value)
+    assert str(error.value).endswith("Nothing was changed.")
+
+
+def test_all_refusals_in_one_message_hosts_with_the_same_together() -> None:
+    chosen = releases.release(V26)
+    fleet = {"a": facts("V100"), "b": facts("A100"), "c": facts("V100"), "d": facts()}
+    policy = formats.read({"toolkit": {"version": "x"}, "driver": {"version": "595.91.07"}}, chosen)
+    with pytest.raises(PolicyError) as error:
+        resolve(policy, chosen, fleet, {})
+    refusals = {tuple(item["hosts"]): item["reason"] for item in error.value.details["refusals"]}
+    assert list(refusals) == [("a", "c"), ("a", "b", "c"), ("d",)]
+    assert "  a, c: driver.version of gpu_policy asks for driver 595.91.07" in str(error.value)
+
+
+def test_hosts_do_not_change_each_other() -> None:
+    chosen = releases.release(V26)
+    policy = formats.read(None, chosen)
+    alone = resolve(policy, chosen, {"a": facts("A100")}, {})["hosts"]["a"]
+    among = resolve(policy, chosen, {"b": facts("B200"), "a": facts("A100"), "c": facts("T4")}, {})["hosts"]["a"]
+    assert alone == among
+
+
+def test_a_host_without_facts_is_left_out_and_said() -> None:
+    chosen = releases.release(V26)
+    found = resolve(formats.read(None, chosen), chosen, {"a": facts("A100"), "b": None}, {})
+    assert list(found["hosts"]) == ["a"]
+    assert found["notes"] == ["b: no facts (unreachable, or left out by --limit); not part of this plan."]
+
+
+@pytest.mark.parametrize(("policy", "release", "mine", "expected"), [
+    (None, V26, {}, ("1.20.0", True, False, "auto")),
+    (None, "25.3.4", {}, ("1.17.8", False, True, "auto")),
+    ({"toolkit": {"version": "v1.17.8-ubuntu20.04"}}, V26, {}, ("1.17.8", True, False, "auto")),
+    ({"toolkit": {"version": "1.19.1"}, "cdi": {"enabled": False}}, V26, {}, ("1.19.1", False, True, "auto")),
+    ({"toolkit": {"env": [{"name": "CONTAINERD_SET_AS_DEFAULT", "value": "true"}]}}, V26, {},
+     ("1.20.0", True, True, "auto")),
+    (None, V26, {"container_toolkit_version": "1.18.1", "container_toolkit_runtime": "docker",
+                 "container_toolkit_set_as_default": True, "container_toolkit_cdi": False},
+     ("1.18.1", False, True, "docker")),
+])
+def test_container_toolkit(policy: Any, release: str, mine: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    found = plan(["A100"], policy, release, **mine)["container_toolkit"]
+    assert (found["version"], found["cdi"], found["set_as_default"], found["runtime"]) == expected
+
+
+def test_variables_of_the_operators_pod_that_a_host_has_too() -> None:
+    environment = {"NVIDIA_CONTAINER_RUNTIME_MODE": "legacy", "NVIDIA_CONTAINER_RUNTIME_RUNTIMES": "crun, runc",
+                   "ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS": "true", "CONTAINERD_SOCKET": "/run/c.sock",
+                   "DOCKER_SET_AS_DEFAULT": "true"}
+    policy = {"toolkit": {"env": [{"name": name, "value": value} for name, value in environment.items()]},
+              "cdi": {"nriPluginEnabled": True}}
+    chosen = releases.release(V26)
+    found = resolve(formats.read(policy, chosen), chosen, {"a": facts("A100", containerd=False)}, {}, "hosts")
+    plan_of_host = found["hosts"]["a"]["container_toolkit"]
+    assert plan_of_host["settings"] == {
+        "nvidia-container-runtime.mode": "legacy", "nvidia-container-runtime.runtimes": ["crun", "runc"],
+        "accept-nvidia-visible-devices-as-volume-mounts": True}
+    assert plan_of_host["set_as_default"] and plan_of_host["nri"]
+    assert [text for text in found["notes"] if "CONTAINERD_SOCKET" in text and "MODE" not in text]
+
+
+@pytest.mark.parametrize(("release", "settings"), [("25.3.4", {"nvidia-container-runtime.mode": "cdi"}), (V26, {})])
+def test_cdi_as_default_of_older_releases(release: str, settings: dict[str, Any]) -> None:
+    policy = {"cdi": {"enabled": True, "default": True}}
+    assert plan(["A100"], policy, release)["container_toolkit"]["settings"] == settings
+
+
+def test_mig_is_left_alone_unless_a_layout_is_selected() -> None:
+    found = plan(["A100"])["mig_manager"]
+    assert (found["state"], found["selected"], found["config"]) == ("gathered", None, None)
+    chosen = plan(["A100", "A100"], mig_manager_selected="half", mig_manager_config=MIG_CONFIG)["mig_manager"]
+    assert (chosen["state"], chosen["selected"], chosen["config"]) == ("present", "half", MIG_CONFIG)
+
+
+def test_the_only_layout_of_a_file_needs_no_name() -> None:
+    config = {"version": "v1", "mig-configs": {"mine": [
+        {"devices": "all", "mig-enabled": True, "mig-devices": {}}]}}
+    assert plan(["A100"], mig_manager_config=config)["mig_manager"]["selected"] == "mine"
+
+
+def test_mig_of_some_gpus_alone() -> None:
+    found = plan(["A100", "A30"], mig_manager_selected="all-1g.10gb", mig_manager_config=MIG_CONFIG,
+                 mig_manager_devices=[0])["mig_manager"]
+    assert (found["devices"], found["selected"]) == ([0], "all-1g.10gb")
+
+
+def test_mig_layouts_of_the_policy() -> None:
+    text = "version: v1\nmig-configs:\n  mine:\n    - {devices: all, mig-enabled: true, mig-devices: {}}\n"
+    values = {"migManager": {"config": {"data": {"config.yaml": text}}}}
+    found = plan(["A100"], values, mig_manager_selected="mine")["mig_manager"]
+    assert list(found["config"]["mig-configs"]) == ["mine"]
+
+
+@pytest.mark.parametrize(("mine", "boot"), [
+    ({}, True), ({"mig_manager_boot": ""}, True), ({"mig_manager_boot": True}, True),
+    ({"mig_manager_boot": "yes"}, True), ({"mig_manager_boot": False}, False), ({"mig_manager_boot": "no"}, False),
+    ({"mig_manager_boot": "False"}, False)])
+def test_a_layout_is_there_again_after_a_boot_unless_a_host_says_otherwise(mine: dict[str, Any], boot: bool) -> None:
+    """Inventories in INI format have words. A layout that is there and ends with the next boot is work to do."""
+    chosen = releases.release(V26)
+    known = facts("A100", driver="595.91.07", toolkit="1.20.0", containerd=True, mig={"1g.10gb": 7})
+    mine = {"mig_manager_selected": "all-1g.10gb", "mig_manager_config": MIG_CONFIG, **mine}
+    found = resolve(formats.read(None, chosen), chosen, {"a": known}, {"a": mine})["hosts"]["a"]
+    assert found["mig_manager"]["boot"] is boot
+    assert found["preview"] == (["mig_manager"] if boot else [])
+
+
+@pytest.mark.parametrize(("name", "policy"), [
+    ("mig_manager_boot", None), ("container_toolkit_cdi", None), ("container_toolkit_set_as_default", None),
+    ("dcgm_profiling", {"dcgm": {"enabled": True}}),
+    ("cuda_profile", {"apiVersion": "gpu.nvidia.com/v1", "kind": "GPUClusterPolicy", "spec": {
+        "cuda": {"enabled": True}}})])
+def test_a_word_that_is_neither_true_nor_false_is_refused(name: str, policy: Any) -> None:
+    with pytest.raises(PolicyError, match=f"{name} 'maybe' is not allowed.\\s+Set true or false"):
+        plan(["A100"], policy, **{name: "maybe"})
+
+
+def test_words_of_an_inventory_switch_off() -> None:
+    """Without CDI the nvidia runtime becomes the default, as if a boolean had said so."""
+    for off in (False, "false", "No", "off"):
+        found = plan(["A100"], container_toolkit_cdi=off)["container_toolkit"]
+        assert (found["cdi"], found["set_as_default"]) == (False, True)
+        found = plan(["A100"], container_toolkit_cdi=off, container_toolkit_set_as_default=off)["container_toolkit"]
+        assert (found["cdi"], found["set_as_default"]) == (False, False)
+
+
+TWO_PROFILES = {"version": "v1", "mig-configs": {
+    "two": [{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.10gb": 2, "2g.20gb": 1}}],
+    "each": [{"devices": [0], "mig-enabled": True, "mig-devices": {"1g.10gb": 7}},
+             {"devices": [1], "mig-enabled": True, "mig-devices": {"2g.20gb": 3}}],
+    "one": [{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.10gb": 3}}]}}
+
+
+@pytest.mark.parametrize("layout", ["two", "each"])
+@pytest.mark.parametrize(("policy", "mine"), [
+    ({"mig": {"strategy": "single"}}, {}), (None, {"feature_discovery_mig_strategy": "single"}),
+    ({"mig": {"strategy": "mixed"}}, {"feature_discovery_mig_strategy": "single"})])
+def test_two_profiles_are_refused_where_a_user_asks_for_single(layout: str, policy: Any, mine: dict[str, Any]) -> None:
+    mine = {"mig_manager_selected": layout, "mig_manager_config": TWO_PROFILES, **mine}
+    with pytest.raises(PolicyError) as caught:
+        plan(["A100", "A100"], policy, **mine)
+    said = str(caught.value)
+    assert f"MIG layout '{layout}' has the profiles 1g.10gb, 2g.20gb, but mig.strategy single serves" in said
+    assert "Set mig.strategy to mixed, or select a layout of one profile." in said
+    assert plan(["A100", "A100"], policy, **{**mine, "mig_manager_selected": "one"})["mig_manager"]["selected"] == "one"
+
+
+def test_two_profiles_are_said_where_nobody_asks_for_single_and_fine_where_mixed_is() -> None:
+    chosen = releases.release(V26)
+    mine = {"mig_manager_selected": "two", "mig_manager_config": TWO_PROFILES}
+    for policy, own, told in ((None, {}, True), ({"mig": {"strategy": "mixed"}}, {}, False),
+                              ({"mig": {"strategy": "single"}}, {"feature_discovery_mig_strategy": "mixed"}, False)):
+        found = resolve(formats.read(policy, chosen), chosen, {"a": facts("A100")}, {"a": {**mine, **own}})
+        assert any("they need mig.strategy mixed" in note for note in found["notes"]) is told
+        assert found["hosts"]["a"]["mig_manager"]["selected"] == "two"
+
+
+@pytest.mark.parametrize(("policy", "strategy"), [
+    (None, "single"), ({"mig": {"strategy": "mixed"}}, "mixed"),
+    ({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "spec": {}}, "none"),
+])
+def test_mig_strategy(policy: Any, strategy: str) -> None:
+    assert plan(["A100"], policy)["feature_discovery"]["mig_strategy"] == strategy
+
+
+def test_a_disabled_driver_is_adopted() -> None:
+    found = plan(["V100"], driver(enabled=False))["driver"]
+    assert (found["placement"], found["state"], found["version"]) == ("none", "adopted", None)
+
+
+@pytest.mark.parametrize(("mine", "expected"), [
+    ({}, (None, None)), ({"driver_version": "560.35.03"}, ("560.35.03", 560)), ({"driver_branch": 560}, (None, 560)),
+])
+def test_whoever_adopts_a_driver_is_asked_nothing_else(mine: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    """Neither the policy's version nor what the GPUs need counts, as nothing is installed."""
+    found = plan(["V100", "B200"], driver(version="595.91.07"), driver_state="adopted", **mine)["driver"]
+    assert (found["placement"], found["state"], found["version"], found["branch"]) == ("none", "adopted", *expected)
+
+
+def test_placement() -> None:
+    chosen = releases.release(V26)
+    policy = formats.read(None, chosen)
+    found = resolve(policy, chosen, {"a": facts("A100")}, {}, {"container_toolkit": "none"})["hosts"]["a"]
+    assert (found["container_toolkit"]["placement"], found["driver"]["placement"]) == ("none", "host")
+    for wrong in ("elsewhere", {"driver": "clusters"}, {"nothing": "host"}, {"device_plugin": "host"}):
+        with pytest.raises(InputError):
+            resolve(policy, chosen, {"a": facts("A100")}, {}, wrong)
+
+
+@pytest.mark.parametrize(("placement", "driver_at", "labels_at"), [
+    ("hosts", "host", "host"), ("hybrid", "host", "cluster"), ({"feature_discovery": "cluster"}, "host", "cluster"),
+])
+def test_a_component_is_at_one_place(placement: Any, driver_at: str, labels_at: str) -> None:
+    chosen = releases.release(V26)
+    plan = resolve(formats.read(None, chosen), chosen, {"a": facts("A100")}, {}, placement)
+    found = plan["hosts"]["a"]
+    assert (found["driver"]["placement"], found["feature_discovery"]["placement"]) == (driver_at, labels_at)
+
+
+def test_nothing_is_planned_for_hosts_where_all_is_in_the_cluster() -> None:
+    chosen = releases.release(V26)
+    plan = resolve(formats.read(None, chosen), chosen, {"a": facts("A100"), "b": None}, {}, "cluster")
+    assert (plan["hosts"], plan["notes"]) == ({}, [])
+
+
+@pytest.mark.parametrize(("upgrade", "level", "expected"), [
+    ({"autoUpgrade": False}, "reboot", "never"), ({"autoUpgrade": True}, "drain", "drain"), ({}, "idle", "idle"),
+])
+def test_the_stricter_disruption_counts_for_the_driver(upgrade: dict[str, Any], level: str, expected: str) -> None:
+    chosen = releases.release(V26)
+    policy = formats.read(driver(upgradePolicy=upgrade), chosen)
+    found = resolve(policy, chosen, {"a": facts("A100")}, {}, "hosts", level)
+    assert found["hosts"]["a"]["driver"]["disruption"] == expected
+    assert found["hosts"]["a"]["mig_manager"]["disruption"] == level
+    assert found["disruption"] == level
+
+
+@pytest.mark.parametrize(("own", "level", "expected"), [
+    ("drain", "idle", "idle"), ("never", "drain", "never"), ("idle", "reboot", "idle"), ("", "drain", "drain")])
+@pytest.mark.parametrize("part", ["driver", "container_toolkit", "mig_manager"])
+def test_a_hosts_own_level_is_never_above_that_of_the_fleet(part: str, own: str, level: str, expected: str) -> None:
+    chosen = releases.release(V26)
+    found = resolve(formats.read(None, chosen), chosen, {"a": facts("A100")}, {"a": {f"{part}_disruption": own}},
+                    "hosts", level)
+    levels = {name: found["hosts"]["a"][name]["disruption"] for name in ("driver", "container_toolkit", "mig_manager")}
+    assert levels == {**dict.fromkeys(levels, level), part: expected}
+    with pytest.raises(PolicyError, match=f"{part}_disruption 'always' is not allowed"):
+        resolve(formats.read(None, chosen), chosen, {"a": facts("A100")}, {"a": {f"{part}_disruption": "always"}})
+
+
+def test_unknown_disruption() -> None:
+    with pytest.raises(InputError, match="gpu_disruption"):
+        chosen = releases.release(V26)
+        resolve(formats.read(None, chosen), chosen, {}, {}, "hosts", "always")
+
+
+def test_preview_names_what_differs() -> None:
+    chosen = releases.release(V26)
+    policy = formats.read(None, chosen)
+    fleet = {"done": facts("A100", driver="595.91.07", toolkit="1.20.0", containerd=True),
+             "old": facts("A100", driver="580.126.20", toolkit="1.20.0", containerd=True),
+             "mig": facts("A100", driver="595.91.07", toolkit="1.20.0", containerd=True, mig={"3g.40gb": 2}),
+             "both": facts("A100", driver="580.126.20", toolkit="1.20.0", containerd=True, mig={"1g.10gb": 7})}
+    layout = {"mig_manager_selected": "all-1g.10gb", "mig_manager_boot": False}
+    found = resolve(policy, chosen, fleet, {"mig": layout, "both": layout})["hosts"]
+    # A reload of the driver takes the instances, so MIG is asked too.
+    assert {host: mine["preview"] for host, mine in found.items()} == {
+        "done": [], "old": ["driver"], "mig": ["mig_manager"], "both": ["driver", "mig_manager"]}
+
+
+@pytest.mark.parametrize(("spec", "brought", "words"), [
+    ({"toolkit": {"enabled": False}}, ["container_toolkit"], "--tags container_toolkit"),
+    ({"driver": {"enabled": False}}, ["driver"], "--tags driver"),
+    ({"dcgmExporter": {"enabled": False}, "dcgm": {"enabled": False}}, ["dcgm"], "--tags dcgm"),
+    ({"migManager": {"enabled": False}}, ["mig"], "--tags mig_manager"),
+    ({"toolkit": {"enabled": False}}, ["driver"], ""),
+    ({}, ["container_toolkit", "driver"], ""),
+])
+def test_what_is_no_longer_managed_is_said(spec: dict[str, Any], brought: list[str], words: str) -> None:
+    chosen = releases.release(V26)
+    host = changed(facts("A100", driver="595.91.07"), journals={"brought": brought})
+    notes = [note for note in resolve(formats.read(spec, chosen), chosen, {"a": host}, {})["notes"]
+             if "no longer managed" in note]
+    assert len(notes) == bool(words) and words in "".join(notes)
+
+
+@pytest.mark.parametrize(("value", "allowed"), [(-5, False), ("-5", False), ("soon", False), (1.5, False), (0, True),
+                                                ("300", True), (120, True)])
+def test_seconds_are_a_number(value: Any, allowed: bool) -> None:
+    chosen = releases.release(V26)
+    policy, host = formats.read(None, chosen), facts("A100")
+    if allowed:
+        assert resolve(policy, chosen, {"a": host}, {"a": {"driver_lock_timeout": value}})
+        return
+    with pytest.raises(PolicyError, match=f"driver_lock_timeout '?{value}'? is not allowed"):
+        resolve(policy, chosen, {"a": host}, {"a": {"driver_lock_timeout": value}})
+
+
+def test_notes_say_what_is_not_delivered() -> None:
+    chosen = releases.release(V26)
+    policy = formats.read({"sandboxWorkloads": {"enabled": True}, "driver": {"version": "575.57.08"}}, chosen)
+    fleet = {"a": changed(facts("A100"), host={"secure_boot": True}), "b": facts("NEW", containerd=None)}
+    notes = resolve(policy, chosen, fleet, {})["notes"]
+    for words in ("sandboxWorkloads is enabled", "a, b: driver branch 575 gets no more fixes", "a: Secure Boot is on",
+                  "b: GPU 3fff is not known", "b: no container runtime"):
+        assert any(words in note for note in notes), words
+
+
+@pytest.mark.parametrize(("policy", "mine", "expected"), [
+    ({}, {}, (False, False, False, {})),
+    ({"gds": {"enabled": True}, "gdrcopy": {"enabled": True}, "driver": {"rdma": {"enabled": True}}}, {},
+     (True, True, True, {})),
+    ({"gds": {"enabled": True}}, {"driver_gds": False, "driver_peermem": True}, (True, False, False, {})),
+    ({"gdrcopy": {"enabled": True}}, {"driver_gdrcopy": "off", "driver_gds": "Yes"}, (False, True, False, {})),
+    ({}, {"driver_module_parameters": {"nvidia": {"NVreg_X": 1}}}, (False, False, False, {"nvidia": {"NVreg_X": 1}})),
+])
+def test_what_stands_beside_the_driver(policy: Any, mine: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    found = plan(["A100"], policy, **mine)["driver"]
+    assert (found["peermem"], found["gds"], found["gdrcopy"], found["module_parameters"]) == expected
+
+
+def test_a_host_that_asks_for_gds_needs_what_a_policy_would() -> None:
+    with pytest.raises(PolicyError, match=r"(?s)driver_gds \(GPUDirect Storage\) needs open .* driver_gds: false"):
+        plan(["V100"], None, driver_gds=True)
+    with pytest.raises(PolicyError, match="driver_gds 'maybe' is not allowed"):
+        plan(["A100"], None, driver_gds="maybe")
+
+
+def test_nothing_stands_beside_a_driver_that_is_not_ours() -> None:
+    chosen = releases.release(V26)
+    policy = formats.read({"gds": {"enabled": True}, "driver": {"rdma": {"enabled": True}}}, chosen)
+    found = resolve(policy, chosen, {"a": facts("A100"), "b": facts("A100")}, {
+        "a": {"driver_state": "adopted"}, "b": {"driver_state": "adopted", "driver_gds": False,
+                                                "driver_peermem": False}})
+    assert [note for note in found["notes"] if "DCGM" not in note] == [
+        "a: driver.rdma, gds: asked for, and not delivered beside a driver that is not ours."]
+    assert found["hosts"]["a"]["driver"]["gds"] is False
+
+
+BY_HAND = {"kernelModuleConfig": {"name": "one"}, "licensingConfig": {"secretName": "two"},
+           "repoConfig": {"configMapName": "three"}, "certConfig": {"name": "four"},
+           "virtualTopology": {"config": "five"}, "secretEnv": "six"}
+
+
+def test_objects_of_a_cluster_are_named_with_what_to_do_on_hosts() -> None:
+    chosen = releases.release(V26)
+    set_here = {"driver_module_parameters": {"nvidia": {"a": 1}}, "driver_licence_token": True,
+                "driver_repository_url": "https://mirror.example/"}
+    notes = resolve(formats.read(driver(**BY_HAND), chosen), chosen, {"a": facts("A100"), "b": facts("A100")},
+                    {"b": set_here})["notes"]
+    said = {note.split(" names the ")[0].rpartition("driver.")[2]: note for note in notes}
+    assert list(said) == ["kernelModuleConfig.name", "licensingConfig.secretName", "repoConfig.configMapName",
+                          "certConfig.name", "virtualTopology.config", "secretEnv"]
+    for note, words in zip(said.values(), ("a: ", "Secret two", "driver_repository_url", "a, b: ", "five", "six")):
+        assert words in note
+    assert "b: " not in said["kernelModuleConfig.name"] + said["licensingConfig.secretName"]
+    assert not any("names the" in note for note in resolve(formats.read(None, chosen), chosen, {"a": facts("A100")},
+                                                           {})["notes"])
+
+
+def carried(text: str) -> dict[str, Any]:
+    """Values with the ConfigMap that their policy names."""
+    return {"driver": {"kernelModuleConfig": {"name": "params"}}, "extraObjects": [
+        {"kind": "ConfigMap", "metadata": {"name": "other"}, "data": {"nvidia.conf": "NVreg_X=1"}},
+        {"kind": "ConfigMap", "metadata": {"name": "params"}, "data": {"nvidia-uvm.conf": text, "README": "a b"}}]}
+
+
+def test_parameters_that_values_carry_reach_hosts() -> None:
+    chosen = releases.release(V26)
+    known, mine = {"a": facts("A100"), "b": facts("A100")}, {"nvidia": {"NVreg_Y": 2}}
+    found = resolve(formats.read(carried("uvm_disable_hmm=1\n\nuvm_debug_prints=0 "), chosen), chosen, known,
+                    {"b": {"driver_module_parameters": mine}})
+    assert found["hosts"]["a"]["driver"]["module_parameters"] == {
+        "nvidia-uvm": {"uvm_disable_hmm": "1", "uvm_debug_prints": "0"}}
+    assert found["hosts"]["b"]["driver"]["module_parameters"] == mine
+    assert not any("kernelModuleConfig" in note for note in found["notes"])
+    with pytest.raises(InputError, match="ConfigMap params, nvidia-uvm.conf: 'uvm_disable_hmm' is no parameter"):
+        formats.read(carried("uvm_disable_hmm"), chosen)
+
+
+@pytest.mark.parametrize(("enrolled", "mine", "expected"), [
+    (True, {}, "mok"), (False, {"driver_signing_key": True}, "mok"), (None, {}, None),
+    (None, {"driver_signing_key": True}, "mok"),
+])
+def test_a_key_of_ones_own_signs_modules(enrolled: bool | None, mine: dict[str, Any], expected: str | None) -> None:
+    chosen = releases.release(V26)
+    known = changed(facts("A100"), host={"secure_boot": True, "mok": {"tool": True, "enrolled": enrolled}})
+    found = resolve(formats.read(None, chosen), chosen, {"a": known}, {"a": mine})["hosts"]["a"]["driver"]
+    assert (found["secure_boot"], found["source"]) == (expected, "cuda_repository")
+
+
+def test_modules_that_come_built_have_a_source_of_their_own() -> None:
+    """Asked for, or because nothing else loads: the role is told what brings them."""
+    chosen = releases.release(V26)
+    known = facts_sample.facts(["20b2"])
+    signed = facts_sample.facts(["20b2"], secure_boot=True)
+    for host, policy in ((known, driver(usePrecompiled=True, version="580")),
+                         (signed, driver(usePrecompiled=True, version="580"))):
+        found = resolve(formats.read(policy, chosen), chosen, {"a": host}, {})["hosts"]["a"]["driver"]
+        assert (found["source"], found["precompiled"]) == ("precompiled", True)
+
+
+GUEST = "https://files.example/NVIDIA-Linux-x86_64-580.126.09-grid.run"
+
+
+@pytest.mark.parametrize(("mine", "expected"), [
+    ({"driver_source": "runfile"}, ("runfile", "595.91.07")),
+    ({"driver_source": "runfile", "driver_version": "580.173.02"}, ("runfile", "580.173.02")),
+    ({"driver_runfile_src": GUEST}, ("runfile", "580.126.09")),
+    ({"driver_runfile_src": "/srv/driver.run", "driver_branch": "580"}, ("runfile", None)),
+    ({"driver_runfile_src": GUEST, "driver_source": "cuda_repository"}, ("cuda_repository", "580.126.09")),
+])
+def test_the_run_file(mine: dict[str, Any], expected: tuple[str, str]) -> None:
+    found = plan(["A100"], driver(version="570.211.01") if "driver_runfile_src" in mine else None, **mine)["driver"]
+    assert (found["source"], found["version"]) == expected
+    assert bool(found["packages"]) == (expected[0] != "runfile")
+
+
+@pytest.mark.parametrize(("models", "policy", "mine", "words"), [
+    (["A100"], None, {"driver_source": "runfile", "driver_branch": 580}, "must be named in full"),
+    (["V100"], None, {"driver_runfile_src": GUEST.replace("580.126.09", "595.91.07")}, "a driver_runfile_src of 580"),
+    (["A100"], {"gds": {"enabled": True}}, {"driver_source": "runfile"}, "GPUDirect Storage comes from NVIDIA's rep"),
+    (["A100"], {"gdrcopy": {"enabled": True}}, {"driver_source": "distribution"}, "GDRCopy comes from NVIDIA's"),
+])
+def test_what_a_source_does_not_bring(models: list[str], policy: Any, mine: dict[str, Any], words: str) -> None:
+    with pytest.raises(PolicyError, match=words):
+        plan(models, policy, **mine)
+
+
+def test_a_guest_with_a_vgpu_takes_the_driver_of_its_licence() -> None:
+    chosen = releases.release(V26)
+    guest = changed(facts("A100"))
+    guest["vgpu"] = {"version": "580.126.09", "branch": "r580"}
+    for given in (None, {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "spec": {"driverType": "vgpu"}}):
+        policy = formats.read(given, chosen)
+        assert formats.hosts_cannot(policy) == []
+        with pytest.raises(PolicyError, match="driver_runfile_src with the guest driver"):
+            resolve(policy, chosen, {"a": guest}, {})
+        found = resolve(policy, chosen, {"a": guest}, {"a": {
+            "driver_runfile_src": GUEST, "driver_licence_token": True}})["hosts"]["a"]["driver"]
+        assert (found["source"], found["version"], found["licence"]) == ("runfile", "580.126.09", True)
+
+
+def test_services_of_the_fabric_can_be_left_to_others() -> None:
+    chosen, known = releases.release(V26), facts_sample.facts()
+    for told, manager in (("auto", "fabricmanager"), ("none", None)):
+        found = resolve(formats.read(None, chosen), chosen, {"a": known}, {"a": {"driver_fabric": told}})
+        assert found["hosts"]["a"]["driver"]["fabric"]["manager"] == manager
+
+
+@pytest.mark.parametrize("release", [V24, "25.3.0", V26])
+def test_every_pair_of_models_has_a_plan_or_a_refusal(release: str) -> None:
+    outcomes = {"plan": 0, "refusal": 0}
+    for pair in itertools.combinations_with_replacement(MODELS, 2):
+        for flavour in ("auto", "open", "proprietary"):
+            try:
+                plan(list(pair), driver(kernelModuleType=flavour), release)
+                outcomes["plan"] += 1
+            except PolicyError:
+                outcomes["refusal"] += 1
+    assert sum(outcomes.values()) == len(MODELS) * (len(MODELS) + 1) // 2 * 3 and min(outcomes.values()) > 40
+
+
+def test_what_hosts_have_is_nobodys_business_where_all_is_in_the_cluster() -> None:
+    """A GPU that no release supports is no reason to stop there."""
+    chosen = releases.release(V26)
+    policy = formats.read({"driver": {"version": "595.91.07"}}, chosen)
+    assert resolve(policy, chosen, {"a": facts("V100")}, {}, "cluster")["hosts"] == {}
+    with pytest.raises(PolicyError):
+        resolve(policy, chosen, {"a": facts("V100")}, {})
+
+
+def test_who_names_a_component_that_the_policy_leaves_off_gets_it() -> None:
+    chosen = releases.release(V26)
+    policy = formats.read({"dcgm": {"enabled": False}, "dcgmExporter": {"enabled": False}}, chosen)
+
+    def place(name: str, placement: Any) -> tuple[str, list[str]]:
+        found = resolve(policy, chosen, {"a": facts("A100")}, {}, placement)["hosts"]["a"][name]
+        return found["placement"], found["because"]
+
+    assert place("dcgm", "hosts") == ("none", ["not delivered: dcgm.enabled is false"])
+    assert place("dcgm", {"dcgm": "host"})[0] == "host"
+
+
+@pytest.mark.parametrize(("profile", "mine", "placement", "driver_at"), [
+    ("dgx_os", {}, "hosts", "none"), ("dgx_os", {"driver_state": "present"}, "hosts", "host"),
+    ("dgx_os", {"driver_state": "adopted"}, "hosts", "none"), ("dgx_os", {}, {"driver": "host"}, "host"),
+    ("none", {}, "hosts", "host")])
+def test_a_driver_of_the_system_is_replaced_only_for_who_asks(
+        profile: str, mine: dict[str, Any], placement: Any, driver_at: str) -> None:
+    chosen = releases.release(V26)
+    found = resolve(formats.read(None, chosen), chosen, {"a": facts("A100")}, {"a": {"gpu_profile": profile, **mine}},
+                    placement)["hosts"]["a"]
+    assert found["driver"]["placement"] == driver_at
+    assert ("DGX OS" in " ".join(found["driver"]["because"])) == (driver_at == "none")
+
+
+@pytest.mark.parametrize(("mine", "placement", "words"), [
+    ({"driver_state": "present"}, "hosts", "the driver is asked for, but Bottlerocket"),
+    ({}, {"driver": "host"}, "the driver is asked for, but Bottlerocket"),
+    ({"mig_manager_selected": "all-1g.10gb"}, "hosts", "the MIG is asked for, but Bottlerocket")])
+def test_what_a_system_keeps_to_itself_is_refused_to_who_asks(mine: dict[str, Any], placement: Any, words: str) -> None:
+    chosen = releases.release(V26)
+    with pytest.raises(PolicyError, match=words):
+        resolve(formats.read(None, chosen), chosen, {"a": facts("A100")},
+                {"a": {"gpu_profile": "bottlerocket", **mine}}, placement)
+
+
+def test_each_part_of_a_plan_says_why_it_is_so() -> None:
+    chosen = releases.release(V26)
+    policy = formats.read(driver(upgradePolicy={"autoUpgrade": False}), chosen)
+    found = resolve(policy, chosen, {"a": facts("A100")}, {}, "hosts", "reboot")
+    assert "driver: driver.upgradePolicy.autoUpgrade is false: what runs is not disturbed" in found["explanations"]["a"]
+    assert "mig_manager: no layout is selected for this host: MIG stays as it is" in found["explanations"]["a"]
+    assert found["placement"]["driver"] == "host" and found["release"] == V26
