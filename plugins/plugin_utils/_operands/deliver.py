@@ -118,7 +118,8 @@ def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.
     in whose place others come. Found are also Nodes that a former run has left out of service. kept: of
     L(kept_daemon_sets), which serve their Nodes though they are not wanted.
     """
-    served = {one.component for one in wanted if hold.serves_gpu_clients(one.manifest)} | ({hold.DRIVER} if kept else set())
+    served = {one.component for one in wanted if hold.serves_gpu_clients(one.manifest)}
+    served |= {hold.DRIVER} if kept else set()
     asked = [name for name in node_by_node.LABELS if name in (components or [name])]
     ending, over = [name for name in asked if name not in served], served.intersection(asked)
     drivers = [one.manifest for one in wanted if one.component == hold.DRIVER and one.kind.kind == "DaemonSet"]
