@@ -123,7 +123,7 @@ def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.
     L(kept_daemon_sets), which serve their Nodes though they are not wanted.
     """
     served = {one.component for one in wanted if pending_changes.serves_gpu_clients(one.manifest)}
-    served |= {DRIVER for _ in kept}
+    served |= {DRIVER} if kept else set()
     asked = [name for name in node_by_node.LABELS if name in (components or [name])]
     ending, over = [name for name in asked if name not in served], served.intersection(asked)
     drivers = [one.manifest for one in wanted if one.component == DRIVER and one.kind.kind == "DaemonSet"]
