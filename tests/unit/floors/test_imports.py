@@ -21,7 +21,7 @@ def count(source, filename, *words, **options):
     counts[str(filename).rpartition("module_utils/")[2]] += 1
     return compiled(source, filename, *words, **options)
 builtins.compile = count
-from ansible_collections.gpuops.nvidia.plugins.module_utils import _glue
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import root
 try:
     from ansible_collections.gpuops.nvidia.plugins.module_utils import _there_is_none
@@ -32,7 +32,7 @@ except ImportError:
 
 
 def test_each_module_is_compiled_once(tmp_path: Path) -> None:
-    names = ["_glue.py", "_imports.py", "_errors.py", "_result.py", "_facts/__init__.py", "_facts/root.py"]
+    names = ["_module_main.py", "_imports.py", "_errors.py", "_result.py", "_facts/__init__.py", "_facts/root.py"]
     with zipfile.ZipFile(tmp_path / "sent.zip", "w") as archive:
         parts = PACKAGE.split("/")
         for depth in range(1, len(parts) + 1):
@@ -53,6 +53,6 @@ def test_each_module_is_compiled_once(tmp_path: Path) -> None:
 
 def test_other_processes_collect_garbage() -> None:
     """The controller's, in which tasks follow each other, import the same modules from folders."""
-    words = f"import gc; from {PACKAGE.replace('/', '.')} import _glue; print(gc.isenabled())"
+    words = f"import gc; from {PACKAGE.replace('/', '.')} import _module_main; print(gc.isenabled())"
     done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"

@@ -20,7 +20,7 @@ from ansible.plugins.loader import init_plugin_loader
 init_plugin_loader([])
 from ansible_collections.gpuops.nvidia.plugins.action import gpu_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import HostAction
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy, node_feature
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import label_nodes, node_feature
 
 def fact(arguments, told, former):
     HostAction.run = lambda self, tmp, task_vars: told
@@ -30,7 +30,7 @@ def fact(arguments, told, former):
 
 def remove(given):
     tell = lambda arguments, check_mode, told, unread: {"nodes": arguments["nodes"], "told": told}
-    deploy.label_nodes = node_feature.publish = tell
+    label_nodes.label_nodes = node_feature.publish = tell
     HostVars = type("HostVars", (dict,), {"raw_get": dict.get})
     hosts = HostVars(a={"gpu_node_name": "node-a"}, b={"ansible_facts": {"gpu_labels": {"x": "8"}}}, c={})
     action = gpu_labels.ActionModule.__new__(gpu_labels.ActionModule)

@@ -100,7 +100,7 @@ def test_what_the_host_says_gets_its_place() -> None:
 
 def test_check_mode_knows_that_the_driver_role_would_reload_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[t.Any] = []
-    monkeypatch.setattr(mig_config.gathered, "driver_steps", lambda _variables, action: [action])
+    monkeypatch.setattr(mig_config.inventory_vars, "driver_steps", lambda _variables, action: [action])
     monkeypatch.setattr(mig_config.HostAction, "run_module", lambda _self, _variables, args: asked.append(args) or {})
     for check, given in ((True, {}), (False, {}), (True, {"after_reload": False})):
         action = object.__new__(mig_config.ActionModule)

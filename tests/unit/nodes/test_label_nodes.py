@@ -255,7 +255,7 @@ def test_lists_of_nfd_count_while_one_is_there(serve: Serve, monkeypatch: pytest
     """Asked for only where somebody wants to adopt what they name."""
     server = serve({"gpu-1": {**GPU, "nvidia.com/gpu.count": "4"}})
     server.annotations["gpu-1"] = {"nfd.node.kubernetes.io/feature-labels": "nvidia.com/gpu.count"}
-    monkeypatch.setattr(label_nodes.read, "whose_nfd", lambda client: client.asked.append("nfd") or nfd)
+    monkeypatch.setattr(label_nodes.read_cluster, "whose_nfd", lambda client: client.asked.append("nfd") or nfd)
     told: Any = {"told": {"gpu-1": TOLD}}
     server.run(**told)
     assert "nfd" not in server.asked and server.labels["gpu-1"]["nvidia.com/gpu.count"] == "4"

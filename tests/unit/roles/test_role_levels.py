@@ -208,7 +208,7 @@ def test_a_removal_goes_on_after_a_node_that_was_passed_over(result: dict[str, A
     cluster, report = (read("playbooks/remove.yml")[at] for at in (0, -1))
     operands = next(one for one in cluster["tasks"] if "block" in one)["block"][0]
     variables: dict[str, Any] = {"operands_result": result, "ansible_play_hosts": ["a", "b"], "inventory_hostname": "a",
-                                 "gpu_passed_over": operands["vars"]["gpu_passed_over"]}
+                                 "gpu_skipped": operands["vars"]["gpu_skipped"]}
     assert template("{{ " + operands["failed_when"] + " }}", variables) is stops
     changed = result.get("changed", False) or result is PASSED_OVER
     assert template("{{ " + operands["changed_when"] + " }}", variables) is changed

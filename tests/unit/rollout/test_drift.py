@@ -204,7 +204,7 @@ def test_what_gpu_disruption_holds_back_is_pending(world: dict[str, Any], api: A
             {"id": one.id, "pending_reason": f"gpu_disruption is '{level}'", "needs": "drain"} for one in mine]
 
     other_image(api, world)
-    monkeypatch.setattr(drift.hold, "hold", held)
+    monkeypatch.setattr(drift.pending_changes, "hold", held)
     found = verified(world)
     check, = (one for one in found["checks"] if not one["ok"])
     assert (check["component"], check["state"]) == ("dcgm_exporter", "pending") and not found.get("failed")

@@ -316,7 +316,7 @@ def test_a_program_that_is_gone_comes_again(tmp_path: Path, monkeypatch: pytest.
 
 def test_check_mode_knows_what_the_driver_role_would_repair(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[t.Any] = []
-    monkeypatch.setattr(nvidia_software.gathered, "driver_steps", lambda _variables, action: [action])
+    monkeypatch.setattr(nvidia_software.inventory_vars, "driver_steps", lambda _variables, action: [action])
     monkeypatch.setattr(nvidia_software.HostAction, "run_module", lambda _self, _variables, args: asked.append(args))
     for check, given in ((True, {}), (False, {}), (True, {"repaired_repositories": []})):
         action = object.__new__(nvidia_software.ActionModule)
