@@ -15,7 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import 
 from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes
 from tests.integration_cluster.conftest import Kubectl
-from tests.integration_cluster.plays import LOCAL, playbook
+from tests.integration_cluster.plays import LOCAL, playbook, run
 from tests.waiting import until
 
 NODE = "playbook-node"
@@ -69,6 +69,23 @@ def test_removal_finds_its_cluster(delivered: Path, client: Client, inventory: d
     assert there(client) == (True, True)
     playbook(delivered, "remove", inventory, *words)
     assert there(client) == left
+
+
+def test_labels_of_nodes_go_although_a_finalizer_holds_an_operand(delivered: Path, client: Client) -> None:
+    """The run fails and names the object; the next one goes on."""
+    def hold(*finalizers: str) -> None:
+        client.merge_patch("v1", "ConfigMap", "playbook", "default", {"metadata": {"finalizers": [*finalizers]}})
+
+    inventory = {"all": {"vars": {**NAMED, "gpu_remove_timeout": 2}}, "gpu_control": CONTROL}
+    hold("example.com/wait")
+    try:
+        done = run(delivered, "remove", inventory)
+        assert done.rc == 2 and "ConfigMap default/playbook" in done.output, done.output
+        assert there(client) == (True, False)
+    finally:
+        hold()
+    playbook(delivered, "remove", inventory)
+    assert there(client) == (False, False)
 
 
 DRIVER = {"nvidia.com/gpu.deploy.driver": "true"}
