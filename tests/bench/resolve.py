@@ -13,7 +13,7 @@ import sys
 HOSTS, ROUNDS, BUDGET_SECONDS, BUDGET_RATIO, BUDGET_MIB = 5000, 3, 5, 5, 300
 # In a process of its own, whose memory is nobody else's. Each host has facts of its own, as from as many machines.
 TASK = """import json, resource, sys, time
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import matrix
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import resolve
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.host_facts import driven, facts
@@ -32,7 +32,7 @@ fleet = {name: json.loads(text) for name, text in texts.items()}
 reading = time.perf_counter() - started
 mine = {name: {"mig_manager_selected": "all-balanced"} for number, name in enumerate(fleet)
         if kinds[number % len(kinds)]["gpus"][0]["device_id"] == "2330" and number % 3 == 0}
-release = matrix.release()
+release = releases.release()
 policy = formats.read(None, release)
 started = time.perf_counter()
 plan = resolve(policy, release, fleet, mine)

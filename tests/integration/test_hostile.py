@@ -4,8 +4,8 @@
 """Hosts in wrong hands beside a sound one: what their Python answers changes nothing but what is planned for them.
 
 A hundred hosts of the inventory are one container; each has a Python of its own, which answers in its own way. The
-unit tests try every answer that a module may forge (policy/test_forged.py, floors/test_answers.py); here each kind goes
-through whole runs.
+unit tests try every answer that a module may forge (actions/test_forged.py, floors/test_answers.py); here each kind
+goes through whole runs.
 """
 
 from __future__ import annotations

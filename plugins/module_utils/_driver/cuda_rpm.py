@@ -36,7 +36,7 @@ _DNF = ("rhel8", "rhel9", "rhel10", "amzn2023", "azl3", "kylin10", "fedora42", "
 _MODULAR = ("rhel8", "rhel9", "amzn2023", "kylin10")
 # The vendor supports open modules only.
 OPEN_ONLY = ("azl3",)
-# SUSE's packages of this branch (C(_cuda_suse)) and newer ones build modules by DKMS, and later ones (G07) have open
+# SUSE's packages of this branch (C(cuda_suse)) and newer ones build modules by DKMS, and later ones (G07) have open
 # modules only.
 SUSE, SUSE_FROM, SUSE_OPEN_FROM = ("sles15", "suse16", "opensuse15"), 580, 595
 _KEY_2022 = ("D42D0685.pub", "610C7B14E068A878070DA4E99CD0A493D42D0685")

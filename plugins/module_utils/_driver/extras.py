@@ -33,7 +33,7 @@ NEEDED = {"fabric_manager": "fabric to none", "nvlsm": "fabric to none", "gds": 
 
 
 def wanted_extras(spec: Spec, fabric: str) -> list[str]:
-    """What has to come with the driver, by the words of L(sources.Source.companions). fabric: of C(Aim)."""
+    """What has to come with the driver, by the words of L(source.Source.companions). fabric: of C(Aim)."""
     found = {"nvswitch": ["fabric_manager", "nscq"],
              "nvlink5": ["fabric_manager", "nscq", "nvlsm", "nvsdm", "imex"],
              "nvlink5_rack": ["imex"]}.get("none" if spec.fabric == "none" else fabric, [])

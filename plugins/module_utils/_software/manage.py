@@ -77,8 +77,8 @@ class Software:
     """One run of the module. wanted: by component its options; check: plan only.
 
     driver_cuda: the CUDA level of a driver that is not installed yet. repository: the user's values over the vendor's.
-    repaired: names of repositories that what runs before this puts right. packages_before: as of L(PackageWork).
-    files_before: paths of files that are brought before, in check mode.
+    repaired: names of repositories that what runs before this puts right. packages_before: as of
+    L(_packages.work.PackageWork). files_before: paths of files that are brought before, in check mode.
     """
 
     def __init__(self, wanted: t.Mapping[str, t.Mapping[str, t.Any]], repository: t.Mapping[str, t.Any] | None,

@@ -205,6 +205,11 @@ def environment(items: t.Iterable[Facts] | None) -> dict[str, str]:
     return {str(item["name"]): "" if item.get("value") is None else str(item["value"]) for item in items or ()}
 
 
+def is_true(text: str) -> bool:
+    """Whether a program written in Go reads a variable as true (strconv.ParseBool)."""
+    return text in ("1", "t", "T", "TRUE", "true", "True")
+
+
 def gated(context: Context, path: str, env: t.Mapping[str, str], levels: t.Mapping[str, str]) -> dict[str, str]:
     """A manager's variables, in which what gpu_disruption forbids is false, whatever the policy says.
 

@@ -43,10 +43,10 @@ def host_plan(host: component.Host) -> component.Plan:
     """Raises Refused."""
     policy, release, variables = host.asked.policy, host.asked.release, host.variables
     cdi = host.switched("container_toolkit_cdi", policy.get("cdi.enabled"))
-    environment = {str(item.get("name")): item.get("value") for item in policy.get("toolkit.env") or []}
+    environment = component.environment(policy.get("toolkit.env"))
     told = next((environment[name] for name in _DEFAULT if name in environment), None)
     # As the operator has it: with CDI nobody needs the nvidia runtime as default.
-    default = (not cdi) if told is None else _true(told)
+    default = (not cdi) if told is None else component.is_true(told)
     text = str(variables.get("container_toolkit_version") or policy.get("toolkit.version")
                or release.components["container_toolkit"])
     match = re.fullmatch(r"v?(\d+\.\d+\.\d+(?:-rc\.\d+)?)(?:-[a-z].*)?", text)
@@ -60,7 +60,7 @@ def host_plan(host: component.Host) -> component.Plan:
             host.notes.append(f"toolkit.env {', '.join(pods)}: of the operator's pod alone, without a meaning on a "
                               "host.")
     settings = {name: _typed(environment[variable], kind) for variable, (name, kind) in _SETTINGS.items()
-                if variable in environment}
+                if environment.get(variable)}
     if cdi and policy.get("cdi.default") and version_key(release.version) < (25, 10):
         settings.setdefault(_MODE, "cdi")
     return {"placement": host.place, "state": "present", "version": match[1],
@@ -70,14 +70,10 @@ def host_plan(host: component.Host) -> component.Plan:
             "settings": settings, "because": host.because}
 
 
-def _typed(value: object, kind: type) -> object:
+def _typed(value: str, kind: type) -> object:
     if kind is bool:
-        return _true(value)
-    return [part.strip() for part in str(value).split(",") if part.strip()] if kind is list else str(value)
-
-
-def _true(value: object) -> bool:
-    return str(value).lower() in ("true", "1")
+        return component.is_true(value)
+    return [part.strip() for part in value.split(",") if part.strip()] if kind is list else value
 
 
 # runtime: its own variable names, and the host's files: main configuration, drop-in, socket.

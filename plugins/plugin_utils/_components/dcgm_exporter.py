@@ -17,7 +17,7 @@ def host_plan(host: component.Host) -> component.Plan:
     policy, variables = host.asked.policy, host.variables
     version = variables.get("dcgm_exporter_version") or software.packaged(
         host, "dcgm_exporter", r"v?\d+\.\d+\.\d+-(\d+\.\d+\.\d+)")
-    environment = {str(one.get("name")): one.get("value") for one in policy.get("dcgmExporter.env") or []}
+    environment = component.environment(policy.get("dcgmExporter.env"))
     config = policy.get("dcgmExporter.config")
     config = config if isinstance(config, dict) else {}
     data = config.get("data")
@@ -43,7 +43,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> c
         name, data = monitoring.config()
         config = {"name": name, "default": "", "data": data, "checksum": checksum(data)}
     pod_labels, pod_uid = bool(get("dcgmExporter.enablePodLabels")), bool(get("dcgmExporter.enablePodUID"))
-    read_pods = pod_labels or pod_uid or any(_is_true(env.get(name, "")) for name in _METADATA)
+    read_pods = pod_labels or pod_uid or any(component.is_true(env.get(name, "")) for name in _METADATA)
     return {
         **shared,
         # An engine of the Node itself is reached from the Node's own network only.
@@ -63,11 +63,6 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> c
         "service_monitor": monitor, "monitoring": monitored,
         "accelerators": context.openshift and bool(context.prometheus_rules),
     }
-
-
-def _is_true(text: str) -> bool:
-    """Whether a program written in Go reads a variable as true (strconv.ParseBool)."""
-    return text in ("1", "t", "T", "TRUE", "true", "True")
 
 
 def _service_monitor(context: component.Context) -> component.Plan:

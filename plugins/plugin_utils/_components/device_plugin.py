@@ -155,7 +155,8 @@ def hold(found: Sharing, wanted: dict[str, str], nodes: t.Mapping[str, component
 
 def notes(found: Sharing, strategy: str, wanted: t.Mapping[str, str],
           nodes: t.Mapping[str, component.Facts]) -> list[str]:
-    """What the plugin passes over without stopping. nodes: as those of L(_cut), the others as those of L(refusals)."""
+    """What the plugin ignores without stopping. nodes: as those of L(_mig_under_mps), the others as those of
+    L(refusals)."""
     said = [f"{found.origin}, {name}: {text}." for name, document in found.documents.items()
             for text in _without_effect(document, strategy)]
     lost = [f"{node} ({one['labels'][LABEL]})" for node, one in nodes.items()

@@ -234,7 +234,7 @@ def _managed(want: component.Expected) -> bool:
 
 
 def _fabric_of(want: component.Expected, facts: component.Facts) -> str:
-    """What the host's boards need, C(none) where the plan leaves it to somebody else; as in C(_driver._parts.Aim)."""
+    """What the host's boards need, C(none) where the plan leaves it to somebody else; as in C(_driver.parts.Aim)."""
     planned = want.get("fabric") or {}
     return str(facts["nvlink"]["fabric"]) if planned.get("manager") or planned.get("imex") else "none"
 

@@ -31,7 +31,7 @@ def host_plan(host: component.Host) -> component.Plan:
                       error.hint or "Write it as the device plugin takes it, such as {timeSlicing: {resources: [...]}}."
                       ) from error
     return {"placement": host.place, "state": "gathered", "target": "facts", "mig_strategy": mig_strategy(host),
-            "sharing": sharing, "because": []}
+            "sharing": sharing, "because": host.because}
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> component.Plan:

@@ -47,7 +47,7 @@ def host_plan(host: component.Host) -> component.Plan:
     because = f"layout {selected}" if selected else "no layout is selected for this host: MIG stays as it is"
     return {"placement": host.place, "state": "present" if selected else "gathered",
             "config": config if selected else None, "selected": selected or None, "layouts": config, "devices": devices,
-            "boot": host.switched("mig_manager_boot", True), "because": [because]}
+            "boot": host.switched("mig_manager_boot", True), "because": host.because or [because]}
 
 
 def _impossible(selected: str | None, error: InputError, facts: component.Facts) -> Refused:

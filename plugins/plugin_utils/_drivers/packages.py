@@ -118,7 +118,7 @@ def wanted(system: System, arch: str, source: str, version: str, flavour: str, s
            kernels: t.Tuple[str, ...]) -> tuple[str, ...]:
     """The packages to ask for, without those that they bring.
 
-    version: or a branch. spec: what shall stand beside the driver. fabric: as in C(_driver._parts.Aim). kernels: the
+    version: or a branch. spec: what shall stand beside the driver. fabric: as in C(_driver.parts.Aim). kernels: the
     releases for which modules may come built.
     """
     if source == "runfile":

@@ -139,7 +139,8 @@ def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.
 
 def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found, level: str
           ) -> tuple[list[Change], list[dict[str, t.Any]]]:
-    """L(hold) of changes, in which DaemonSets whose pods may end Node by Node leave these. They come first."""
+    """L(pending_changes.hold) of changes, in which DaemonSets whose pods may end Node by Node leave these. They come
+    first."""
     sets = found.search.sets if allows(level, NEEDS) else ()
     changes = [replace(one, orphans=True) if one.action == "delete" and one.live
                and one.live["metadata"]["uid"] in sets else one for one in changes]
@@ -234,7 +235,7 @@ def _with_steps(done: dict[str, t.Any], changes: t.Sequence[Change], steps: t.Se
 
 
 def _waiting(pending: t.Sequence[t.Mapping[str, t.Any]]) -> list[str]:
-    """What the changes that L(hold) has left out need, a sentence."""
+    """What the changes that L(pending_changes.hold) has left out need, a sentence."""
     if not pending:
         return []
     first, more = pending[0], f" and {len(pending) - 1} more" if len(pending) > 1 else ""

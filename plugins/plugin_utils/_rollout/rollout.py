@@ -112,7 +112,7 @@ class Rollout:
         self._layouts: list[mig.Stand] = []
 
     def now(self, check_mode: bool = False) -> list[Data]:
-        """The checks as things are now (L(findings.checks)), without waiting."""
+        """The checks as things are now (L(checks.checks)), without waiting."""
         works = self._counts()
         self._layouts = self._unsettled(works)
         return self._conclude(works, check_mode)

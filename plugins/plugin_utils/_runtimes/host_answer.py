@@ -4,7 +4,7 @@
 """What the host side of container_toolkit answers, checked before anything is planned from it. Pure. PRIVATE.
 
 The plan is made on the controller from what the host has read, so that a host in wrong hands would choose what the
-controller computes with. Shapes: module_utils/_toolkit/read.py and _work.py.
+controller computes with. Shapes: module_utils/_toolkit/read.py and work.py.
 """
 
 from __future__ import annotations

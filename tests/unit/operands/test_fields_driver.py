@@ -155,7 +155,7 @@ REASONS = {
     "driver.livenessProbe.": "the driver's container has none in the operator, which fails on it; the user is told",
     "driver.readinessProbe.": "the driver's container has none in the operator, which fails on it; the user is told",
     "driver.upgradePolicy.": "says how an upgrade goes from Node to Node, not what a DaemonSet is",
-    "driver.default": "says which Nodes are taken: test_nvidia_drivers.py",
+    "driver.default": "says which Nodes are taken: test_driver_containers.py",
 }
 
 

@@ -5,7 +5,7 @@
 
 An entry: name; given; expected; source (document and section); transcribed (from that document, not derived by us);
 note, where documents disagree.
-given: gpus (C(8 x H100), names of C(fleets/gpus.yml) or device ids) and what C(facts_sample.facts) takes of a host,
+given: gpus (C(8 x H100), names of C(fleets/gpus.yml) or device ids) and what C(host_facts.facts) takes of a host,
 C(variables) of its inventory, or several of these as C(hosts); for a cluster C(nodes); release, policy, placement.
 expected: what of the plan must hold (for packages: those at least), or C(refused): ids of constraints that must be
 named (C(gpu:*) is any GPU), words, and by id what the plan would be without that constraint.

@@ -195,6 +195,19 @@ def test_variables_of_the_operators_pod_that_a_host_has_too() -> None:
     assert [text for text in found["notes"] if "CONTAINERD_SOCKET" in text and "MODE" not in text]
 
 
+def test_a_variable_without_a_value_sets_nothing() -> None:
+    env = [{"name": "NVIDIA_CONTAINER_RUNTIME_MODE"}, {"name": "NVIDIA_CONTAINER_CLI_DEBUG", "value": None}]
+    assert plan(["A100"], {"toolkit": {"env": env}})["container_toolkit"]["settings"] == {}
+    exporter = plan(["A100"], {"dcgmExporter": {"env": [{"name": "DCGM_EXPORTER_LISTEN"}]}})["dcgm_exporter"]
+    assert exporter["listen"] == ":9400"
+
+
+@pytest.mark.parametrize(("section", "component"), [("gfd", "feature_discovery"), ("migManager", "mig_manager")])
+def test_what_is_switched_off_says_so(section: str, component: str) -> None:
+    (because,) = plan(["A100"], {section: {"enabled": False}})[component]["because"]
+    assert because.startswith("not delivered: ") and f"{section}.enabled" in because
+
+
 @pytest.mark.parametrize(("release", "settings"), [("25.3.4", {"nvidia-container-runtime.mode": "cdi"}), (V26, {})])
 def test_cdi_as_default_of_older_releases(release: str, settings: dict[str, Any]) -> None:
     policy = {"cdi": {"enabled": True, "default": True}}
