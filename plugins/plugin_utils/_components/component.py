@@ -86,14 +86,15 @@ class Host:
 
 @dataclass
 class Context:
-    """What all components of a cluster share. plugin: whether a device plugin is delivered, here or by the Nodes'
-    system; proxy: of L(_proxy.read); given: gpu_sharing; sharing: the device plugin's configurations, as far as they
-    are known; facts: what read_cluster returned, None where manifests are only rendered; gpu: names of the Nodes with a
-    GPU; on_host: by Node the components that it has itself; node_os: gpu_node_os.
+    """What the plans of all components of a cluster use.
 
-    Filled while planning: present: components that are delivered; notes: for the user; pools: of drivers;
-    without_driver: reasons with the Nodes that no driver suits; faulty: by name of each NVIDIADriver that cannot be
-    followed the same.
+    has_device_plugin: whether a device plugin is delivered, here or by the Nodes' system; proxy: of L(_proxy.read);
+    gpu_sharing: that variable; facts: the result of read_cluster, None if manifests are only rendered; gpu_nodes: names
+    of the Nodes with a GPU; on_host: maps Nodes to the components that their hosts have; node_os: gpu_node_os.
+
+    Filled while planning: present: components that are delivered; sharing: the device plugin's configurations, as far
+    as they are known; notes: for the user; pools: of drivers; without_driver: reasons with the Nodes that no driver
+    suits; faulty: maps each NVIDIADriver that cannot be followed to the reasons.
     """
 
     policy: Policy
@@ -103,16 +104,16 @@ class Context:
     disruption: str
     runtime: str
     openshift: bool = False
-    plugin: bool = True
+    has_device_plugin: bool = True
     service_monitors: bool | None = None
     prometheus_rules: bool | None = None
     monitoring: t.Mapping[str, object] | None = None
     proxy: t.Mapping[str, str] = field(default_factory=dict)
-    given: Sharing | None = None
+    gpu_sharing: Sharing | None = None
     sharing: Sharing | None = None
     namespace: str = ""
     facts: Facts | None = None
-    gpu: t.Sequence[str] = ()
+    gpu_nodes: t.Sequence[str] = ()
     on_host: t.Mapping[str, t.Sequence[str]] = field(default_factory=dict)
     node_os: t.Sequence[object] = ()
     present: set[str] = field(default_factory=set)
@@ -125,8 +126,8 @@ class Context:
         """A value of the policy."""
         return self.policy.get(path)
 
-    def on(self, section: str) -> bool:
-        """Whether a section of the policy is on."""
+    def enabled(self, section: str) -> bool:
+        """Whether a section of the policy is enabled."""
         return self.policy.enabled(section)
 
     def faults(self) -> list[Concerned]:
@@ -181,7 +182,7 @@ class Component:
         return by_name(self.name)
 
     def checked(self, want: Expected, seen: Seen) -> Result | None:
-        """Whether a host is as its plan says, None where nobody delivers it there."""
+        """The result of check; None if there is no check, if its placement is not checked, or if check cannot judge."""
         return None if self.check is None or want.get("placement") in self.unchecked else self.check(want, seen)
 
     def in_cluster(self, context: Context) -> Plan:

@@ -55,7 +55,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> c
                     "internal_traffic_policy": str(get("dcgmExporter.service.internalTrafficPolicy") or "Cluster")},
         "annotations": dict(get("dcgmExporter.annotations") or {}), "host_pid": bool(get("dcgmExporter.hostPID")),
         "job_mapping": (str(get("dcgmExporter.hpcJobMapping.directory") or "/var/lib/dcgm-exporter/job-mapping")
-                        if context.on("dcgmExporter.hpcJobMapping") else ""),
+                        if context.enabled("dcgmExporter.hpcJobMapping") else ""),
         "pod_labels": pod_labels, "pod_uid": pod_uid,
         "pod_label_allow": ",".join(get("dcgmExporter.podLabelAllowlistRegex") or []), "read_pods": read_pods,
         # The exporter asks the API server for nothing else.

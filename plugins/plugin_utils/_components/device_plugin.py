@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import MIG_CONFIG, PLUGIN_CONFIG
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Concerned, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import meant
@@ -17,10 +18,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import shari
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import Sharing
 
-LABEL = "nvidia.com/device-plugin.config"
 # On a Node whose device plugin shares GPUs by MPS: by it the daemon's pods choose their Nodes.
 MPS_CAPABLE = "nvidia.com/mps.capable"
-_MIG_CONFIG = "nvidia.com/mig.config"
 _SECTION = "devicePlugin.config"
 # devicePlugin.env of every ClusterPolicy that a chart up to 25.3.2 has made (its values.yaml).
 _OLD_CHART_ENV = {"PASS_DEVICE_SPECS": "true", "FAIL_ON_INIT_ERROR": "true", "DEVICE_LIST_STRATEGY": "envvar",
@@ -36,12 +35,12 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> c
                              "as cdi.enabled is true: the operator overruled it, too, while its chart wrote it.")
     return {**shared, "config": plugin_config(context),
             "mps_root": str(context.get("devicePlugin.mps.root") or "/run/nvidia/mps"),
-            "gds": context.on("gds"), "gdrcopy": context.on("gdrcopy")}
+            "gds": context.enabled("gds"), "gdrcopy": context.enabled("gdrcopy")}
 
 
 def plugin_config(context: component.Context) -> component.Config:
     """The ConfigMap with the configurations. Raises Refused."""
-    carried, found, given = component.config_map(context, "devicePlugin"), context.sharing, context.given
+    carried, found, given = component.config_map(context, "devicePlugin"), context.sharing, context.gpu_sharing
     if found is None:
         return carried
     return {"name": found.name, "default": found.default if given else carried["default"],
@@ -127,10 +126,10 @@ def _mig_under_mps(found: Sharing, wanted: t.Mapping[str, str],
                    nodes: t.Mapping[str, component.Facts]) -> list[Concerned]:
     """The Nodes that have a MIG layout and are to share their GPUs by MPS. nodes: by name of each Node with a GPU what
     read_cluster returns; wanted: as that of L(refusals)."""
-    with_mig = [node for node, one in nodes.items() if one["labels"].get(_MIG_CONFIG, "all-disabled") not in
+    with_mig = [node for node, one in nodes.items() if one["labels"].get(MIG_CONFIG, "all-disabled") not in
                 ("", "all-disabled") and _by_mps(found, _config_of(found, node, wanted, one["labels"]))]
-    return [(Refused(f"MPS sharing is asked for, and {_MIG_CONFIG} cuts the GPUs there: these exclude each other",
-                     f"Set device_plugin_config of these hosts to a configuration without MPS, or {_MIG_CONFIG}="
+    return [(Refused(f"MPS sharing is asked for, and {MIG_CONFIG} cuts the GPUs there: these exclude each other",
+                     f"Set device_plugin_config of these hosts to a configuration without MPS, or {MIG_CONFIG}="
                      "all-disabled."), with_mig)] if with_mig else []
 
 
@@ -143,7 +142,7 @@ def hold(found: Sharing, wanted: dict[str, str], nodes: t.Mapping[str, component
     held = []
     for node, name in list(wanted.items()):
         labels = nodes.get(node, {}).get("labels") or {}
-        now = str(labels.get(LABEL) or "")
+        now = str(labels.get(PLUGIN_CONFIG) or "")
         if name != (now or found.default) and labels.get(MPS_CAPABLE) == "true":
             held.append(node)
             del wanted[node]
@@ -159,13 +158,13 @@ def notes(found: Sharing, strategy: str, wanted: t.Mapping[str, str],
     L(refusals)."""
     said = [f"{found.origin}, {name}: {text}." for name, document in found.documents.items()
             for text in _without_effect(document, strategy)]
-    lost = [f"{node} ({one['labels'][LABEL]})" for node, one in nodes.items()
-            if node not in wanted and one["labels"].get(LABEL) and one["labels"][LABEL] not in found.texts]
+    labels = {node: str(one["labels"].get(PLUGIN_CONFIG) or "") for node, one in nodes.items() if node not in wanted}
+    lost = [f"{node} ({name})" for node, name in labels.items() if name and name not in found.texts]
     if lost:
-        said.append(f"{some_of(lost)}: {LABEL} names no configuration of {found.origin}; the device plugin stops "
-                    "there.")
-    if not found.default and any(node not in wanted and not one["labels"].get(LABEL) for node, one in nodes.items()):
-        said.append(f"{found.origin} has no default: Nodes without the label {LABEL} share nothing.")
+        said.append(f"{some_of(lost)}: {PLUGIN_CONFIG} names no configuration of {found.origin}; the device plugin "
+                    "stops there.")
+    if not found.default and not all(labels.values()):
+        said.append(f"{found.origin} has no default: Nodes without the label {PLUGIN_CONFIG} share nothing.")
     return said
 
 
@@ -194,7 +193,7 @@ def _strategy(strategy: str, document: Document) -> str:
 
 
 def _config_of(found: Sharing, node: str, wanted: t.Mapping[str, str], labels: t.Mapping[str, str]) -> str:
-    return wanted.get(node) or labels.get(LABEL) or found.default
+    return wanted.get(node) or labels.get(PLUGIN_CONFIG) or found.default
 
 
 def _by_mps(found: Sharing, config: str) -> bool:

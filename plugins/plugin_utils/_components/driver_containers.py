@@ -68,7 +68,7 @@ class Delivery:
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> component.Plan:
     """The plan of the driver, absent if no Node gets it and no DaemonSet of it is kept. Raises Refused and Refusals."""
-    every, gpu, asked = context.nodes, context.gpu, _asked_systems(context.node_os)
+    every, gpu, asked = context.nodes, context.gpu_nodes, _asked_systems(context.node_os)
     names = [name for name in gpu or every if "driver" not in context.on_host.get(name, ())]
     if not names and not asked:
         raise Refused("no Node is known whose operating system tells which driver image to use",
@@ -117,7 +117,7 @@ def _of_known_systems(context: component.Context, names: t.Sequence[str]) -> lis
     unknown = [name for name in names if not context.nodes[name].get("os")]
     reason = Refused("the operating system is not known", "Let NFD label the Node, or set gpu_node_os.")
     # Where no Node has NFD's labels yet, one without a GPU may have any system.
-    if unknown and context.gpu:
+    if unknown and context.gpu_nodes:
         context.without_driver.append((reason, unknown))
     elif unknown and len(unknown) == len(names):
         raise reason.of(unknown)
@@ -225,7 +225,7 @@ def _unknown(mine: Policy, deliveries: t.Sequence[Delivery]) -> list[str]:
 def _deliveries(context: component.Context, mine: Policy, cluster: Cluster) -> list[Delivery]:
     """Those of one policy, in order. Raises Refused and Refusals."""
     own = [pool for pool in cluster.found if pool.policy.driver_name == mine.driver_name]
-    if context.gpu and not own:
+    if context.gpu_nodes and not own:
         if mine.driver_name:
             context.notes.append(f"NVIDIADriver {mine.driver_name} selects no Node with a GPU; nothing is delivered "
                                  "for it.")

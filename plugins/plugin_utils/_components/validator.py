@@ -20,8 +20,9 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> c
     release = version_key(context.release.version)
     # From 26.3 the check of the driver has them.
     checks = (("nvidia-fs", "gds", (24, 6)), ("gdrcopy", "gdrcopy", (25, 10)))
-    return {**shared, "device_plugin": context.plugin,
-            "modules": [name for name, section, first in checks if context.on(section) and first <= release < (26, 3)]}
+    return {**shared, "device_plugin": context.has_device_plugin,
+            "modules": [name for name, section, first in checks
+                        if context.enabled(section) and first <= release < (26, 3)]}
 
 
 def check(_want: component.Expected, seen: component.Seen) -> component.Result | None:

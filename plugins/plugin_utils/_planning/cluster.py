@@ -88,7 +88,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
                       service_monitors=None if facts is None else bool(facts.get("service_monitors")),
                       prometheus_rules=None if facts is None else bool(facts.get("prometheus_rules")),
                       monitoring=settings.get("monitoring"), proxy=settings.get("proxy") or {},
-                      given=settings.get("sharing"), namespace=namespace_of(settings), facts=facts, gpu=gpu,
+                      gpu_sharing=settings.get("sharing"), namespace=namespace_of(settings), facts=facts, gpu_nodes=gpu,
                       on_host=on_host, node_os=list(settings.get("node_os") or []))
     reasons += _unsupported(policy)
     notes += [f"{path} is set in the policy: {text}." for path, text in _LEFT_OUT if policy.get(path)]
@@ -97,7 +97,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: Facts | None, place
     if places["device_plugin"] == "cluster" and policy.enabled("devicePlugin"):
         known = _nodes(facts) if facts else by_host
         configs = {node: name for node, name in (settings.get("plugin_configs") or {}).items() if node in known}
-        context.sharing = device_plugin.settle(policy, context.given, facts, configs, reasons, refused, notes)
+        context.sharing = device_plugin.settle(policy, context.gpu_sharing, facts, configs, reasons, refused, notes)
         if context.sharing and not allows(disruption, "drain"):
             notes += device_plugin.hold(context.sharing, configs, _nodes(facts), disruption)
     parts = _parts(context, places, reasons)
@@ -243,12 +243,12 @@ def _unsupported(policy: Policy) -> list[Refused]:
 def _absent(context: Context, component: Component, place: str) -> str:
     """Why the cluster does not get a component, empty where it does."""
     section = component.entry.section
-    if section and not context.on(section):
+    if section and not context.enabled(section):
         return f"{section}.enabled is false"
     if place in ("none", "host"):
         return "gpu_placement delivers it on hosts" if place == "host" else "gpu_placement says so"
     foreign = component.foreign(context.facts) if context.facts is not None else ""
-    known = context.gpu or list(context.nodes)
+    known = context.gpu_nodes or list(context.nodes)
     if not foreign and known and all(component.name in context.on_host.get(name, ()) for name in known):
         return "every GPU node has it itself"
     return foreign
@@ -311,7 +311,7 @@ def _partly(context: Context, parts: t.Mapping[str, Plan],
     # Packages of hosts have it where the device plugin looks; a prepared system may have it anywhere.
     theirs = [name for name, names in on_host.items() if name not in by_host
               and "container_toolkit" in names and "device_plugin" not in names]
-    if theirs and {"container_toolkit", "device_plugin"} <= context.present and context.on("cdi"):
+    if theirs and {"container_toolkit", "device_plugin"} <= context.present and context.enabled("cdi"):
         found.append(f"{some_of(theirs)}: the toolkit is the system's there and the cluster's elsewhere. The device "
                      "plugin takes its nvidia-cdi-hook from /usr/bin; where it is in another folder, give these Nodes "
                      "a link.")
