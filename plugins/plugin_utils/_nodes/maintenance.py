@@ -288,6 +288,11 @@ class Maintenance:
         refuse_held(self._request.holder, [live])
         work = self._request.removing | self._left(live) if self._request.removing else ()
         mark = {REMOVING: ",".join(sorted(work))} if work else {}
+        former = _annotations(live)
+        if (work and cordon.ANNOTATION in former and REMOVING not in former
+                and former.get(HELD, self._request.holder.text) != self._request.holder.text):
+            # The work of that run is not finished by this one: the reason stays on the Node for the next.
+            mark[REASON] = former.get(REASON) or "the run was killed"
         return {"metadata": {"annotations": {HELD: self._request.holder.text, **mark}}}
 
     def _left(self, one: Object) -> frozenset[str]:
@@ -312,7 +317,7 @@ class Maintenance:
         former = _annotations(one)
         patch = {} if cordon.ANNOTATION in former else cordon.uncordon(live) or {}
         annotations = {**patch.get("metadata", {}).get("annotations", {}),
-                       **{key: former.get(key) for key in (HELD, REMOVING) if key in _annotations(live)}}
+                       **{key: former.get(key) for key in (HELD, REMOVING, REASON) if key in _annotations(live)}}
         resumed = [key for key in _paused(live) if key not in _paused(one)]
         return {**patch, "metadata": {"annotations": annotations, "labels": dict.fromkeys(resumed, "true")}}
 

@@ -89,10 +89,10 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
         raise
     with rights.named(client, _space(wanted)):
         changes, found = _ended(client, wanted, there, components, kept, changes, level)
-        problems = _still_ending(client, found)
+        found, problems = _still_ending(client, found)
     changes, pending = _held(client, changes, found, level)
     writes = any(change.writes for change in changes)
-    if writes:
+    if writes or found.pods:
         guard(client)
     new = any(change.action == "create" and change.kind.kind == "DaemonSet" for change in changes)
     nodes = _nodes(client, found, level, terms, tell)
@@ -148,19 +148,19 @@ def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found
                                 lambda: client.list("v1", "Node"), orphans=found.orphans)
 
 
-def _still_ending(client: Client, found: node_by_node.Found) -> list[str]:
-    """Takes the Nodes out of what is found that a removal has left out of service and on which a driver or MPS pod is
-    still ending. Returns a problem for each."""
-    problems = []
+def _still_ending(client: Client, found: node_by_node.Found) -> tuple[node_by_node.Found, list[str]]:
+    """(what is found without the Nodes that a removal has left out of service and on which a driver or MPS pod is
+    still ending, a problem for each of these Nodes)."""
+    left, problems = [], []
     for name in [name for name, pods in found.pods.items() if not pods]:
         one = found.nodes[name]
         pods = node_by_node.ending_on(client, name) if maintenance.unfinished(one) else []
         if pods:
-            del found.pods[name]
+            left.append(name)
             problems.append(f"Node {name} is out of service since a removal, as {objects.label_of(pods[0])} has not "
                             "ended. Look at its Node and at its log (kubectl describe pod). The run after its end puts "
                             "the Node back.")
-    return problems
+    return node_by_node.without(found, left), problems
 
 
 def _nodes(client: Client, found: node_by_node.Found, level: str, terms: node_by_node.Terms | None,
@@ -268,6 +268,7 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
     take_over.check(found, wanted, there)
     with rights.named(client, _space(wanted)):
         changes, leaving = planned()
+        leaving, problems = _still_ending(client, leaving)
     changes, pending = _held(client, changes, leaving, level)
     take_over.refuse(pending)
     nodes = _nodes(client, leaving, level, terms, tell)
@@ -281,10 +282,12 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
         take_over.wait_stopped(client, found)
         # The operator may have written until it ended.
         there = live.read(client, wanted)
-        left, pending = _held(client, planned()[0], leaving, level)
-        failed = _execute(client, left, nodes, tell)
+        left, leaving = planned()
+        leaving, problems = _still_ending(client, leaving)
+        left, pending = _held(client, left, leaving, level)
+        failed = _execute(client, left, _nodes(client, leaving, level, terms, tell), tell)
     return {**_with_steps(result(client, changes), changes, steps), "workloads": [], **_skipped(
-        failed, pending, [*take_over.notes(found, changes, there), *said, *_waiting(pending)])}
+        failed, pending, [*take_over.notes(found, changes, there), *said, *_waiting(pending)], problems)}
 
 
 def handed_back(client: Client, policy: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:

@@ -27,7 +27,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Key, Object
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import apply, compare
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import left_behind
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import apply, compare, node_by_node
 
 _POLICY, _NVIDIA_DRIVER = ("nvidia.com/v1", "ClusterPolicy"), ("nvidia.com/v1alpha1", "NVIDIADriver")
 # What the chart brings beside the operator, and what no operator owns.
@@ -52,6 +54,7 @@ def plan(client: Client, policy: Object) -> list[Change] | None:
         return None
     there = live.read(client, [], everything=True)
     nodes = client.list("v1", "Node", metadata_only=True)
+    refuse_unfinished(nodes)
     policies = client.list(*_POLICY)
     mine, drivers = ours(there), client.list(*_NVIDIA_DRIVER)
     refuse(mine, drivers)
@@ -76,6 +79,17 @@ def refuse(mine: t.Sequence[Object], drivers: t.Sequence[Object]) -> None:
             f"would not know these again: {', '.join(odd)}.", "Hand back without them: once their Nodes have no work, "
             "run gpuops.nvidia.remove --tags driver, then run again. Nothing has been changed.",
             verb="plan", object=odd[0], reason="Foreign", found=odd)
+
+
+def refuse_unfinished(nodes: t.Sequence[Object]) -> None:
+    """Raises ClusterError for Nodes that wait for their driver or that a run has left behind: no operator knows them.
+    Pure."""
+    found = [one["metadata"]["name"] for one in nodes
+             if node_by_node.is_driver_paused(one) or left_behind(one["metadata"].get("annotations") or {})]
+    if found:
+        raise ClusterError(f"The work of an earlier run on {fold(found)} is not finished. No operator can finish it.",
+                           "Run the playbook site until no Node is pending, then run again. Nothing has been changed.",
+                           verb="plan", object=f"Node {found[0]}", reason="Unfinished", found=found)
 
 
 def _is_known(daemon: Object, drivers: t.Mapping[str, Object]) -> bool:

@@ -42,7 +42,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
     label_of,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import says_ready
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, drain, node
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, drain, evictable, node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import (
@@ -58,7 +58,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.pending_ch
     DRIVER_LABEL,
     serves_gpu_clients,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.successors import keeps, runs_on, selects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.successors import (
+    keeps,
+    runs_on,
+    selects,
+    time_to_start,
+)
 
 _PAUSE = 1.0  # seconds between two looks
 _ROUNDS = 10  # how often it is looked for pods that have come meanwhile
@@ -94,13 +99,15 @@ class Terms:
 class Search:
     """Where L(Found) comes from. components: those whose pods end, or whose work on Nodes is over; sets: uids of the
     DaemonSets that go; places: C((namespace, component, label selector)) of their pods and revisions; driver: whether
-    there is to be one; successors: the DaemonSets of drivers that are wanted, if some may take the place of others."""
+    there is to be one; successors: the DaemonSets of drivers that are wanted, if some may take the place of others;
+    left: Nodes that stay out of service, as long as no other pod of theirs is to be ended."""
 
     components: frozenset[str]
     sets: frozenset[str]
     places: t.Sequence[tuple[str, str, str]]
     driver: bool = False
     successors: t.Sequence[Object] = ()
+    left: frozenset[str] = frozenset()
 
     def find(self, client: Client) -> Found:
         """Reads the pods first and the Nodes last: a pod that has come to a new Node is not taken for one without."""
@@ -113,7 +120,8 @@ class Search:
         if self.successors and ours:
             nodes = {str(one["metadata"]["name"]): one for one in client.list("v1", "Node")}
         found = Found({name: [] for name, one in sorted(nodes.items())
-                       if unfinished(one) & self.components or (self.driver and is_driver_paused(one))},
+                       if name not in self.left and (
+                           unfinished(one) & self.components or self.driver and is_driver_paused(one))},
                       nodes=nodes, search=self, revisions=[
                           one for look, answer in zip(looks, answers) for one in answer
                           if look[4] != "Pod" and _controller(one) in {"", *self.sets}])
@@ -122,9 +130,11 @@ class Search:
             name = pod["spec"].get("nodeName")
             if owner and owner not in self.sets or name in nodes and keeps(self.successors, pod, nodes[name]):
                 continue
-            if not owner:
+            # Nothing runs in one that has ended, for example as its kubelet did not admit it after a restart.
+            runs = not evictable.ended(pod)
+            if not owner and runs:
                 found.orphans.append((component, pod))
-            (found.pods.setdefault(name, []) if name in nodes else found.loose).append(pod)
+            (found.pods.setdefault(name, []) if name in nodes and runs else found.loose).append(pod)
         return found
 
 
@@ -161,6 +171,13 @@ def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[
                for one in sets}
     return Search(ending | set(over), frozenset(one["metadata"]["uid"] for one in sets), sorted(places),
                   DRIVER in over, successors or ()).find(client)
+
+
+def without(found: Found, left: t.Collection[str]) -> Found:
+    """The same, but these Nodes, on which nothing is to be ended, stay out of service."""
+    search = replace(found.search, left=found.search.left | set(left))
+    return replace(found, pods={name: pods for name, pods in found.pods.items() if pods or name not in left},
+                   search=search)
 
 
 def only_to_put_back(found: Found) -> Found:
@@ -256,10 +273,10 @@ class NodeByNode:
         previews = [one for one in answers if not isinstance(one, GpuopsError)]
         if self._left:
             self._ask_server()
-        loose = [_step(pod, "it is on no Node") for pod in self._found.loose]
+        loose = [_step(pod, "it runs on no Node") for pod in self._found.loose]
         loose += [Step("pause", f"driver on Node {name}", "the former driver runs until its turn", "drain")
-                  for name in (self._with_drivers() if self._found.search.driver else ()) if name not in self._left
-                  and _labels(self._found.nodes[name]).get(LABEL) == "true"]
+                  for name in (self._with_drivers() if self._found.search.driver else ())
+                  if _labels(self._found.nodes[name]).get(LABEL) == "true"]
         return ([*loose, *(step for steps, _staying in previews for step in steps)],
                 [*(text for _steps, staying in previews for text in staying),
                  *(f"{name} will be skipped. {error}" for name, error in self._left.items())])
@@ -431,18 +448,19 @@ class NodeByNode:
         one = node.named(self._client, [name])[name]
         if not released and DRIVER not in unfinished(self._found.nodes[name]):
             return
-        comes = released and any(runs_on(wanted, one) for wanted in self._found.search.successors)
-        end = time.monotonic() + self._terms.timeout
+        coming = [wanted for wanted in self._found.search.successors if runs_on(wanted, one)]
+        limit = max([self._terms.timeout, *map(time_to_start, coming)])
+        end = time.monotonic() + limit
         while True:
             pods = [pod for pod in self._client.list("v1", "Pod", label_selector=_selector(DRIVER_LABEL),
                                                      field_selector=f"spec.nodeName={name}")
-                    if _controller(pod) and "deletionTimestamp" not in pod["metadata"]]
-            if any(says_ready(pod) for pod in pods) or not (pods or comes):
+                    if (_controller(pod) or keeps(coming, pod, one)) and "deletionTimestamp" not in pod["metadata"]]
+            if any(says_ready(pod) for pod in pods) or not (pods or coming):
                 return
             if time.monotonic() >= end:
                 what = f"{label_of({'apiVersion': 'v1', 'kind': 'Pod', **pods[0]})} is not Ready" if pods else \
                     f"No driver pod has come to Node {name}"
-                raise ClusterError(f"{what} {self._terms.timeout:g} s after the former one has ended.", "Look at the "
+                raise ClusterError(f"{what} {limit:g} s after the former one has ended.", "Look at the "
                                    "driver's DaemonSet and at the log of the pod (kubectl describe pod).", verb="get",
                                    object=f"Node {name}", reason="NoDriver")
             time.sleep(_PAUSE)

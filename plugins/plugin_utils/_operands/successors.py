@@ -29,17 +29,16 @@ def split(changes: t.Sequence[Change], live: t.Iterable[Object], nodes: t.Callab
     """(the changes, the uids of the DaemonSets of drivers that go and leave their pods to be ended Node by Node).
 
     A DaemonSet that would end pods by its new fields is deleted and created again instead. One that goes is gone before
-    the first Node is served, even if it has no pod: it would have one as soon as it may. One whose pods another one
-    would take at once goes as it is. live: all DaemonSets that are there; nodes: as of L(pending_changes.hold).
+    the first Node is served, even if it has no pod: it would have one as soon as it may. One whose pods are taken at
+    once by another one that stays goes as it is. live: all DaemonSets that are there; nodes: as of
+    L(pending_changes.hold).
     """
     nodes = functools.lru_cache(maxsize=None)(nodes)
-    daemon_sets = [one for one in live if one["kind"] == "DaemonSet"]
+    chosen = _chosen(changes, [one for one in live if one["kind"] == "DaemonSet"], nodes)
     found: list[Change] = []
     going: set[str] = set()
     for one in changes:
-        if (one.live is None or one.action not in ("delete", "update", "repair", "replace") or not _is_driver(one.live)
-                or one.action != "delete" and not pending_changes.ends(one, nodes)
-                or any(_takes(other, one.live) for other in daemon_sets)):
+        if one.live is None or one.live["metadata"]["uid"] not in chosen:
             found.append(one)
             continue
         going.add(one.live["metadata"]["uid"])
@@ -47,6 +46,21 @@ def split(changes: t.Sequence[Change], live: t.Iterable[Object], nodes: t.Callab
             found.append(replace(one, action="create", live=None))
         found.append(replace(one, action="delete", manifest=None))
     return found, going
+
+
+def _chosen(changes: t.Sequence[Change], daemon_sets: t.Sequence[Object], nodes: t.Callable[[], t.Sequence[Object]]
+            ) -> set[str]:
+    """The uids of the DaemonSets of drivers that can leave their pods: no DaemonSet that stays takes these."""
+    going = {one.live["metadata"]["uid"] for one in changes if one.live and one.action == "delete"}
+    chosen = {one.live["metadata"]["uid"] for one in changes if one.live and _is_driver(one.live) and (
+        one.action == "delete" or one.action in ("update", "repair", "replace") and pending_changes.ends(one, nodes))}
+    live = {one["metadata"]["uid"]: one for one in daemon_sets}
+    while True:
+        staying = [one for uid, one in live.items() if uid not in going | chosen]
+        taken = {uid for uid in chosen if any(_takes(other, live[uid]) for other in staying)}
+        if not taken:
+            return chosen
+        chosen -= taken
 
 
 def _is_driver(live: Object) -> bool:
@@ -62,7 +76,18 @@ def _takes(other: Object, live: Object) -> bool:
 
 def selects(daemon_set: Object, labels: t.Mapping[str, str]) -> bool:
     """Whether pods with these labels, in its namespace, are a DaemonSet's own."""
-    return bool((daemon_set["spec"]["selector"].get("matchLabels") or {}).items() <= labels.items())
+    selector = daemon_set["spec"]["selector"]
+    exact, expressions = selector.get("matchLabels") or {}, selector.get("matchExpressions") or ()
+    return bool(exact or expressions) and exact.items() <= labels.items() and all(
+        _holds(one, labels) for one in expressions)
+
+
+def time_to_start(daemon_set: Object) -> float:
+    """The seconds that the kubelet gives the containers of a pod to start (their startupProbes), 0 without one."""
+    probes = [one["startupProbe"] for one in daemon_set["spec"]["template"]["spec"].get("containers") or ()
+              if one.get("startupProbe")]
+    return max((float(one.get("initialDelaySeconds", 0)) + one.get("periodSeconds", 10) * one.get("failureThreshold", 3)
+                for one in probes), default=0.0)
 
 
 def keeps(wanted: t.Iterable[Object], pod: Object, node: Object) -> bool:

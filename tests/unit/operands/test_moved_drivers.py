@@ -39,6 +39,7 @@ class Moving(Site):
     def __init__(self, api: ApiServer, client: Client) -> None:
         super().__init__(api, client)
         self.unready: set[str] = set()
+        self.refused: set[str] = set()  # Nodes for which the server takes no pod
         self.twice: list[Any] = []  # Nodes to which a driver has come while another one was there
 
     def answer(self, request: Request) -> Reply | None:
@@ -66,8 +67,8 @@ class Moving(Site):
                     for place in mine:
                         self.ended.append(f"{place.split('/')[-1]} by its controller")
                         del self.api.objects[place]
-                elif not mine:
-                    if self.drivers(name):
+                elif not mine and name not in self.refused:
+                    if any(self.runs(pod) for pod in self.drivers(name)):
                         self.twice.append((path, name, self.drivers(name), dict(node["metadata"]["labels"])))
                     ready = "False" if name in self.unready else "True"
                     self.api.put({"apiVersion": "v1", "kind": "Pod", "metadata": {
@@ -84,6 +85,11 @@ class Moving(Site):
         return [one["metadata"]["name"] for one in self.api.objects.values() if one["kind"] == "Pod"
                 and one["spec"]["nodeName"] == node
                 and one["metadata"]["labels"].get("app.kubernetes.io/component") == "nvidia-driver"]
+
+    def runs(self, pod: str) -> bool:
+        return not any(one["metadata"]["name"] == pod and (one.get("status") or {}).get("phase") == "Failed"
+                       for one in self.api.objects.values())
+
     def all_drivers(self) -> list[list[str]]:
         """Of each Node."""
         return [self.drivers(name) for name in NODES]
@@ -214,6 +220,62 @@ def test_a_new_driver_that_does_not_start_stops_the_run(site: Moving) -> None:
     assert site.all_drivers()[1:] == [["driver-n2-new"], ["driver-n3-new"]]
     site.api.objects["/api/v1/namespaces/elsewhere/pods/driver-n1-new"]["status"]["conditions"][0]["status"] = "True"
     assert site.present(wanted)["pending"] == [] and site.as_before()
+
+
+def test_two_kernels_give_way_to_one_driver_node_by_node(site: Moving) -> None:
+    """The DaemonSets of precompiled drivers select the same pods; both go, so neither takes those of the other."""
+    for name, nodes in (("driver", ("n1", "n2")), ("kernel-b", ("n3",))):
+        for node in nodes:
+            site.node(node)["labels"]["kernel"] = name
+        one = daemon_set(name, DRIVER)
+        one["spec"]["template"]["spec"]["nodeSelector"] = {LABEL: "true", "kernel": name}
+        site.api.put({**one, "metadata": {**one["metadata"], "uid": name, "labels": objects.marks("driver")},
+                      "status": {"currentNumberScheduled": 1}})
+    for node, name in (("n1", "driver"), ("n2", "driver"), ("n3", "kernel-b")):
+        site.api.objects[f"/api/v1/namespaces/s/pods/driver-{node}"]["metadata"]["ownerReferences"] = [
+            {"kind": "DaemonSet", "controller": True, "uid": name}]
+    done = site.present(CHANGES["another name"])
+    assert done["pending"] == [] == done["problems"] and not any("controller" in one for one in site.ended)
+    assert site.ended == ["job-n1", "driver-n1", "job-n2", "driver-n2", "job-n3", "driver-n3"]
+    assert site.all_drivers() == [[f"named-{node}-new"] for node in NODES]
+
+
+def test_a_foreign_daemon_set_without_labels_takes_nothing() -> None:
+    own = {**DRIVER, "app": "own"}
+    assert not successors.selects({"spec": {"selector": {}}}, own)
+    expression = {"key": "app", "operator": "In", "values": ["own"]}
+    assert successors.selects({"spec": {"selector": {"matchExpressions": [expression]}}}, own)
+    assert not successors.selects({"spec": {"selector": {"matchExpressions": [{**expression, "values": ["a"]}]}}}, own)
+
+
+def test_a_driver_that_does_not_come_is_no_success_of_the_next_run(site: Moving) -> None:
+    """A webhook or a quota forbids it."""
+    site.refused = {"n1"}
+    wanted = CHANGES["another name"]
+    for _run in range(2):
+        assert "No driver pod has come to Node n1" in site.present(wanted, timeout=30)["problems"][0]
+        assert cordon.is_cordoned(site.api.objects["/api/v1/nodes/n1"]) and site.node("n1")["annotations"][REMOVING]
+    site.refused.clear()
+    assert site.present(wanted)["pending"] == [] and site.as_before()
+
+
+def test_a_driver_has_the_time_that_its_probe_gives_it() -> None:
+    one = daemon_set("driver", DRIVER)
+    assert successors.time_to_start(one) == 0
+    one["spec"]["template"]["spec"]["containers"] = [{"name": "a"}, {"name": "b", "startupProbe": {
+        "initialDelaySeconds": 60, "periodSeconds": 10, "failureThreshold": 120}}]
+    assert successors.time_to_start(one) == 1260
+
+
+def test_a_former_driver_that_its_kubelet_has_refused_keeps_no_driver_away(site: Moving) -> None:
+    """It restarted while the Node waited for its turn."""
+    site.budget = {"job-n2"}
+    wanted = CHANGES["another name"]
+    site.present(wanted, timeout=30)
+    site.api.objects["/api/v1/namespaces/s/pods/driver-n2"]["status"] = {"phase": "Failed"}
+    done = site.present(wanted, "never")
+    assert done["pending"] == [] and site.node("n2")["labels"][LABEL] == "true"
+    assert "named-n2-new" in site.drivers("n2")
 
 
 def killed_at(site: Moving, monkeypatch: pytest.MonkeyPatch, write: int, wanted: list[Object]) -> bool:

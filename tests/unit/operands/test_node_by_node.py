@@ -497,6 +497,8 @@ def test_a_node_that_a_removal_has_left_is_no_matter_of_rights_to_evict(site: Si
     site.api.allowed = lambda asked: asked.get("subresource") != "eviction"
     site.present([account("nvidia-driver"), daemon_set("driver", DRIVER)], "never")
     assert site.as_before()
+
+
 def test_pods_that_come_while_their_daemon_set_goes_are_ended_too(site: Site) -> None:
     """To a Node that is new, and in the place of a pod that has failed."""
     answer = site.answer
@@ -557,6 +559,29 @@ def test_the_unfinished_work_of_another_component_keeps_its_node(site: Site) -> 
     site.lasting.clear()
     site.remove(components=["driver"])
     assert site.as_before()
+
+
+def test_a_node_on_which_another_run_was_killed_is_named_until_its_host_is_changed(site: Site) -> None:
+    """That run had cordoned it, and a removal comes before its successor."""
+    node = site.api.objects["/api/v1/nodes/n1"]
+    node["metadata"]["annotations"] = {HELD: GONE.text, cordon.ANNOTATION: "false"}
+    node["spec"] = {"unschedulable": True}
+    site.remove(components=["device_plugin"])
+    assert "mps-n1" not in site.pods() and cordon.is_cordoned(node) and site.node("n1")["annotations"] == {
+        REASON: "the run was killed", cordon.ANNOTATION: "false"}
+
+
+def test_an_mps_pod_that_still_ends_keeps_its_node_while_others_are_served(site: Site) -> None:
+    site.pod("mps-n2", "n2", objects.MPS_DAEMON, MPS)
+    site.lasting = {"mps-n1"}
+    assert "has not ended" in exclusive(site, timeout=30)["problems"][0]
+    marks = dict(site.node("n1")["annotations"])
+    del site.api.objects["/api/v1/namespaces/s/pods/driver-n1"]
+    site.api.objects["/api/v1/namespaces/s/pods/mps-n1"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    done = site.present([])
+    assert "Node n1 is out of service since a removal" in done["problems"][0] and "driver-n2" not in site.pods()
+    assert cordon.is_cordoned(site.api.objects["/api/v1/nodes/n1"]) and site.node("n1")["annotations"][
+        REMOVING] == marks[REMOVING]
 
 
 @pytest.mark.parametrize("marks", [{REASON: "its host has failed", cordon.ANNOTATION: "false"},
