@@ -47,9 +47,10 @@ ACTS = {
     "reset a GPU": ("", "", "Q", "", "Q", ""),
     "stop services of the driver": ("", "", "Q", "", "B", "Q"),
     "unload modules": ("", "", "Q", "", "B", "Q"),
-    "hold the Node": ("", "", "Q", "B", "BQ", "BQ"),
-    "pause the operands": ("", "", "Q", "", "BQ", "BQ"),
-    "release the Node": ("", "", "Q", "B", "BQ", "BQ"),
+    # Under never only the operands that have to be told about the MIG instances are paused.
+    "hold the Node": ("", "BQ", "Q", "B", "BQ", "BQ"),
+    "pause the operands": ("", "BQ", "Q", "", "BQ", "BQ"),
+    "release the Node": ("", "BQ", "Q", "B", "BQ", "BQ"),
     "cordon": ("", "", "", "B", "BQ", "BQ"),
     "uncordon": ("", "", "", "B", "BQ", "BQ"),
     "evict trainer": ("", "", "", "", "B", "B"),
@@ -270,7 +271,7 @@ def test_each_act_happens_where_its_level_allows_it(world: World) -> None:
 
     def site(name: str, **variables: Any) -> user.Run:
         run, record[name] = world.site(LEVELS.get(name, name), **variables)
-        assert (run.rc == 0) == (name != "budget"), (name, run.output)
+        assert (run.rc == 0) == (name != "budget"), f"{name}: {run.output}"
         return run
 
     site("first", mig_manager_selected="off")
