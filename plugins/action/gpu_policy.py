@@ -186,6 +186,10 @@ class ActionModule(ControllerAction):
         cluster["deploy"]["differs"] = _labels_differ(seen, cluster["deploy"])
         plan["cluster"] = {**cluster, "kubeconfig": wanted["kubeconfig"], "context": wanted["context"],
                            "render_to": wanted["render_to"], "take_over": wanted["take_over"]}
+        if seen is not None:
+            from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import node_by_node
+
+            plan["cluster"]["unfinished"] = node_by_node.unfinished_nodes(seen["nodes"])
 
 
 def _attach_nodes(plan: Data, wanted: Data, seen: Data | None, facts: Data, task_vars: Data) -> list[str]:

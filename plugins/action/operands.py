@@ -68,7 +68,7 @@ class ActionModule(ControllerAction):
             result = deliver.taken_over(client, wanted, components, check, level, kept, terms, tell)
         else:
             result = deliver.present(client, wanted, components, check, level=level, kept=kept, terms=terms,
-                                     tell=tell, **guard)
+                                     tell=tell, unfinished=(cluster or {}).get("unfinished"), **guard)
         if arguments["wait"] and not check:
             ready.wait(client, wanted, arguments["wait_timeout"])
         return result

@@ -68,7 +68,7 @@ def kept_daemon_sets(cluster: t.Mapping[str, t.Any]) -> t.Collection[str]:
 def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str] | None, check: bool,
             guard: t.Callable[[Client], None] = lambda client: None, level: str = LEVELS[-1],
             labels: bool | None = None, kept: t.Collection[str] = (), terms: node_by_node.Terms | None = None,
-            tell: removal.Tell = lambda line: None) -> dict[str, t.Any]:
+            tell: removal.Tell = lambda line: None, unfinished: t.Collection[str] | None = None) -> dict[str, t.Any]:
     """Makes the cluster hold what is wanted, and of components (None: of all) nothing else. Returns the result.
 
     level: gpu_disruption; what it forbids is in C(pending), with a warning, and is not done.
@@ -77,6 +77,8 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     labels: whether the run labels Nodes after this, as far as is known: new DaemonSets find them by that; None where it
     does not.
     kept: of L(kept_daemon_sets).
+    unfinished: Nodes on which an earlier run has not finished the work on these pods, as read for the plan; None:
+    unknown.
     guard: raises where this cluster must not be written; not asked where there is nothing to write. The result has
     C(workloads), the DaemonSets and Deployments as counts, where nothing was written: then they are still so.
     """
@@ -88,7 +90,7 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
         guard(client)  # what is in the way of an object may be all of another's
         raise
     with rights.named(client, _space(wanted)):
-        changes, found = _ended(client, wanted, there, components, kept, changes, level)
+        changes, found = _ended(client, wanted, there, components, kept, changes, level, unfinished)
         found, problems = _still_ending(client, found)
     changes, pending = _held(client, changes, found, level)
     writes = any(change.writes for change in changes)
@@ -114,13 +116,14 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
 
 
 def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.Key, objects.Object],
-           components: t.Collection[str] | None, kept: t.Collection[str], changes: t.Sequence[Change], level: str
-           ) -> tuple[list[Change], node_by_node.Found]:
+           components: t.Collection[str] | None, kept: t.Collection[str], changes: t.Sequence[Change], level: str,
+           unfinished: t.Collection[str] | None = None) -> tuple[list[Change], node_by_node.Found]:
     """(the changes, the pods that end Node by Node).
 
     These are the driver and MPS pods of ours where no driver or no MPS daemon is wanted any more, and the driver pods
     in whose place others come. Found are also Nodes that a former run has left out of service. kept: of
-    L(kept_daemon_sets), which serve their Nodes though they are not wanted.
+    L(kept_daemon_sets), which serve their Nodes though they are not wanted. A converged cluster is not asked for Nodes
+    and pods again: unfinished, as of L(present), and the live objects say that there is nothing to find.
     """
     served = {one.component for one in wanted if pending_changes.serves_gpu_clients(one.manifest)}
     served |= {DRIVER} if kept else set()
@@ -130,9 +133,15 @@ def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.
     going: t.Collection[str] = ()
     if DRIVER in over and allows(level, NEEDS):
         changes, going = successors.split(changes, there.values(), lambda: client.list("v1", "Node"))
+    new = any(one.action == "create" and one.manifest in drivers for one in changes)
+    ours = [one for one in there.values() if objects.is_ours(one)]
+    spaces = {one["metadata"]["name"] if one["kind"] == "Namespace" else one["metadata"].get("namespace")
+              for one in ours} - {None}
+    if (unfinished is not None and not unfinished and not going and not new and len(spaces) < 2
+            and not any(objects.component_of(one) in ending for one in ours)):
+        return list(changes), node_by_node.Found()
     found = node_by_node.find(client, there, ending, over)
-    if DRIVER in over and (going or any(one.action == "create" and one.manifest in drivers for one in changes)
-                           or any(node_by_node.is_unfinished(one) for one in found.nodes.values())):
+    if DRIVER in over and (going or new or any(node_by_node.is_unfinished(one) for one in found.nodes.values())):
         found = node_by_node.find(client, there, ending, over, going, drivers)
     return list(changes), found
 

@@ -186,6 +186,13 @@ def only_to_put_back(found: Found) -> Found:
                  search=replace(found.search, sets=frozenset(), places=()))
 
 
+def unfinished_nodes(nodes: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[str]:
+    """The Nodes on which a run has begun such work and has not finished it. nodes: by name their labels and
+    annotations, as L(read_cluster) has them."""
+    return [name for name, one in sorted(nodes.items()) if is_driver_paused({"metadata": one}) or unfinished(
+        {"metadata": one})]
+
+
 def is_unfinished(one: Object) -> bool:
     """Whether a run has begun to put another driver in the place of that on a Node, or to remove it."""
     return is_driver_paused(one) or DRIVER in unfinished(one)

@@ -227,6 +227,7 @@ def test_nodes_that_earlier_runs_have_left_are_named_and_go_into_the_plan(result
         assert other.startswith("An earlier run has failed on Node n3: it broke. Add the host of the Node to the")
         assert killed.startswith("An earlier run was killed when it worked on Node localhost. ")
         assert killed.endswith(again) is (name == "only_place")
+    assert results["delivered"]["cluster"]["unfinished"] == ["n2"]
 
 
 def test_secrets_of_a_policy_are_not_printed(run: tuple[dict[str, Any], str]) -> None:

@@ -123,7 +123,8 @@ def test_hosts_that_are_no_nodes_reboot_in_batches(level: str, needed: bool, ski
     variables |= {"ansible_skip_tags": skipped, "ansible_check_mode": False}
     assert template("{{ " + choose["when"] + " }}", variables) is expected
     assert choose["ansible.builtin.group_by"]["key"] in batched["hosts"]
-    called = [[task[word] for task in tasks for word in (f"ansible.builtin.{verb}_role" for verb in ("import", "include"))
+    words = [f"ansible.builtin.{verb}_role" for verb in ("import", "include")]
+    called = [[task[word] for task in tasks for word in words
                if word in task] for tasks in (everywhere["tasks"], read("roles/maintenance/tasks/change.yml"))]
     roles = [next(role for role in found if role["name"] == "gpuops.nvidia.driver") for found in called]
     assert [one["tasks_from"] for one in roles] == ["install", "host"]
