@@ -156,7 +156,7 @@ options:
   max_fail_percentage:
     description:
       - The percentage of these Nodes that may fail before no further Node is begun. A Node that is skipped has not
-        failed. The first Node is served alone, and if it fails, no further Node is begun.
+        failed. The first Node is served alone.
     type: int
     default: 0
   drain_timeout:

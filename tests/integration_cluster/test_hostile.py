@@ -297,7 +297,8 @@ def runs(hostile: Hostile, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFa
     limits = {"preflight_timeout": 2, "gpu_remove_timeout": 2, "mig_manager_timeout": 2, "mig_manager_at_once": 100,
               "maintenance_drain_timeout": 1}
     try:
-        for name, more in (("site", {}), ("mig", {"gpu_mig_layout": LAYOUT}), ("remove", {"gpu_disruption": "drain"})):
+        for name, more in (("site", {}), ("mig", {"gpu_mig_layout": LAYOUT}), (
+                "remove", {"gpu_disruption": "drain", "gpu_max_fail_percentage": 100})):
             made.runs[name] = run(tmp_path_factory.mktemp(name), name, inventory, "-e", json.dumps({**limits, **more}))
             made.after[name] = labels()
             if name == "site":

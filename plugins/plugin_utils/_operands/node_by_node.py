@@ -13,8 +13,8 @@ If another driver replaces one, its DaemonSet is created before the first Node i
 driver keeps the new pod away from a Node until the former pod has ended; then the run waits for the new pod.
 
 A Node that cannot be taken out of service is skipped: a budget, another run, a kubelet that is not Ready. One that
-goes wrong after that has failed. The first Node is served alone; if it fails, or if more fail than Terms.max_fail
-allows, no further Node is begun. Nodes on which a former run has failed come last. The next run finds the pods that are
+goes wrong after that has failed. The first Node is served alone. If more fail than Terms.max_fail allows, no further
+Node is begun. Nodes on which a former run has failed come last. The next run finds the pods that are
 left by their labels, and a Node that a run has left out of service by an annotation.
 """
 
@@ -361,9 +361,8 @@ class NodeByNode:
             self._try(name, functools.partial(self._end_on, name))
 
     def _stops(self) -> bool:
-        """Whether no further Node is begun. As the role maintenance counts, and after a first Node that fails."""
-        failed = len(self._failed)
-        return failed > 0 and (not self._served or failed * 100 > self._terms.max_fail * len(self._seen))
+        """Whether no further Node is begun, as the role maintenance counts."""
+        return len(self._failed) * 100 > self._terms.max_fail * len(self._seen)
 
     def _error(self) -> ClusterError:
         told = {name: error.message for name, error in sorted(self._left.items())}
