@@ -205,7 +205,7 @@ def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.No
 
 
 def _skipped(failed: ClusterError | None, pending: t.Sequence[t.Mapping[str, t.Any]], said: t.Sequence[str],
-                 problems: t.Sequence[str] = ()) -> dict[str, t.Any]:
+             problems: t.Sequence[str] = ()) -> dict[str, t.Any]:
     """What a result has of Nodes that were skipped or have failed: their pods in C(pending); the error in
     C(problems), for which the playbook fails at its end, and in C(warnings). pending, said, problems: what is pending,
     a warning, or a problem beside them."""
