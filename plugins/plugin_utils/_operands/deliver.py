@@ -161,12 +161,11 @@ def _still_ending(client: Client, found: node_by_node.Found) -> tuple[node_by_no
     """(what is found without the Nodes that a removal has left out of service and on which a driver or MPS pod is
     still ending, a problem for each of these Nodes)."""
     left, problems = [], []
-    for name in [name for name, pods in found.pods.items() if not pods]:
-        one = found.nodes[name]
-        pods = node_by_node.ending_on(client, name) if maintenance.unfinished(one) else []
-        if pods:
+    for name, pods in found.pods.items():
+        ending = () if pods or not maintenance.unfinished(found.nodes[name]) else node_by_node.ending_on(client, name)
+        if ending:
             left.append(name)
-            problems.append(f"Node {name} is out of service since a removal, as {objects.label_of(pods[0])} has not "
+            problems.append(f"Node {name} is out of service since a removal, as {objects.label_of(ending[0])} has not "
                             "ended. Look at its Node and at its log (kubectl describe pod). The run after its end puts "
                             "the Node back.")
     return node_by_node.without(found, left), problems

@@ -54,19 +54,23 @@ def fleet() -> dict[str, Any]:
     return {"plan": plan, "problem": None, "hosts": hosts, "findings": []}
 
 
-@pytest.mark.parametrize("name", ["plan-119", "plan-79", "result-119", "result-79", "state-100"])
-def test_rendering(name: str) -> None:
-    """Golden texts. After a wanted change write them anew: GPUOPS_GOLDEN=write pytest tests/unit/reports."""
-    kind, width = name.split("-")
-    style = Style(int(width), fancy=width != "79")
-    render = {"plan": render_plan, "result": render_result, "state": render_state}[kind]
-    text = render(fleet(), style) + "\n"
+def assert_golden(name: str, text: str) -> None:
+    """The text is that of a file. After an intended change: GPUOPS_GOLDEN=write pytest tests/unit/reports."""
     path = os.path.join(os.path.dirname(__file__), "golden", f"{name}.txt")
     if os.environ.get("GPUOPS_GOLDEN") == "write":
         with open(path, "w", encoding="utf-8") as handle:
             handle.write(text)
     with open(path, encoding="utf-8") as handle:
         assert text == handle.read()
+
+
+@pytest.mark.parametrize("name", ["plan-119", "plan-79", "result-119", "result-79", "state-100"])
+def test_rendering(name: str) -> None:
+    kind, width = name.split("-")
+    style = Style(int(width), fancy=width != "79")
+    render = {"plan": render_plan, "result": render_result, "state": render_state}[kind]
+    text = render(fleet(), style) + "\n"
+    assert_golden(name, text)
     assert max(map(len, text.splitlines())) <= int(width)
     assert style.fancy or text.isascii()
 

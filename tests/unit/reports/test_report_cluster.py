@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report impo
     verdict,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.terminal import Style
-from ansible_collections.gpuops.nvidia.tests.unit.reports.test_report import Parser, fleet
+from ansible_collections.gpuops.nvidia.tests.unit.reports.test_report import Parser, assert_golden, fleet
 
 NAMES = ("nfd", "validator", "device_plugin", "feature_discovery", "dcgm_exporter")
 IMAGES = {
@@ -103,17 +102,11 @@ def alone() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["plan-119", "plan-79", "result-119", "result-79", "state-100"])
 def test_rendering(name: str) -> None:
-    """Golden texts. After a wanted change write them anew: GPUOPS_GOLDEN=write pytest tests/unit/reports."""
     kind, width = name.split("-")
     style = Style(int(width), fancy=width != "79")
     render = {"plan": render_plan, "result": render_result, "state": render_state}[kind]
     text = render(both() if kind == "result" else alone(), style) + "\n"
-    path = os.path.join(os.path.dirname(__file__), "golden", f"cluster-{name}.txt")
-    if os.environ.get("GPUOPS_GOLDEN") == "write":
-        with open(path, "w", encoding="utf-8") as handle:
-            handle.write(text)
-    with open(path, encoding="utf-8") as handle:
-        assert text == handle.read()
+    assert_golden(f"cluster-{name}", text)
     assert max(map(len, text.splitlines())) <= int(width)
     assert style.fancy or text.isascii()
 

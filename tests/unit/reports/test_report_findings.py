@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import repo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report import render_plan, render_preflight
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report_findings import verdict
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.terminal import Style
-from ansible_collections.gpuops.nvidia.tests.unit.reports.test_report import Parser
+from ansible_collections.gpuops.nvidia.tests.unit.reports.test_report import Parser, assert_golden
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.host_facts import driven, facts
 
 TODAY = datetime.date(2026, 11, 21)
@@ -68,16 +67,10 @@ def refusal() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["preflight-119", "preflight-79", "refused-119", "plan-119", "plan-79"])
 def test_rendering(name: str) -> None:
-    """Golden texts. After a wanted change write them anew: GPUOPS_GOLDEN=write pytest tests/unit/reports."""
     kind, width = name.split("-")
     style = Style(int(width), fancy=width != "79")
     text = (render_plan if kind == "plan" else render_preflight)(refusal() if kind == "refused" else report(), style)
-    path = os.path.join(os.path.dirname(__file__), "golden", f"findings-{name}.txt")
-    if os.environ.get("GPUOPS_GOLDEN") == "write":
-        with open(path, "w", encoding="utf-8") as handle:
-            handle.write(text + "\n")
-    with open(path, encoding="utf-8") as handle:
-        assert text + "\n" == handle.read()
+    assert_golden(f"findings-{name}", text + "\n")
     assert max(map(len, text.splitlines())) <= int(width)
     assert style.fancy or text.isascii()
 
