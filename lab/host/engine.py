@@ -9,8 +9,10 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 from lab.tools import alone, cache_root, write_whole
@@ -130,11 +132,30 @@ def _enter(container: str, process: str, env: dict[str, str], words: tuple[str, 
            timeout: float) -> subprocess.CompletedProcess[str]:
     # Files: a pipe would be waited for until all that holds its other end has ended.
     with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as errors:
-        code = subprocess.run(["sh", "-c", ENTER, "sh", container, process, *words], env=env, input=stdin, stdout=said,
-                              stderr=errors, text=True, check=False, timeout=timeout, start_new_session=True).returncode
+        with subprocess.Popen(["sh", "-c", ENTER, "sh", container, process, *words], env=env, stdin=subprocess.PIPE,
+                              stdout=said, stderr=errors, text=True, start_new_session=True) as entered:
+            _finish(entered, stdin, timeout)
         said.seek(0)
         errors.seek(0)
-        return subprocess.CompletedProcess(words, code, said.read(), errors.read())
+        return subprocess.CompletedProcess(words, entered.returncode, said.read(), errors.read())
+
+
+def _finish(entered: subprocess.Popen[str], stdin: str, timeout: float) -> None:
+    """Waits for nsenter, and has it go on where it has stopped. Raises TimeoutExpired.
+
+    nsenter stops itself when its child stops, as all processes of a container do at shutdown. systemd lets its child go
+    on, but does not see nsenter; and a container whose process nobody waits for does not end.
+    """
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            entered.communicate(stdin, min(1.0, timeout))
+            return
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > end:
+                entered.kill()
+                raise
+            entered.send_signal(signal.SIGCONT)
 
 
 def init_process(container: str) -> tuple[str, str, dict[str, str]]:

@@ -127,7 +127,9 @@ def check(devices: t.Sequence[str], limit: float, sample: t.Callable[[str], None
     for device, (pid, pipe) in children.items():
         told = b""
         with os.fdopen(pipe, "rb", buffering=0) as stream:
-            while select.select([stream], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            ready = select.poll()  # select refuses descriptors above 1023
+            ready.register(stream, select.POLLIN)
+            while ready.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 part = stream.read(65536)
                 if not part:
                     break
