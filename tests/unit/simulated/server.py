@@ -14,6 +14,7 @@ import copy
 import http.server
 import json
 import pathlib
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Dict, NamedTuple, Optional
@@ -78,10 +79,19 @@ class ApiServer:
         self._version = 0
         self._lock = threading.Lock()
         handle = self._handle
+        connections = self._connections = set[socket.socket]()
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             wbufsize = -1  # an answer is one packet
+
+            def setup(self) -> None:
+                super().setup()
+                connections.add(self.connection)
+
+            def finish(self) -> None:
+                connections.discard(self.connection)
+                super().finish()
 
             def answer(self) -> None:
                 size = int(self.headers.get("Content-Length") or 0)
@@ -115,8 +125,12 @@ class ApiServer:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def close(self) -> None:
+        """Ends the connections, too: otherwise each keeps a thread, and with it this server and its clients."""
         self._server.shutdown()
         self._server.server_close()
+        for connection in list(self._connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def put(self, *items: Object) -> None:
         """Objects that are there, as another hand has made them; what they lack of identity they get."""
