@@ -13,12 +13,15 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from lab.tools import alone, cached, run_quietly
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
+BUILD = ROOT / ".build"
 
 
 def ensure(tests: bool = False) -> Path:
@@ -29,22 +32,32 @@ def ensure(tests: bool = False) -> Path:
     run, all_of_them = [ROOT / "requirements.txt"], [ROOT / "requirements.txt", ROOT / "tests" / "requirements.txt"]
     with alone(ROOT):
         tests = tests or stamp(VENV, all_of_them, "tests").exists()
-        make(VENV, all_of_them if tests else run, "tests" if tests else "run")
-        link_collection(VENV)
+        make(VENV, all_of_them if tests else run, "tests" if tests else "run", link_collection)
+        link_collection(VENV)  # the environment may be older than this checkout's place
     return VENV / "bin"
 
 
-def make(target: Path, files: list[Path], kind: str) -> Path:
+def make(target: Path, files: list[Path], kind: str, complete: Callable[[Path], None] = lambda _made: None) -> Path:
     """An environment with the packages that the files pin; does nothing where it is there. Returns its bin folder.
 
-    kind: keeps environments of other purposes apart in the cache.
+    kind: keeps environments of other purposes apart in the cache. complete: what else belongs into a new one.
+
+    It takes the place of a former one at once: another command that runs in that one goes on in this one.
     """
     made = stamp(target, files, kind)
     if not made.exists():
         python = os.path.realpath(sys.executable)  # of an environment, the one that made it
         inputs = [sys.version.encode(), python.encode(), *(file.read_bytes() for file in files)]
-        copy(cached(f"venv-{kind}", inputs, lambda folder: install(folder, files)), target)
-        made.touch()
+        BUILD.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory("", "venv-", BUILD) as folder:
+            fresh = Path(folder) / "fresh"
+            copy(cached(f"venv-{kind}", inputs, lambda folder: install(folder, files)), fresh, target)
+            complete(fresh)
+            stamp(fresh, files, kind).touch()
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.exists():
+                target.rename(Path(folder) / "former")
+            fresh.rename(target)
     return target / "bin"
 
 
@@ -65,9 +78,8 @@ def install(folder: Path, files: list[Path]) -> None:
                  *arguments], "the Python environment")
 
 
-def copy(source: Path, target: Path) -> None:
-    """Copies an environment, packages by hard links. The scripts contain the path; the copy gets its own."""
-    shutil.rmtree(target, ignore_errors=True)
+def copy(source: Path, target: Path, used_at: Path) -> None:
+    """Copies an environment, packages by hard links. Its scripts contain the path at which it will be used."""
     shutil.copytree(source, target, symlinks=True, copy_function=link_or_copy)
     command = next(line for line in (source / "pyvenv.cfg").read_text().splitlines() if line.startswith("command ="))
     installed_at = command.split()[-1].encode()
@@ -78,7 +90,7 @@ def copy(source: Path, target: Path) -> None:
         if installed_at in text:
             mode = program.stat().st_mode
             program.unlink()  # the cached one keeps its content
-            program.write_bytes(text.replace(installed_at, str(target).encode()))
+            program.write_bytes(text.replace(installed_at, str(used_at).encode()))
             program.chmod(mode)
 
 
@@ -90,7 +102,7 @@ def link_or_copy(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def link_collection(target: Path = VENV) -> None:
+def link_collection(target: Path) -> None:
     """Puts the checkout where the environment's ansible looks for C(ansible_collections.gpuops.nvidia)."""
     site = next((target / "lib").glob("python3.*/site-packages"))
     link = site / "ansible_collections" / "gpuops" / "nvidia"

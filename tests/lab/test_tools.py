@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from lab import venv
 from lab.tools import alone, write_whole
 from tests.lab.conftest import ROOT
 
@@ -67,3 +68,27 @@ def test_who_reads_sees_a_whole_file(tmp_path: Path) -> None:
     before = path.stat()
     write_whole(path, "new\n")
     assert path.stat().st_ino == before.st_ino and list(tmp_path.iterdir()) == [path]
+
+
+def test_an_environment_takes_the_place_of_another_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs in it finds its files all the time: those of the former one until those of the new one are complete."""
+    made, target = tmp_path / "made", tmp_path / "place" / "venv"
+    (made / "bin").mkdir(parents=True)
+    (made / "pyvenv.cfg").write_text(f"command = python -m venv {made}\n")
+    (made / "bin" / "pip").write_text(f"#!{made}/bin/python\n")
+    (tmp_path / "wanted").write_text("ansible-core")
+    monkeypatch.setattr(venv, "BUILD", tmp_path / "build")
+    monkeypatch.setattr(venv, "cached", lambda *_inputs: made)
+    assert venv.make(target, [tmp_path / "wanted"], "run") == target / "bin"
+    (target / "former").touch()
+    seen = []
+
+    def complete(fresh: Path) -> None:
+        seen.append((target / "former").exists())
+        (fresh / "complete").touch()
+
+    venv.make(target, [tmp_path / "wanted"], "tests", complete)
+    assert seen == [True] and (target / "complete").exists() and not (target / "former").exists()
+    assert (target / "bin" / "pip").read_text() == f"#!{target}/bin/python\n"
+    assert (made / "bin" / "pip").read_text() == f"#!{made}/bin/python\n"
+    assert not list((tmp_path / "build").iterdir())
