@@ -102,3 +102,8 @@ def test_reset_gives_the_first_state(host: Host) -> None:
     assert {line.split()[0] for line in changed} == {"file", "sha256", "active"}, changed
     host.lab("reset", HOST)
     assert host.snapshot() == first
+
+
+def test_a_command_that_is_stopped_and_goes_on(host: Host) -> None:
+    """As systemd does with all that runs when a host shuts down: nobody may wait for it for ever."""
+    assert host.sh("(sleep 0.2; kill -CONT $$) & kill -STOP $$; echo on") == "on"
