@@ -78,14 +78,21 @@ def choose(gate: Gate, tree: inputs.Tree, names: set[str]) -> tuple[Gate | None,
         return gate, f"runs: {whole[0]}{f' and {len(whole) - 1} more' if whole[1:] else ''}"
     tests = table.tests(gate.tests, tree.files)
     reached = names - set(table.files(gate.ignores, names))
-    reasons = {test: reached & ({test} if gate.only_own_tests else tree.closure(test)) for test in tests}
-    reasons = {test: found for test, found in reasons.items() if found}
+    about = {name: table.nearest_tests(gate, name) for name in reached}
+    reasons, others = {}, 0
+    for test in tests:
+        on = reached & ({test} if gate.only_own_tests else tree.closure(test))
+        found = {name for name in on if about[name] is None or test in about[name]}
+        others += bool(on) and not found
+        reasons.update({test: found} if found else {})
+    rest = f"{others} test files use it and are not about it" if others else ""
     if not reasons:
-        return None, f"left out: {gate.only_own_tests or 'nothing that it depends on has changed'}"
+        return None, f"left out: {gate.only_own_tests or rest or 'nothing that it depends on has changed'}"
     first = min(next(iter(reasons.values())))
     if len(reasons) == len(tests):
         return gate, f"runs all {len(tests)} test files; {first} has changed"
-    return replace(gate, tests=tuple(reasons)), f"runs {len(reasons)} of {len(tests)} test files; {first} has changed"
+    return (replace(gate, tests=tuple(reasons)),
+            f"runs {len(reasons)} of {len(tests)} test files; {first} has changed{rest and f'; {rest}'}")
 
 
 def run(gates: list[Gate], tree: inputs.Tree, title: str) -> int:

@@ -30,7 +30,9 @@ class Gate:
     goes by them.
     needs: gates that must have passed. inputs: patterns of the files whose change affects it, beside those that its
     tests and its program depend on; ignores: of the latter those that no test of it reaches. only_own_tests: why
-    C(make check) runs it only where its own tests or its inputs have changed.
+    C(make check) runs it only where its own tests or its inputs have changed. nearest: patterns of files with the tests
+    that are about these: if such a file changes, C(make check) runs only those, because the other tests use it in whole
+    playbooks. The first pattern that a file matches counts. A file that matches none runs all tests that depend on it.
     """
 
     name: str
@@ -42,25 +44,41 @@ class Gate:
     inputs: tuple[str, ...] = ()
     only_own_tests: str = ""
     ignores: tuple[str, ...] = ()
+    nearest: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 # What is delivered in a cluster, which tests on hosts alone have not; gpu_verify can compare both.
 OPERANDS = ("roles/*/templates/*", "roles/*/files/*")
+# What runs on GPU hosts, by the module that it is for. The files beside these serve all of them.
+DRIVER = ("plugins/modules/nvidia_driver.py", "plugins/module_utils/_driver/*", "plugins/module_utils/_packages/*")
+SOFTWARE = ("plugins/modules/nvidia_software.py", "plugins/module_utils/_software/*")
+TOOLKIT = ("plugins/modules/container_toolkit.py", "plugins/module_utils/_toolkit/*")
+MIG = ("plugins/modules/mig_config.py", "plugins/module_utils/_mig/*")
+LABELS = ("plugins/modules/gpu_labels.py", "plugins/module_utils/_labels/*")
+FACTS = ("plugins/modules/gpu_info.py", "plugins/module_utils/_facts/*")
+ON_A_HOST = (*DRIVER, *SOFTWARE, *TOOLKIT, *MIG, *LABELS, *FACTS)
+# By a word in the name of a file of the two rooms of the driver, the tests of that source.
+SOURCES = {"runfile": "runfile", "archive": "archive", "zypper": "zypper", "suse": "zypper", "rpm": "rpm", "dnf": "rpm"}
 
 
 def pytest(name: str, minutes: float, cores: float, needs: tuple[str, ...], *tests: str,
-           inputs: tuple[str, ...] = (), only_own_tests: str = "", ignores: tuple[str, ...] = ()) -> Gate:
-    """A gate of tests."""
+           inputs: tuple[str, ...] = (), only_own_tests: str = "", ignores: tuple[str, ...] = (),
+           nearest: dict[str, Sequence[str]] | None = None) -> Gate:
+    """A gate of tests. nearest: the names of test files without C(test_) and C(.py), by pattern."""
+    folder = tests[0].rpartition("/")[0]
+    paths = tuple((pattern, tuple(f"{folder}/test_{word}.py" for word in words))
+                  for pattern, words in (nearest or {}).items())
     return Gate(name, (PYTHON, "-m", "pytest"), minutes, cores, ("venv", *needs), tests, inputs, only_own_tests,
-                ignores)
+                ignores, paths)
 
 
 def on_hosts(name: str, minutes: float, cores: float, *tests: str, needs: tuple[str, ...] = ("lab",),
-             inputs: tuple[str, ...] = (), only_own_tests: str = "") -> Gate:
+             inputs: tuple[str, ...] = (), only_own_tests: str = "",
+             nearest: dict[str, Sequence[str]] | None = None) -> Gate:
     """A gate of files of tests/integration."""
     paths = [f"tests/integration/test_{test}.py" for test in tests]
     return pytest(name, minutes, cores, needs, *paths, inputs=inputs, only_own_tests=only_own_tests,
-                  ignores=OPERANDS)
+                  ignores=OPERANDS, nearest=nearest)
 
 
 def lab(name: str, minutes: float, *words: str, needs: tuple[str, ...] = ()) -> Gate:
@@ -99,15 +117,22 @@ GATES = (
     pytest("gates", 1, 0.3, (), "tests/gates/*", inputs=("*",)),  # looks for a gate for each file of the checkout
     pytest("lab tests", 3, 0.4, ("lab", "control plane"), "tests/lab/*"),
     pytest("machine with a kernel", 10, 0.55, ("machine",), "tests/vm/*", inputs=("lab/vm/*.py",),
-           ignores=OPERANDS),
-    on_hosts("driver", 9.5, 0.22, "switch", "around", "components"),
-    on_hosts("sources", 15, 0.15, "rpm", "zypper", "archive", "runfile", needs=("lab", "other hosts")),
+           ignores=OPERANDS, nearest=dict.fromkeys(ON_A_HOST, ())),
+    on_hosts("driver", 9.5, 0.22, "switch", "around", "components",
+             nearest={**dict.fromkeys(ON_A_HOST, ()), **dict.fromkeys(DRIVER, ["switch"]),
+                      **dict.fromkeys(SOFTWARE, ["components"])}),
+    on_hosts("sources", 15, 0.15, "rpm", "zypper", "archive", "runfile", needs=("lab", "other hosts"),
+             nearest={**{f"plugins/module_utils/*{word}*": [test] for word, test in SOURCES.items()},
+                      **dict.fromkeys(ON_A_HOST, ())}),
     on_hosts("toolkit", 8, 0.23, "toolkit", "toolkit_docker", "toolkit_cdi", "mig",
-             needs=("lab", "other hosts", "containerd")),
-    on_hosts("kill", 6, 0.16, "kill"),
-    pytest("cluster", 21, 0.53, ("control plane",), "tests/integration_cluster/*"),
+             needs=("lab", "other hosts", "containerd"),
+             nearest={**dict.fromkeys(ON_A_HOST, ()), **dict.fromkeys(MIG, ["mig"]),
+                      **dict.fromkeys(TOOLKIT, ["toolkit", "toolkit_docker", "toolkit_cdi"])}),
+    on_hosts("kill", 6, 0.16, "kill", nearest=dict.fromkeys(ON_A_HOST, ())),
+    pytest("cluster", 21, 0.53, ("control plane",), "tests/integration_cluster/*",
+           nearest={**dict.fromkeys(OPERANDS, ["components"]), **dict.fromkeys(ON_A_HOST, ())}),
     pytest("kubelet", 5, 0.17, ("lab", "other hosts", "node", "control plane", "containerd"), "tests/kubelet/*",
-           inputs=("lab/node/__main__.py",)),
+           inputs=("lab/node/__main__.py",), nearest=dict.fromkeys((*OPERANDS, *ON_A_HOST), ())),
     on_hosts("site", 17, 0.35, "site", "hybrid", "bad_input", "become", "reboot",
              needs=("lab", "other hosts", "control plane"), only_own_tests=WHOLE,
              inputs=("tests/integration/converged.py", "lab/demo/*.yml", "playbooks/*", "examples/*")),
@@ -132,6 +157,11 @@ def environment(name: str) -> dict[str, str]:
             "ANSIBLE_HOME": str(home), "ANSIBLE_NOCOWS": "1",
             "ANSIBLE_COLLECTIONS_PATH": str(collections), "PYTHONPATH": f"{COLLECTIONS}:{ROOT}",
             "MYPYPATH": str(COLLECTIONS)}
+
+
+def nearest_tests(gate: Gate, name: str) -> tuple[str, ...] | None:
+    """The tests of a gate that are about a file; None where all that depend on it are."""
+    return next((tests for pattern, tests in gate.nearest if fnmatchcase(name, pattern)), None)
 
 
 def link_checkout() -> None:

@@ -17,7 +17,7 @@ from tests.gates import __main__ as gates
 from tests.gates import schedule as schedules
 from tests.gates.inputs import Tree, changed
 from tests.gates.schedule import Load, Schedule
-from tests.gates.table import GATES, ONLY_WHEN_NAMED, Gate, files, unclaimed
+from tests.gates.table import GATES, ONLY_WHEN_NAMED, Gate, files, nearest_tests, unclaimed
 
 
 @pytest.fixture
@@ -244,7 +244,8 @@ ROWS: list[tuple[str, set[str], set[str]]] = [
     ("roles/dcgm_exporter/templates/accelerators.yaml.j2", {"unit", "conformance", "cluster"},
      {"ruff", "kill", "sources", "machine with a kernel", "molecule", "site"}),
     ("roles/dcgm_exporter/files/gpu-fleet.json", {"unit", "cluster"}, {"kill", "sources", "molecule", "site"}),
-    ("plugins/modules/mig_config.py", {"ruff", "sanity", "unit", "toolkit", "kill"}, {"sources", "molecule", "site"}),
+    ("plugins/modules/mig_config.py", {"ruff", "sanity", "unit", "toolkit"},
+     {"kill", "cluster", "kubelet", "sources", "molecule", "site"}),
     ("plugins/module_utils/_facts/dkms.py", {"unit", "lab tests"}, {"site"}),
     ("plugins/modules/gpu_info.py", {"lab tests"}, {"site"}),
     ("plugins/inventory/gpu_nodes.py", {"unit", "cluster"}, {"kill", "site"}),
@@ -293,6 +294,26 @@ def test_what_a_change_affects(tree: Tree, name: str, run: set[str], left: set[s
     assert name in tree.files or (name, run, left) in GONE
     affected = {gate.name for gate in GATES if gates.choose(gate, tree, {name})[0]}
     assert run <= affected and not left & affected, affected
+
+
+@pytest.mark.parametrize(("gate", "name", "tests"), [
+    ("cluster", "roles/dcgm_exporter/templates/accelerators.yaml.j2", ["test_components"]),
+    ("cluster", "plugins/modules/operands.py", None),
+    ("driver", "plugins/module_utils/_driver/rollback.py", ["test_switch"]),
+    ("driver", "plugins/module_utils/_software/dcgm.py", ["test_components"]),
+    ("sources", "plugins/module_utils/_packages/zypper.py", ["test_zypper"]),
+    ("sources", "plugins/module_utils/_driver/cuda_suse.py", ["test_zypper"]),
+    ("sources", "plugins/module_utils/_driver/runfile_fetch.py", ["test_runfile"]),
+    ("toolkit", "plugins/module_utils/_mig/planning.py", ["test_mig"]),
+])
+def test_the_tests_that_are_about_a_file(tree: Tree, gate: str, name: str, tests: list[str] | None) -> None:
+    """By name, so that what is moved is seen; where no such tests are named, all that depend on the file run."""
+    found = next(one for one in GATES if one.name == gate)
+    near = nearest_tests(found, name)
+    assert name in tree.files
+    assert near == (None if tests is None else tuple(
+        f"{found.tests[0].rpartition('/')[0]}/{test}.py" for test in tests))
+    assert all(test in tree.files for gate in GATES for _pattern, near in gate.nearest for test in near)
 
 
 def test_a_link_to_what_is_gone_affects_the_documentation(tmp_path: Path) -> None:
