@@ -240,16 +240,19 @@ def test_a_host_that_cannot_be_reached_keeps_no_other_from_its_layout(site: Site
 
 
 def test_what_a_killed_run_leaves_is_gone_after_the_next(site: Site) -> None:  # noqa: F811
-    """Killed while an eviction waits: held, paused, cordoned. The next run has another pod's budget out of its way."""
+    """Killed while an eviction waits: held, paused, cordoned. As long as that run lives, the Node is skipped, the other
+    one is served, and the run fails, as check mode says. The next run has another pod's budget out of its way."""
     site.deploy("server", budget=1)
-    first = site.nodes[0]
+    first, second = site.nodes
     child = subprocess.Popen(["sleep", "60"])
     held = maintenance.Holder.of_process(child.pid)
     site.client.merge_patch("v1", "Node", first, None, {
         "metadata": {"annotations": {maintenance.HELD: held.text, maintenance.cordon.ANNOTATION: "false"},
                      "labels": {PLUGIN: maintenance.PAUSED}}, "spec": {"unschedulable": True}})
-    done = run(site, hosts=(first,))
-    assert done.rc == 2 and f"Node {first} is held by another run ({held.text})" in done.output, done.output
+    for words in (["--check"], []):
+        done = run(site, *words, gpu_max_fail_percentage=50)
+        assert done.rc == 2 and f"Node {first} is held by another run ({held.text})" in str(done.errors()), done.output
+        assert (site.instances(first), site.instances(second)) == (0, 0 if words else 14)
     child.send_signal(signal.SIGKILL)
     child.wait()
     site.client.delete("policy/v1", "PodDisruptionBudget", "server", site.name)
