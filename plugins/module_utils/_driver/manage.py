@@ -132,8 +132,7 @@ class Driver:
         """
         *done, held = executor.started
         journal.done(held)  # it was taken back
-        ran = {step.id for step in done}
-        rest = [step for step in steps if step.id not in ran]
+        rest = [step for step in steps if not any(step is one for one in done)]
         rest[0] = replace(held, data={**held.data, "blocked": error.message, "held": ""})
         again, late = gate_driver(rest, self.level, paused(journal))
         return done, again, late
