@@ -90,10 +90,9 @@ class ActionModule(Asking):
         self._judge(seen, options, proposal, runtime)
         # A complete removal also clears the journal, even if an earlier run was killed directly before that.
         settle = options["state"] == "absent" and not forbidden
-        diff = [*settings_file.diffs(steps), *planning.diffs(proposal.changes), *plan_diff("container_toolkit", steps)]
         if not self._task.check_mode and (steps or settle and seen["journal"]["present"]):
-            seen, left = self._apply(steps, options, settle, prove=not forbidden)
-            pending = [*forbidden, *left]
+            steps, seen, pending = self._apply(steps, options, settle, forbidden)
+        diff = [*settings_file.diffs(steps), *planning.diffs(proposal.changes), *plan_diff("container_toolkit", steps)]
         result = outcome(steps, pending, diff, **self._facts(seen, steps, proposal, runtime))
         if not self._task.diff:
             del result["diff"]
@@ -104,22 +103,24 @@ class ActionModule(Asking):
             result["warnings"] = warnings
         return result
 
-    def _apply(self, steps: t.Sequence[Step], options: dict[str, t.Any], settle: bool, prove: bool
-               ) -> tuple[dict[str, t.Any], list[dict[str, t.Any]]]:
-        """Applies the steps. Returns what the host read afterwards, and the pending steps.
+    def _apply(self, steps: t.Sequence[Step], options: dict[str, t.Any], settle: bool,
+               forbidden: t.Sequence[dict[str, t.Any]]) -> tuple[list[Step], dict[str, t.Any], list[dict[str, t.Any]]]:
+        """Applies the steps. Returns those that have run, what the host read afterwards, and the pending steps.
 
         The scripts of packages can change the settings file, so its edits are planned again after the packages.
         """
         now = [step for step in steps if not step.assumed]
-        seen: dict[str, t.Any] = self._ask("apply", steps=planning.as_request(now), settle=settle)["seen"]
+        answer = self._ask("apply", steps=planning.as_request(now), settle=settle)
+        seen: dict[str, t.Any] = answer["seen"]
+        done, late = _held_up(steps, answer.get("held"))
         left, pending = self._plan(seen, options)[:2]
         again = [step for step in left if step.action == settings_file.EDIT]
         if again:
             seen = self._ask("apply", steps=planning.as_request(again), settle=settle)["seen"]
             left, pending = self._plan(seen, options)[:2]
-        if prove:
+        if not (late or forbidden):
             planning.prove(steps, left)
-        return seen, pending
+        return done, seen, [*late, *forbidden, *pending]
 
     def _plan(self, seen: dict[str, t.Any], options: dict[str, t.Any]
               ) -> tuple[list[Step], list[dict[str, t.Any]], Proposal, str | None]:
@@ -207,6 +208,17 @@ def _opened(text: str, key: str) -> dict[str, t.Any]:
     if not isinstance(told, dict):
         refuse("sealed", Fault("", "what cannot be read", "an answer that is sealed by the key of its question"))
     return t.cast("dict[str, t.Any]", told)
+
+
+def _held_up(steps: t.Sequence[Step], held: t.Any) -> tuple[list[Step], list[dict[str, t.Any]]]:
+    """Returns the steps that have run, and the pending ones. held: the id of the restart that containers hold up."""
+    ids = [step.id for step in steps]
+    if held not in ids:
+        return list(steps), []
+    done, late = steps[:ids.index(held)], steps[ids.index(held):]
+    why = f"containers have started since the plan was made, or {late[0].target} does not say whether any run"
+    return list(done), [{**step.as_dict(), "pending_reason": f"it follows '{held}'" if at else why}
+                        for at, step in enumerate(late)]
 
 
 def _differs(seen: t.Mapping[str, t.Any], proposal: Proposal) -> bool:

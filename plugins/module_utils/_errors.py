@@ -68,6 +68,10 @@ class HostError(GpuopsError):
     kind = "host"
 
 
+class InUse(HostError):
+    """Since the plan was made somebody uses what a step needs, which has changed nothing: it is pending."""
+
+
 def brief(value: t.Any, text: t.Callable[[t.Any], str] = repr, most: int = 60) -> str:
     """A value for a message, cut after most characters. text: writes it out."""
     try:

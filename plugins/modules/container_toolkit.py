@@ -256,7 +256,7 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main, _proxy
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError, InUse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import apply
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
@@ -273,16 +273,21 @@ def answer(params: dict[str, t.Any]) -> dict[str, t.Any]:
     request = {**params, **json.loads(base64.b64decode(params["request"]))}
     if request["phase"] == "try":
         return {"changed": False, "trials": trials(request, run)}
-    writing = request["phase"] == "apply"
+    writing, held = request["phase"] == "apply", None
     with Journal("container_toolkit", readonly=not writing) as journal:
         if writing:
             work = Work(request, journal, run)
-            apply([unpack(step) for step in request["steps"]], work.execute, journal)
-            if request["settle"]:
-                work.settle()
+            steps = [unpack(step) for step in request["steps"]]
+            try:
+                apply(steps, work.execute, journal)
+                if request["settle"]:
+                    work.settle()
+            except InUse:
+                held = (journal.unfinished or {})["id"]
+                journal.done(steps[-1])  # whichever it was, it has changed nothing
         seen = {**observe(request, journal, run), **plan(request, journal, run)}
     options = {name: value for name, value in params.items() if name not in ("request", "proxy")}
-    return {"changed": writing, "seen": seen, "options": options}
+    return {"changed": writing, "seen": seen, "options": options, "held": held}
 
 
 def main() -> None:

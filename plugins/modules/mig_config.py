@@ -19,6 +19,8 @@ description:
     destroyed only if there is no other way, and only at O(disruption=drain). The services that use them are then
     stopped, and started again afterwards, even if the run fails. Other processes get SIGTERM. If a step fails, the
     former layout of its GPU is restored.
+  - If a process that has come since the plan was made uses a GPU or an instance that a step needs, the former layout of
+    this GPU is restored, and its steps are RV(pending) and name the process. The other GPUs get their layouts.
   - A process in a Kubernetes pod never gets a signal, whatever O(disruption) is. If such a process uses the GPU, the
     steps for this GPU are pending and name the pod. M(gpuops.nvidia.node_drain) and the playbook C(gpuops.nvidia.mig)
     evict pods within their disruption budgets.

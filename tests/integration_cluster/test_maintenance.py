@@ -82,6 +82,26 @@ def test_what_each_level_does_to_nodes(site: Site, audit: Audit, level: str, fir
     assert again.rc == 0 and not watcher.record and again.output.count("changed=0") == 3, again.output
 
 
+# Takes the first GPU when the operands of the Node are paused: after the preview, before the module changes the host.
+LATE = r"""
+[ "$(told 'labels.nvidia\.com/gpu\.deploy\.device-plugin')" = paused-for-driver-upgrade ] || exit 0
+export GPUSIM_STATE={gpus}
+{gpusim} client list || {gpusim} client add --pid 424242 --gpu 0 late-job
+"""
+
+
+def test_a_process_that_comes_when_the_operands_are_paused_leaves_its_gpu_pending(site: Site) -> None:  # noqa: F811
+    """At the level idle: the other GPU gets its layout, the Node goes back, and the run does not fail."""
+    first = site.nodes[0]
+    site.before(first, LATE.format(gpus=site.folder / first / "gpus", gpusim=site.library / "gpusim"))
+    done = run(site, disruption="idle", hosts=(first,))
+    assert done.rc == 0 and site.instances(first) == 7, done.output
+    waiting = done.result(first, "mig_config")["pending"]
+    assert waiting[0]["target"].endswith("late-job (424242)") and "this needs 'drain'" in waiting[0]["pending_reason"]
+    assert site.state(first) == (False, None) and site.metadata(first)["labels"][PLUGIN] == "true"
+    assert not maintenance.left_behind(site.metadata(first).get("annotations") or {})
+
+
 @pytest.fixture(scope="module")
 def partitioned(cluster: clusters.Cluster, kubectl: Kubectl, kubeconfig: str,
                 tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -240,16 +260,19 @@ def test_a_host_that_cannot_be_reached_keeps_no_other_from_its_layout(site: Site
 
 
 def test_what_a_killed_run_leaves_is_gone_after_the_next(site: Site) -> None:  # noqa: F811
-    """Killed while an eviction waits: held, paused, cordoned. The next run has another pod's budget out of its way."""
+    """Killed while an eviction waits: held, paused, cordoned. As long as that run lives, the Node is skipped, the other
+    one is served, and the run fails, as check mode says. The next run has another pod's budget out of its way."""
     site.deploy("server", budget=1)
-    first = site.nodes[0]
+    first, second = site.nodes
     child = subprocess.Popen(["sleep", "60"])
     held = maintenance.Holder.of_process(child.pid)
     site.client.merge_patch("v1", "Node", first, None, {
         "metadata": {"annotations": {maintenance.HELD: held.text, maintenance.cordon.ANNOTATION: "false"},
                      "labels": {PLUGIN: maintenance.PAUSED}}, "spec": {"unschedulable": True}})
-    done = run(site, hosts=(first,))
-    assert done.rc == 2 and f"Node {first} is held by another run ({held.text})" in done.output, done.output
+    for words in (["--check"], []):
+        done = run(site, *words, gpu_max_fail_percentage=50)
+        assert done.rc == 2 and f"Node {first} is held by another run ({held.text})" in str(done.errors()), done.output
+        assert (site.instances(first), site.instances(second)) == (0, 0 if words else 14)
     child.send_signal(signal.SIGKILL)
     child.wait()
     site.client.delete("policy/v1", "PodDisruptionBudget", "server", site.name)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import ORDER, render
 
 from lab.controlplane import cluster as clusters
+from tests.integration_cluster import plays
 from tests.integration_cluster.conftest import NAME, Audit, running
-from tests.integration_cluster.plays import LOCAL, playbook
 from tests.unit.simulated.clusters import plan
 from tests.waiting import until
 
@@ -35,8 +37,16 @@ class Site:
     def run(self, release: str, **more: Any) -> str:
         """The output of site.yml, which ends when all is ready."""
         self.audit.start()
-        return playbook(self.folder, "site", {"gpu_control": {"hosts": {"cluster": LOCAL}, "vars": {
-            "gpu_placement": "cluster", "gpu_kubeconfig": self.kubeconfig, "gpu_release": release, **more}}})
+        return plays.playbook(self.folder, "site", self.inventory(release, **more))
+
+    def inventory(self, release: str, **more: Any) -> dict[str, Any]:
+        """Everything of a release in the cluster."""
+        return {"gpu_control": {"hosts": {"cluster": plays.LOCAL}, "vars": {
+            "gpu_placement": "cluster", "gpu_kubeconfig": self.kubeconfig, "gpu_release": release, **more}}}
+
+    def annotate(self, node: str, **annotations: str | None) -> None:
+        """By another run."""
+        self.client.merge_patch("v1", "Node", node, None, {"metadata": {"annotations": annotations}})
 
     def writes(self) -> set[tuple[str, str]]:
         """C((verb, resource/name)) of what that run changed."""
@@ -47,7 +57,7 @@ class Site:
         """By DaemonSet C({Node: uid}) of the pods that stay."""
         found: dict[str, dict[str, str]] = {}
         for pod in self.client.list("v1", "Pod", namespace=SPACE):
-            owner = pod["metadata"]["ownerReferences"][0]
+            owner = next(iter(pod["metadata"].get("ownerReferences", ())), {"kind": "none"})
             if owner["kind"] == "DaemonSet" and "deletionTimestamp" not in pod["metadata"]:
                 found.setdefault(owner["name"], {})[pod["spec"]["nodeName"]] = pod["metadata"]["uid"]
         return found
@@ -135,6 +145,32 @@ def test_pods_follow_what_they_read_and_go_with_their_component(site: Site) -> N
     site.run(OLD, gpu_sharing=shared(4), **counters)
     assert site.labels() == labels
     assert restarted(here, site.pods()) == {"nvidia-dcgm-exporter"}
+
+
+def test_a_node_that_cannot_be_taken_out_of_service_is_skipped_and_named(site: Site) -> None:
+    """Another run holds it. The driver of the other Node changes, and so do the other operands; the run fails."""
+    if DRIVER not in site.pods():
+        site.run(OLD)
+    before = site.pods()[DRIVER]
+    with subprocess.Popen(["sleep", "600"]) as other:
+        held = Holder.of_process(other.pid).text
+        site.annotate("gpu-1", **{HELD: held})
+        try:
+            done = plays.run(site.folder, "site", site.inventory(
+                OLD, gpu_disruption="drain", preflight_timeout=60,
+                gpu_policy={"driver": {"usePrecompiled": True, "version": "535"}, "dcgmExporter": {"enabled": False}}))
+        finally:
+            site.annotate("gpu-1", **{HELD: None})
+            other.kill()
+    assert done.rc == 2, done.output
+    (problem,) = done.errors()
+    assert problem.startswith("The driver and MPS pods of gpu-1 have not been removed or replaced. "
+                              f"gpu-1: Node gpu-1 is held by another run ({held})."), problem
+    (new,) = (pods for name, pods in site.pods().items() if name.startswith(f"{DRIVER}-"))
+    assert new.keys() == {"gpu-2"} and not set(new.values()) & set(before.values())
+    left = site.client.list("v1", "Pod", SPACE, field_selector="spec.nodeName=gpu-1")
+    assert before["gpu-1"] in [pod["metadata"]["uid"] for pod in left if "deletionTimestamp" not in pod["metadata"]]
+    until(lambda: "nvidia-dcgm-exporter" not in site.images(), "the exporter goes")
 
 
 def metrics(line: str) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 import typing as t
+from dataclasses import replace
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.attempt import Attempt
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.attempt import Attempt, Executor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.build import Build
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.containers import Containers
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.disk_space import check_room
@@ -30,9 +31,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.rollback imp
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import RESUME_CLIENT, Services, paused
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.signing import ENROL, IMPORT, Signing, mok_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import InUse, Situation, read_situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation, read_holders, read_situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.verify import ask_smi, disagreements
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError, InUse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, outcome, plan_diff
@@ -76,7 +77,7 @@ class Driver:
             reasons: list[str] = []
             # A switch that a reboot has ended, or a run that was killed, is looked at like any other.
             if (allowed or recall(journal)) and not self.check:
-                after, reasons = self._carry_out(attempt, allowed, not pending)
+                after, reasons, allowed, pending = self._carry_out(attempt, allowed, pending)
             elif not self.check:
                 reasons = attempt.reasons(now, attempt.version)
             if not pending and not self.check:
@@ -84,9 +85,13 @@ class Driver:
         return self._result(now, after, allowed, pending, attempt.holders, attempt.version, reasons,
                             attempt.aim.offline)
 
-    def _carry_out(self, attempt: Attempt, steps: t.Sequence[Step], whole: bool) -> tuple[Situation, list[str]]:
-        """C((what is there then, what is not as wanted)). whole: nothing is pending, so the driver has to work."""
-        began = time.time()
+    def _carry_out(self, attempt: Attempt, steps: list[Step], pending: list[dict[str, t.Any]]
+                   ) -> tuple[Situation, list[str], list[Step], list[dict[str, t.Any]]]:
+        """C((what is there then, what is not as wanted, the steps that have run, what is pending then)).
+
+        pending: of the gate. If nothing is, the driver has to work.
+        """
+        began, whole = time.time(), not pending
         under_way = recall(attempt.host.journal) is not None
         if takes_modules(steps):
             remember(attempt.host, attempt.now)
@@ -101,17 +106,36 @@ class Driver:
             if whole and reasons:
                 raise NotWorking(f"All steps have run, but the driver does not work: {'; '.join(reasons)}.",
                                  "Look at journalctl -k | grep -i nvrm.", reasons=reasons)
+        except InUse as error:  # what there was is still at work
+            if not under_way:
+                forget(attempt.host.journal)
+            done, again, late = self._held_up(attempt.executor, attempt.host.journal, steps, error)
+            attempt.apply(again)
+            attempt.holders = read_holders(self.root)
+            after = self._read()
+            reasons = attempt.reasons(after, attempt.delivery.installed())
+            return after, reasons, [*done, *again], [*late, *pending]
         except GpuopsError as error:
             error.details["plan"] = [step.as_dict() for step in steps]
-            if isinstance(error, InUse):  # what there was is still at work
-                if not under_way:
-                    forget(attempt.host.journal)
-                raise
             enlighten(error, self.run, began)
             self._go_back(rollback, error)
             raise
         attempt.apply([step for step in steps if step.action == RESUME_CLIENT])
-        return after, reasons
+        return after, reasons, steps, pending
+
+    def _held_up(self, executor: Executor, journal: Journal, steps: t.Sequence[Step], error: InUse
+                 ) -> tuple[list[Step], list[Step], list[dict[str, t.Any]]]:
+        """C((the steps that have run, those that start services again, those that are pending by now)).
+
+        A GPU client that has come since the plan was made holds up a step and what follows it, as it would have done
+        if it had been there before.
+        """
+        *done, held = executor.started
+        journal.done(held)  # it was taken back
+        rest = [step for step in steps if not any(step is one for one in done)]
+        rest[0] = replace(held, data={**held.data, "blocked": error.message, "held": ""})
+        again, late = gate_driver(rest, self.level, paused(journal))
+        return done, again, late
 
     def _go_back(self, rollback: Rollback, error: GpuopsError) -> None:
         """Returns to what was there before, and says so in the error: C(rolled_back), C(rollback_error)."""
@@ -153,7 +177,13 @@ class Driver:
             allowed, pending = gate_driver(removal.steps, self.level)
             reasons = removal.left()
             if not self.check:
-                removal.carry_out(allowed, not pending)
+                try:
+                    removal.carry_out(allowed, not pending)
+                except InUse as error:
+                    allowed, again, late = self._held_up(removal.executor, journal, allowed, error)
+                    removal.carry_out(again, False)
+                    removal.holders = read_holders(self.root)
+                    allowed, pending = [*allowed, *again], [*late, *pending]
         after = self._read() if allowed and not self.check else now
         return self._result(now, after, allowed, pending, removal.holders, None, reasons)
 

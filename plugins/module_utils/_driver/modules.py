@@ -11,12 +11,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import pause, resume, running
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import (
     LOAD_ORDER,
-    InUse,
     Situation,
     name_holders,
     read_holders,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, InUse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 UNLOAD = "unload modules"
@@ -75,8 +74,7 @@ class Modules(Part):
         # A download may lie between the plan and this: without the services that stop now, a new client would fail.
         new = [holder for holder in read_holders(self.host.root) if holder["unit"] not in step.data["services"]]
         if new:
-            raise InUse(f"The modules are in use by {name_holders(new)} since the plan was made. Nothing was stopped.",
-                        "Run again when it has ended.", holders=new)
+            raise InUse(f"the modules are in use by {name_holders(new)} since the plan was made; nothing was stopped")
         pause(self.host.run, self.host.journal, step.data["services"])
         gone: list[str] = []
         for module in step.data["modules"]:
@@ -84,8 +82,12 @@ class Modules(Part):
             if done.rc != 0 and module in self.host.root.names("/sys/module"):
                 self._reload(gone)
                 holders = name_holders(read_holders(self.host.root))
+                whole = set(gone) <= set(self.host.root.names("/sys/module"))
+                if holders and whole:
+                    raise InUse(f"the modules are in use by {holders} since the plan was made; they are loaded again")
                 raise HostError(f"{module} cannot be unloaded: {done.stderr.strip()}"
-                                f"{f'; in use by {holders}' if holders else ''}. All modules are loaded as before.",
+                                f"{f'; in use by {holders}' if holders else ''}."
+                                f"{' All modules are loaded as before.' if whole else ''}",
                                 "Stop what uses it, then run again.")
             gone.append(module)
 

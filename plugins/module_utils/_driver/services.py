@@ -15,13 +15,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import (
     SERVICES,
-    InUse,
     Situation,
     name_holders,
     read_holders,
     read_services,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InUse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.clients import stoppable
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
@@ -201,8 +200,7 @@ class Services(Part):
         """
         new = [holder for holder in read_holders(self.host.root) if holder["unit"] not in step.data.get("clients", ())]
         if new:
-            raise InUse(f"{step.target} is in use by {name_holders(new)} since the plan was made. It was not stopped.",
-                        "Run again when it has ended.", holders=new)
+            raise InUse(f"{step.target} is in use by {name_holders(new)} since the plan was made; it was not stopped")
         # Those that an unload has stopped before start with the driver, or stay stopped where it is removed.
         clients = [unit for unit in step.data.get("clients", ()) if self.host.journal.get(_PAUSED, unit) is None]
         pause(self.host.run, self.host.journal, clients)

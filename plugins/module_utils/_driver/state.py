@@ -11,7 +11,6 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import Model, fabric_of, model_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import dkms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.clients import owner_of, read_clients
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.nodes import node_faults
@@ -40,10 +39,6 @@ UNLOAD_ORDER = ("nv_peer_mem", "nvidia_peermem", "nvidia_vgpu_vfio", "nvidia_fs"
 _DISPLAYS = dict.fromkeys(("nvidia_drm", "nvidia_modeset"), " (a console or display)")
 # What compute work needs, in the order of loading (NVIDIA/gpu-driver-container).
 LOAD_ORDER = ("nvidia", "nvidia_uvm", "nvidia_modeset")
-
-
-class InUse(HostError):
-    """A GPU client has started since the plan was made. The step was not begun."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
     DeviceError,
     GpuopsError,
     HostError,
+    InUse,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.holders import Pauses, read_holders
@@ -51,7 +52,10 @@ class Executor:
         self.devices = {pci: device for pci, (device, _enabled, _layout) in former.items()}
 
     def __call__(self, step: Step) -> None:
-        """Raises HostError or DeviceError after the GPU has been put back to its former layout, if that could be."""
+        """Raises HostError or DeviceError after the GPU has been put back to its former layout, if that could be.
+
+        It is InUse where the GPU has its former layout, and somebody who is known uses it.
+        """
         if step.action == START:
             self.pauses.start(step.target)
             return
@@ -60,12 +64,16 @@ class Executor:
             self._execute(pci, step)
         except (DeviceError, HostError) as error:
             error.message = f"{step.id}: {error.message}"
-            self._name_holders(pci, error)
+            holders = self._name_holders(pci, error)
             try:
                 self._restore(pci)
-                error.hint += f" GPU {pci} has its former layout again."
             except GpuopsError as second:
                 error.hint += f" Its former layout could not be put back: {second.message}"
+                raise error from second
+            if holders:
+                way = f"; {EVICT}" if pods_of(holders) else ""
+                raise InUse(f"in use by {words(holders)} since the plan was made{way}", holders=holders) from error
+            error.hint += f" GPU {pci} has its former layout again."
             raise
 
     def _execute(self, pci: str, step: Step) -> None:
@@ -89,15 +97,16 @@ class Executor:
         except DeviceError:
             return []
 
-    def _name_holders(self, pci: str, error: GpuopsError) -> None:
-        """Says of a GPU in use by whom, also where that cannot be told."""
+    def _name_holders(self, pci: str, error: GpuopsError) -> list[Holder]:
+        """Says of a GPU in use by whom, also where that cannot be told. Nobody where that is not what is wrong."""
         if error.details.get("name") != "IN_USE" and "reset_required" not in error.details:
-            return
+            return []
         holders = error.details["holders"] = self._holders(pci)
         way = EVICT if pods_of(holders) else "stop that, or allow it by disruption=drain"
         error.hint = (f"It is held by {words(holders)}: {way}." if holders else
                       "No process is listed as using it: look for a display, a virtual machine or a kernel client "
                       "(lsof /dev/nvidia*, lsmod), or reboot the host.")
+        return holders
 
     def _restore(self, pci: str) -> None:
         _device, enabled, layout = self.former[pci]

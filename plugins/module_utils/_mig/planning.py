@@ -196,10 +196,22 @@ def plan(gpu: Gpu, goal: Goal, level: str, services: t.Sequence[str] = (), creat
     if pods:
         pending[0]["pending_reason"] = f"in use by {', '.join(pods)}; {EVICT}"
     if not create and creates(allowed):
-        follows = f"it follows '{allowed[0].id}'"
-        allowed, pending = [], [{**step.as_dict(), "pending_reason": follows if at else LATER}
-                                for at, step in enumerate(allowed)]
+        allowed, pending = [], _wait(allowed, LATER)
     return GpuPlan(gpu, goal, change, allowed, pending)
+
+
+def held_up(planned: GpuPlan, why: str) -> GpuPlan:
+    """The plan of a GPU that has its former layout, because somebody has come to use it while it was carried out. What
+    it has stopped for that is done, the rest is pending."""
+    done = [step for step in planned.steps if step.action == STOP]
+    rest = [step for step in planned.steps if step.action != STOP]
+    return planned._replace(steps=done, pending=[*_wait(rest, why), *planned.pending])
+
+
+def _wait(steps: t.Sequence[Step], why: str) -> list[dict[str, t.Any]]:
+    """Steps as pending ones, the first for a reason, and those that follow it."""
+    return [{**step.as_dict(), "pending_reason": f"it follows '{steps[0].id}'" if at else why}
+            for at, step in enumerate(steps)]
 
 
 def creates(steps: t.Iterable[Step]) -> bool:

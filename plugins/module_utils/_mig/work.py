@@ -12,7 +12,7 @@ import os
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError, HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError, HostError, InputError, InUse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import planning, profile_names
@@ -302,7 +302,8 @@ class Work:
         # Of those that a killed run has left stopped too.
         starts = planning.starts(dict.fromkeys([*journal.of_kind("paused"), *stopped]))
         if not self.request.check and (steps or journal.entries):
-            self._carry_out(plans, steps, starts, journal)
+            plans = self.plans = self._carry_out(plans, starts, journal)
+            steps = [step for plan in plans for step in plan.steps]
         result = self._result(plans, [*steps, *starts])
         if self.request.state == "absent" and not self.request.check:
             journal.unfinished = None  # a killed run's last step: what it left has just been put right
@@ -311,27 +312,32 @@ class Work:
                     journal.forget("gpu", self._uuid(plan.gpu.pci).lower())
         return result
 
-    def _carry_out(self, plans: list[planning.GpuPlan], steps: list[Step], starts: list[Step],
-                   journal: Journal) -> None:
-        """Changes the GPUs, looks again, tells containers; only then what was stopped for it comes back."""
+    def _carry_out(self, plans: list[planning.GpuPlan], starts: list[Step], journal: Journal
+                   ) -> list[planning.GpuPlan]:
+        """Changes the GPUs, looks again, tells containers; only then what was stopped for it comes back.
+
+        Returns the plans as they were carried out: a GPU that somebody has come to use meanwhile is left as it was.
+        """
         from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.apply import Executor
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.holders import Pauses
 
-        former = {}
+        former, new = {}, set()
         for plan in plans:
             gpu = plan.gpu
             if plan.steps:
                 uuid = self._uuid(gpu.pci).lower()
+                if journal.get("gpu", uuid) is None:
+                    new.add(gpu.pci)
                 journal.keep("gpu", uuid, gpu.as_dict())
                 journal.note("gpu", uuid, planning.shape(plan.goal.enabled, plan.goal.layout))
                 former[gpu.pci] = (self._devices[gpu.pci], gpu.mode[0], gpu.layout)
         pauses = Pauses(self.command, journal)
         executor = Executor(self.nvml, pauses, self.root, former)
         try:
-            if steps:
+            if former:
                 journal.keep("cdi", UNIT, None)
-                apply(steps, executor, journal)
+                plans = [self._change(plan, executor, journal, plan.gpu.pci in new) for plan in plans]
                 self._devices.update(executor.devices)
                 self._prove([plan for plan in plans if plan.steps and not plan.pending])
             if journal.get("cdi", UNIT) is not None:
@@ -339,6 +345,20 @@ class Work:
             apply(starts, executor, journal)
         finally:
             pauses.start_all()
+        return plans
+
+    def _change(self, plan: planning.GpuPlan, executor: t.Callable[[Step], None], journal: Journal, new: bool
+                ) -> planning.GpuPlan:
+        """Changes one GPU. Returns its plan as it was carried out. new: whether the journal has it for this run."""
+        try:
+            apply(plan.steps, executor, journal)
+        except InUse as error:
+            journal.done(plan.steps[0])  # whichever it was, it was taken back
+            if new:
+                journal.forget("gpu", self._uuid(plan.gpu.pci).lower())
+            plan.gpu.holders = error.details["holders"]
+            return planning.held_up(plan, error.message)
+        return plan
 
     def _tell_containers(self, journal: Journal) -> None:
         """They know MIG devices by a specification; owed from before the first change until it has been refreshed."""

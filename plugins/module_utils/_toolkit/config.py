@@ -17,7 +17,7 @@ import stat
 import time
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, InUse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import (
     digest,
     make_folders,
@@ -137,15 +137,13 @@ class ConfigWork:
         raise self._roll_back(verb, unit, error, log)
 
     def _expect_idle(self, unit: str, idle: t.Sequence[str]) -> None:
-        """Raises HostError where a restart would by now stop containers and the level does not allow that.
+        """Raises InUse where a restart would by now stop containers and the level does not allow that.
 
         The plan asked before packages were installed, which takes minutes.
         """
         if not idle or allows(self.level, "drain") or self.run(list(idle), timeout=20, check=False).rc == 0:
             return
-        raise HostError(f"{unit} was not restarted: containers have started since the plan was made, or it does not "
-                        "say whether any run.", "The restart is still to be done: run again when no container runs, "
-                        "or set gpu_disruption to 'drain'.", unit=unit)
+        raise InUse(f"containers have started since the plan was made, or {unit} does not say whether any run")
 
     def _try(self, verb: str, unit: str) -> str | None:
         try:

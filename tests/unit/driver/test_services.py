@@ -22,8 +22,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services imp
     wanted_units,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import SERVICES, InUse, Service, read_services
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import SERVICES, Service, read_services
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InUse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 

@@ -18,6 +18,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import (
     attempt,
     manage,
+    modules,
     removal,
     rollback,
 )
@@ -549,6 +550,16 @@ def test_units_are_stopped_in_order() -> None:
     assert list(SERVICES)[-1] == PERSISTENCED
 
 
+def waits(result: dict[str, t.Any], why: str) -> None:
+    """The unload and what follows it are pending, and the result names the job."""
+    assert "unload modules" not in actions(result) and result["pending"][0]["action"] == "unload modules"
+    assert result["pending"][0]["pending_reason"] == why
+    later = [step["pending_reason"] for step in result["pending"][1:]]
+    assert later and set(later) == {f"it follows '{result['pending'][0]['id']}'"}
+    assert [holder["pid"] for holder in result["holders"]] == [4711]
+    assert f"{result['pending'][0]['id']} waits: {why}" in result["reasons"]
+
+
 @pytest.mark.parametrize("where", ["present", "absent"])
 def test_a_job_that_starts_after_the_plan_keeps_its_services(model: Model, monkeypatch: pytest.MonkeyPatch,
                                                             where: str) -> None:
@@ -556,43 +567,72 @@ def test_a_job_that_starts_after_the_plan_keeps_its_services(model: Model, monke
     model.begin(OLD)
 
     def start(what: t.Any) -> t.Any:
-        def later(*words: t.Any) -> None:
-            model.process(4711, "session-1.scope")
-            what(*words)
+        def later(*words: t.Any) -> t.Any:
+            if not (model.folder / "proc" / "4711").exists():
+                model.process(4711, "session-1.scope")
+            return what(*words)
         return later
 
     monkeypatch.setattr(attempt.Attempt, "apply", start(attempt.Attempt.apply))
     monkeypatch.setattr(removal.Removal, "carry_out", start(removal.Removal.carry_out))
     model.lines.clear()
-    with pytest.raises(HostError) as caught:
-        getattr(Driver(Spec(NEW), "idle", False, model.run, Root(str(model.folder))), where)()
-    assert caught.value.message == ("The modules are in use by python3 (pid 4711, session-1.scope) on 0000:07:00.0 "
-                                    "since the plan was made. Nothing was stopped.")
-    assert caught.value.details["holders"][0]["pid"] == 4711
+    waits(getattr(Driver(Spec(NEW), "idle", False, model.run, Root(str(model.folder))), where)(),
+          "the modules are in use by python3 (pid 4711, session-1.scope) on 0000:07:00.0 since the plan was made; "
+          "nothing was stopped")
     assert (model.active, model.loaded, model.disk) == ({PERSISTENCED}, dict.fromkeys(MODULES, OLD), OLD)
     assert not [line for line in model.lines if "stop" in line or "start" in line or "rmmod" in line]
-    assert ("former", "driver") not in kept(model)
+    with Journal("driver", root=str(model.folder / "journal"), readonly=True) as journal:
+        assert journal.unfinished is None and journal.get("former", "driver") is None
 
 
 @pytest.mark.parametrize("where", ["present", "absent"])
 @pytest.mark.parametrize("late", ["systemctl stop", *(f"rmmod {name}" for name in (*MODULES[1:], MODULES[0]))])
 def test_a_job_that_starts_while_modules_go_keeps_a_whole_driver(model: Model, monkeypatch: pytest.MonkeyPatch,
                                                                 where: str, late: str) -> None:
-    """Whenever it comes: what is unloaded and stopped by then comes back, and the error names the job."""
+    """Whenever it comes: what is unloaded and stopped by then comes back, and what is pending names the job."""
     model.begin(OLD)
     answer = model._answer
 
     def held(argv: list[str]) -> tuple[int, str, str]:
-        if " ".join(argv).startswith(late):
+        if " ".join(argv).startswith(late) and not (model.folder / "proc" / "4711").exists():
             model.process(4711, "session-1.scope")
         if argv[0] == "rmmod" and (model.folder / "proc" / "4711").exists():
             return 1, "", f"rmmod: ERROR: Module {argv[1]} is in use\n"
         return answer(argv)
 
     monkeypatch.setattr(model, "_answer", held)
-    with pytest.raises(HostError) as caught:
-        getattr(Driver(Spec(NEW), "idle", False, model.run, Root(str(model.folder))), where)()
-    assert "in use by python3 (pid 4711, session-1.scope) on 0000:07:00.0" in caught.value.message
-    assert "All modules are loaded as before" in caught.value.message
+    waits(getattr(Driver(Spec(NEW), "idle", False, model.run, Root(str(model.folder))), where)(),
+          "the modules are in use by python3 (pid 4711, session-1.scope) on 0000:07:00.0 since the plan was made; "
+          "they are loaded again")
     assert (model.active, model.loaded, model.disk) == ({PERSISTENCED}, dict.fromkeys(MODULES, OLD), OLD)
     assert not any(kind == "paused" for kind, _unit in kept(model))
+
+
+def test_a_job_that_ends_is_followed_by_the_change(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next run does what was pending."""
+    model.begin(OLD)
+    monkeypatch.setattr(modules, "read_holders", lambda _root: [
+        {"pid": 4711, "name": "python3", "gpu": None, "instance": None, "unit": None, "container": None}])
+    first = present(model, NEW)
+    monkeypatch.undo()
+    place(model, monkeypatch)
+    again = present(model, NEW)
+    assert first["pending"] and actions(again)[0] == "unload modules" and not again["pending"]
+    assert (model.loaded, model.disk) == (dict.fromkeys(MODULES, NEW), NEW)
+
+
+@pytest.mark.parametrize("where", ["present", "absent"])
+def test_modules_that_do_not_come_back_are_an_error(model: Model, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """A module that is not loaded as before is no change that waits."""
+    model.begin(OLD)
+    answer = model._answer
+
+    def held(argv: list[str]) -> tuple[int, str, str]:
+        if argv == ["rmmod", "nvidia"]:
+            model.process(4711, "session-1.scope")
+            return 1, "", "rmmod: ERROR: Module nvidia is in use\n"
+        return (1, "", "modprobe: ERROR: no") if argv == ["modprobe", "nvidia_uvm"] else answer(argv)
+
+    monkeypatch.setattr(model, "_answer", held)
+    with pytest.raises(HostError, match=r"nvidia cannot be unloaded: .*; in use by python3 \(pid 4711"):
+        getattr(Driver(Spec(NEW), "idle", False, model.run, Root(str(model.folder))), where)()

@@ -186,13 +186,17 @@ def test_a_client_that_is_in_a_pod_when_it_would_be_signalled_is_not(host: Host,
 
 
 def test_a_gpu_that_a_pod_holds_open_is_freed_through_its_node(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_device: t.Any, _compute: t.Any) -> None:
-        raise DeviceError("GPU: nvmlComputeInstanceDestroy failed with IN_USE.", name="IN_USE", gpu=A)
+    destroy = host.model.destroy_compute
+
+    def refuse(device: t.Any, compute: t.Any) -> None:
+        if device.pci == A:
+            raise DeviceError("GPU: nvmlComputeInstanceDestroy failed with IN_USE.", name="IN_USE", gpu=A)
+        destroy(device, compute)
 
     monkeypatch.setattr(host.model, "destroy_compute", refuse)
     host.opens(POD, A, 0)
-    with pytest.raises(DeviceError, match=rf"held by watcher \({POD}, pod {UID}\): evict through the Node"):
-        go(host, "all-7g.80gb", "idle")
+    assert go(host, "all-7g.80gb", "idle")["pending"][0]["pending_reason"].startswith(
+        f"in use by watcher ({POD}, pod {UID}) since the plan was made; evict through the Node")
 
 
 def test_a_service_on_two_gpus_is_started_once_after_both(host: Host) -> None:
@@ -304,21 +308,48 @@ def test_a_process_that_does_not_end_is_named_and_nothing_changes(host: Host, mo
     assert host.model.writes == []
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_in_use_says_by_whom_or_that_nobody_is_listed(host: Host, monkeypatch: pytest.MonkeyPatch,
-                                                      known: bool) -> None:
+def test_in_use_by_nobody_who_is_listed_is_an_error(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_device: t.Any, _compute: t.Any) -> None:
         raise DeviceError("GPU: nvmlComputeInstanceDestroy failed with IN_USE.", name="IN_USE", gpu=A)
 
     monkeypatch.setattr(host.model, "destroy_compute", refuse)
-    if known:
-        host.opens(SERVICE, A, 0)
-    with pytest.raises(DeviceError) as caught:
+    with pytest.raises(DeviceError, match="No process is listed as using it") as caught:
         go(host, "all-7g.80gb", "idle")
-    words = "It is held by watcher (4001, train.service)" if known else "No process is listed as using it"
-    assert words in str(caught.value)
-    assert [holder["pid"] for holder in caught.value.details["holders"]] == ([SERVICE] if known else [])
-    assert host.model.counts()[A] == {"1g.10gb": 7}
+    assert caught.value.details["holders"] == [] and host.model.counts()[A] == {"1g.10gb": 7}
+
+
+@pytest.mark.parametrize("gone", [0, 6])
+@pytest.mark.parametrize(("level", "before"), [("idle", []), ("drain", []), ("drain", [(SERVICE, 6)])])
+def test_a_process_that_comes_after_the_plan_leaves_its_gpu_pending(  # noqa: PLR0913
+        host: Host, monkeypatch: pytest.MonkeyPatch, gone: int, level: str, before: list[t.Any]) -> None:
+    """The other GPU is changed. gone: how many idle instances have been destroyed by then, which come back."""
+    destroy, made = host.model.destroy_compute, []
+
+    def refuse(device: t.Any, compute: t.Any) -> None:
+        made.append(compute)
+        if device.pci == A and len(made) > gone:
+            host.model.clients_of[A] = [(BOX, 0)]
+            raise DeviceError("GPU: nvmlComputeInstanceDestroy failed with IN_USE.", name="IN_USE", gpu=A)
+        destroy(device, compute)
+
+    host.model.clients_of[A] = list(before)
+    monkeypatch.setattr(host.model, "destroy_compute", refuse)
+    result = go(host, "all-7g.80gb", level)
+    assert host.model.counts() == {A: {"1g.10gb": 7}, B: {"7g.80gb": 1}}
+    first, second = result["pending"]
+    assert first["pending_reason"] == f"in use by job ({BOX}, container 0123456789ab) since the plan was made"
+    assert (first["action"], second["action"]) == ("destroy MIG instances", "create MIG instances")
+    assert second["pending_reason"] == f"it follows '{first['id']}'"
+    assert [step["target"][:12] for step in result["plan"] if "MIG" in step["action"]] == [B, B]
+    assert [step["action"] for step in result["plan"] if "MIG" not in step["action"]] == (
+        ["stop GPU clients", "start stopped service again"] if before else [])
+    assert {one["pid"] for one in result["holders"]} == {BOX} and result["after"][A] == result["before"][A]
+    with Journal("mig", str(host.root.parent / "j"), True) as journal:
+        assert journal.unfinished is None
+    monkeypatch.undo()
+    place(host, monkeypatch)
+    host.model.clients_of.clear()
+    assert not go(host, "all-7g.80gb", level)["pending"] and host.model.counts()[A] == {"7g.80gb": 1}
 
 
 def test_of_a_shared_gpu_instance_only_the_busy_part_waits(host: Host) -> None:

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.action.container_toolkit import ActionModule
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InUse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import packages, read, work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import config, packages, read, work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.seal import mixed
 from ansible_collections.gpuops.nvidia.plugins.modules import container_toolkit as module
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import owners, registry, settings_file
@@ -102,6 +102,32 @@ class Play:
 def play(host: t.Any, monkeypatch: pytest.MonkeyPatch) -> Play:
     monkeypatch.setattr(read, "which", lambda name: f"/usr/bin/{name}" if name == "containerd" else None)
     return Play(host("1.7", CONTAINERD), monkeypatch)
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+def test_containers_that_start_after_the_plan_leave_the_restart_pending(
+        play: Play, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    """A run that follows does it."""
+    if state == "absent":
+        play()
+        play.packages.append(Step("purge packages", "nvidia-container-toolkit"))
+    restarts = play.host.restarts
+
+    def expect(_self: t.Any, unit: str, _idle: t.Any) -> None:
+        raise InUse(f"containers have started since the plan was made, or {unit} does not say whether any run")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(config.ConfigWork, "_expect_idle", expect)
+        result = play(state=state, diff=True)
+    first, *others = result["pending"]
+    assert first["id"] == "restart service: containerd.service" and first["id"] not in ids(result)
+    assert first["pending_reason"] == ("containers have started since the plan was made, or containerd.service does "
+                                       "not say whether any run")
+    assert {step["pending_reason"] for step in others} <= {f"it follows '{first['id']}'"}
+    assert bool(others) == (state == "absent") and "restart service" not in str(result["diff"])
+    assert result["changed"] and result["restart_required"] and play.host.restarts == restarts
+    again = play(state=state)
+    assert first["id"] in ids(again) and not again["pending"] and play.host.restarts == restarts + 1
 
 
 def ids(result: t.Mapping[str, t.Any]) -> list[str]:

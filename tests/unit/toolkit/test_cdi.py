@@ -236,8 +236,8 @@ def test_what_waits_is_told_as_it_is_after_the_run(monkeypatch: pytest.MonkeyPat
     plans = [([], [{"pending_reason": "every GPU is in MIG mode"}], None, None)]
     monkeypatch.setattr(action, "_ask", lambda *_args, **_options: {"seen": {"specs": []}})
     monkeypatch.setattr(action, "_plan", lambda *_args: plans.pop())
-    assert action._apply([INSTALL], {}, settle=False, prove=True) == (
-        {"specs": []}, [{"pending_reason": "every GPU is in MIG mode"}])
+    assert action._apply([INSTALL], {}, settle=False, forbidden=[]) == (
+        [INSTALL], {"specs": []}, [{"pending_reason": "every GPU is in MIG mode"}])
 
 
 def test_a_tool_that_fails_changes_nothing(machine: Machine) -> None:

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _files, _result
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, InUse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
@@ -393,7 +393,7 @@ def test_docker_is_asked_again_before_a_restart_that_was_planned_without_contain
     with Journal("container_toolkit", root=str(tmp_path / "journal")) as journal:
         work = config.ConfigWork(journal, runner, level)
         steps = planning.runtime_steps(seen, "docker", proposal)
-        with contextlib.nullcontext() if restarted else pytest.raises(HostError, match="containers have started"):
+        with contextlib.nullcontext() if restarted else pytest.raises(InUse, match="containers have started"):
             for step in steps:
                 work.acts[step.action](step)
         assert ("systemctl restart" in run) == restarted
