@@ -11,7 +11,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils import _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import driver_containers, monitoring
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import driver_containers
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.device_plugin import config_map_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import hidden, releases, yamltext
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import (
@@ -31,6 +31,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     export,
     formats,
     mig_document,
+    monitoring,
     sharing,
 )
 
@@ -119,7 +120,7 @@ class ActionModule(ControllerAction):
         if arguments["compare_with"]:
             policies.append(_read(arguments["compare_with"], wanted, task_vars, release))
             found = differences.compare(*policies)
-            result["differences"] = [{**one, "text": text} for one, text in zip(found, differences.told(found))]
+            result["differences"] = [{**one, "text": differences.described(one)} for one in found]
         if arguments["export"]:
             result["exported"] = _EXPORTS[arguments["export"]](policy)
             result["notes"] += export.left_out(policy, arguments["export"])

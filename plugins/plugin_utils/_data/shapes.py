@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Shapes of data from outside: types, sizes and keys, which are checked before anything uses the data. Pure. PRIVATE.
+"""Shapes of data from outside: types, sizes and keys. Data is checked before anything uses it. Pure. PRIVATE.
 
-A shape is data. C(fault) returns None for a value that has the shape, else the first L(Fault).
+A shape is data. C(fault) returns None for a value that has the shape, otherwise the first L(Fault).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Fault(t.NamedTuple):
 class Shape(t.Protocol):
     """The interface of all shapes."""
 
-    def fault(self, value: t.Any) -> Fault | None:
+    def fault(self, value: object) -> Fault | None:
         """What is wrong with a value, None if nothing is."""
 
 
-def _said(value: t.Any) -> str:
+def _said(value: object) -> str:
     # Only the beginning, because it takes long to format a huge value.
     if isinstance(value, str):
         return shown(value[:80])
@@ -50,7 +50,7 @@ class Text:
     allowed: str = ""
     longest: int = 1024
 
-    def fault(self, value: t.Any) -> Fault | None:
+    def fault(self, value: object) -> Fault | None:
         """See Shape."""
         if not isinstance(value, str):
             return Fault("", _said(value), "a string")
@@ -68,7 +68,7 @@ class Number:
     largest: int = 2**53
     smallest: int = 0
 
-    def fault(self, value: t.Any) -> Fault | None:
+    def fault(self, value: object) -> Fault | None:
         """See Shape."""
         if isinstance(value, bool) or not isinstance(value, int) or not self.smallest <= value <= self.largest:
             return Fault("", _said(value), f"a whole number from {self.smallest} to {self.largest}")
@@ -78,7 +78,7 @@ class Number:
 class Flag:
     """True or false."""
 
-    def fault(self, value: t.Any) -> Fault | None:
+    def fault(self, value: object) -> Fault | None:
         """See Shape."""
         return None if isinstance(value, bool) else Fault("", _said(value), "true or false")
 
@@ -86,7 +86,7 @@ class Flag:
 class Anything:
     """What nobody relies on."""
 
-    def fault(self, value: t.Any) -> Fault | None:
+    def fault(self, value: object) -> Fault | None:
         """See Shape."""
         return None
 
@@ -97,7 +97,7 @@ class OneOf:
 
     words: t.Tuple[str, ...]
 
-    def fault(self, value: t.Any) -> Fault | None:
+    def fault(self, value: object) -> Fault | None:
         """See Shape."""
         return None if isinstance(value, str) and value in self.words else Fault("", _said(value), "one of "
                                                                                  f"{', '.join(self.words)}")
@@ -109,7 +109,7 @@ class Nullable:
 
     shape: Shape
 
-    def fault(self, value: t.Any) -> Fault | None:
+    def fault(self, value: object) -> Fault | None:
         """See Shape."""
         return None if value is None else self.shape.fault(value)
 
@@ -121,7 +121,7 @@ class Rows:
     shape: Shape
     most: int
 
-    def fault(self, value: t.Any) -> Fault | None:
+    def fault(self, value: object) -> Fault | None:
         """See Shape."""
         if not isinstance(value, (list, tuple)):
             return Fault("", _said(value), "a list")
@@ -142,7 +142,7 @@ class Table:
     shape: Shape
     most: int
 
-    def fault(self, value: t.Any) -> Fault | None:
+    def fault(self, value: object) -> Fault | None:
         """See Shape."""
         if not isinstance(value, dict):
             return Fault("", _said(value), "a mapping")
@@ -168,7 +168,7 @@ class Fields:
     whole: bool = True
     other: Shape | None = None
 
-    def fault(self, value: t.Any) -> Fault | None:
+    def fault(self, value: object) -> Fault | None:
         """See Shape."""
         if not isinstance(value, dict):
             return Fault("", _said(value), "a mapping")
@@ -193,7 +193,7 @@ class Case:
     shapes: t.Mapping[str, Shape]
     otherwise: Shape
 
-    def fault(self, value: t.Any) -> Fault | None:
+    def fault(self, value: object) -> Fault | None:
         """See Shape."""
         case = value.get(self.key) if isinstance(value, dict) else None
         return (self.shapes.get(case, self.otherwise) if isinstance(case, str) else self.otherwise).fault(value)

@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a preflight looks at on a host. Pure. PRIVATE.
+"""The checks of a preflight on a host. Pure. PRIVATE.
 
-A fact that is None is not known, as on a Node of which only its object was read: then nothing is said.
+A fact that is None is not known, as for many facts of a Node. It causes no finding.
 """
 
 from __future__ import annotations
@@ -15,29 +15,33 @@ from dataclasses import dataclass
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import SERVICES
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot import UNIT
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import container_toolkit, software
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.component import HostPlan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver import fault_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import Client, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, branch_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.packages import companions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight_release, profiles
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Finding, Said
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans import FleetPlan, PlanOfHost
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.profiles import Profile
 
-Facts = t.Mapping[str, t.Any]
-# As the kernel has it, which cuts names of processes to 15 letters.
+# Linux cuts names of processes to 15 characters.
 _MANAGER = "nv-fabricmanage"
 _802 = "without it CUDA says 'system not yet initialized' (802)"
-# What the roles of driver and MIG stop and start again by themselves.
+# Services that the roles driver and mig_manager stop and start again.
 _STEP_ASIDE = (*SERVICES, "nvsm.service")
 
 
 @dataclass(frozen=True)
 class Host:
-    """One host. mine: its plan, None where it has none; place: who delivers the driver: host, cluster or none."""
+    """A host. plan: None if it has no plan; place, toolkit_place: where driver and toolkit are delivered, C(host),
+    C(cluster) or C(none); today: for ends of life."""
 
-    facts: Facts
-    mine: t.Mapping[str, t.Any] | None
+    facts: HostFacts
+    plan: PlanOfHost | None
     place: str
     toolkit_place: str
     profile: Profile | None
@@ -47,69 +51,70 @@ class Host:
     @property
     def loaded(self) -> str | None:
         """The version of the loaded driver."""
-        return t.cast("str | None", self.facts["driver"]["loaded"])
+        return self.facts["driver"]["loaded"]
 
     @property
-    def driver(self) -> t.Mapping[str, t.Any]:
-        """The plan of the driver, empty where there is none."""
-        return (self.mine or {}).get("driver") or {}
+    def driver(self) -> Section:
+        """The plan of the driver, see L(DriverPlan). Some or all keys are missing if the host does not get a driver."""
+        return self.plan["driver"] if self.plan else {}
 
     @property
-    def wanted(self) -> str | None:
-        """The version or branch of the driver that shall run, None where only a plan would tell."""
+    def desired(self) -> str | None:
+        """The desired version or branch of the driver, None if it is not known without a plan."""
         planned = self.driver.get("version") or self.driver.get("branch")
         return str(planned or (self.loaded if self.place != "host" else None) or "") or None
 
     @property
     def runs(self) -> bool:
-        """Whether the driver that shall run is loaded already."""
+        """Whether the desired driver is loaded."""
         version = self.driver.get("version")
         return self.loaded is not None and (self.place != "host" or version in (None, self.loaded))
 
     @property
     def brings_fabric(self) -> bool:
-        """Whether the driver role brings what NVSwitches need; without a plan it would."""
+        """Whether the driver role installs what NVSwitches need. Without a plan it is assumed."""
         manager = (self.driver.get("fabric") or {}).get("manager")
-        return self.place == "host" and (self.mine is None or manager is not None)
+        return self.place == "host" and (self.plan is None or manager is not None)
 
 
-def of_host(name: str, facts: Facts | None, plan: t.Mapping[str, t.Any] | None, release: Release | None,
+def of_host(name: str, facts: HostFacts | None, fleet: FleetPlan | None, release: Release | None,
             today: datetime.date) -> t.Iterator[Finding]:
-    """All findings of one host."""
-    if facts is None and plan is not None and not {"host", "hybrid"} & set(plan["placement"].values()):
-        # Nothing is delivered by way of the host.
+    """All findings of a host."""
+    if facts is None and fleet is not None and not {"host", "hybrid"} & set(fleet["placement"].values()):
+        # Hosts get nothing.
         return
     if facts is None:
         yield Finding(name, "facts", "error", "it could not be asked, as it is not reached or gave an error",
                       "Make it reachable, or leave it out by --limit")
         return
     if not facts["gpus"]:
-        # resolve refuses it; without a plan nothing else matters here.
+        # resolve refuses such a host.
         return
-    mine = (plan or {}).get("hosts", {}).get(name)
-    told = ((mine or {}).get("profile") or {}).get("name")
-    profile = profiles.by_name(told) if told and told != "none" else profiles.detect(facts) if mine is None else None
-    host = Host(facts, mine, _place(plan, mine, profile, "driver"), _place(plan, mine, profile, "container_toolkit"),
-                profile, release, today)
+    plan = fleet["hosts"].get(name) if fleet else None
+    planned = plan and plan["profile"] and plan["profile"]["name"]
+    profile = profiles.by_name(planned) if planned and planned != "none" else \
+        profiles.detect(facts) if plan is None else None
+    places = (_place(fleet, plan and plan["driver"], profile, "driver"),
+              _place(fleet, plan and plan["container_toolkit"], profile, "container_toolkit"))
+    host = Host(facts, plan, *places, profile, release, today)
     for check, look in CHECKS.items():
         for severity, text, fix in look(host):
             yield Finding(name, check, severity, text, fix)
 
 
-def _place(plan: t.Mapping[str, t.Any] | None, mine: t.Mapping[str, t.Any] | None, profile: Profile | None,
-           component: str) -> str:
-    if mine is not None:
-        return str(mine[component]["placement"])
+def _place(fleet: FleetPlan | None, plan: HostPlan | None, profile: Profile | None, component: str) -> str:
     if plan is not None:
-        place = str(plan["placement"].get(component, "none"))
+        return plan["placement"]
+    if fleet is not None:
+        place = fleet["placement"].get(component, "none")
         return "host" if place == "hybrid" else place
     return "none" if profile and profile.owner(component) == "theirs" else "host"
 
 
 def _profile(host: Host) -> t.Iterator[Said]:
     if host.profile is not None:
-        told = ((host.mine or {}).get("profile") or {}).get("because") or host.profile.because
-        yield ("info", f"{host.profile.summary}; {told}",
+        because = host.plan["profile"]["because"] if host.plan and host.plan["profile"] else ""
+        yield ("info", f"{host.profile.summary}; {because or host.profile.because}",
                "Set gpu_profile of the host to none, or to another profile, where this is wrong")
 
 
@@ -185,7 +190,7 @@ def _secure_boot(host: Host) -> t.Iterator[Said]:
     checked = facts["secure_boot"] or lockdown in ("integrity", "confidentiality")
     if not checked or host.place != "host" or host.runs or host.driver.get("secure_boot") == "signed":
         return
-    enrolled = (facts.get("mok") or {}).get("enrolled")
+    enrolled = facts["mok"]["enrolled"]
     if enrolled:
         return
     what = "Secure Boot is on" if facts["secure_boot"] else f"the kernel is locked down ({lockdown})"
@@ -202,7 +207,7 @@ def _secure_boot(host: Host) -> t.Iterator[Said]:
 
 
 def _end_of_life(host: Host) -> t.Iterator[Said]:
-    branch = releases.branch(branch_of(host.wanted)) if host.wanted and host.place != "cluster" else None
+    branch = releases.branch(branch_of(host.desired)) if host.desired and host.place != "cluster" else None
     if branch is not None and branch.ended(host.today):
         newer = [text for text in (host.release.drivers if host.release else ())
                  if not _ended(text, host.today)]
@@ -216,13 +221,13 @@ def _ended(version: str, today: datetime.date) -> bool:
 
 
 def _known_faults(host: Host) -> t.Iterator[Said]:
-    if host.wanted and "." in host.wanted and host.place != "cluster":
-        for fault in releases.known_faults(host.wanted):
-            yield "warning", f"driver {host.wanted}: {fault}", "Choose another version of the branch"
+    if host.desired and "." in host.desired and host.place != "cluster":
+        for fault in releases.known_faults(host.desired):
+            yield "warning", f"driver {host.desired}: {fault}", "Choose another version of the branch"
 
 
 def _no_driver(host: Host) -> t.Iterator[Said]:
-    if host.place == "none" and host.driver and software.no_driver(host.driver, host.facts):
+    if host.place == "none" and host.driver and software.no_driver("none", host.driver.get("state", ""), host.facts):
         yield ("error", "no driver is installed, and the plan brings none, so that no program can use the GPUs",
                "Install a driver, or have it delivered: driver: host in gpu_placement, and driver.enabled true")
 
@@ -235,7 +240,7 @@ def _foreign_driver(host: Host) -> t.Iterator[Said]:
 
 
 def _fabric(host: Host) -> t.Iterator[Said]:
-    fabric = (host.facts.get("nvlink") or {}).get("fabric")
+    fabric = host.facts["nvlink"]["fabric"]
     if fabric not in ("nvswitch", "nvlink5", "nvlink5_rack") or host.place == "cluster":
         return
     packages = host.facts["driver"]["packages"]
@@ -249,7 +254,7 @@ def _fabric(host: Host) -> t.Iterator[Said]:
                    "of this host need", "")
     else:
         yield from _fabric_manager(host, fabric, packages)
-    # The role loads ib_umad; the driver of the switches' management ports is the kernel's.
+    # The role loads ib_umad. mlx5_core, the driver of the switches' management ports, belongs to the kernel.
     missing = [module for module in ("ib_umad", "mlx5_core")[host.brings_fabric:]
                if host.facts["modules"].get(module) is False]
     if fabric == "nvlink5" and missing:
@@ -270,13 +275,13 @@ def _imex(host: Host, packages: t.Mapping[str, str]) -> t.Iterator[Said]:
 
 
 def _fabric_manager(host: Host, fabric: str, packages: t.Mapping[str, str]) -> t.Iterator[Said]:
-    """Where somebody else looks after it."""
+    """Findings about a fabric manager that the role does not install."""
     name = next((name for name in packages if "fabric" in name and "manager" in name and "dev" not in name), None)
     if name and host.runs and not _same(packages[name], str(host.loaded)):
         yield ("error", f"{name} {packages[name]} does not fit driver {host.loaded}: it ends at its start, and {_802}",
                f"Install {name} of version {host.loaded}")
     elif host.runs and not _manager_runs(host):
-        # On boards with NVLink 5 the manager need not hold a device, so its absence is no proof.
+        # On boards with NVLink 5, the manager does not have to be a GPU client, so that it can run unseen.
         yield ("error" if fabric == "nvswitch" else "warning", f"no fabric manager runs on this host with "
                f"{'NVSwitches' if fabric == 'nvswitch' else 'an NVLink switch fabric'}: {_802}",
                "Run: systemctl enable --now nvidia-fabricmanager" if name else
@@ -288,8 +293,8 @@ def _fabric_manager(host: Host, fabric: str, packages: t.Mapping[str, str]) -> t
 
 
 def _companion(host: Host, what: str) -> str:
-    """The package beside the driver with its version, as far as they are known."""
-    system, version = host.facts["host"]["os"], host.wanted
+    """The additional package of a kind (what) with its version, as far as they are known."""
+    system, version = host.facts["host"]["os"], host.desired
     found = companions((system["id"] or "", system["version_id"] or ""), host.facts["host"]["arch"],
                        "cuda_repository", version, (what,)) if version else {}
     if not found:
@@ -307,32 +312,32 @@ def _manager_runs(host: Host) -> bool:
                for client in host.facts["clients"])
 
 
-def _holders(host: Host) -> t.Iterator[Said]:
-    preview = (host.mine or {}).get("preview", ())
+def _gpu_clients(host: Host) -> t.Iterator[Said]:
+    preview = host.plan["preview"] if host.plan else ()
     loose = [client for client in host.facts["clients"] if client.get("unit") not in _STEP_ASIDE
              and not str(client["name"]).startswith(("nvidia-persiste", _MANAGER))]
     what = "the driver" if "driver" in preview and _reloads(host) else "MIG" if "mig_manager" in preview else None
     if what and loose:
-        held = some_of(list(dict.fromkeys(_holder(client) for client in loose)))
+        held = some_of(list(dict.fromkeys(_client(client) for client in loose)))
         yield ("warning", f"{what} is to be changed while GPUs are held by {held}",
                "Stop them, or allow it by gpu_disruption (drain, reboot); else the change stays pending")
 
 
 def _reloads(host: Host) -> bool:
-    """Whether loaded modules have to go for what the plan says."""
-    driver, wanted = host.facts["driver"], host.driver.get("kernel_module_type")
+    """Whether the plan needs a reload of the loaded modules."""
+    driver, desired = host.facts["driver"], host.driver.get("kernel_module_type")
     return host.loaded is not None and (not host.runs or driver["library"] not in (None, host.loaded)
-                                        or wanted not in (None, driver["flavour"]))
+                                        or desired not in (None, driver["flavour"]))
 
 
-def _holder(client: t.Mapping[str, t.Any]) -> str:
-    if client.get("container"):
-        return f"{client['name']} (container {str(client['container'])[:12]})"
-    return str(client.get("unit") or f"{client['name']} (pid {client['pid']})")
+def _client(client: Client) -> str:
+    if client["container"]:
+        return f"{client['name']} (container {client['container'][:12]})"
+    return client["unit"] or f"{client['name']} (pid {client['pid']})"
 
 
 def _runtime(host: Host) -> t.Iterator[Said]:
-    # Some distributions of Kubernetes bring a containerd of their own.
+    # Some distributions of Kubernetes have their own containerd.
     if host.toolkit_place != "host" or host.facts["host"]["markers"]["kubernetes"] in container_toolkit.OWN_RUNTIME:
         return
     runtimes = {name: one for name, one in host.facts["runtimes"].items() if one}
@@ -349,14 +354,15 @@ def _runtime(host: Host) -> t.Iterator[Said]:
 
 
 def _toolkit(host: Host) -> t.Iterator[Said]:
-    packages, planned = host.facts["toolkit"]["packages"], (host.mine or {}).get("container_toolkit") or {}
+    packages = host.facts["toolkit"]["packages"]
     if host.toolkit_place == "cluster":
         return
-    version = planned.get("version") if host.toolkit_place == "host" else host.facts["toolkit"]["version"]
+    planned = host.plan["container_toolkit"].get("version") if host.plan else None
+    version = planned if host.toolkit_place == "host" else host.facts["toolkit"]["version"]
     yield from preflight_release.toolkit(str(version or ""))
     if len(set(packages.values())) > 1:
-        told = ", ".join(f"{name} {version}" for name, version in packages.items())
-        yield ("warning", f"packages of the container toolkit are of different versions: {told}",
+        listed = ", ".join(f"{name} {version}" for name, version in packages.items())
+        yield ("warning", f"packages of the container toolkit are of different versions: {listed}",
                "Install all of them in one version; the role does so where it delivers the toolkit")
 
 
@@ -377,21 +383,20 @@ def _gpus(host: Host) -> t.Iterator[Said]:
 
 
 def _journals(host: Host) -> t.Iterator[Said]:
-    planned = (host.mine or {}).values()
-    if host.place == "host" or any(isinstance(one, dict) and one.get("placement") == "host" for one in planned):
+    if host.place == "host" or (host.plan and host.plan.get("delivered")):
         faults = host.facts["journals"]["faults"]
         yield from dict.fromkeys(("error", fault["message"].rstrip("."), fault["hint"].rstrip(".")) for fault in faults)
 
 
 def _mig_boot(host: Host) -> t.Iterator[Said]:
-    mine = (host.mine or {}).get("mig_manager") or {}
-    if host.facts["mig_boot"].get("masked") and mine.get("selected") and mine.get("boot"):
+    mig = host.plan["mig_manager"] if host.plan else None
+    if host.facts["mig_boot"].get("masked") and mig and mig.get("selected") and mig.get("boot"):
         yield ("warning", f"{UNIT} is masked, which is respected: MIG will not be as it is now after a boot",
                f"Run: systemctl unmask {UNIT}; or set mig_manager_boot to false")
 
 
 def _vgpu(host: Host) -> t.Iterator[Said]:
-    vgpu = host.facts.get("vgpu")
+    vgpu = host.facts["vgpu"]
     if vgpu and host.driver.get("source") == "runfile":
         if not host.driver.get("licence"):
             yield ("warning", f"this is a guest with a vGPU (host driver {vgpu['version']}), and driver_licence_token "
@@ -413,7 +418,7 @@ CHECKS: t.Dict[str, t.Callable[[Host], t.Iterator[Said]]] = {
     "immutable": _immutable, "vgpu": _vgpu, "nouveau": _nouveau, "secure_boot": _secure_boot,
     "no_driver": _no_driver, "kernel_headers": _kernel_headers, "next_kernel": _next_kernel, "dkms": _dkms,
     "foreign_driver": _foreign_driver,
-    "fabric": _fabric, "driver_end_of_life": _end_of_life, "driver_faults": _known_faults, "holders": _holders,
+    "fabric": _fabric, "driver_end_of_life": _end_of_life, "driver_faults": _known_faults, "holders": _gpu_clients,
     "reboot": _reboot, "runtime": _runtime, "toolkit": _toolkit, "system": _system, "gpus": _gpus,
     "profile": _profile, "journal": _journals, "mig_boot": _mig_boot,
 }

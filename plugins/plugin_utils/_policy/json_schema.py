@@ -1,24 +1,27 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The formats of a policy as JSON schemas (draft 2020-12), for editors; the folder schemas has them. Pure. PRIVATE."""
+"""Converts the formats of a policy to JSON schemas (draft 2020-12), for editors. Pure. PRIVATE.
+
+The folder C(schemas) has the results.
+"""
 
 from __future__ import annotations
 
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import TYPES, Needed, Schema, limits
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import format_schemas, translate
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _NAMES: dict[type, str] = {str: "string", bool: "boolean", int: "integer", dict: "object", list: "array"}
-Data = t.Dict[str, t.Any]
-# By path below the spec what to add to its schema: description, deprecated.
-Notes = t.Mapping[str, t.Mapping[str, t.Any]]
+# Maps paths below the spec to keys that are added to their schemas: description, deprecated.
+Notes = t.Mapping[str, Data]
 
 
 def of_format(kind: str) -> Data:
-    """The schema of a format's documents; it accepts what L(schema.check) accepts."""
+    """The JSON schema of a format, which accepts the same documents as L(schema.check)."""
     form = format_schemas.FORMS[kind]
     head = {"$schema": _DRAFT, "title": form.title}
     if not form.api_version:
@@ -30,7 +33,7 @@ def of_format(kind: str) -> Data:
 
 
 def of_any() -> Data:
-    """The schema of a document of any format; it refers to the others, which lie beside it."""
+    """The JSON schema of a document of any format. It refers to the schemas of the formats in the same folder."""
     resources = [kind for kind in format_schemas.FORMS if kind != "values"]
     choices = [{"if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
                 "then": {"$ref": f"{kind.lower()}.json"}} for kind in resources]
@@ -47,7 +50,7 @@ def _notes(kind: str) -> Notes:
 
 
 def _json(schema: Schema, path: str, notes: Notes, below: str = "", null: bool = True) -> Data:
-    """below: the part of the path that notes leave out."""
+    """below: the beginning of the path that the paths in notes do not have; null: whether null is allowed."""
     if isinstance(schema, Needed):
         return _json(schema.schema, path, notes, below, null=False)
     note = dict(notes.get(path[len(below) + 1:] if below else path, {}))
@@ -68,8 +71,8 @@ def _json_type(schema: str, null: bool) -> Data:
         return {}
     name, least, most = limits(schema)
     kind = TYPES[name]
-    names: t.Any = [_NAMES[one] for one in kind.classes]
-    found: Data = {"type": [*names, "null"] if null else names if len(names) > 1 else names[0]}
+    names = [*(_NAMES[one] for one in kind.classes), *["null"] * null]
+    found: Data = {"type": names if len(names) > 1 else names[0]}
     if kind.pattern:
         found["pattern"] = kind.pattern
     if least is not None:
@@ -82,5 +85,5 @@ def _json_type(schema: str, null: bool) -> Data:
     return found
 
 
-def _or_null(name: str, null: bool) -> t.Any:
+def _or_null(name: str, null: bool) -> str | list[str]:
     return [name, "null"] if null else name

@@ -13,9 +13,9 @@ import jinja2
 import pytest
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import monitoring
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import yamltext
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import render
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import monitoring
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.clusters import facts, node, objects, pod
 
 ROLES = Path(render.__file__).parents[3] / "roles"

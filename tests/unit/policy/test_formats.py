@@ -14,6 +14,7 @@ import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases, yamltext
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
 
 NEWEST = releases.release()
 
@@ -76,7 +77,7 @@ toolkit:
 def test_formats(text: str, kind: str, expected: dict[str, Any], tmp_path: pathlib.Path) -> None:
     policy = read(text, tmp_path)
     assert policy.kind == kind
-    assert {path: policy.get(path) for path in expected} == expected
+    assert {path: look(policy.spec, path) for path in expected} == expected
 
 
 def test_nothing_is_the_defaults_of_the_release() -> None:

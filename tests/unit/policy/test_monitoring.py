@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import monitoring
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.read_cluster import read_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import monitoring
 from ansible_collections.gpuops.nvidia.tests.unit.nodes.test_read_cluster import MONITORS, Fake
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.clusters import env, facts, node, objects, plan, pod
 
