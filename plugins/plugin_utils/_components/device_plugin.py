@@ -137,7 +137,8 @@ def _mig_under_mps(found: Sharing, wanted: t.Mapping[str, str],
                    nodes: Nodes) -> list[Concerned]:
     """Refusals of Nodes with a MIG layout and MPS. nodes: those with a GPU; wanted: as in L(refusals)."""
     with_mig = [node for node, one in nodes.items() if one["labels"].get(MIG_CONFIG, "all-disabled") not in
-                ("", "all-disabled") and _by_mps(found, _config_of(found, node, wanted, one["labels"]))]
+                ("", "all-disabled") and found.strategy(
+                    wanted.get(node) or one["labels"].get(PLUGIN_CONFIG) or found.default) == "mps"]
     return [(Refused(f"MPS sharing is asked for, and {MIG_CONFIG} cuts the GPUs there: these exclude each other",
                      f"Set device_plugin_config of these hosts to a configuration without MPS, or {MIG_CONFIG}="
                      "all-disabled."), with_mig)] if with_mig else []
@@ -179,16 +180,16 @@ def _without_effect(document: Document, strategy: str) -> t.Iterator[str]:
     data = document.data or {}
     own = (data.get("flags") or {}).get("migStrategy")
     if own and strategy and own != strategy:
-        yield f"flags.migStrategy: {own} has no effect, as mig.strategy {strategy} of the policy goes before it"
+        yield f"flags.migStrategy: {own} has no effect, as mig.strategy {strategy} of the policy takes precedence"
     if data.get("resources"):
-        yield "resources: the plugin passes it over"
+        yield "resources: the plugin ignores it"
     for group, inner in (data.get("sharing") or {}).items():
         for index, one in enumerate((inner or {}).get("resources") or ()):
             path, renamed = f"sharing.{group}.resources[{index}]", inner.get("renameByDefault")
             if one.get("devices", "all") != "all":
-                yield f"{path}.devices: the plugin passes it over and shares all GPUs of a Node alike"
+                yield f"{path}.devices: the plugin ignores it and shares all GPUs of a Node alike"
             if one.get("rename") and not (renamed and one["rename"].endswith("gpu.shared")):
-                yield (f"{path}.rename: the plugin passes it over; renameByDefault alone renames, to "
+                yield (f"{path}.rename: the plugin ignores it; renameByDefault alone renames, to "
                        f"{one['name']}.shared")
             if "mig-" in one["name"] and _strategy(strategy, document) not in ("mixed", ""):
                 yield f"{path}.name: {one['name']} comes with the MIG strategy mixed only"
@@ -197,14 +198,6 @@ def _without_effect(document: Document, strategy: str) -> t.Iterator[str]:
 def _strategy(strategy: str, document: Document) -> str:
     """The MIG strategy: that of the policy takes precedence over the file."""
     return strategy or str(((document.data or {}).get("flags") or {}).get("migStrategy") or "")
-
-
-def _config_of(found: Sharing, node: str, wanted: t.Mapping[str, str], labels: t.Mapping[str, str]) -> str:
-    return wanted.get(node) or labels.get(PLUGIN_CONFIG) or found.default
-
-
-def _by_mps(found: Sharing, config: str) -> bool:
-    return config in found.documents and found.strategy(config) == "mps"
 
 
 COMPONENT: component.Component[component.HostPlan] = component.Component(

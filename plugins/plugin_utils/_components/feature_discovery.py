@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing import parse_sharing
@@ -62,20 +61,15 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> L
 
 def check(_want: LabelsPlan, seen: component.Seen) -> component.Result:
     """The result of the labels or, if they were not computed, of the GPUs that can be read."""
-    if seen.labels is not None:
-        return _labelled(seen.labels)
-    count = sum(1 for gpu in seen.facts["gpus"] if gpu.get("uuid") is not None)
-    if not count:
-        return component.Result("failed", "no GPU can be read, so there is nothing to label",
-                                "Make the driver work first.")
-    return component.Result("ok", counted(count, "GPU"))
-
-
-def _labelled(labels: t.Mapping[str, str]) -> component.Result:
-    count = labels.get("nvidia.com/gpu.count", "0")
-    if not re.fullmatch("[0-9]{1,9}", count) or int(count) == 0:
-        return component.Result("failed", "the labels count no GPU", "Make the driver work first.")
-    return component.Result("ok", f"{len(labels)} labels, {counted(int(count), 'GPU')}")
+    labels, remedy = seen.labels, "Make the driver work first."
+    if labels is None:
+        count = sum(1 for gpu in seen.facts["gpus"] if gpu.get("uuid") is not None)
+        return component.Result("ok", counted(count, "GPU")) if count else component.Result(
+            "failed", "no GPU can be read, so there is nothing to label", remedy)
+    number = labels.get("nvidia.com/gpu.count", "0")
+    if not re.fullmatch("[0-9]{1,9}", number) or int(number) == 0:
+        return component.Result("failed", "the labels count no GPU", remedy)
+    return component.Result("ok", f"{len(labels)} labels, {counted(int(number), 'GPU')}")
 
 
 COMPONENT = component.Component("feature_discovery", host_plan, check, cluster_plan=cluster_plan,

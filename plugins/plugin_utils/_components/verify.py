@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import ON_HOSTS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.component import HostPlan, Seen
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import HostFacts, JournalFault
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
 
 # Maps components to steps of their modules.
@@ -59,10 +59,10 @@ def verify(expected: t.Mapping[str, HostPlan], facts: HostFacts, only: t.Sequenc
     return checks
 
 
-def _refused(check: Check, fault: JournalFault) -> Check:
-    """The check of a component with an invalid journal, so that its module refuses to change it."""
+def _refused(check: Check, error: Section) -> Check:
+    """The check of a component that its module refuses to change. error: of the module, or a fault of the journal."""
     more = "" if check.ok else f"; {check.detail}"
-    return Check(check.component, "failed", f"{fault['message'].rstrip('.')}{more}", fault["hint"])
+    return Check(check.component, "failed", f"{str(error['message']).strip().rstrip('.')}{more}", str(error["hint"]))
 
 
 def with_answers(checks: t.Sequence[Check], plans: Steps, pending: Steps,
@@ -76,9 +76,7 @@ def with_answers(checks: t.Sequence[Check], plans: Steps, pending: Steps,
         steps, waiting = plans.get(check.component), pending.get(check.component)
         error = errors.get(check.component)
         if error:
-            more = "" if check.ok else f"; {check.detail}"
-            result.append(Check(check.component, "failed", f"{str(error['message']).strip().rstrip('.')}{more}",
-                                str(error["hint"])))
+            result.append(_refused(check, error))
         elif check.ok and steps:
             result.append(Check(check.component, "failed", f"a run would {_first(steps)}",
                                 "Run site.yml; it repairs exactly this."))

@@ -129,7 +129,7 @@ def _release(name: str) -> Release:
                    data.get("precompiled"))
 
 
-_HELP = "Mend the file; docs/releases.md says from where each key is read."
+_HELP = "Correct the file; docs/releases.md has the source of each key."
 
 
 def _check(data: Section, keys: t.Iterable[str], path: str, below: str) -> None:

@@ -119,7 +119,7 @@ def _faults(document: Document, value: object, schema: Schema, path: Path) -> t.
 
 def _mapping_faults(document: Document, value: object, schema: Keys, path: Path) -> t.Iterator[str]:
     if not isinstance(value, dict):
-        yield say(document, path, f"a mapping is expected, {shown(value)} stands here")
+        yield say(document, path, f"a mapping is expected, not {shown(value)}")
         return
     for key, inner in value.items():
         if isinstance(key, str) and key in schema:
@@ -134,11 +134,11 @@ def _mapping_faults(document: Document, value: object, schema: Keys, path: Path)
 def _list_faults(document: Document, value: object, schema: Schema, path: Path) -> t.Iterator[str]:
     if not isinstance(value, list):
         wanted = f"a list of {{{', '.join(schema)}}}" if isinstance(schema, t.Mapping) else "a list"
-        yield say(document, path, f"{wanted} is expected, {shown(value)} stands here")
+        yield say(document, path, f"{wanted} is expected, not {shown(value)}")
         return
     for index, item in enumerate(value):
         if item is None:
-            yield say(document, (*path, index), "an item is expected, null stands here")
+            yield say(document, (*path, index), "an item is expected, not null")
         yield from _faults(document, item, schema, (*path, index))
 
 
@@ -148,9 +148,9 @@ def _type_faults(document: Document, value: object, schema: str, path: Path) -> 
     fits = isinstance(value, kind.classes) and (not isinstance(value, bool) or bool in kind.classes)
     if not fits:
         hint = _quote_hint(value) if str in kind.classes else ""
-        yield say(document, path, f"{kind.text} is expected, {shown(value)} stands here{hint}")
+        yield say(document, path, f"{kind.text} is expected, not {shown(value)}{hint}")
     elif kind.pattern and isinstance(value, str) and not re.search(kind.pattern, value):
-        yield say(document, path, f"{kind.text} is expected, {shown(value)} stands here")
+        yield say(document, path, f"{kind.text} is expected, not {shown(value)}")
     elif least is not None and isinstance(value, int) and value < least:
         yield say(document, path, f"{shown(value)} is too small; the smallest value is {least}")
     elif most is not None and isinstance(value, int) and value > most:
@@ -166,7 +166,7 @@ def _item_faults(document: Document, value: dict[Value, Value] | list[Value], it
         if isinstance(value, dict) and not isinstance(key, str):
             yield say(document, (*path, brief(key, str)), f"a string is expected as key{_quote_hint(key)}")
         elif item is None and isinstance(value, list):
-            yield say(document, (*path, key), f"{TYPES[items].text} is expected, null stands here")
+            yield say(document, (*path, key), f"{TYPES[items].text} is expected, not null")
         elif item is not None:
             yield from _type_faults(document, item, items, (*path, key))
 

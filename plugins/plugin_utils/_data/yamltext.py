@@ -84,7 +84,7 @@ def parse(text: str, origin: str, own: bool = False) -> list[Document]:
         raise InputError(f"{where}: not YAML: {getattr(error, 'problem', None) or error}.",
                          _mend(text, mark)) from error
     except (*_CONSTRUCTION, RecursionError) as error:
-        raise InputError(f"{origin}: cannot be read as YAML: {error}.", "Mend the file.") from error
+        raise InputError(f"{origin}: cannot be read as YAML: {error}.", "Correct the file.") from error
 
 
 def _mend(text: str, mark: yaml.Mark | None) -> str:
@@ -97,7 +97,7 @@ def _mend(text: str, mark: yaml.Mark | None) -> str:
         return "Files are read as they are. Give encrypted values in variables: gpu_policy may be a mapping."
     if "\t" in line:
         return "Use spaces; YAML takes no tabs here."
-    return "Mend the file; an editor with YAML support shows the place."
+    return "Correct the file; an editor with YAML support shows the place."
 
 
 def load_document(path: str, variable: str) -> Document:
@@ -211,7 +211,7 @@ class _Walk:
     def _key(self, key: yaml.Node, value: yaml.Node, path: Path, above: frozenset[int]) -> None:
         inner, line = (*path, key.value), key.start_mark.line + 1
         if inner in self.lines:
-            raise InputError(f"{self._origin}, line {line}: {dotted(inner)} stands twice, first on line "
+            raise InputError(f"{self._origin}, line {line}: {dotted(inner)} is repeated, first on line "
                              f"{self.lines[inner]}.", "Keep one of them.")
         self.lines[inner] = line
         self.walk(value, inner, above)

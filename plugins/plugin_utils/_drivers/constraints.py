@@ -268,10 +268,10 @@ _WORDS = {"gds": "GPUDirect Storage", "gdrcopy": "GDRCopy"}
 
 def _fabric(space: Universe, here: Situation, request: Request) -> t.Iterator[Constraint]:
     fabric = here.fabric
-    if fabric in ("nvswitch", "nvlink5") and request.fabric and not request.cluster:
+    if fabric in packages.FABRIC and request.fabric and not request.cluster:
         yield Constraint("nvswitch", "the NVSwitches of this host need a fabric manager of the driver's own version",
-                         space.where(lambda one: packages.has_fabric_manager(
-                             here.os, one.arch, one.source, one.version.named, fabric)))
+                         space.where(lambda one: packages.brings(
+                             here.os, one.arch, one.source, one.version.named, packages.FABRIC[fabric])))
     beside = [kind for kind, asked in (("gds", request.gds), ("gdrcopy", request.gdrcopy)) if asked]
     if beside and not request.cluster:
         yield Constraint("packages", f"{' and '.join(_WORDS[kind] for kind in beside)} comes from NVIDIA's repository",

@@ -40,8 +40,8 @@ _DEBIAN = {"12": 535, "13": 550}
 _UBUNTU = {"22.04": 535, "24.04": 535, "26.04": 580}
 # Kernels for which Canonical builds and signs modules (linux-modules-nvidia-*).
 _CANONICAL = ("generic", "lowlatency", "aws", "azure", "azure-fde", "gcp", "gke", "ibm", "nvidia", "oem", "oracle")
-# Maps fabrics to the packages that they need, by kind.
-_FABRIC = {"nvswitch": ("fabric_manager",), "nvlink5": ("fabric_manager", "nvlsm")}
+# Maps fabrics to the kinds of packages that they need.
+FABRIC = {"nvswitch": ("fabric_manager",), "nvlink5": ("fabric_manager", "nvlsm")}
 
 
 def folder(system: System) -> str | None:
@@ -99,11 +99,6 @@ def brings(system: System | None, arch: str, source: str, version: str, kinds: t
     """Whether the source of the driver has all kinds of L(companions). A .run file only has the driver."""
     return source != "runfile" and (system is None or all(
         companions(system, arch, source, version, (kind,)) for kind in kinds))
-
-
-def has_fabric_manager(system: System | None, arch: str, source: str, version: str, fabric: str) -> bool:
-    """Whether the source of the driver has a fabric manager of its version, and the packages that this needs."""
-    return brings(system, arch, source, version, _FABRIC[fabric])
 
 
 @functools.lru_cache(maxsize=4096)

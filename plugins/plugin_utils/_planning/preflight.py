@@ -54,7 +54,8 @@ def refused(error: Section, facts: t.Mapping[str, HostFacts | None], cluster_fac
         first = [Finding(host, "policy", "error", _sentence(text), _sentence(error["hint"]))
                  for text in error.get("faults") or [error["message"]]]
     else:
-        first = from_refusals(refusals)
+        first = [Finding(host, "policy", "error", _sentence(one["reason"]), _sentence(one["remedy"]))
+                 for one in refusals for host in one["hosts"]]
     if kind == Unexpected.kind:
         return first  # the facts can be the cause
     said = {(host, _SAID_BY.get(constraint["id"])) for refusal in refusals or () for host in refusal["hosts"]
@@ -78,12 +79,6 @@ def of_result(result: Section, facts: t.Mapping[str, HostFacts | None]) -> list[
     if found is not None:
         return list(found)
     return listed(refused(error, facts) if error else checks(t.cast("FleetPlan", result) or None, facts, None))
-
-
-def from_refusals(refusals: t.Sequence[Section]) -> list[Finding]:
-    """Refusals, C([{hosts, reason, remedy}]), as errors."""
-    return [Finding(host, "policy", "error", _sentence(one["reason"]), _sentence(one["remedy"]))
-            for one in refusals for host in one["hosts"]]
 
 
 def of_rejected(rejected: t.Mapping[str, t.Mapping[str, str]]) -> list[Finding]:

@@ -37,6 +37,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats impo
 
 # Hosts that a note names.
 _SHOWN = 20
+_NO_SANDBOX = "sandboxWorkloads is enabled in the policy; this version of the collection does not deliver it on hosts."
 
 
 def check_level(disruption: object) -> None:
@@ -57,7 +58,7 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, HostFacts | 
     """
     check_level(disruption)
     places = components.placements(placement)
-    notes = [*policy.warnings, *_unused(policy)]
+    notes = [*policy.warnings, *([_NO_SANDBOX] if policy.get("sandboxWorkloads.enabled") else [])]
     if not {"host", "hybrid"} & set(places.values()):
         facts = {}
     silent = sorted(host for host, known in facts.items() if known is None)
@@ -224,9 +225,3 @@ def _place(asked: Asked, component: Component[Value], place: str, profile: Profi
         raise Refused(f"the {component.entry.title} is asked for, but {profile.reason(name)}",
                       "Leave it to the system.", [("profile", profile.reason(name))])
     return "none", profile.reason(name)
-
-
-def _unused(policy: Policy) -> list[str]:
-    """A note about what the policy enables and hosts do not get."""
-    return ["sandboxWorkloads is enabled in the policy; this version of the collection does not deliver it on hosts."
-            ] if policy.get("sandboxWorkloads.enabled") else []

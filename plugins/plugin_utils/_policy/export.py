@@ -133,7 +133,8 @@ def _stated(policy: Policy) -> Data:
 def _cluster_policy(policy: Policy) -> tuple[Data, list[str]]:
     """(spec of a ClusterPolicy, paths that it cannot have). Raises InputError."""
     if policy.kind in ("GPUCluster", "GPUClusterPolicy"):
-        _refuse_kind(policy)
+        raise InputError(f"{policy.origin}: a {policy.kind} cannot become another format: it says what no other can "
+                         "hold.", "Export a ClusterPolicy, NVIDIADrivers or the chart's values.", path="export")
     if policy.kind != "NVIDIADriver":
         stated = _stated(policy)
         if not any(source.kind == "ClusterPolicy" for source in policy.sources):
@@ -163,11 +164,6 @@ def _complete(stated: Data, release: str) -> None:
         if isinstance(said, dict) and said.get("image") and not said.get("version") and not (
                 "/" in str(said["image"]) and not said.get("repository")):
             said["version"] = releases.release(release).components["validator"]
-
-
-def _refuse_kind(policy: Policy) -> t.NoReturn:
-    raise InputError(f"{policy.origin}: a {policy.kind} cannot become another format: it says what no other can hold.",
-                     "Export a ClusterPolicy, NVIDIADrivers or the chart's values.", path="export")
 
 
 def _silence(chart: Section, spec: Section, path: str) -> Data:

@@ -182,7 +182,7 @@ def _flat(text: str) -> int | None:
 
 
 def _indentation_lost(where: str) -> InputError:
-    return InputError(f"{where}: nothing stands below spec: the indentation of this document is lost.",
+    return InputError(f"{where}: nothing is below spec: the indentation of this document is lost.",
                       "Indent metadata's and spec's keys, as kubectl explain shows them.", path="spec")
 
 
@@ -215,7 +215,7 @@ def _kind_of(data: object) -> str:
 def _detect(data: Value, origin: str) -> str:
     """The format of a document. Raises InputError."""
     if not isinstance(data, dict):
-        raise InputError(f"{origin}: a mapping is expected, {_kind_of(data)} stands there.",
+        raise InputError(f"{origin}: a mapping is expected, not {_kind_of(data)}.",
                          f"Give {SUPPORTED}.")
     kind, version = data.get("kind"), data.get("apiVersion")
     if kind is None and version is None and "spec" not in data:

@@ -35,7 +35,7 @@ class MigDocument:
             return
         for name in named:
             if str(name) in self._origins:
-                raise InputError(f"{name!r} stands in {self._origins[str(name)]} too.", "Keep one of them.",
+                raise InputError(f"{name!r} is also in {self._origins[str(name)]}.", "Keep one of them.",
                                  path=f"{origin}: {_NAMED}.{name}", value=name)
             self._origins[str(name)] = origin
         self.data = {**self.data, **data, _NAMED: {**self.data.get(_NAMED, {}), **named}}

@@ -66,7 +66,7 @@ _OF_KIND: dict[str, tuple[t.Callable[[Section], list[tuple[str, str]]], ...]] = 
 
 def beside(kinds: t.Sequence[str]) -> list[str]:
     """Faults of documents that cannot be parts of one policy, by their kinds."""
-    found = [f"{kind} stands {kinds.count(kind)} times; a cluster has one, remove the others"
+    found = [f"there are {kinds.count(kind)} documents of kind {kind}; a cluster has one, remove the others"
              for kind in dict.fromkeys(kinds) if kind != "NVIDIADriver" and kinds.count(kind) > 1]
     if {"ClusterPolicy", "GPUCluster"} <= set(kinds):
         found.append("GPUCluster and ClusterPolicy exclude each other; remove one of them")
@@ -77,7 +77,7 @@ def beside(kinds: t.Sequence[str]) -> list[str]:
 def of_drivers(drivers: t.Sequence[tuple[str, Section]]) -> list[str]:
     """Faults of NVIDIADrivers that exclude each other. drivers: name and spec of each."""
     names = [name for name, _spec in drivers]
-    found = [f"NVIDIADriver {name} stands {names.count(name)} times; give each a name of its own"
+    found = [f"{names.count(name)} NVIDIADrivers have the name {name}; give each its own name"
              for name in dict.fromkeys(names) if names.count(name) > 1]
     defaults = [name for name, spec in drivers if spec.get("default")]
     if len(defaults) > 1:

@@ -89,8 +89,9 @@ class Sharing:
     documents: t.Mapping[str, Document]
 
     def strategy(self, config: str) -> str:
-        """How a configuration shares GPUs: C(mps), C(timeSlicing), or empty if it does not."""
-        groups = (self.documents[config].data or {}).get("sharing") or {}
+        """How a configuration shares GPUs: C(mps), C(timeSlicing), or empty if it does not or is not known."""
+        document = self.documents.get(config)
+        groups = ((document.data if document else None) or {}).get("sharing") or {}
         return next((name for name in ("mps", "timeSlicing") if groups.get(name)), "")
 
 
@@ -132,7 +133,7 @@ def of_texts(name: str, default: str, texts: Value, origin: str) -> Sharing:
     if not isinstance(texts, dict) or not texts:
         raise faulty(origin, ["it has no configuration, and pods wait for one; write one as data: {any: \"version: v1 "
                               "...\"}"])
-    faults = [f"{dotted((str(key),))}: a text is expected, {shown(text)} stands here; write {key}: | and indent what "
+    faults = [f"{dotted((str(key),))}: a text is expected, not {shown(text)}; write {key}: | and indent what "
               "belongs to it" for key, text in texts.items() if not isinstance(text, str)]
     texts = {key: text for key, text in texts.items() if isinstance(text, str)}
     documents: dict[str, Document] = {}
@@ -150,7 +151,7 @@ def _of_config_map(document: Document, origin: str) -> Sharing:
     name = str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
     lost = [key for key in data if key in SCHEMA or key in _GROUPS]
     if lost:
-        raise faulty(origin, [f"{lost[0]} stands beside data: the indentation of this document is lost; indent it "
+        raise faulty(origin, [f"{lost[0]} is beside data: the indentation of this document is lost; indent it "
                               "below the name of its configuration, data: {any: | ...}"])
     return of_texts(name, "", data.get("data"), f"{origin} (ConfigMap {name})" if name else origin)
 
@@ -160,10 +161,10 @@ def _of_named(document: Document, origin: str) -> Sharing:
     faults = [say(document, (key,), f"unknown key{meant(str(key), _NAMED)}") for key in data if key not in _NAMED]
     configs, default = data["configs"], data.get("default") or ""
     if not isinstance(configs, dict) or not configs:
-        faults.append(say(document, ("configs",), f"a mapping of names to configurations is expected, {shown(configs)} "
-                                                  "stands here; write {dense: {timeSlicing: {resources: [...]}}}"))
+        faults.append(say(document, ("configs",), "a mapping of names to configurations is expected, not "
+                          f"{shown(configs)}; write " "{dense: {timeSlicing: {resources: [...]}}}"))
     if not isinstance(default, str):
-        faults.append(say(document, ("default",), f"a name is expected, {shown(default)} stands here"))
+        faults.append(say(document, ("default",), f"a name is expected, not {shown(default)}"))
     if not isinstance(configs, dict):
         raise faulty(origin, faults)
     inner = {str(key): document.part("configs", key) for key in configs}
@@ -218,7 +219,7 @@ def document_faults(document: Document) -> list[str]:
     if document.data in (None, {}):
         return []
     if not isinstance(document.data, dict):
-        return [f"a mapping is expected, {shown(document.data)} stands here; write version: v1, and sharing below it"]
+        return [f"a mapping is expected, not {shown(document.data)}; write version: v1, and sharing below it"]
     found = list(_unfit(document))
     if found:
         return found
@@ -294,8 +295,8 @@ def _group_faults(document: Document) -> t.Iterator[str]:
     sharing = _mapping(document.data.get("sharing"))
     groups = {name: _mapping(sharing[name]) for name in _GROUPS if sharing.get(name) is not None}
     if len(groups) > 1:
-        yield say(document, ("sharing", "mps"), "it stands beside timeSlicing, which the plugin then passes over; keep "
-                                                "one of them")
+        yield say(document, ("sharing", "mps"), "it is set together with timeSlicing, which the plugin then ignores; "
+                                                "keep one of them")
     for name, group in groups.items():
         path: Path = ("sharing", name, "resources")
         resources = group.get("resources")
@@ -308,7 +309,7 @@ def _group_faults(document: Document) -> t.Iterator[str]:
                 continue
             same = first.setdefault(one["name"].rpartition("/")[2], index)
             if same != index:
-                yield say(document, (*path, index, "name"), f"{one['name']!r} stands in resources[{same}] too, and "
+                yield say(document, (*path, index, "name"), f"{one['name']!r} is also in resources[{same}], and "
                           "only the first counts; all GPUs of a Node have the same replicas, so give other Nodes a "
                           "configuration of their own")
 
