@@ -14,6 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import driver_containers
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.device_plugin import config_map_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import hidden, releases, yamltext
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import ClusterFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import (
     host_nodes,
     inventory_vars,
@@ -24,6 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.cluster import namespace_of, resolve_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans import FleetPlan, Settings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import check_level, resolve
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     cluster_references,
@@ -148,8 +150,8 @@ class ActionModule(ControllerAction):
                 inventory_vars.whole(told, ("labels", "annotations", "ready", "gpu", "os"),
                                      f"cluster_facts.nodes.{node}", "gpu_policy itself reads of a Node")
         try:
-            plan: Data = resolve(policy, release, facts, overrides, wanted["placement"], wanted["disruption"],
-                                 wanted["strict"])
+            plan: Data = {**resolve(policy, release, facts, overrides, wanted["placement"], wanted["disruption"],
+                                    wanted["strict"])}
             rejected = {**rejected, **plan.pop("refused")}
             _check_hosts(policy, plan)
             plan["cluster"] = None
@@ -161,7 +163,7 @@ class ActionModule(ControllerAction):
             found = preflight.refused(error.as_result()["error"], facts, seen)
             error.details["checks"] = preflight.listed([*preflight.of_rejected(rejected), *found])
             raise
-        found = preflight.checks(plan, facts, seen)
+        found = preflight.checks(t.cast("FleetPlan", plan), facts, t.cast("ClusterFacts | None", seen))
         nodes = (plan["cluster"] or {}).get("rejected") or {}
         plan["checks"] = preflight.listed([
             *preflight.of_rejected(rejected),
@@ -175,10 +177,11 @@ class ActionModule(ControllerAction):
         if inventory_vars.cluster_is_left_out(task_vars):
             plan["notes"].append("the cluster is left out by --limit: no host of the group gpu_control is in this run.")
             return
-        settled = {**wanted, "profiles": inventory_vars.node_profiles(task_vars),
+        settled: Data = {**wanted, "profiles": inventory_vars.node_profiles(task_vars),
                    "plugin_configs": inventory_vars.plugin_configs(task_vars)}
-        cluster = resolve_cluster(policy, release, seen, plan["placement"], inventory_vars.node_names(task_vars),
-                                  settled, wanted["disruption"])
+        cluster: Data = {**resolve_cluster(
+            policy, release, t.cast("ClusterFacts | None", seen), plan["placement"],
+            inventory_vars.node_names(task_vars), t.cast("Settings", settled), wanted["disruption"])}
         plan["notes"] += cluster.pop("notes")
         theirs = (seen or {}).get("operator")
         if theirs and theirs != release.version:
@@ -312,7 +315,7 @@ def _look(wanted: Data, policy: formats.Policy, release: releases.Release) -> Da
     server = client.Client(wanted["kubeconfig"], wanted["context"])
     if not wanted["take_over"]:
         refuse_operator.refuse_operator(server)
-    namespace = namespace_of(wanted)
+    namespace = namespace_of(t.cast("Settings", wanted))
     named = cluster_references.named(policy)
     shared = config_map_name(policy, wanted["sharing"])
     if shared and shared not in named[cluster_references.CONFIG_MAP]:

@@ -120,7 +120,7 @@ _RUNTIMES: dict[str, tuple[str, str, str | None, str | None]] = {
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> ToolkitPart:
     """The policy has paths of the Node. The container has their folders below /runtime."""
-    mine, cdi, nri = shared["env"], bool(context.get("cdi.enabled")), bool(context.get("cdi.nriPluginEnabled"))
+    given, cdi, nri = shared["env"], bool(context.get("cdi.enabled")), bool(context.get("cdi.nriPluginEnabled"))
     env = {"RUNTIME": context.runtime}
     if cdi and version_key(context.release.version) < (25, 10):
         # Before native CDI, the device plugin requests devices by annotations, and nvidia is the default runtime.
@@ -134,44 +134,44 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> T
     elif context.runtime == "crio":
         env["CRIO_CONFIG_MODE"] = "hook"
     if nri:
-        socket = mine.pop("NRI_SOCKET", "") or "/var/run/nri/nri.sock"
+        socket = given.pop("NRI_SOCKET", "") or "/var/run/nri/nri.sock"
         env.update(ENABLE_NRI_PLUGIN="true", NRI_SOCKET=f"/runtime/nri-sock-dir/{posixpath.basename(socket)}")
         folders = [_folder("nri-socket", "/runtime/nri-sock-dir/", socket, "DirectoryOrCreate")]
     else:
-        folders = _runtime_folders(context.runtime, env, mine)
-        _hold_restart(context, mine)
+        folders = _runtime_folders(context.runtime, env, given)
+        _hold_restart(context, given)
         if context.runtime == "containerd":
             env["CONTAINERD_RUNTIME_CLASS"] = str(context.get("operator.runtimeClass") or "nvidia")
-        _sources(mine)
+        _sources(given)
     return {**shared, "folders": folders, "runtime_env": env,
             "hooks": ("/usr/share/containers/oci/hooks.d" if context.runtime == "crio" and not context.openshift
                       else "/run/containers/oci/hooks.d")}
 
 
-def _hold_restart(context: component.Context, mine: dict[str, str]) -> None:
+def _hold_restart(context: component.Context, given: dict[str, str]) -> None:
     """Below the level drain, the toolkit sends a signal to Docker, its default, instead of restarting it. A restart
     ends containers unless live-restore is on. Other runtimes keep their containers."""
     for name in ("RUNTIME_RESTART_MODE", "DOCKER_RESTART_MODE"):
-        if context.runtime == "docker" and mine.get(name) == "systemd" and not allows(context.disruption, "drain"):
-            mine[name] = "signal"
+        if context.runtime == "docker" and given.get(name) == "systemd" and not allows(context.disruption, "drain"):
+            given[name] = "signal"
             context.notes.append(f"toolkit.env: {name} is signal, as gpu_disruption is {context.disruption}: a restart "
                                  "of Docker ends containers and needs drain or higher.")
 
 
-def _runtime_folders(runtime: str, env: dict[str, str], mine: dict[str, str]) -> list[Folder]:
+def _runtime_folders(runtime: str, env: dict[str, str], given: dict[str, str]) -> list[Folder]:
     word, config, drop_in, socket = _RUNTIMES[runtime]
-    own, common = mine.pop(f"{word}_CONFIG", ""), mine.pop("RUNTIME_CONFIG", "")
+    own, common = given.pop(f"{word}_CONFIG", ""), given.pop("RUNTIME_CONFIG", "")
     config = own or common or config
     inside = f"/runtime/config-dir/{posixpath.basename(config)}"
     env.update({"RUNTIME_CONFIG": inside, f"{word}_CONFIG": inside})
     folders = [_folder(f"{runtime}-config", "/runtime/config-dir/", config, "DirectoryOrCreate")]
     if drop_in:
-        drop_in = mine.pop("RUNTIME_DROP_IN_CONFIG", "") or drop_in
+        drop_in = given.pop("RUNTIME_DROP_IN_CONFIG", "") or drop_in
         env.update(RUNTIME_DROP_IN_CONFIG=f"/runtime/config-dir.d/{posixpath.basename(drop_in)}",
                    RUNTIME_DROP_IN_CONFIG_HOST_PATH=drop_in)
         folders.append(_folder(f"{runtime}-drop-in-config", "/runtime/config-dir.d/", drop_in, "DirectoryOrCreate"))
     if socket:
-        socket = mine.pop(f"{word}_SOCKET", "") or socket
+        socket = given.pop(f"{word}_SOCKET", "") or socket
         inside = f"/runtime/sock-dir/{posixpath.basename(socket)}"
         env.update({"RUNTIME_SOCKET": inside, f"{word}_SOCKET": inside})
         folders.append(_folder(f"{runtime}-socket", "/runtime/sock-dir/", socket, ""))
@@ -182,12 +182,12 @@ def _folder(name: str, mount: str, path: str, kind: str) -> Folder:
     return {"name": name, "mount": mount, "path": posixpath.dirname(path), "type": kind}
 
 
-def _sources(mine: dict[str, str]) -> None:
+def _sources(given: dict[str, str]) -> None:
     """Adds /host to files of the Node in RUNTIME_CONFIG_SOURCE."""
-    if mine.get("RUNTIME_CONFIG_SOURCE"):
-        mine["RUNTIME_CONFIG_SOURCE"] = ",".join(
+    if given.get("RUNTIME_CONFIG_SOURCE"):
+        given["RUNTIME_CONFIG_SOURCE"] = ",".join(
             f"file=/host{source[5:]}" if source.startswith("file=/") else source
-            for source in mine["RUNTIME_CONFIG_SOURCE"].split(","))
+            for source in given["RUNTIME_CONFIG_SOURCE"].split(","))
 
 
 def check(want: ToolkitPlan, seen: component.Seen) -> component.Result:

@@ -181,16 +181,16 @@ def _of_all_policies(context: component.Context, cluster: Cluster) -> list[Daemo
     which is known to have a GPU."""
     reasons: list[Refused] = []
     made: list[DaemonSet] = []
-    for mine in _policies(context.policy):
-        if mine.driver_name in context.faulty:
+    for policy in _policies(context.policy):
+        if policy.driver_name in context.faulty:
             continue
         try:
-            made += _daemon_sets(context, mine, cluster)
+            made += _daemon_sets(context, policy, cluster)
         except (Refused, Refusals) as error:
-            selected = [name for pool in cluster.found if pool.policy.driver_name == mine.driver_name
+            selected = [name for pool in cluster.found if pool.policy.driver_name == policy.driver_name
                         for name in pool.nodes]
-            if mine.driver_name and selected:
-                context.faulty[mine.driver_name] = pools.of_driver(mine, error.reasons, selected)
+            if policy.driver_name and selected:
+                context.faulty[policy.driver_name] = pools.of_driver(policy, error.reasons, selected)
             else:
                 reasons += error.reasons
     if reasons:
@@ -208,23 +208,23 @@ def _kept(context: component.Context) -> list[str]:
     return names
 
 
-def _daemon_sets(context: component.Context, mine: Policy, cluster: Cluster) -> list[DaemonSet]:
+def _daemon_sets(context: component.Context, policy: Policy, cluster: Cluster) -> list[DaemonSet]:
     """The plans of the DaemonSets of one policy. Raises Refused and Refusals."""
-    deliveries = _deliveries(context, mine, cluster)
+    deliveries = _deliveries(context, policy, cluster)
     if not deliveries:
         return []
-    refused = [*_unsupported(mine), *cluster_references.missing(mine, context.facts, context.namespace)]
+    refused = [*_unsupported(policy), *cluster_references.missing(policy, context.facts, context.namespace)]
     if refused:
         raise Refusals(refused)
     made = [_daemon_set(context, one, deliveries) for one in deliveries]
-    context.notes += [*_without_effect(mine, context.facts), *_unknown(mine, deliveries)]
+    context.notes += [*_without_effect(policy, context.facts), *_unknown(policy, deliveries)]
     return made
 
 
-def _unsupported(mine: Policy) -> list[Refused]:
+def _unsupported(policy: Policy) -> list[Refused]:
     path, value = "driver.driverType", "vgpu-host-manager"
-    return [Refused(f"{cluster_references.place(mine, path)}: {shown(value)} is not supported in a cluster yet",
-                    "Set it to gpu or vgpu: this version serves containers only.")] if mine.get(path) == value else []
+    return [Refused(f"{cluster_references.place(policy, path)}: {shown(value)} is not supported in a cluster yet",
+                    "Set it to gpu or vgpu: this version serves containers only.")] if policy.get(path) == value else []
 
 
 def lasting(policy: Policy, systems: t.Iterable[nodes.System], release: Release) -> list[str]:
@@ -249,40 +249,40 @@ def _policies(policy: Policy) -> list[Policy]:
     return [*(policy.for_pool(pool) for pool in policy.pools), *([policy] if policy.fallback else [])]
 
 
-def _without_effect(mine: Policy, facts: ClusterFacts | None) -> list[str]:
+def _without_effect(policy: Policy, facts: ClusterFacts | None) -> list[str]:
     """Notes about keys of the policy that have no effect on the containers."""
     said = []
-    if mine.get("driver.usePrecompiled"):
-        said += [f"{cluster_references.place(mine, path)} is left out: modules come built, so that no package is "
-                 "fetched." for path in _FOR_PACKAGES if mine.get(path)
-                 and (path != "driver.secretEnv" or not mine.driver_name)]
+    if policy.get("driver.usePrecompiled"):
+        said += [f"{cluster_references.place(policy, path)} is left out: modules come built, so that no package is "
+                 "fetched." for path in _FOR_PACKAGES if policy.get(path)
+                 and (path != "driver.secretEnv" or not policy.driver_name)]
     path = "driver.kernelModuleConfig.name"
-    strange = ([key for key in cluster_references.keys(mine, path, facts) if key not in _MODULE_FILES]
-               if mine.get(path) else [])
+    strange = ([key for key in cluster_references.keys(policy, path, facts) if key not in _MODULE_FILES]
+               if policy.get(path) else [])
     if strange:
-        said.append(f"{cluster_references.place(mine, path)}: no module reads {', '.join(strange)} of ConfigMap "
-                    f"{mine.get(path)!r}; known are {', '.join(_MODULE_FILES)}.")
-    return said + [f"{cluster_references.place(mine, path)} is set: the driver's container has a startup probe only."
-                   for path in ("driver.livenessProbe", "driver.readinessProbe") if mine.get(path)]
+        said.append(f"{cluster_references.place(policy, path)}: no module reads {', '.join(strange)} of ConfigMap "
+                    f"{policy.get(path)!r}; known are {', '.join(_MODULE_FILES)}.")
+    return said + [f"{cluster_references.place(policy, path)} is set: the driver's container has a startup probe only."
+                   for path in ("driver.livenessProbe", "driver.readinessProbe") if policy.get(path)]
 
 
-def _unknown(mine: Policy, deliveries: t.Sequence[Delivery]) -> list[str]:
+def _unknown(policy: Policy, deliveries: t.Sequence[Delivery]) -> list[str]:
     """Notes about versions of unknown branches."""
     versions = sorted({one.driver.version for one in deliveries if not one.driver.version.startswith("sha256:")})
-    return [f"{cluster_references.place(mine, 'driver.version')} {version}: driver branch "
+    return [f"{cluster_references.place(policy, 'driver.version')} {version}: driver branch "
             f"{releases.branch_of(version)} is not known to this collection; what it drives is not checked."
             for version in versions if releases.branch(releases.branch_of(version)) is None]
 
 
-def _deliveries(context: component.Context, mine: Policy, cluster: Cluster) -> list[Delivery]:
+def _deliveries(context: component.Context, policy: Policy, cluster: Cluster) -> list[Delivery]:
     """The DaemonSets of one policy, sorted by system and kernel. Raises Refused and Refusals."""
-    own = [pool for pool in cluster.found if pool.policy.driver_name == mine.driver_name]
+    own = [pool for pool in cluster.found if pool.policy.driver_name == policy.driver_name]
     if context.gpu_nodes and not own:
-        if mine.driver_name:
-            context.notes.append(f"NVIDIADriver {mine.driver_name} selects no Node with a GPU; nothing is delivered "
+        if policy.driver_name:
+            context.notes.append(f"NVIDIADriver {policy.driver_name} selects no Node with a GPU; nothing is delivered "
                                  "for it.")
         return []
-    precompiled = bool(mine.get("driver.usePrecompiled"))
+    precompiled = bool(policy.get("driver.usePrecompiled"))
     sites = ([(system, pool.here.kernel) for pool in own
               for system in (cluster.asked or ([pool.here.os] if pool.here.os else []))]
              or [(system, kernel if precompiled else "") for system, kernel in cluster.sites])
@@ -293,7 +293,7 @@ def _deliveries(context: component.Context, mine: Policy, cluster: Cluster) -> l
     if not places:
         raise Refused("driver.usePrecompiled needs an image for each kernel, and no Node tells which kernels there are",
                       "Name the cluster (gpu_kubeconfig), or set it to false.")
-    if pools.is_digest(mine) and len(places) > 1:
+    if pools.is_digest(policy) and len(places) > 1:
         if cluster.asked:
             raise pools.of_one_system(sorted(os_tag for os_tag, _kernel in places))
         # Nodes without a known GPU. Pools have refused those with a GPU already.
@@ -303,7 +303,7 @@ def _deliveries(context: component.Context, mine: Policy, cluster: Cluster) -> l
         places = {place: system for place, system in places.items() if place[0] == chosen.value}
         context.notes.append(f"driver.version is a digest, which suits one system: {chosen.value} is chosen, because "
                              f"{chosen.because}.")
-    return [Delivery(mine, system, os_tag, kernel, pools.one_for_all(mine, context.release, [
+    return [Delivery(policy, system, os_tag, kernel, pools.one_for_all(policy, context.release, [
         pool for pool in own if pool.here.kernel == kernel
         and (cluster.asked or pool.here.os is None or nodes.tag(pool.here.os, context.release) == os_tag)]))
         for (os_tag, kernel), system in sorted(places.items())]
@@ -311,34 +311,34 @@ def _deliveries(context: component.Context, mine: Policy, cluster: Cluster) -> l
 
 def _daemon_set(context: component.Context, one: Delivery, beside: t.Sequence[Delivery]) -> DaemonSet:
     """beside: all DaemonSets of the same policy."""
-    mine, get, facts = one.policy, one.policy.get, context.facts or NO_CLUSTER
+    policy, get, facts = one.policy, one.policy.get, context.facts or NO_CLUSTER
     precompiled, short = bool(one.kernel), _short(one, beside, facts)
-    side = [name for name in _SIDE if mine.enabled(name)]
+    side = [name for name in _SIDE if policy.enabled(name)]
     name = _name(one, beside, short, facts)
-    rdma = mine.enabled("driver.rdma")
+    rdma = policy.enabled("driver.rdma")
     args = list(get("driver.args") or [])
     return {
-        "name": name, "app": _app(name, precompiled and not mine.driver_name),
-        "owner": mine.driver_name, "os": one.os_tag, "kernel": one.kernel,
-        "marks": _marks(one, short), "node_selector": _selector(one, beside), "affinity": _affinity(mine),
+        "name": name, "app": _app(name, precompiled and not policy.driver_name),
+        "owner": policy.driver_name, "os": one.os_tag, "kernel": one.kernel,
+        "marks": _marks(one, short), "node_selector": _selector(one, beside), "affinity": _affinity(policy),
         "version": one.driver.version, "kernel_module_type": one.driver.flavour, "because": list(one.driver.because),
         "images": _images(context, one, side),
-        "pull": {image: images.pull_policy(mine, image) for image in ("driver", "driver_manager", *side)},
-        "pull_secrets": images.pull_secrets(mine, ("driver", "driver_manager", *side), context.secrets),
+        "pull": {image: images.pull_policy(policy, image) for image in ("driver", "driver_manager", *side)},
+        "pull_secrets": images.pull_secrets(policy, ("driver", "driver_manager", *side), context.secrets),
         # The arguments of a ClusterPolicy replace those of the container, and those of an NVIDIADriver are added.
-        "args": ["init", *args] if args and mine.driver_name else args,
+        "args": ["init", *args] if args and policy.driver_name else args,
         "env": {**(cluster_openshift.version(one.system) if context.openshift else {}),
-                **_environment(context, mine, "driver", precompiled)}, "resources": get("driver.resources") or {},
-        "host_network": bool(get("driver.hostNetwork")), "manager_env": _manager_env(context, mine),
-        "startup_probe": _probe(get("driver.startupProbe"), 5 if precompiled and mine.driver_name else 60),
-        "secret_env": "" if precompiled and not mine.driver_name else str(get("driver.secretEnv") or ""),
+                **_environment(context, policy, "driver", precompiled)}, "resources": get("driver.resources") or {},
+        "host_network": bool(get("driver.hostNetwork")), "manager_env": _manager_env(context, policy),
+        "startup_probe": _probe(get("driver.startupProbe"), 5 if precompiled and policy.driver_name else 60),
+        "secret_env": "" if precompiled and not policy.driver_name else str(get("driver.secretEnv") or ""),
         "gds": "gds" in side, "gdrcopy": "gdrcopy" in side, "rdma": rdma,
         "host_mofed": rdma and bool(get("driver.rdma.useHostMofed")),
-        "gds_env": _environment(context, mine, "gds", precompiled),
-        "gdrcopy_env": _environment(context, mine, "gdrcopy", precompiled),
+        "gds_env": _environment(context, policy, "gds", precompiled),
+        "gdrcopy_env": _environment(context, policy, "gdrcopy", precompiled),
         "gds_args": list(get("gds.args") or []), "gdrcopy_args": list(get("gdrcopy.args") or []),
-        "files": driver_files.files(mine, one.system[0], context.runtime, precompiled, context.facts),
-        "own": _own(mine),
+        "files": driver_files.files(policy, one.system[0], context.runtime, precompiled, context.facts),
+        "own": _own(policy),
     }
 
 
@@ -435,33 +435,33 @@ def _selector(one: Delivery, beside: t.Sequence[Delivery]) -> dict[str, str]:
     return {**found, nodes.KERNEL: one.kernel} if one.kernel else found
 
 
-def _affinity(mine: Policy) -> list[Data]:
+def _affinity(policy: Policy) -> list[Data]:
     """nodeSelectorTerms of the pods: those of the user, each without the Nodes of NVIDIADrivers with a selector."""
-    required = mine.get("driver.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution") or {}
+    required = policy.get("driver.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution") or {}
     terms = [dict(term) for term in required.get("nodeSelectorTerms") or ()] or [{}]
-    if mine.pools:
+    if policy.pools:
         # A selector does not match if one of its labels does not.
         absent = [[{"key": key, "operator": "NotIn", "values": [value]} for key, value in pool.node_selector.items()]
-                  for pool in mine.pools]
+                  for pool in policy.pools]
         terms = [{**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *expressions]}
                  for term in terms for expressions in itertools.product(*absent)]
     return [term for term in terms if term]
 
 
 def _images(context: component.Context, one: Delivery, side: t.Sequence[str]) -> dict[str, str]:
-    mine, release, mirror = one.policy, context.release, context.mirror
+    policy, release, mirror = one.policy, context.release, context.mirror
     version = f"{one.driver.version}-{one.kernel}" if one.kernel else one.driver.version
     versions = {"driver": version, **{
-        name: str(images.section(mine, name).get("version") or release.components[name]) for name in side}}
-    return {"driver_manager": images.image(mine, release, "driver_manager", mirror),
-            **{name: images.for_system(mine, release, name, mirror, tag, one.os_tag)
+        name: str(images.section(policy, name).get("version") or release.components[name]) for name in side}}
+    return {"driver_manager": images.image(policy, release, "driver_manager", mirror),
+            **{name: images.for_system(policy, release, name, mirror, tag, one.os_tag)
                for name, tag in versions.items()}}
 
 
-def _own(mine: Policy) -> Data:
+def _own(policy: Policy) -> Data:
     """C({labels, annotations, tolerations, priority_class, pod_security_context}) of an NVIDIADriver, without labels
     that select pods."""
-    get = mine.get
+    get = policy.get
     labels = {key: value for key, value in (get("driver.labels") or {}).items()
               if key != "app" and not key.startswith("app.kubernetes.io/")}
     return {"labels": labels, "annotations": dict(get("driver.annotations") or {}),
@@ -470,26 +470,26 @@ def _own(mine: Policy) -> Data:
             "pod_security_context": dict(get("driver.podSecurityContext") or {})}
 
 
-def _manager_env(context: component.Context, mine: Policy) -> dict[str, str]:
+def _manager_env(context: component.Context, policy: Policy) -> dict[str, str]:
     """The variables of the driver manager. gpu_disruption decides whether it may evict pods."""
     found = {"ENABLE_GPU_POD_EVICTION": str(allows(context.disruption, "drain")).lower(), "ENABLE_AUTO_DRAIN": "false",
-             **component.environment(mine.get("driver.manager.env"))}
+             **component.environment(policy.get("driver.manager.env"))}
     return component.gated(context, "driver.manager.env", found, dict.fromkeys(_MOVES_PODS, "drain"))
 
 
-def _environment(context: component.Context, mine: Policy, section: str, precompiled: bool) -> dict[str, str]:
+def _environment(context: component.Context, policy: Policy, section: str, precompiled: bool) -> dict[str, str]:
     """The variables of a container that downloads packages: those of gpu_proxy and of the policy, which take
     precedence.
 
     Raises Refused for a proxy with a password, which has to be in driver.secretEnv, because users can read DaemonSets.
     """
-    own = component.environment(mine.get(f"{section}.env"))
+    own = component.environment(policy.get(f"{section}.env"))
     if precompiled or not context.proxy:
         return own
     if _proxy.has_password(context.proxy):
-        if not mine.get("driver.secretEnv"):
+        if not policy.get("driver.secretEnv"):
             raise Refused(f"gpu_proxy has a password, which would stand in the DaemonSet of the driver, and "
-                          f"{cluster_references.place(mine, 'driver.secretEnv')} names no Secret",
+                          f"{cluster_references.place(policy, 'driver.secretEnv')} names no Secret",
                           "Put HTTPS_PROXY, https_proxy and the like into a Secret of the operands' namespace (kubectl "
                           "create secret generic driver-proxy --from-literal=HTTPS_PROXY=...) and set driver.secretEnv "
                           "to its name.")

@@ -84,7 +84,7 @@ class Flag:
 
 
 class Anything:
-    """What nobody relies on."""
+    """Any value."""
 
     def fault(self, value: object) -> Fault | None:
         """See Shape."""
@@ -161,7 +161,7 @@ class Table:
 @dataclass(frozen=True)
 class Fields:
     """A mapping of known keys. needed: required keys; optional: allowed keys; whole: whether other keys are a fault;
-    other: the shape of their values, where they are none."""
+    other: the shape of the values of other keys, which are then allowed."""
 
     needed: t.Mapping[str, Shape] = field(default_factory=dict)
     optional: t.Mapping[str, Shape] = field(default_factory=dict)

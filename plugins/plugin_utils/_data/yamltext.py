@@ -44,7 +44,7 @@ class Document:
         return self.lines.get(path)
 
     def part(self, *path: str | int) -> Document:
-        """The value at a path as a document of its own, with its lines."""
+        """The value at a path as a document, with its lines."""
         data = self.data
         for one in path:
             data = data[one]

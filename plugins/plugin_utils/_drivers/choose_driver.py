@@ -288,7 +288,7 @@ def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[C
 def _enough(free: t.Sequence[Change]) -> list[Change]:
     """The changes without those that include all of another one."""
     sets = [{one["drop"], *one["also"]} for one in free]
-    return [one for one, mine in zip(free, sets) if not any(other < mine for other in sets)]
+    return [one for one, own in zip(free, sets) if not any(other < own for other in sets)]
 
 
 def _change(rule: Constraint, driver: Candidate, here: Situation, request: Request, release: Release) -> str:

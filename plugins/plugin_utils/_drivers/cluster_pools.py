@@ -76,13 +76,13 @@ def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerne
             continue
         which = takers[0]
         if which not in requests and which not in faults:
-            mine = policy if which < 0 else policy.for_pool(policy.pools[which])
+            own = policy if which < 0 else policy.for_pool(policy.pools[which])
             try:
-                requests[which] = mine, cluster_request(mine, release)
+                requests[which] = own, cluster_request(own, release)
             except Refused as error:
-                if not mine.driver_name:
+                if not own.driver_name:
                     raise
-                faults[which] = mine, error, []
+                faults[which] = own, error, []
         if which in faults:
             faults[which][2].append(name)
             continue
@@ -98,31 +98,31 @@ def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerne
         # The container itself handles the fabric.
         grouped.setdefault((which, replace(here, fabric=None)), []).append(name)
     refused += [(Refused(*why), names) for why, names in unfit.items()]
-    faulty.update({mine.driver_name: of_driver(mine, [error], names) for mine, error, names in faults.values()})
+    faulty.update({own.driver_name: of_driver(own, [error], names) for own, error, names in faults.values()})
     found = []
     for (which, here), names in grouped.items():
-        mine, request = requests[which]
+        own, request = requests[which]
         try:
-            choice = None if is_digest(mine) else choose(here, request, release)
-            found.append(Pool(tuple(names), mine, request, here, choice))
+            choice = None if is_digest(own) else choose(here, request, release)
+            found.append(Pool(tuple(names), own, request, here, choice))
         except Refusals as error:
             refused += [(one, names) for one in error.reasons]
     return found
 
 
-def of_driver(mine: Policy, reasons: t.Iterable[Refused], nodes: t.Sequence[str]) -> list[Concerned]:
+def of_driver(own: Policy, reasons: t.Iterable[Refused], nodes: t.Sequence[str]) -> list[Concerned]:
     """The reasons why an NVIDIADriver cannot be followed, each with its name. nodes: those that it selects."""
-    name = f"NVIDIADriver {mine.driver_name}"
+    name = f"NVIDIADriver {own.driver_name}"
     return [(one if name in one.reason else one.of([name]), nodes) for one in reasons]
 
 
-def _unfit(policy: Policy, mine: Policy, node: Node) -> tuple[str, str] | None:
-    """(reason, remedy) if a Node can get no driver of any version, else None. mine: the policy of its NVIDIADriver."""
-    if mine.get("driver.usePrecompiled") and not cluster_nodes.kernel_of(node):
+def _unfit(policy: Policy, own: Policy, node: Node) -> tuple[str, str] | None:
+    """(reason, remedy) if a Node can get no driver of any version, else None. own: the policy of its NVIDIADriver."""
+    if own.get("driver.usePrecompiled") and not cluster_nodes.kernel_of(node):
         return ("driver.usePrecompiled needs an image for each kernel, and the Node's kernelVersion is empty or cannot "
                 "be the value of a label", "Look at what its kubelet reports (kubectl get node --output wide), or set "
                 "driver.usePrecompiled to false.")
-    return cluster_openshift.NO_TOOLKIT if cluster_openshift.needs_toolkit(policy, mine, node) else None
+    return cluster_openshift.NO_TOOLKIT if cluster_openshift.needs_toolkit(policy, own, node) else None
 
 
 @dataclass(frozen=True)
@@ -154,10 +154,10 @@ def agreed(found: t.Sequence[Pool], release: Release, asked: t.Collection[cluste
         return "" if asked or pool.here.os is None else cluster_nodes.tag(pool.here.os, release)
 
     left: list[Pool] = []
-    for mine in _grouped(found, lambda pool: pool.policy.driver_name):
-        if is_digest(mine[0].policy):
-            mine = _chosen(mine, system, running.systems, lambda _pools, systems: of_one_system(systems), refused)
-        for beside in _grouped(mine, lambda pool: f"{pool.here.kernel} {system(pool)}"):
+    for own in _grouped(found, lambda pool: pool.policy.driver_name):
+        if is_digest(own[0].policy):
+            own = _chosen(own, system, running.systems, lambda _pools, systems: of_one_system(systems), refused)
+        for beside in _grouped(own, lambda pool: f"{pool.here.kernel} {system(pool)}"):
             alike = _chosen(beside, _tagged, running.versions(system(beside[0]), map(_tagged, beside)),
                             lambda pools, _tags: _several(release, pools), refused)
             one = alike[0]

@@ -156,7 +156,7 @@ def _host(space: Universe, here: Situation, request: Request) -> t.Iterator[Cons
 
 
 def _gpus(space: Universe, here: Situation, request: Request) -> t.Iterator[Constraint]:
-    """First what holds for an architecture, then what is a model's own."""
+    """The requirements of architectures, then those of models."""
     families: dict[str, list[Needs]] = {}
     for gpu in here.gpus:
         if gpu.family and gpu.architecture:

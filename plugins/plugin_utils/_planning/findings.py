@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 # error: the run, or GPU work after it, will fail; warning: it can fail; info: it will not.
 SEVERITIES = ("error", "warning", "info")
 # The result of a check: (severity, text, fix).
-Said = t.Tuple[str, str, str]
+Result = t.Tuple[str, str, str]
 # A finding as gpu_policy returns it: C({host, check, severity, text, fix}).
-Dict = t.Dict[str, str]
+FindingDict = t.Dict[str, str]
 _Mapping = t.TypeVar("_Mapping", bound=t.Mapping[str, object])
 
 
@@ -28,7 +28,7 @@ class Finding:
     text: str
     fix: str = ""
 
-    def as_dict(self) -> Dict:
+    def as_dict(self) -> FindingDict:
         """C({host, check, severity, text, fix})."""
         return asdict(self)
 

@@ -20,11 +20,11 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import (
     preflight_host,
     preflight_release,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Dict, Finding, ordered
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Finding, FindingDict, ordered
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans import FleetPlan
 
 # The checks that find the same problem as a refusal by these constraints.
-_SAID_BY = {"kernel.headers": "kernel_headers", "secure_boot": "secure_boot", "vgpu": "vgpu", "nvswitch": "fabric"}
+_SAME_PROBLEM = {"kernel.headers": "kernel_headers", "secure_boot": "secure_boot", "vgpu": "vgpu", "nvswitch": "fabric"}
 
 
 def checks(plan: FleetPlan | None, facts: t.Mapping[str, HostFacts | None], cluster_facts: ClusterFacts | None,
@@ -58,9 +58,9 @@ def refused(error: Section, facts: t.Mapping[str, HostFacts | None], cluster_fac
                  for one in refusals for host in one["hosts"]]
     if kind == Unexpected.kind:
         return first  # the facts can be the cause
-    said = {(host, _SAID_BY.get(constraint["id"])) for refusal in refusals or () for host in refusal["hosts"]
+    known = {(host, _SAME_PROBLEM.get(constraint["id"])) for refusal in refusals or () for host in refusal["hosts"]
             for constraint in refusal.get("constraints") or ()}
-    found = [one for one in checks(None, facts, cluster_facts, today) if (one.host, one.check) not in said]
+    found = [one for one in checks(None, facts, cluster_facts, today) if (one.host, one.check) not in known]
     return ordered([*first, *found])
 
 
@@ -72,7 +72,7 @@ def error_of(result: Section) -> Data:
     return dict(result.get("error") or {"kind": "", "message": result.get("msg") or "there is no plan", "hint": ""})
 
 
-def of_result(result: Section, facts: t.Mapping[str, HostFacts | None]) -> list[Dict]:
+def of_result(result: Section, facts: t.Mapping[str, HostFacts | None]) -> list[FindingDict]:
     """The findings in a result of gpu_policy or, if it has none, those from its error and the facts of hosts."""
     error = error_of(result)
     found = result.get("checks", error.get("checks"))
@@ -91,14 +91,14 @@ def of_rejected(rejected: t.Mapping[str, t.Mapping[str, str]]) -> list[Finding]:
                     _sentence(one["hint"])) for host, one in rejected.items()]
 
 
-def with_failures(found: t.Sequence[Dict], failed: t.Mapping[str, t.Mapping[str, Section]]) -> list[Dict]:
+def with_failures(found: t.Sequence[FindingDict], failed: t.Mapping[str, t.Mapping[str, Section]]) -> list[FindingDict]:
     """Findings, and the errors of modules in check mode, C({HOST: {COMPONENT: error}})."""
     errors = [Finding(host, component, "error", _sentence(error["message"]), _sentence(error["hint"]))
               for host, of_host in failed.items() for component, error in of_host.items()]
     return [*listed(errors), *found]
 
 
-def listed(found: t.Iterable[Finding]) -> list[Dict]:
+def listed(found: t.Iterable[Finding]) -> list[FindingDict]:
     """Findings as mappings, for results and reports."""
     return [one.as_dict() for one in found]
 

@@ -19,11 +19,11 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.tolerations im
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import node_facts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import LABELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight_release, profiles
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Finding, Said
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Finding, Result
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans import ClusterPlan, FleetPlan
 
 # The results of a check of Nodes: (Node, severity, text, fix).
-Told = t.Iterator[t.Tuple[str, str, str, str]]
+NodeResults = t.Iterator[t.Tuple[str, str, str, str]]
 CLUSTER = "cluster"
 # The label of Nodes on which Google's own device plugin does not run (GKE, "Use the NVIDIA GPU Operator").
 _NO_GKE_PLUGIN = "gke-no-default-nvidia-gpu-device-plugin"
@@ -80,14 +80,14 @@ def of_cluster(facts: ClusterFacts, plan: FleetPlan | None, release: Release | N
             yield Finding(node, check, severity, text, fix)
 
 
-def _kubernetes(cluster: Cluster) -> t.Iterator[Said]:
+def _kubernetes(cluster: Cluster) -> t.Iterator[Result]:
     version = cluster.facts["version"]
     if cluster.release and releases.kubernetes_supported(cluster.release, version) is False:
         yield ("warning", f"Kubernetes {version} is not in the support table of release {cluster.release.version}",
                "Choose a release that has it (gpu_release), or expect to be on your own")
 
 
-def _nfd(cluster: Cluster) -> t.Iterator[Said]:
+def _nfd(cluster: Cluster) -> t.Iterator[Result]:
     label = PCI[0]
     if cluster.gpu_nodes:
         return
@@ -102,14 +102,14 @@ def _nfd(cluster: Cluster) -> t.Iterator[Said]:
                "of class and vendor, alone (sources.pci.deviceLabelFields)")
 
 
-def _runtimes(cluster: Cluster) -> t.Iterator[Said]:
+def _runtimes(cluster: Cluster) -> t.Iterator[Result]:
     runtimes = sorted({node["runtime"] for node in cluster.gpu_nodes.values()})
     if len(runtimes) > 1 and cluster.plan and cluster.toolkit:
         yield ("warning", f"GPU nodes have different container runtimes ({', '.join(runtimes)}); the toolkit "
                f"configures {cluster.plan['common']['runtime']} alone", "Give the GPU nodes one runtime")
 
 
-def _undetected(cluster: Cluster) -> Told:
+def _undetected(cluster: Cluster) -> NodeResults:
     """Nodes without the label of a GPU whose hosts in the inventory have GPUs."""
     if cluster.facts["nfd"] == "none":
         return
@@ -121,13 +121,13 @@ def _undetected(cluster: Cluster) -> Told:
                    "See that the NFD worker runs on this Node and look at its log")
 
 
-def _ready(cluster: Cluster) -> Told:
+def _ready(cluster: Cluster) -> NodeResults:
     for name, node in cluster.gpu_nodes.items():
         if not node["ready"]:
             yield name, "warning", "the Node is not ready: what is delivered to it waits", "Look at its kubelet"
 
 
-def _taints(cluster: Cluster) -> Told:
+def _taints(cluster: Cluster) -> NodeResults:
     if cluster.plan is None:
         return
     for name, node in cluster.gpu_nodes.items():
@@ -137,15 +137,15 @@ def _taints(cluster: Cluster) -> Told:
                    "tolerated", "Add it to daemonsets.tolerations (and to the tolerations of the NFD worker)")
 
 
-def _systems(cluster: Cluster) -> Told:
+def _systems(cluster: Cluster) -> NodeResults:
     release = cluster.release
     for name, node in cluster.gpu_nodes.items():
         system = node["os"]
         if release and system and cluster.brings("driver", name):
-            yield from ((name, *said) for said in preflight_release.system(release, system["id"], system["version"]))
+            yield from ((name, *one) for one in preflight_release.system(release, system["id"], system["version"]))
 
 
-def _containerd(cluster: Cluster) -> Told:
+def _containerd(cluster: Cluster) -> NodeResults:
     release = cluster.release
     for name, node in cluster.gpu_nodes.items():
         version = node["runtime_version"]
@@ -155,14 +155,14 @@ def _containerd(cluster: Cluster) -> Told:
                    "Upgrade containerd, or choose a release that has it (gpu_release)")
 
 
-def _toolkit(cluster: Cluster) -> t.Iterator[Said]:
+def _toolkit(cluster: Cluster) -> t.Iterator[Result]:
     """Published faults of the toolkit's image."""
     if cluster.toolkit:
         version = cluster.toolkit["images"]["container_toolkit"].rpartition(":")[2].lstrip("v").split("-")[0]
         yield from preflight_release.toolkit(version)
 
 
-def _nri(cluster: Cluster) -> Told:
+def _nri(cluster: Cluster) -> NodeResults:
     if not cluster.plan or not cluster.plan["common"]["nri"]:
         return
     for name, node in cluster.gpu_nodes.items():
@@ -172,7 +172,7 @@ def _nri(cluster: Cluster) -> Told:
                    "1.7.30 or 2.1", "Set cdi.nriPluginEnabled to false, or upgrade containerd")
 
 
-def _gke(cluster: Cluster) -> Told:
+def _gke(cluster: Cluster) -> NodeResults:
     if not cluster.delivers("device_plugin"):
         return
     for name, node in cluster.gpu_nodes.items():
@@ -181,7 +181,7 @@ def _gke(cluster: Cluster) -> Told:
                    f"Make the node pool with the label {_NO_GKE_PLUGIN}=true, or set devicePlugin.enabled to false")
 
 
-def _profiles(cluster: Cluster) -> Told:
+def _profiles(cluster: Cluster) -> NodeResults:
     """Profiles of Nodes. The summary is left out for hosts of the inventory, whose own findings have it."""
     for name, node in cluster.gpu_nodes.items():
         profile = profiles.detect(node_facts.facts_of_node(name, node), cluster=True)
@@ -189,10 +189,10 @@ def _profiles(cluster: Cluster) -> Told:
             continue
         if name not in cluster.by_host:
             yield name, "info", f"{profile.summary}; {profile.because}", ""
-        yield from ((name, *said) for said in (*_contended(cluster, name, profile), *_settings(cluster, name, profile)))
+        yield from ((name, *one) for one in (*_contended(cluster, name, profile), *_settings(cluster, name, profile)))
 
 
-def _contended(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iterator[Said]:
+def _contended(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iterator[Result]:
     """Components that the plan delivers to a Node although its profile includes them."""
     for component in profile.components:
         if not cluster.brings(component, name):
@@ -204,7 +204,7 @@ def _contended(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iter
                f"Set {by_name(component).section}.enabled to false")
 
 
-def _settings(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iterator[Said]:
+def _settings(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iterator[Result]:
     """Differences of the plan from the settings of a profile, such as the socket of k3s's containerd."""
     if not cluster.toolkit or not cluster.brings("container_toolkit", name):
         return
@@ -216,10 +216,10 @@ def _settings(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Itera
                    f"Add {variable}={value} to toolkit.env of the policy")
 
 
-CLUSTER_CHECKS: t.Dict[str, t.Callable[[Cluster], t.Iterator[Said]]] = {
+CLUSTER_CHECKS: t.Dict[str, t.Callable[[Cluster], t.Iterator[Result]]] = {
     "kubernetes": _kubernetes, "nfd": _nfd, "runtime": _runtimes, "toolkit": _toolkit,
 }
-NODE_CHECKS: t.Dict[str, t.Callable[[Cluster], Told]] = {
+NODE_CHECKS: t.Dict[str, t.Callable[[Cluster], NodeResults]] = {
     "nfd": _undetected, "ready": _ready, "taints": _taints, "system": _systems, "containerd": _containerd, "nri": _nri,
     "device_plugin": _gke, "profile": _profiles,
 }

@@ -24,7 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.packages import companions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight_release, profiles
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Finding, Said
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Finding, Result
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans import FleetPlan, PlanOfHost
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.profiles import Profile
 
@@ -111,20 +111,20 @@ def _place(fleet: FleetPlan | None, plan: HostPlan | None, profile: Profile | No
     return "none" if profile and profile.owner(component) == "theirs" else "host"
 
 
-def _profile(host: Host) -> t.Iterator[Said]:
+def _profile(host: Host) -> t.Iterator[Result]:
     if host.profile is not None:
         because = host.plan["profile"]["because"] if host.plan and host.plan["profile"] else ""
         yield ("info", f"{host.profile.summary}; {because or host.profile.because}",
                "Set gpu_profile of the host to none, or to another profile, where this is wrong")
 
 
-def _immutable(host: Host) -> t.Iterator[Said]:
+def _immutable(host: Host) -> t.Iterator[Result]:
     if host.facts["host"]["markers"]["immutable"] and "host" in (host.place, host.toolkit_place):
         yield ("error", "/usr cannot be written, so no packages can be installed on this system",
                "Deliver in the cluster (gpu_placement: cluster), or leave the host to its system (gpu_profile)")
 
 
-def _nouveau(host: Host) -> t.Iterator[Said]:
+def _nouveau(host: Host) -> t.Iterator[Result]:
     modules = host.facts["modules"]
     loaded, denied = modules["nouveau"], modules.get("nouveau_denied")
     how = "Write 'blacklist nouveau' and 'options nouveau modeset=0' to /etc/modprobe.d, rebuild the initramfs, reboot"
@@ -139,7 +139,7 @@ def _nouveau(host: Host) -> t.Iterator[Said]:
         yield "warning", "nouveau is not deny-listed and may take the GPUs at the next boot", how
 
 
-def _kernel_headers(host: Host) -> t.Iterator[Said]:
+def _kernel_headers(host: Host) -> t.Iterator[Result]:
     kernel = host.facts["host"]["kernel"]
     if kernel["headers"] is not False or host.place == "none" or host.driver.get("precompiled") or host.runs:
         return
@@ -154,7 +154,7 @@ def _kernel_headers(host: Host) -> t.Iterator[Said]:
                "can be had is not known", "Refresh the package index, or install the headers")
 
 
-def _next_kernel(host: Host) -> t.Iterator[Said]:
+def _next_kernel(host: Host) -> t.Iterator[Result]:
     kernel = host.facts["host"]["kernel"]
     newest = kernel.get("newest_installed")
     if not newest or newest == kernel["release"] or host.place == "cluster":
@@ -174,7 +174,7 @@ def _next_kernel(host: Host) -> t.Iterator[Said]:
         yield "info", f"{what}: the driver role brings modules for both", ""
 
 
-def _dkms(host: Host) -> t.Iterator[Said]:
+def _dkms(host: Host) -> t.Iterator[Result]:
     release = host.facts["host"]["kernel"]["release"]
     for module in host.facts["driver"].get("dkms") or ():
         if module["kernel"] in (None, release) and not str(module["state"]).startswith("installed"):
@@ -184,7 +184,7 @@ def _dkms(host: Host) -> t.Iterator[Said]:
                    "wanted by dkms remove")
 
 
-def _secure_boot(host: Host) -> t.Iterator[Said]:
+def _secure_boot(host: Host) -> t.Iterator[Result]:
     facts = host.facts["host"]
     lockdown = facts.get("lockdown")
     checked = facts["secure_boot"] or lockdown in ("integrity", "confidentiality")
@@ -206,7 +206,7 @@ def _secure_boot(host: Host) -> t.Iterator[Said]:
            "of yours and ask for its enrolment (driver_signing_key), or switch Secure Boot off")
 
 
-def _end_of_life(host: Host) -> t.Iterator[Said]:
+def _end_of_life(host: Host) -> t.Iterator[Result]:
     branch = releases.branch(branch_of(host.desired)) if host.desired and host.place != "cluster" else None
     if branch is not None and branch.ended(host.today):
         newer = [text for text in (host.release.drivers if host.release else ())
@@ -220,26 +220,26 @@ def _ended(version: str, today: datetime.date) -> bool:
     return branch is not None and branch.ended(today)
 
 
-def _known_faults(host: Host) -> t.Iterator[Said]:
+def _known_faults(host: Host) -> t.Iterator[Result]:
     if host.desired and "." in host.desired and host.place != "cluster":
         for fault in releases.known_faults(host.desired):
             yield "warning", f"driver {host.desired}: {fault}", "Choose another version of the branch"
 
 
-def _no_driver(host: Host) -> t.Iterator[Said]:
+def _no_driver(host: Host) -> t.Iterator[Result]:
     if host.place == "none" and host.driver and software.no_driver("none", host.driver.get("state", ""), host.facts):
         yield ("error", "no driver is installed, and the plan brings none, so that no program can use the GPUs",
                "Install a driver, or have it delivered: driver: host in gpu_placement, and driver.enabled true")
 
 
-def _foreign_driver(host: Host) -> t.Iterator[Said]:
+def _foreign_driver(host: Host) -> t.Iterator[Result]:
     if host.place == "host" and host.facts["driver"]["source"] == "container":
         yield ("error", "a driver container delivers the driver here; a second one on the host would fight with it",
                "Let the container go (remove the GPU Operator's driver from the Node), or place the driver in the "
                "cluster")
 
 
-def _fabric(host: Host) -> t.Iterator[Said]:
+def _fabric(host: Host) -> t.Iterator[Result]:
     fabric = host.facts["nvlink"]["fabric"]
     if fabric not in ("nvswitch", "nvlink5", "nvlink5_rack") or host.place == "cluster":
         return
@@ -262,7 +262,7 @@ def _fabric(host: Host) -> t.Iterator[Said]:
                "Install the kernel's extra modules (linux-modules-extra) and load them at boot")
 
 
-def _imex(host: Host, packages: t.Mapping[str, str]) -> t.Iterator[Said]:
+def _imex(host: Host, packages: t.Mapping[str, str]) -> t.Iterator[Result]:
     what = "this is a tray of an NVLink rack"
     fabric = host.driver.get("fabric") or {}
     if host.place == "host" and fabric.get("imex"):
@@ -274,7 +274,7 @@ def _imex(host: Host, packages: t.Mapping[str, str]) -> t.Iterator[Said]:
                f"Install {_companion(host, 'imex')} and name the trays in /etc/nvidia-imex/nodes_config.cfg")
 
 
-def _fabric_manager(host: Host, fabric: str, packages: t.Mapping[str, str]) -> t.Iterator[Said]:
+def _fabric_manager(host: Host, fabric: str, packages: t.Mapping[str, str]) -> t.Iterator[Result]:
     """Findings about a fabric manager that the role does not install."""
     name = next((name for name in packages if "fabric" in name and "manager" in name and "dev" not in name), None)
     if name and host.runs and not _same(packages[name], str(host.loaded)):
@@ -312,7 +312,7 @@ def _manager_runs(host: Host) -> bool:
                for client in host.facts["clients"])
 
 
-def _gpu_clients(host: Host) -> t.Iterator[Said]:
+def _gpu_clients(host: Host) -> t.Iterator[Result]:
     preview = host.plan["preview"] if host.plan else ()
     loose = [client for client in host.facts["clients"] if client.get("unit") not in _STEP_ASIDE
              and not str(client["name"]).startswith(("nvidia-persiste", _MANAGER))]
@@ -336,7 +336,7 @@ def _client(client: Client) -> str:
     return client["unit"] or f"{client['name']} (pid {client['pid']})"
 
 
-def _runtime(host: Host) -> t.Iterator[Said]:
+def _runtime(host: Host) -> t.Iterator[Result]:
     # Some distributions of Kubernetes have their own containerd.
     if host.toolkit_place != "host" or host.facts["host"]["markers"]["kubernetes"] in container_toolkit.OWN_RUNTIME:
         return
@@ -353,7 +353,7 @@ def _runtime(host: Host) -> t.Iterator[Said]:
             yield "warning", f"{name} does not start at boot", f"Run: systemctl enable {name}"
 
 
-def _toolkit(host: Host) -> t.Iterator[Said]:
+def _toolkit(host: Host) -> t.Iterator[Result]:
     packages = host.facts["toolkit"]["packages"]
     if host.toolkit_place == "cluster":
         return
@@ -366,13 +366,13 @@ def _toolkit(host: Host) -> t.Iterator[Said]:
                "Install all of them in one version; the role does so where it delivers the toolkit")
 
 
-def _reboot(host: Host) -> t.Iterator[Said]:
+def _reboot(host: Host) -> t.Iterator[Result]:
     if host.facts["driver"]["reboot_pending"]:
         yield ("warning", "a reboot is pending: the loaded driver is not the installed one, or the distribution asks "
                "for it", "Reboot the host, or allow it by gpu_disruption: reboot")
 
 
-def _gpus(host: Host) -> t.Iterator[Said]:
+def _gpus(host: Host) -> t.Iterator[Result]:
     for gpu in host.facts["gpus"]:
         if gpu.get("error"):
             yield ("warning", *fault_of(gpu))
@@ -382,20 +382,20 @@ def _gpus(host: Host) -> t.Iterator[Said]:
                "Labels and the resource nvidia.com/gpu do not tell them apart; choose by MIG profile or by host")
 
 
-def _journals(host: Host) -> t.Iterator[Said]:
+def _journals(host: Host) -> t.Iterator[Result]:
     if host.place == "host" or (host.plan and host.plan.get("delivered")):
         faults = host.facts["journals"]["faults"]
         yield from dict.fromkeys(("error", fault["message"].rstrip("."), fault["hint"].rstrip(".")) for fault in faults)
 
 
-def _mig_boot(host: Host) -> t.Iterator[Said]:
+def _mig_boot(host: Host) -> t.Iterator[Result]:
     mig = host.plan["mig_manager"] if host.plan else None
     if host.facts["mig_boot"].get("masked") and mig and mig.get("selected") and mig.get("boot"):
         yield ("warning", f"{UNIT} is masked, which is respected: MIG will not be as it is now after a boot",
                f"Run: systemctl unmask {UNIT}; or set mig_manager_boot to false")
 
 
-def _vgpu(host: Host) -> t.Iterator[Said]:
+def _vgpu(host: Host) -> t.Iterator[Result]:
     vgpu = host.facts["vgpu"]
     if vgpu and host.driver.get("source") == "runfile":
         if not host.driver.get("licence"):
@@ -408,13 +408,13 @@ def _vgpu(host: Host) -> t.Iterator[Said]:
                "adopted")
 
 
-def _system(host: Host) -> t.Iterator[Said]:
+def _system(host: Host) -> t.Iterator[Result]:
     system = host.facts["host"]["os"]
     if host.release and system["id"] and system["version_id"] and host.place == "cluster":
         yield from preflight_release.system(host.release, system["id"], system["version_id"])
 
 
-CHECKS: t.Dict[str, t.Callable[[Host], t.Iterator[Said]]] = {
+CHECKS: t.Dict[str, t.Callable[[Host], t.Iterator[Result]]] = {
     "immutable": _immutable, "vgpu": _vgpu, "nouveau": _nouveau, "secure_boot": _secure_boot,
     "no_driver": _no_driver, "kernel_headers": _kernel_headers, "next_kernel": _next_kernel, "dkms": _dkms,
     "foreign_driver": _foreign_driver,

@@ -9,7 +9,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Finding, Said
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Finding, Result
 
 
 def of_release(release: Release) -> t.Iterator[Finding]:
@@ -22,14 +22,14 @@ def of_release(release: Release) -> t.Iterator[Finding]:
                       "only fixes", "Plan for a newer one (gpu_release)")
 
 
-def system(release: Release, os_id: str, os_version: str) -> t.Iterator[Said]:
+def system(release: Release, os_id: str, os_version: str) -> t.Iterator[Result]:
     """A finding if the release was not validated on a system (ID and VERSION_ID of os-release)."""
     if releases.os_supported(release, os_id, os_version) is False:
         yield ("warning", f"{os_id} {os_version} is not in the support table of release {release.version}",
                "Use a system that is, or expect to be on your own")
 
 
-def toolkit(version: str) -> t.Iterator[Said]:
+def toolkit(version: str) -> t.Iterator[Result]:
     """Published faults of a version of the container toolkit, none for an empty version."""
     for fault in releases.known_faults(version, "container_toolkit") if version else ():
         yield "warning", f"container toolkit {version}: {fault}", "Set a newer toolkit.version"

@@ -32,10 +32,10 @@ def named(policy: Policy) -> dict[str, list[str]]:
     """C({ConfigMap: [NAME], Secret: [NAME]}): the objects that a policy and its NVIDIADrivers name, without
     duplicates."""
     found: dict[str, dict[str, None]] = {CONFIG_MAP: {}, SECRET: {}}
-    for mine in (policy, *(policy.for_pool(pool) for pool in policy.pools)):
+    for own in (policy, *(policy.for_pool(pool) for pool in policy.pools)):
         for path, (kind, _keys) in REFERENCES.items():
-            if mine.get(path):
-                found[kind][str(mine.get(path))] = None
+            if own.get(path):
+                found[kind][str(own.get(path))] = None
     return {kind: list(names) for kind, names in found.items()}
 
 

@@ -136,7 +136,8 @@ WRONG: list[tuple[Any, list[str]]] = [
     (slicing(gpu(devices=["GPU-1"])), ["resources[0].devices: ['GPU-1'] is not allowed"]),
     (slicing(gpu(devices=0)), ["resources[0].devices: 0 is not allowed"]),
     # types and the rest
-    (slicing(GPU, failRequestsGreaterThanOne="yes"), ["failRequestsGreaterThanOne: true or false is expected, not 'yes'"]),
+    (slicing(GPU, failRequestsGreaterThanOne="yes"),
+     ["failRequestsGreaterThanOne: true or false is expected, not 'yes'"]),
     ({"version": "v2"}, ["version: 'v2' is not allowed; allowed: 'v1'"]),
     ({"version": 1}, ["version: 1 is not allowed; allowed: 'v1'; write it in quotes"]),
     ({"flags": {"migStrategy": "both"}},
