@@ -275,11 +275,12 @@ def _uuids(gpus: t.Sequence[Gpu]) -> set[str] | None:
     """The UUIDs of the devices for containers: GPUs, or the MIG devices of GPUs in MIG mode. None if not known."""
     found: set[str] = set()
     for gpu in gpus:
-        uuid, mig = gpu.get("uuid"), gpu.get("mig")
-        if uuid is None:
-            return None
-        found |= {device for instance in mig["instances"] for device in instance["uuids"]
-                  } if mig and mig["enabled"] else {uuid}
+        mig = gpu.get("mig")
+        in_mig = mig["instances"] if mig and mig["enabled"] else None
+        for uuid in [gpu.get("uuid")] if in_mig is None else [one for instance in in_mig for one in instance["uuids"]]:
+            if uuid is None:
+                return None
+            found.add(uuid)
     return found if gpus else None
 
 

@@ -43,7 +43,7 @@ class Machine(t.TypedDict):
     markers: Markers
 class MigInstance(t.TypedDict):
     profile: Text
-    uuids: t.List[str]
+    uuids: t.List[Text]
 class Mig(t.TypedDict):
     enabled: bool
     pending: bool

@@ -51,7 +51,6 @@ class Text:
     longest: int = 1024
 
     def fault(self, value: object) -> Fault | None:
-        """See Shape."""
         if not isinstance(value, str):
             return Fault("", _said(value), "a string")
         if len(value) > self.longest:
@@ -69,7 +68,6 @@ class Number:
     smallest: int = 0
 
     def fault(self, value: object) -> Fault | None:
-        """See Shape."""
         if isinstance(value, bool) or not isinstance(value, int) or not self.smallest <= value <= self.largest:
             return Fault("", _said(value), f"a whole number from {self.smallest} to {self.largest}")
         return None
@@ -79,7 +77,6 @@ class Flag:
     """True or false."""
 
     def fault(self, value: object) -> Fault | None:
-        """See Shape."""
         return None if isinstance(value, bool) else Fault("", _said(value), "true or false")
 
 
@@ -87,7 +84,6 @@ class Anything:
     """Any value."""
 
     def fault(self, value: object) -> Fault | None:
-        """See Shape."""
         return None
 
 
@@ -98,7 +94,6 @@ class OneOf:
     words: t.Tuple[str, ...]
 
     def fault(self, value: object) -> Fault | None:
-        """See Shape."""
         return None if isinstance(value, str) and value in self.words else Fault("", _said(value), "one of "
                                                                                  f"{', '.join(self.words)}")
 
@@ -110,7 +105,6 @@ class Nullable:
     shape: Shape
 
     def fault(self, value: object) -> Fault | None:
-        """See Shape."""
         return None if value is None else self.shape.fault(value)
 
 
@@ -122,7 +116,6 @@ class Rows:
     most: int
 
     def fault(self, value: object) -> Fault | None:
-        """See Shape."""
         if not isinstance(value, (list, tuple)):
             return Fault("", _said(value), "a list")
         if len(value) > self.most:
@@ -143,7 +136,6 @@ class Table:
     most: int
 
     def fault(self, value: object) -> Fault | None:
-        """See Shape."""
         if not isinstance(value, dict):
             return Fault("", _said(value), "a mapping")
         if len(value) > self.most:
@@ -169,7 +161,6 @@ class Fields:
     other: Shape | None = None
 
     def fault(self, value: object) -> Fault | None:
-        """See Shape."""
         if not isinstance(value, dict):
             return Fault("", _said(value), "a mapping")
         missing = [key for key in self.needed if key not in value]
@@ -194,6 +185,5 @@ class Case:
     otherwise: Shape
 
     def fault(self, value: object) -> Fault | None:
-        """See Shape."""
         case = value.get(self.key) if isinstance(value, dict) else None
         return (self.shapes.get(case, self.otherwise) if isinstance(case, str) else self.otherwise).fault(value)

@@ -100,25 +100,30 @@ def _mend(text: str, mark: yaml.Mark | None) -> str:
     return "Correct the file; an editor with YAML support shows the place."
 
 
-def load_document(path: str, variable: str) -> Document:
-    """The only document of a user's file. variable: the variable that names the file. Raises InputError."""
+def load_documents(path: str, variable: str, value: str) -> list[Document]:
+    """All documents of a user's file. variable, value: the variable that names the file, and its value. Raises
+    InputError."""
     content = read_text(path)
     if content is None:
         raise InputError(f"{path} is not there or cannot be read.", "Give the path of a file on the controller.",
-                         path=variable, value=path)
-    documents = parse(content, path)
-    if len(documents) != 1:
-        raise InputError(f"{path}: one document is expected, {len(documents)} are there.", "Keep one.", path=variable,
-                         value=path)
-    return documents[0]
+                         path=variable, value=value)
+    return parse(content, path)
+
+
+def load_document(path: str, variable: str) -> Document:
+    """The only document of a user's file. variable: the variable that names the file. Raises InputError."""
+    return _only(load_documents(path, variable, path), path, path=variable, value=path)
 
 
 def load_data(text: str, origin: str) -> Value:
     """The data of a text with exactly one document. Raises InputError."""
-    documents = parse(text, origin)
+    return _only(parse(text, origin), origin).data
+
+
+def _only(documents: list[Document], origin: str, **details: str) -> Document:
     if len(documents) != 1:
-        raise InputError(f"{origin}: one document is expected, {len(documents)} are there.", "Keep one.")
-    return documents[0].data
+        raise InputError(f"{origin}: one document is expected, not {len(documents)}.", "Keep one.", **details)
+    return documents[0]
 
 
 def load_own(text: str) -> Value:

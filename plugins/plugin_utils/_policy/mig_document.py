@@ -10,9 +10,8 @@ errors of hosts with the name of the file.
 from __future__ import annotations
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section, Value
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import parse
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import load_documents, parse
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 
 _KEY = "config.yaml"
@@ -60,11 +59,7 @@ def given(task_vars: Section, name: object, data: object) -> MigDocument | None:
 def from_file(task_vars: Section, name: str) -> MigDocument:
     """The configurations in a file on the controller, without its other documents. Raises InputError."""
     path = find_file(task_vars, name)
-    text = read_text(path)
-    if text is None:
-        raise InputError(f"{path} is not there or cannot be read.", "Give the path of a file on the controller.",
-                         path="config_file", value=name)
-    documents = [one.data for one in parse(text, path)]
+    documents = [one.data for one in load_documents(path, "config_file", name)]
     found, alone = MigDocument(), len(documents) == 1
     for number, data in enumerate(documents, 1):
         _take(found, data, path if alone else f"{path}, document {number}", alone)

@@ -140,7 +140,7 @@ def of_texts(name: str, default: str, texts: Value, origin: str) -> Sharing:
     for key, text in texts.items():
         found = parse(text, f"{origin}, {key}")
         if len(found) > 1:
-            faults.append(f"{key}: one document is expected, {len(found)} are there; keep one")
+            faults.append(f"{key}: one document is expected, not {len(found)}; keep one")
         documents[str(key)] = found[0] if found else Document({})
     return _checked(Sharing(origin, name, default, {str(key): text for key, text in texts.items()}, documents), faults)
 

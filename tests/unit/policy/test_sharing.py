@@ -170,7 +170,7 @@ WRONG: list[tuple[Any, list[str]]] = [
     ({"kind": "ConfigMap", "metadata": {"name": "my.config"}, "data": {"a": "version: v1"}},
      ["metadata.name: 'my.config'"]),
     ({"kind": "ConfigMap", "data": {"a": "version: v1\n---\nversion: v1\n"}},
-     ["a: one document is expected, 2 are there"]),
+     ["a: one document is expected, not 2"]),
     ({"kind": "ConfigMap", "data": {"a": "- 1"}}, ["a: a mapping is expected, not [1]"]),
 ]
 
