@@ -178,7 +178,7 @@ class ActionModule(ControllerAction):
             plan["notes"].append("the cluster is left out by --limit: no host of the group gpu_control is in this run.")
             return
         settled: Data = {**wanted, "profiles": inventory_vars.node_profiles(task_vars),
-                   "plugin_configs": inventory_vars.plugin_configs(task_vars)}
+                         "plugin_configs": inventory_vars.plugin_configs(task_vars)}
         cluster: Data = {**resolve_cluster(
             policy, release, t.cast("ClusterFacts | None", seen), plan["placement"],
             inventory_vars.node_names(task_vars), t.cast("Settings", settled), wanted["disruption"])}

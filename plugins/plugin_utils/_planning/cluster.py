@@ -145,9 +145,9 @@ def _of_platform(context: Context) -> list[str]:
         return ["operator.use_ocp_driver_toolkit is set in the policy: it is for OpenShift alone."] if toolkit else []
     if context.namespace == OPENSHIFT_NAMESPACE:
         return []
-    psa = ", nor does psa.enabled set labels" if context.get("psa.enabled") else ""
-    return [f"gpu_namespace is {context.namespace}: OpenShift's own Prometheus does not look into it{psa}; name it "
-            f"{OPENSHIFT_NAMESPACE}, where nobody else lives."]
+    psa = ", and psa.enabled does not set its labels" if context.get("psa.enabled") else ""
+    return [f"gpu_namespace is {context.namespace}: OpenShift's own Prometheus does not read metrics there{psa}. Set "
+            f"it to {OPENSHIFT_NAMESPACE}."]
 
 
 def namespace_of(settings: Settings) -> str:

@@ -59,7 +59,7 @@ def refused(error: Section, facts: t.Mapping[str, HostFacts | None], cluster_fac
     if kind == Unexpected.kind:
         return first  # the facts can be the cause
     known = {(host, _SAME_PROBLEM.get(constraint["id"])) for refusal in refusals or () for host in refusal["hosts"]
-            for constraint in refusal.get("constraints") or ()}
+             for constraint in refusal.get("constraints") or ()}
     found = [one for one in checks(None, facts, cluster_facts, today) if (one.host, one.check) not in known]
     return ordered([*first, *found])
 

@@ -84,7 +84,7 @@ def _kubernetes(cluster: Cluster) -> t.Iterator[Result]:
     version = cluster.facts["version"]
     if cluster.release and releases.kubernetes_supported(cluster.release, version) is False:
         yield ("warning", f"Kubernetes {version} is not in the support table of release {cluster.release.version}",
-               "Choose a release that has it (gpu_release), or expect to be on your own")
+               "Choose a release that has it (gpu_release)")
 
 
 def _nfd(cluster: Cluster) -> t.Iterator[Result]:
@@ -98,8 +98,8 @@ def _nfd(cluster: Cluster) -> t.Iterator[Result]:
         yield "info", "no Node is labelled as having a GPU yet: NFD comes with this run", ""
     else:
         yield ("warning", f"NFD is there and no Node carries {label}: it finds no GPU",
-               "See that its worker runs on the GPU nodes (taints) and that its PCI labels are made of the vendor, or "
-               "of class and vendor, alone (sources.pci.deviceLabelFields)")
+               "Make sure that its worker runs on the GPU nodes (taints) and that its PCI labels have the vendor, or "
+               "class and vendor, only (sources.pci.deviceLabelFields)")
 
 
 def _runtimes(cluster: Cluster) -> t.Iterator[Result]:
@@ -118,13 +118,13 @@ def _undetected(cluster: Cluster) -> NodeResults:
         facts = cluster.hosts.get(host)
         if facts and facts["gpus"] and name in nodes and not nodes[name]["gpu"]:
             yield (name, "error", f"the host has GPUs and its Node does not carry {label}: NFD does not detect them",
-                   "See that the NFD worker runs on this Node and look at its log")
+                   "Make sure that the NFD worker runs on this Node, and look at its log")
 
 
 def _ready(cluster: Cluster) -> NodeResults:
     for name, node in cluster.gpu_nodes.items():
         if not node["ready"]:
-            yield name, "warning", "the Node is not ready: what is delivered to it waits", "Look at its kubelet"
+            yield name, "warning", "the Node is not ready: its pods do not start until it is", "Look at its kubelet"
 
 
 def _taints(cluster: Cluster) -> NodeResults:
@@ -177,7 +177,7 @@ def _gke(cluster: Cluster) -> NodeResults:
         return
     for name, node in cluster.gpu_nodes.items():
         if _GKE_GPU in node["labels"] and node["labels"].get(_NO_GKE_PLUGIN) != "true":
-            yield (name, "warning", "GKE's own device plugin serves this Node too, and two of them contend",
+            yield (name, "warning", "GKE's own device plugin serves this Node, too, and conflicts with the planned one",
                    f"Make the node pool with the label {_NO_GKE_PLUGIN}=true, or set devicePlugin.enabled to false")
 
 
@@ -189,10 +189,10 @@ def _profiles(cluster: Cluster) -> NodeResults:
             continue
         if name not in cluster.by_host:
             yield name, "info", f"{profile.summary}; {profile.because}", ""
-        yield from ((name, *one) for one in (*_contended(cluster, name, profile), *_settings(cluster, name, profile)))
+        yield from ((name, *one) for one in (*_conflicts(cluster, name, profile), *_settings(cluster, name, profile)))
 
 
-def _contended(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iterator[Result]:
+def _conflicts(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iterator[Result]:
     """Components that the plan delivers to a Node although its profile includes them."""
     for component in profile.components:
         if not cluster.brings(component, name):
@@ -212,7 +212,7 @@ def _settings(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Itera
     for path, value in profile.settings.items():
         variable = path.rpartition(".")[2]
         if path == "toolkit.env.CONTAINERD_SOCKET" and sockets and sockets != [posixpath.dirname(value)]:
-            yield ("error", f"the toolkit looks for containerd elsewhere than {profile.title} has it",
+            yield ("error", f"the toolkit does not use the socket of {profile.title}'s containerd",
                    f"Add {variable}={value} to toolkit.env of the policy")
 
 

@@ -166,12 +166,12 @@ def _next_kernel(host: Host) -> t.Iterator[Result]:
         return
     if host.place == "none":
         yield ("warning", f"{what}: DKMS has no driver for the next one",
-               "See that the driver is there for it, by DKMS or by packages with modules, before the next boot")
+               "Install the driver for it, by DKMS or by packages with modules, before the next boot")
     elif host.driver.get("next_kernel") is False:
         yield ("warning", f"{what}: driver_next_kernel is false, so the driver is built for the running one alone",
                "Leave driver_next_kernel at true, or reboot first")
     else:
-        yield "info", f"{what}: the driver role brings modules for both", ""
+        yield "info", f"{what}: the driver role installs modules for both", ""
 
 
 def _dkms(host: Host) -> t.Iterator[Result]:
@@ -234,8 +234,8 @@ def _no_driver(host: Host) -> t.Iterator[Result]:
 
 def _foreign_driver(host: Host) -> t.Iterator[Result]:
     if host.place == "host" and host.facts["driver"]["source"] == "container":
-        yield ("error", "a driver container delivers the driver here; a second one on the host would fight with it",
-               "Let the container go (remove the GPU Operator's driver from the Node), or place the driver in the "
+        yield ("error", "a driver container delivers the driver here, and a driver on the host would conflict with it",
+               "Remove the container (the GPU Operator's driver on the Node), or place the driver in the "
                "cluster")
 
 
@@ -379,7 +379,7 @@ def _gpus(host: Host) -> t.Iterator[Result]:
     models = dict.fromkeys(gpu["model"] or f"GPU {gpu['device_id']}" for gpu in host.facts["gpus"])
     if len(models) > 1:
         yield ("info", f"GPUs of several models in one host: {', '.join(models)}",
-               "Labels and the resource nvidia.com/gpu do not tell them apart; choose by MIG profile or by host")
+               "Labels and the resource nvidia.com/gpu do not distinguish them; select by MIG profile or by host")
 
 
 def _journals(host: Host) -> t.Iterator[Result]:
@@ -391,7 +391,7 @@ def _journals(host: Host) -> t.Iterator[Result]:
 def _mig_boot(host: Host) -> t.Iterator[Result]:
     mig = host.plan["mig_manager"] if host.plan else None
     if host.facts["mig_boot"].get("masked") and mig and mig.get("selected") and mig.get("boot"):
-        yield ("warning", f"{UNIT} is masked, which is respected: MIG will not be as it is now after a boot",
+        yield ("warning", f"{UNIT} is masked and stays so: after a boot, the GPUs do not have their MIG layout",
                f"Run: systemctl unmask {UNIT}; or set mig_manager_boot to false")
 
 

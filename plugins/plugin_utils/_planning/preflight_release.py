@@ -19,14 +19,14 @@ def of_release(release: Release) -> t.Iterator[Finding]:
                       "Choose a newer one by gpu_release")
     elif release.life == "deprecated":
         yield Finding("policy", "release", "info", f"release {release.version} is of the previous series, which gets "
-                      "only fixes", "Plan for a newer one (gpu_release)")
+                      "only fixes", "Plan an upgrade to a newer one (gpu_release)")
 
 
 def system(release: Release, os_id: str, os_version: str) -> t.Iterator[Result]:
     """A finding if the release was not validated on a system (ID and VERSION_ID of os-release)."""
     if releases.os_supported(release, os_id, os_version) is False:
         yield ("warning", f"{os_id} {os_version} is not in the support table of release {release.version}",
-               "Use a system that is, or expect to be on your own")
+               "Use a system that is")
 
 
 def toolkit(version: str) -> t.Iterator[Result]:

@@ -58,7 +58,7 @@ def _missing(policy: Policy, path: str, facts: ClusterFacts, namespace: str) -> 
         files = " ".join(f"--from-file={key}" for key in needed or ("FILE",))
         if path == "driver.secretEnv":
             files = "--from-literal=NAME=VALUE"
-        yield Refused(f"{where} is not in namespace {namespace}, and the driver's pods would wait for it for ever",
+        yield Refused(f"{where} is not in namespace {namespace}, and the driver's pods would never start",
                       f"Create it (kubectl -n {namespace} create {what} {name} {files}), or leave {path} out.")
     elif isinstance(known, t.Mapping):
         absent = " and ".join(key for key in needed if key not in known)
