@@ -135,7 +135,7 @@ class ActionModule(ControllerAction):
         by_hand = arguments["facts"] is not None
         rejected = {} if by_hand else inventory_vars.rejected(task_vars)
         known = inventory_vars.same_shape(arguments["facts"]) if by_hand else inventory_vars.facts(task_vars)
-        facts = {host: told for host, told in known.items() if host not in rejected}
+        facts: Data = {host: told for host, told in known.items() if host not in rejected}
         overrides = inventory_vars.overrides(task_vars) if arguments["overrides"] is None else arguments["overrides"]
         for host, mine in overrides.items():
             inventory_vars.whole(mine, (), f"overrides.{host}", "the roles take, such as driver_version")
