@@ -87,7 +87,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: ClusterFacts | None
     context = Context(policy, release, settings.get("image_registry") or VENDOR,
                       list(settings.get("pull_secrets") or []), disruption,
                       "crio" if openshift else runtime.value, openshift,
-                      policy.enabled("devicePlugin") and places["device_plugin"] == "cluster", notes=notes,
+                      places["device_plugin"] == "cluster" and policy.enabled("devicePlugin"), notes=notes,
                       service_monitors=None if facts is None else facts["service_monitors"],
                       prometheus_rules=None if facts is None else facts.get("prometheus_rules", False),
                       monitoring=settings.get("monitoring"), proxy=settings.get("proxy") or {},
@@ -96,13 +96,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: ClusterFacts | None
     reasons += _unsupported(policy)
     notes += [f"{path} is set in the policy: {text}." for path, text in _LEFT_OUT if policy.get(path)]
     notes += _of_platform(context)
-    configs: dict[str, str] = {}
-    if places["device_plugin"] == "cluster" and policy.enabled("devicePlugin"):
-        known: t.Container[str] = every if facts else by_host
-        configs = {node: name for node, name in (settings.get("plugin_configs") or {}).items() if node in known}
-        context.sharing = device_plugin.settle(policy, context.gpu_sharing, facts, configs, reasons, refused, notes)
-        if context.sharing and not allows(disruption, "drain"):
-            notes += device_plugin.hold(context.sharing, configs, every, disruption)
+    configs = _plugin_configs(context, settings, every if facts else by_host, reasons, refused)
     parts = _parts(context, places, reasons)
     without_driver = [*context.without_driver, *context.faults()]
     refused += without_driver
@@ -110,9 +104,8 @@ def resolve_cluster(policy: Policy, release: Release, facts: ClusterFacts | None
     notes += _partly(context, parts, on_host, by_host)
     if not openshift and "container_toolkit" in context.present:
         notes += _other_runtimes(runtime, with_toolkit)
-    mig_default = str(policy.get("migManager.config.default") or "")
-    notes += _without_layout(context, mig_default, {name: node["labels"] for name, node in with_gpu.items()
-                                                    if "mig_manager" not in on_host.get(name, ())})
+    notes += _without_layout(context, {name: node["labels"] for name, node in with_gpu.items()
+                                       if "mig_manager" not in on_host.get(name, ())})
     out = set() if reasons else _named(without_driver)
     served = [pools.described(pool, release, context.mirror, every) for pool in context.pools
               if out.isdisjoint(pool.nodes)]
@@ -121,7 +114,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: ClusterFacts | None
                            pools=served)
     deploy: Deploy = {
         "components": {name: one["state"] == "present" for name, one in parts.items()}, "on_host": on_host,
-        "mig_default": mig_default, "mig_changes": allows(disruption, "idle"),
+        "mig_default": _mig_default(context), "mig_changes": allows(disruption, "idle"),
         "pods_may_end": allows(disruption, "drain"), "without_driver": sorted(_named(context.without_driver)),
         "hosts": list(by_host.values()) if places["feature_discovery"] in ("host", "hybrid") else [],
         "plugin_configs": configs,
@@ -185,6 +178,20 @@ def _on_host(with_gpu: Nodes, by_host: t.Iterable[str], places: t.Mapping[str, s
     for name, included in theirs.items():
         found[name] = list(dict.fromkeys([*found.get(name, ()), *included]))
     return found
+
+
+def _plugin_configs(context: Context, settings: Settings, known: t.Container[str], reasons: list[Refused],
+                    refused: list[Concerned]) -> dict[str, str]:
+    """Maps Nodes to the names of their configurations of the device plugin, and sets the sharing of the context. known:
+    names of Nodes. Adds refusals to reasons, and those of single Nodes to refused."""
+    if not context.has_device_plugin:
+        return {}
+    configs = {node: name for node, name in (settings.get("plugin_configs") or {}).items() if node in known}
+    context.sharing = device_plugin.settle(context.policy, context.gpu_sharing, context.facts, configs, reasons,
+                                           refused, context.notes)
+    if context.sharing and not allows(context.disruption, "drain"):
+        context.notes += device_plugin.hold(context.sharing, configs, context.nodes, context.disruption)
+    return configs
 
 
 def _parts(context: Context, places: t.Mapping[str, str], reasons: list[Refused]) -> dict[str, ClusterPart]:
@@ -317,8 +324,13 @@ def _staying(deploy: Deploy, gpu: Nodes) -> list[str]:
     return [labels_stay(some_of(names), sorted({key for labels in kept.values() for key in labels}))] if names else []
 
 
-def _without_layout(context: Context, layout: str, nodes_labels: t.Mapping[str, t.Mapping[str, str]]) -> list[str]:
+def _mig_default(context: Context) -> str:
+    return str(context.get("migManager.config.default") or "")
+
+
+def _without_layout(context: Context, nodes_labels: t.Mapping[str, t.Mapping[str, str]]) -> list[str]:
     """A note about Nodes that do not get the default layout, as it would destroy their instances."""
+    layout = _mig_default(context)
     if not layout or "mig_manager" not in context.present or allows(context.disruption, "idle"):
         return []
     kept = [name for name, labels in nodes_labels.items()
