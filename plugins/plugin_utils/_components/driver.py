@@ -34,7 +34,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driv
     version_of,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.constraints import Request
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import Situation, situation
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import Situation, situation_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
@@ -88,52 +88,52 @@ class DriverPlan(component.HostPlan, Packages):
 def host_plan(host: component.Host) -> DriverPlan:
     """With the placement C(none), a foreign driver is verified and not changed. Raises Refused and Refusals."""
     asked, variables = host.asked, host.variables
-    here = situation(host.facts)
+    situation = situation_of(host.facts)
     adopted = variables.get("driver_state") == "adopted"
     if host.place == "none" or adopted:
         host.notes += _not_beside(asked, variables)
         # Only the host's own variables are verified.
         named = host.place != "none" and (variables.get("driver_version") or variables.get("driver_branch"))
-        return _adopted(here, asked.request(variables).version if named else None,
+        return _adopted(situation, asked.request(variables).version if named else None,
                         host.why if host.place == "none" else "driver_state of this host is adopted")
     request = asked.request(variables)
     selected = variables.get("mig_manager_selected")
-    if selected and selected != _WHOLE and any(gpu.coherent for gpu in here.gpus):
+    if selected and selected != _WHOLE and any(gpu.coherent for gpu in situation.gpus):
         request = replace(request, mig=str(selected))
-    choice = choose(here, request, asked.release)
+    choice = choose(situation, request, asked.release)
     driver = choice.driver
     source, version = "precompiled" if driver.signed else driver.source, version_of(driver, request).text
     following = host.switched("driver_next_kernel", True)
     persistenced = host.switched("driver_persistenced", True)
-    host.notes += [*_notes(here, driver, source, request.cuda), *_by_hand(asked.policy, variables)]
+    host.notes += [*_notes(situation, driver, source, request.cuda), *_by_hand(asked.policy, variables)]
     imex_nodes, parameters = variables.get("driver_imex_nodes"), variables.get("driver_module_parameters")
     return {"placement": host.place, "state": str(variables.get("driver_state") or "present"), "version": version,
             "branch": driver.version.branch, "kernel_module_type": driver.flavour, "source": source,
-            **_packages(here, host.facts, driver, source, request, following, persistenced),
+            **_packages(situation, host.facts, driver, source, request, following, persistenced),
             "precompiled": driver.signed,
-            "fabric": {**_fabric(here if request.fabric else replace(here, fabric=None), version),
+            "fabric": {**_fabric(situation if request.fabric else replace(situation, fabric=None), version),
                        "imex_nodes": imex_nodes if isinstance(imex_nodes, list) else []},
             "persistenced": persistenced, "peermem": request.peermem, "gds": request.gds, "gdrcopy": request.gdrcopy,
             "next_kernel": following, "licence": bool(variables.get("driver_licence_token")),
             "module_parameters": (parameters if isinstance(parameters, dict) and parameters
                                   else asked.policy.module_parameters or {}),
-            "cuda": _cuda(driver), "secure_boot": _secure_boot(here, driver, request),
-            "because": _because(here, driver, request, choice.because)}
+            "cuda": _cuda(driver), "secure_boot": _secure_boot(situation, driver, request),
+            "because": _because(situation, driver, request, choice.because)}
 
 
-def _because(here: Situation, driver: Candidate, request: Request, because: t.Sequence[str]) -> list[str]:
+def _because(situation: Situation, driver: Candidate, request: Request, because: t.Sequence[str]) -> list[str]:
     why = list(because)
-    if driver.signed and here.secure_boot == "signed" and not request.precompiled:
+    if driver.signed and situation.secure_boot == "signed" and not request.precompiled:
         why.append("Secure Boot is on and no key is enrolled: modules that the distribution signs are taken")
     if version_of(driver, request) != driver.version:
         why.append(f"of branch {driver.version.branch} the distribution's archive has a version of its own")
     return why
 
 
-def _adopted(here: Situation, version: Version | None, why: str) -> DriverPlan:
+def _adopted(situation: Situation, version: Version | None, why: str) -> DriverPlan:
     return {"placement": "none", "state": "adopted", "version": version.text if version else None,
             "branch": version.branch if version else None, "kernel_module_type": None, "source": None, "packages": [],
-            "repository": None, "kernel_packages": [], "precompiled": False, "fabric": _fabric(here, None),
+            "repository": None, "kernel_packages": [], "precompiled": False, "fabric": _fabric(situation, None),
             "persistenced": False, "peermem": False, "gds": False, "gdrcopy": False, "next_kernel": False,
             "licence": False,
             "module_parameters": {}, "cuda": None, "secure_boot": None,
@@ -169,12 +169,12 @@ def _not_beside(asked: Asked, variables: HostVars) -> list[str]:
     return [f"{', '.join(named)}: asked for, and not delivered beside a driver that is not ours."] if named else []
 
 
-def _secure_boot(here: Situation, driver: Candidate, request: Request) -> str | None:
+def _secure_boot(situation: Situation, driver: Candidate, request: Request) -> str | None:
     """C(signed) if the distribution signs the modules, C(mok) if the key that signs them is or will be enrolled, None
     if Secure Boot is off, or the key is not known."""
-    if not here.secure_boot or driver.signed:
-        return "signed" if here.secure_boot else None
-    return "mok" if here.secure_boot == "mok" or request.own_key else None
+    if not situation.secure_boot or driver.signed:
+        return "signed" if situation.secure_boot else None
+    return "mok" if situation.secure_boot == "mok" or request.own_key else None
 
 
 def _cuda(driver: Candidate) -> str | None:
@@ -182,46 +182,47 @@ def _cuda(driver: Candidate) -> str | None:
     return known.cuda if known else None
 
 
-def _packages(here: Situation, facts: HostFacts, driver: Candidate, source: str, request: Request, following: bool,
+def _packages(situation: Situation, facts: HostFacts, driver: Candidate, source: str, request: Request, following: bool,
               persistenced: bool) -> Packages:
-    if here.os is None:
+    if situation.os is None:
         return {"packages": [], "repository": None, "kernel_packages": []}
-    kernel, family, arch = facts["host"]["kernel"], facts["host"]["os"]["family"], here.arch or "x86_64"
+    kernel, family, arch = facts["host"]["kernel"], facts["host"]["os"]["family"], situation.arch or "x86_64"
     branch, kernels = driver.version.branch, (kernel["release"], kernel["newest_installed"])
     beside = Spec(persistenced=persistenced, fabric="auto" if request.fabric else "none", gds=request.gds,
                   gdrcopy=request.gdrcopy)
-    named = packages.wanted(here.os, arch, source, driver.version.named, driver.flavour, beside,
-                            here.fabric or "none", tuple(dict.fromkeys(one for one in kernels if one)))
+    named = packages.wanted(situation.os, arch, source, driver.version.named, driver.flavour, beside,
+                            situation.fabric or "none", tuple(dict.fromkeys(one for one in kernels if one)))
     return {"packages": list(named),
-            "repository": packages.repository(here.os, arch, source, branch, driver.flavour),
-            "kernel_packages": [] if driver.signed else packages.kernel_packages(kernel, family, here.os, following)}
+            "repository": packages.repository(situation.os, arch, source, branch, driver.flavour),
+            "kernel_packages": ([] if driver.signed
+                                else packages.kernel_packages(kernel, family, situation.os, following))}
 
 
-def _fabric(here: Situation, version: str | None) -> Fabric:
+def _fabric(situation: Situation, version: str | None) -> Fabric:
     """On HGX boards, the host runs the fabric manager; in racks (NVL72), the switches run it."""
-    manager = {"nvswitch": "fabricmanager", "nvlink5": "fabricmanager+nvlsm"}.get(here.fabric or "")
-    return {"manager": manager, "imex": here.fabric == "nvlink5_rack", "version": version if manager else None}
+    manager = {"nvswitch": "fabricmanager", "nvlink5": "fabricmanager+nvlsm"}.get(situation.fabric or "")
+    return {"manager": manager, "imex": situation.fabric == "nvlink5_rack", "version": version if manager else None}
 
 
 _installs = functools.lru_cache(maxsize=256)(packages.installs)
 
 
-def _notes(here: Situation, driver: Candidate, source: str, cuda: str | None) -> t.Iterator[str]:
+def _notes(situation: Situation, driver: Candidate, source: str, cuda: str | None) -> t.Iterator[str]:
     branch = releases.branch(driver.version.branch)
     if branch is None:
         yield f"driver branch {driver.version.branch} is not known to this collection; what it drives is not checked."
     elif branch.end_of_life == "ended":
         yield f"driver branch {branch.number} gets no more fixes."
-    for gpu in here.gpus:
+    for gpu in situation.gpus:
         if gpu.open_modules is None:
             yield f"{gpu.name} is not known; what it needs is not checked."
-    if here.secure_boot == "unknown":
+    if situation.secure_boot == "unknown":
         yield "Secure Boot is on: kernel modules built here load only if their key is enrolled (mokutil)."
     if cuda and branch and branch.cuda and version_key(cuda) > version_key(branch.cuda):
         yield (f"CUDA {cuda} runs on driver {driver.version} ({branch.cuda}) by minor version compatibility: what "
                "needs a newer driver fails.")
-    if here.os and not _installs(here.os, here.arch or "x86_64", source):
-        yield (f"this version of the collection does not install drivers from {source} on {' '.join(here.os)}; "
+    if situation.os and not _installs(situation.os, situation.arch or "x86_64", source):
+        yield (f"this version of the collection does not install drivers from {source} on {' '.join(situation.os)}; "
                "what it would take is in the plan.")
 
 

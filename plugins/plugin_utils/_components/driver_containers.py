@@ -283,8 +283,8 @@ def _deliveries(context: component.Context, policy: Policy, cluster: Cluster) ->
                                  "for it.")
         return []
     precompiled = bool(policy.get("driver.usePrecompiled"))
-    sites = ([(system, pool.here.kernel) for pool in own
-              for system in (cluster.asked or ([pool.here.os] if pool.here.os else []))]
+    sites = ([(system, pool.situation.kernel) for pool in own
+              for system in (cluster.asked or ([pool.situation.os] if pool.situation.os else []))]
              or [(system, kernel if precompiled else "") for system, kernel in cluster.sites])
     places: dict[tuple[str, str], nodes.System] = {}
     for system, kernel in sorted(sites):
@@ -304,8 +304,8 @@ def _deliveries(context: component.Context, policy: Policy, cluster: Cluster) ->
         context.notes.append(f"driver.version is a digest, which suits one system: {chosen.value} is chosen, because "
                              f"{chosen.because}.")
     return [Delivery(policy, system, os_tag, kernel, pools.one_for_all(policy, context.release, [
-        pool for pool in own if pool.here.kernel == kernel
-        and (cluster.asked or pool.here.os is None or nodes.tag(pool.here.os, context.release) == os_tag)]))
+        pool for pool in own if pool.situation.kernel == kernel
+        and (cluster.asked or pool.situation.os is None or nodes.tag(pool.situation.os, context.release) == os_tag)]))
         for (os_tag, kernel), system in sorted(places.items())]
 
 

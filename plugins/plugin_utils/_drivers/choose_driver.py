@@ -173,27 +173,27 @@ def version_of(driver: Candidate, request: Request) -> Version:
         else driver.version
 
 
-def choose(here: Situation, request: Request, release: Release) -> Choice:
+def choose(situation: Situation, request: Request, release: Release) -> Choice:
     """The driver for a situation and a request. Cached. Raises Refusals."""
     # The kernel only matters for precompiled modules, and if modules cannot be built.
-    if here.headers and here.secure_boot != "signed" and not request.precompiled and not request.source:
-        here = replace(here, kernel="", kernel_flavour=None)
-    found = _choose(here, request, release)
+    if situation.headers and situation.secure_boot != "signed" and not request.precompiled and not request.source:
+        situation = replace(situation, kernel="", kernel_flavour=None)
+    found = _choose(situation, request, release)
     if isinstance(found, Choice):
         return found
     raise Refusals(found)
 
 
 @functools.lru_cache(maxsize=8192)
-def _choose(here: Situation, request: Request, release: Release) -> Choice | tuple[Refused, ...]:
+def _choose(situation: Situation, request: Request, release: Release) -> Choice | tuple[Refused, ...]:
     space = _space([request.version] if request.version else map(Version.of, release.drivers), request)
-    rules = constraints(space, here, request, release)
+    rules = constraints(space, situation, request, release)
     left = solve.allowed(space.all, rules)
     if left:
         driver = _best(space.members(left), request, release)
         return Choice(driver, (_why_version(space, rules, driver, request, release),
                                _why_flavour(space, rules, driver, request)))
-    return tuple(_refusals(here, request, release))
+    return tuple(_refusals(situation, request, release))
 
 
 def _space(versions: t.Iterable[Version], request: Request) -> Universe:
@@ -253,20 +253,20 @@ def _excluded(space: Universe, rules: t.Sequence[Constraint], which: t.Callable[
 
 # -- reasons for a refusal
 
-def _refusals(here: Situation, request: Request, release: Release) -> t.Iterator[Refused]:
+def _refusals(situation: Situation, request: Request, release: Release) -> t.Iterator[Refused]:
     """A refusal for each conflict, with all drivers of all releases as candidates."""
     every = {Version.of(text) for name in releases.available() for text in releases.release(name).drivers}
     every |= {Version.of(str(number)) for number in releases.branches()} - {Version(None, one.branch) for one in every}
     versions = sorted(every, key=lambda one: one.key)
     space = _space([*versions, *([request.version] if request.version else [])], request)
-    rules = constraints(space, here, request, release)
+    rules = constraints(space, situation, request, release)
     for conflict in solve.cores(space.all, rules):
-        free = _enough(list(_free(space, rules, conflict, here, request, release)))
-        yield Refused(_reason(conflict), _remedy(conflict, free, here, request),
+        free = _enough(list(_free(space, rules, conflict, situation, request, release)))
+        yield Refused(_reason(conflict), _remedy(conflict, free, situation, request),
                       [(one.id, one.text) for one in conflict], free)
 
 
-def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[Constraint], here: Situation,
+def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[Constraint], situation: Situation,
           request: Request, release: Release) -> t.Iterator[Change]:
     """The plan without each constraint that a user can change."""
     for dropped in dict.fromkeys(one.id for one in conflict if one.change):
@@ -275,7 +275,7 @@ def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[C
             continue
         gone = [dropped, *more]
         driver = _best(space.members(solve.allowed(space.all, solve.without(rules, gone))), request, release)
-        changes = dict.fromkeys(_change(rule, driver, here, request, release)
+        changes = dict.fromkeys(_change(rule, driver, situation, request, release)
                                 for name in gone for rule in rules if rule.id == name)
         done = " and ".join(changes)
         version = version_of(driver, request)
@@ -291,7 +291,7 @@ def _enough(free: t.Sequence[Change]) -> list[Change]:
     return [one for one, own in zip(free, sets) if not any(other < own for other in sets)]
 
 
-def _change(rule: Constraint, driver: Candidate, here: Situation, request: Request, release: Release) -> str:
+def _change(rule: Constraint, driver: Candidate, situation: Situation, request: Request, release: Release) -> str:
     """The variable or key that a user sets so that a constraint no longer excludes a driver, with its value."""
     version = driver.version.text or str(driver.version.branch)
     if rule.id == "release":
@@ -299,12 +299,12 @@ def _change(rule: Constraint, driver: Candidate, here: Situation, request: Reque
         return f"driver.version: {version}" if number is None else f"gpu_release: {releases.available()[number]}"
     return rule.change.format(version=version, branch=driver.version.branch, flavour=driver.flavour,
                               source=driver.source, switch=str(driver.flavour == "open").lower(),
-                              cuda=_level(driver, here, request))
+                              cuda=_level(driver, situation, request))
 
 
-def _level(driver: Candidate, here: Situation, request: Request) -> str:
+def _level(driver: Candidate, situation: Situation, request: Request) -> str:
     """The CUDA level nearest to the requested one that the driver and the GPUs run."""
-    limits = [gpu.architecture.cuda for gpu in here.gpus if gpu.architecture and gpu.architecture.cuda]
+    limits = [gpu.architecture.cuda for gpu in situation.gpus if gpu.architecture and gpu.architecture.cuda]
     first = max((one[0] for one in limits), key=version_key, default="")
     if request.cuda and version_key(request.cuda) < version_key(first):
         return first
@@ -318,13 +318,13 @@ def _reason(conflict: t.Sequence[Constraint]) -> str:
     return ", but ".join(texts) if len(texts) < 3 else f"{'; '.join(texts)}: no driver does all of it"
 
 
-def _remedy(conflict: t.Sequence[Constraint], free: t.Sequence[Change], here: Situation,
+def _remedy(conflict: t.Sequence[Constraint], free: t.Sequence[Change], situation: Situation,
             request: Request) -> str:
     if free:
         return f"What would free it: {', or '.join(one['result'] for one in free)}."
     if conflict and all(rule.id.startswith("gpu:") for rule in conflict):
-        only = [gpu.name for gpu in here.gpus if gpu.open_modules == "required"]
-        mixed = any(gpu.open_modules == "no" for gpu in here.gpus)
+        only = [gpu.name for gpu in situation.gpus if gpu.open_modules == "required"]
+        mixed = any(gpu.open_modules == "no" for gpu in situation.gpus)
         partly = f" Open modules would install here, but drive only {' and '.join(only)}." if only and mixed else ""
         return f"Put these GPUs into different hosts.{partly}"
     if request.cluster:

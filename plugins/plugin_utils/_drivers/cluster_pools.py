@@ -20,7 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.candidates import Candidate, Version
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driver import Choice, choose, request_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.constraints import Request
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import Situation, situation
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import Situation, situation_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import cluster_nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.node_facts import facts_of_node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
@@ -32,13 +32,13 @@ _NOWHERE = Situation((), None, None, "", None, True, None, None, False)
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Nodes that get the same driver. policy, request: those of their NVIDIADriver; here: the situation of the Nodes;
+    """Nodes that get the same driver. policy, request: those of their NVIDIADriver; situation: that of the Nodes;
     choice: None if the version is a digest."""
 
     nodes: t.Tuple[str, ...]
     policy: Policy
     request: Request
-    here: Situation
+    situation: Situation
     choice: Choice | None
 
     @property
@@ -90,21 +90,21 @@ def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerne
         if why:
             unfit.setdefault(why, []).append(name)
             continue
-        here = situation(facts_of_node(name, nodes[name]))
+        situation = situation_of(facts_of_node(name, nodes[name]))
         if requests[which][1].precompiled:
-            here = replace(here, kernel=cluster_nodes.kernel_of(nodes[name]))
+            situation = replace(situation, kernel=cluster_nodes.kernel_of(nodes[name]))
         else:
-            here = replace(here, kernel="", kernel_flavour=None)
+            situation = replace(situation, kernel="", kernel_flavour=None)
         # The container itself handles the fabric.
-        grouped.setdefault((which, replace(here, fabric=None)), []).append(name)
+        grouped.setdefault((which, replace(situation, fabric=None)), []).append(name)
     refused += [(Refused(*why), names) for why, names in unfit.items()]
     faulty.update({own.driver_name: of_driver(own, [error], names) for own, error, names in faults.values()})
     found = []
-    for (which, here), names in grouped.items():
+    for (which, situation), names in grouped.items():
         own, request = requests[which]
         try:
-            choice = None if is_digest(own) else choose(here, request, release)
-            found.append(Pool(tuple(names), own, request, here, choice))
+            choice = None if is_digest(own) else choose(situation, request, release)
+            found.append(Pool(tuple(names), own, request, situation, choice))
         except Refusals as error:
             refused += [(one, names) for one in error.reasons]
     return found
@@ -151,13 +151,13 @@ def agreed(found: t.Sequence[Pool], release: Release, asked: t.Collection[cluste
     """The pools without those that need another driver than the one that L(cluster_nodes.agree) chooses for their
     DaemonSet. Adds the Nodes of the others to refused. asked: the systems in gpu_node_os, instead of those of Nodes."""
     def system(pool: Pool) -> str:
-        return "" if asked or pool.here.os is None else cluster_nodes.tag(pool.here.os, release)
+        return "" if asked or pool.situation.os is None else cluster_nodes.tag(pool.situation.os, release)
 
     left: list[Pool] = []
     for own in _grouped(found, lambda pool: pool.policy.driver_name):
         if is_digest(own[0].policy):
             own = _chosen(own, system, running.systems, lambda _pools, systems: of_one_system(systems), refused)
-        for beside in _grouped(own, lambda pool: f"{pool.here.kernel} {system(pool)}"):
+        for beside in _grouped(own, lambda pool: f"{pool.situation.kernel} {system(pool)}"):
             alike = _chosen(beside, _tagged, running.versions(system(beside[0]), map(_tagged, beside)),
                             lambda pools, _tags: _several(release, pools), refused)
             one = alike[0]
@@ -259,7 +259,7 @@ def described(pool: Pool, release: Release, mirror: str, nodes: Nodes) -> Descri
     gpus = sorted({str(nodes[name]["labels"].get(cluster_nodes.GPU_PRODUCT) or "") for name in pool.nodes} - {""})
     driver = pool.driver
     return {"nodes": list(pool.nodes), "os": cluster_nodes.words(nodes[pool.nodes[0]]),
-            "kernel": pool.here.kernel or None, "gpu": ", ".join(gpus) or None,
+            "kernel": pool.situation.kernel or None, "gpu": ", ".join(gpus) or None,
             "driver": {"version": _version(pool), "kernel_module_type": driver.flavour if driver else None,
                        "image": _image(pool, release, mirror),
                        "because": list(pool.choice.because) if pool.choice else ["driver.version is a digest"]}}
@@ -285,13 +285,13 @@ def _tagged(pool: Pool) -> str:
 
 
 def _image(pool: Pool, release: Release, mirror: str) -> str | None:
-    if pool.here.os is None:
+    if pool.situation.os is None:
         return None
     version = _tagged(pool)
     if pool.driver and pool.driver.signed:
-        version = f"{version}-{pool.here.kernel}"
+        version = f"{version}-{pool.situation.kernel}"
     return images.for_system(pool.policy, release, "driver", mirror, version,
-                             cluster_nodes.tag(pool.here.os, release))
+                             cluster_nodes.tag(pool.situation.os, release))
 
 
 def one_for_all(policy: Policy, release: Release, found: t.Sequence[Pool]) -> Delivered:
@@ -323,7 +323,7 @@ def _several(release: Release, found: t.Sequence[Pool]) -> Refused:
 
 def _suits(pool: Pool, text: str, release: Release) -> bool:
     try:
-        choose(pool.here, replace(pool.request, version=Version.of(text), by="one for all"), release)
+        choose(pool.situation, replace(pool.request, version=Version.of(text), by="one for all"), release)
     except Refusals:
         return False
     return True

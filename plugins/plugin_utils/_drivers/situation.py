@@ -53,7 +53,7 @@ class Situation:
     vgpu: bool
 
 
-def situation(facts: HostFacts) -> Situation:
+def situation_of(facts: HostFacts) -> Situation:
     """The situation of a host or Node. Unknown facts exclude no driver."""
     host = facts["host"]
     kernel, system = host["kernel"], host["os"]
