@@ -22,6 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driv
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.cluster_pools import Pool
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.monitoring import Monitoring
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import Sharing, checksum
 
 
@@ -122,7 +123,7 @@ class Context:
     has_device_plugin: bool = True
     service_monitors: bool | None = None
     prometheus_rules: bool | None = None
-    monitoring: Section | None = None
+    monitoring: Monitoring | None = None
     proxy: t.Mapping[str, str] = field(default_factory=dict)
     gpu_sharing: Sharing | None = None
     sharing: Sharing | None = None

@@ -9,7 +9,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, software
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import monitoring
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import checksum
 
@@ -53,7 +53,7 @@ class DcgmExporterPart(component.PresentPlan):
     read_pods: bool
     api_access: bool
     service_monitor: Monitor | t.Dict[str, str]
-    monitoring: Data
+    monitoring: monitoring.MonitoringPlan
     accelerators: bool
 
 
@@ -81,7 +81,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> D
     get, env = context.get, shared["env"]
     config = component.config_map(context, "dcgmExporter", "dcgm-metrics.csv")
     monitor = _service_monitor(context)
-    monitored = monitoring.plan(dict(context.monitoring or monitoring.read(None)), shared["images"]["dcgm_exporter"],
+    monitored = monitoring.plan(context.monitoring or monitoring.read(None), shared["images"]["dcgm_exporter"],
                                 monitor, context.prometheus_rules, bool(config["name"]))
     if monitored["counters"] == "full":
         name, data = monitoring.config()

@@ -68,6 +68,16 @@ class Delivery:
     driver: pools.Delivered
 
 
+class Own(t.TypedDict):
+    """What the NVIDIADriver of a DaemonSet sets instead of the section daemonsets."""
+
+    labels: t.Dict[str, str]
+    annotations: t.Dict[str, str]
+    tolerations: t.List[Section]
+    priority_class: str
+    pod_security_context: Section
+
+
 class DaemonSet(t.TypedDict):
     """The plan of a DaemonSet. app: the label that selects its pods; owner: the NVIDIADriver, empty for none; os,
     kernel: as in L(Delivery); marks: labels of its pods; affinity: terms of which one must match; images, pull: by
@@ -104,7 +114,7 @@ class DaemonSet(t.TypedDict):
     gds_args: t.List[str]
     gdrcopy_args: t.List[str]
     files: t.List[driver_files.File]
-    own: Data
+    own: Own
 
 
 class DriverPart(component.PresentPlan):
@@ -458,9 +468,8 @@ def _images(context: component.Context, one: Delivery, side: t.Sequence[str]) ->
                for name, tag in versions.items()}}
 
 
-def _own(policy: Policy) -> Data:
-    """C({labels, annotations, tolerations, priority_class, pod_security_context}) of an NVIDIADriver, without labels
-    that select pods."""
+def _own(policy: Policy) -> Own:
+    """The labels do not include those that select pods."""
     get = policy.get
     labels = {key: value for key, value in (get("driver.labels") or {}).items()
               if key != "app" and not key.startswith("app.kubernetes.io/")}

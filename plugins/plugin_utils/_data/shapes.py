@@ -81,7 +81,7 @@ class Flag:
 
 
 class Anything:
-    """Any value."""
+    """No check."""
 
     def fault(self, value: object) -> Fault | None:
         return None

@@ -13,6 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver i
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.mig_manager import MigPlan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.cluster_pools import Described
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.monitoring import Monitoring
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import Sharing
 
 
@@ -151,6 +152,6 @@ class Settings(t.TypedDict, total=False):
     placement: object
     profiles: t.Dict[str, t.Optional[str]]
     sharing: t.Optional[Sharing]
-    monitoring: t.Optional[Data]
+    monitoring: t.Optional[Monitoring]
     plugin_configs: t.Dict[str, str]
     strict: bool

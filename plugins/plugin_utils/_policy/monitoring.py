@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
@@ -28,29 +29,57 @@ SCHEMA: Keys = {
                    "idle_percent": "int>=1<=100", "idle_minutes": "int>=1<=100000", "lost_hours": "int>=1<=1000",
                    "throttled_percent": "int>=1<=100", "fatal_xids": ["int>=1<=10000"]},
 }
+
+
+class Monitoring(t.TypedDict):
+    """gpu_monitoring with its defaults, see L(SCHEMA). rules: None if it is not set."""
+
+    rules: bool | None
+    dashboards: bool
+    counters: str
+    rule_labels: t.Dict[str, str]
+    dashboard_labels: t.Dict[str, str]
+    thresholds: Data
+
+
+class Selectors(t.TypedDict):
+    """How queries find pods. pods: the prefix of labels of pods; held, free: selectors of GPUs with, without a
+    client."""
+
+    pods: str
+    held: str
+    free: str
+
+
+class MonitoringPlan(Monitoring, Selectors):
+    """What the templates need. full: whether the exporter has all counters; node: see L(node_label)."""
+
+    full: bool
+    node: str
+
+
 # Prometheus renames the exporter's labels of pods to exported_..., unless the ServiceMonitor has honorLabels. Then the
-# labels of a GPU without a client are empty, or those of the exporter's own pod. pods: the prefix of the labels; held,
-# free: selectors of GPUs with and without a client.
-_EXPORTED: Data = {"pods": "exported_", "held": 'exported_pod!=""', "free": 'exported_pod=""'}
-_HONOURED: Data = {"pods": "", "held": 'pod!="", container!="nvidia-dcgm-exporter"',
+# labels of a GPU without a client are empty, or those of the exporter's own pod.
+_EXPORTED: Selectors = {"pods": "exported_", "held": 'exported_pod!=""', "free": 'exported_pod=""'}
+_HONOURED: Selectors = {"pods": "", "held": 'pod!="", container!="nvidia-dcgm-exporter"',
                    "free": 'container=~"|nvidia-dcgm-exporter"'}
 _COUNTERS, _KEY = "nvidia-dcgm-exporter-counters", "dcgm-metrics.csv"
 
 
-def read(given: Section | None) -> Data:
-    """gpu_monitoring (given) with its defaults, the keys of L(SCHEMA). C(rules) is None if it is not set. Raises
-    InputError with all faults."""
+def read(given: Section | None) -> Monitoring:
+    """gpu_monitoring (given) with its defaults. Raises InputError with all faults."""
     faults = check(Document(given), SCHEMA)
     if faults:
         raise faulty("gpu_monitoring", faults)
     known = without_null(given or {})
-    return {"rules": None, "dashboards": False, "counters": "vendor", "rule_labels": {},
-            "dashboard_labels": {"grafana_dashboard": "1"}, **known,
+    return {"rules": known.get("rules"), "dashboards": known.get("dashboards", False),
+            "counters": known.get("counters", "vendor"), "rule_labels": known.get("rule_labels", {}),
+            "dashboard_labels": known.get("dashboard_labels", {"grafana_dashboard": "1"}),
             "thresholds": {**THRESHOLDS, **known.get("thresholds", {})}}
 
 
-def plan(wanted: Section, image: str, monitor: Section, known: bool | None, own_config: bool) -> Data:
-    """What the templates need: wanted, which L(read) returns, and C({full, node, pods, held, free}). Raises Refused.
+def plan(wanted: Monitoring, image: str, monitor: Section, known: bool | None, own_config: bool) -> MonitoringPlan:
+    """The plan of rules and dashboards. Raises Refused.
 
     image: of the exporter; monitor: its ServiceMonitor, empty if it has none; known: whether the cluster has
     PrometheusRule, None if no cluster was asked; own_config: whether the policy has counters.
@@ -62,8 +91,9 @@ def plan(wanted: Section, image: str, monitor: Section, known: bool | None, own_
         raise Refused("gpu_monitoring.counters is full, and dcgmExporter.config of the policy has counters",
                       "Keep one of them.")
     rules = bool(known and monitor) if wanted["rules"] is None else wanted["rules"]
-    return {**wanted, "rules": rules, "full": own_config or wanted["counters"] == "full", "node": node_label(image),
-            **(_HONOURED if monitor.get("honor_labels") else _EXPORTED)}
+    selectors = _HONOURED if monitor.get("honor_labels") else _EXPORTED
+    return {**wanted, **selectors, "rules": rules, "full": own_config or wanted["counters"] == "full",
+            "node": node_label(image)}
 
 
 def node_label(image: str) -> str:
