@@ -16,11 +16,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot import UNIT
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import container_toolkit, software
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.component import HostPlan
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver import fault_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver import DriverPlan, fault_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import Client, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, branch_of
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.packages import companions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight_release, profiles
@@ -54,9 +53,9 @@ class Host:
         return self.facts["driver"]["loaded"]
 
     @property
-    def driver(self) -> Section:
-        """The plan of the driver, see L(DriverPlan). Some or all keys are missing if the host does not get a driver."""
-        return self.plan["driver"] if self.plan else {}
+    def driver(self) -> DriverPlan:
+        """The plan of the driver. Some or all keys are missing if the host does not get a driver, or has no plan."""
+        return self.plan["driver"] if self.plan else t.cast("DriverPlan", {})
 
     @property
     def desired(self) -> str | None:
@@ -73,8 +72,8 @@ class Host:
     @property
     def brings_fabric(self) -> bool:
         """Whether the driver role installs what NVSwitches need. Without a plan it is assumed."""
-        manager = (self.driver.get("fabric") or {}).get("manager")
-        return self.place == "host" and (self.plan is None or manager is not None)
+        fabric = self.driver.get("fabric")
+        return self.place == "host" and (self.plan is None or bool(fabric and fabric["manager"]))
 
 
 def of_host(name: str, facts: HostFacts | None, fleet: FleetPlan | None, release: Release | None,
