@@ -62,7 +62,7 @@ class MonitoringPlan(Monitoring, Selectors):
 # labels of a GPU without a client are empty, or those of the exporter's own pod.
 _EXPORTED: Selectors = {"pods": "exported_", "held": 'exported_pod!=""', "free": 'exported_pod=""'}
 _HONOURED: Selectors = {"pods": "", "held": 'pod!="", container!="nvidia-dcgm-exporter"',
-                   "free": 'container=~"|nvidia-dcgm-exporter"'}
+                        "free": 'container=~"|nvidia-dcgm-exporter"'}
 _COUNTERS, _KEY = "nvidia-dcgm-exporter-counters", "dcgm-metrics.csv"
 
 
