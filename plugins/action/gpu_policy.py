@@ -11,9 +11,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils import _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import driver_containers, monitoring
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import driver_containers
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.device_plugin import config_map_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import hidden, releases, yamltext
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import ClusterFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import (
     host_nodes,
     inventory_vars,
@@ -24,6 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.cluster import namespace_of, resolve_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans import FleetPlan, Settings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import check_level, resolve
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     cluster_references,
@@ -31,6 +33,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     export,
     formats,
     mig_document,
+    monitoring,
     sharing,
 )
 
@@ -119,7 +122,7 @@ class ActionModule(ControllerAction):
         if arguments["compare_with"]:
             policies.append(_read(arguments["compare_with"], wanted, task_vars, release))
             found = differences.compare(*policies)
-            result["differences"] = [{**one, "text": text} for one, text in zip(found, differences.told(found))]
+            result["differences"] = [{**one, "text": differences.described(one)} for one in found]
         if arguments["export"]:
             result["exported"] = _EXPORTS[arguments["export"]](policy)
             result["notes"] += export.left_out(policy, arguments["export"])
@@ -132,7 +135,7 @@ class ActionModule(ControllerAction):
         by_hand = arguments["facts"] is not None
         rejected = {} if by_hand else inventory_vars.rejected(task_vars)
         known = inventory_vars.same_shape(arguments["facts"]) if by_hand else inventory_vars.facts(task_vars)
-        facts = {host: told for host, told in known.items() if host not in rejected}
+        facts: Data = {host: told for host, told in known.items() if host not in rejected}
         overrides = inventory_vars.overrides(task_vars) if arguments["overrides"] is None else arguments["overrides"]
         for host, mine in overrides.items():
             inventory_vars.whole(mine, (), f"overrides.{host}", "the roles take, such as driver_version")
@@ -147,8 +150,8 @@ class ActionModule(ControllerAction):
                 inventory_vars.whole(told, ("labels", "annotations", "ready", "gpu", "os"),
                                      f"cluster_facts.nodes.{node}", "gpu_policy itself reads of a Node")
         try:
-            plan: Data = resolve(policy, release, facts, overrides, wanted["placement"], wanted["disruption"],
-                                 wanted["strict"])
+            plan: Data = {**resolve(policy, release, facts, overrides, wanted["placement"], wanted["disruption"],
+                                    wanted["strict"])}
             rejected = {**rejected, **plan.pop("refused")}
             _check_hosts(policy, plan)
             plan["cluster"] = None
@@ -160,7 +163,7 @@ class ActionModule(ControllerAction):
             found = preflight.refused(error.as_result()["error"], facts, seen)
             error.details["checks"] = preflight.listed([*preflight.of_rejected(rejected), *found])
             raise
-        found = preflight.checks(plan, facts, seen)
+        found = preflight.checks(t.cast("FleetPlan", plan), facts, t.cast("ClusterFacts | None", seen))
         nodes = (plan["cluster"] or {}).get("rejected") or {}
         plan["checks"] = preflight.listed([
             *preflight.of_rejected(rejected),
@@ -174,10 +177,11 @@ class ActionModule(ControllerAction):
         if inventory_vars.cluster_is_left_out(task_vars):
             plan["notes"].append("the cluster is left out by --limit: no host of the group gpu_control is in this run.")
             return
-        settled = {**wanted, "profiles": inventory_vars.node_profiles(task_vars),
-                   "plugin_configs": inventory_vars.plugin_configs(task_vars)}
-        cluster = resolve_cluster(policy, release, seen, plan["placement"], inventory_vars.node_names(task_vars),
-                                  settled, wanted["disruption"])
+        settled: Data = {**wanted, "profiles": inventory_vars.node_profiles(task_vars),
+                         "plugin_configs": inventory_vars.plugin_configs(task_vars)}
+        cluster: Data = {**resolve_cluster(
+            policy, release, t.cast("ClusterFacts | None", seen), plan["placement"],
+            inventory_vars.node_names(task_vars), t.cast("Settings", settled), wanted["disruption"])}
         plan["notes"] += cluster.pop("notes")
         theirs = (seen or {}).get("operator")
         if theirs and theirs != release.version:
@@ -311,7 +315,7 @@ def _look(wanted: Data, policy: formats.Policy, release: releases.Release) -> Da
     server = client.Client(wanted["kubeconfig"], wanted["context"])
     if not wanted["take_over"]:
         refuse_operator.refuse_operator(server)
-    namespace = namespace_of(wanted)
+    namespace = namespace_of(t.cast("Settings", wanted))
     named = cluster_references.named(policy)
     shared = config_map_name(policy, wanted["sharing"])
     if shared and shared not in named[cluster_references.CONFIG_MAP]:

@@ -11,6 +11,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.screen import display, piped, style
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.verify import verify, with_answers, with_pending
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import inventory_vars
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
@@ -76,7 +77,7 @@ class ActionModule(ControllerAction):
             samples = inventory_vars.samples(task_vars, host)
 
         def judged(facts: Data) -> list[Data]:
-            found = verify(expected, facts, arguments["components"], arguments["labels"], samples)
+            found = verify(expected, t.cast("HostFacts", facts), arguments["components"], arguments["labels"], samples)
             if arguments["asked"]:
                 found = with_answers(found, inventory_vars.listed(task_vars, host, "plan"), pending,
                                      inventory_vars.errors(task_vars, host, expected.get("delivered") or ()))

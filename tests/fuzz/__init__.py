@@ -156,7 +156,8 @@ def once(number: int, folder: Path) -> str:
     except GpuopsError as error:
         return "refused" if str(error) and error.as_result()["msg"] else "silent"
     formats.hosts_cannot(policy)
-    differences.told(differences.compare(formats.read(None, release), policy))
+    for difference in differences.compare(formats.read(None, release), policy):
+        differences.described(difference)
     for pool in policy.pools:
         policy.for_pool(pool).get("driver.version")
     for form, make in EXPORTS.items():

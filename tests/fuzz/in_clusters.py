@@ -13,14 +13,13 @@ from typing import Any
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.answers import received
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import monitoring
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import printable, refusals, releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import choose_driver
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes, cluster_nodes, node_facts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.wire import Wire
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, inventory_nodes, read_cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import kernel_module_config
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import kernel_module_config, monitoring
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import terminal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import causes, logs, pods
 from hypothesis import strategies as st

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import monitoring
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.read_cluster import read_cluster, read_named
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import sharing
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import monitoring, sharing
 
 from lab.controlplane import cluster as clusters
 from tests.integration_cluster.conftest import Audit, Kubectl

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The container toolkit: its plans on a host and in a cluster, and whether it is there. Pure. PRIVATE.
+"""The container toolkit: its plans on a host and in a cluster, and its check. Pure. PRIVATE.
 
 Source of the variables: NVIDIA/nvidia-container-toolkit, the installer that the operator's toolkit image runs.
 """
@@ -14,15 +14,16 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import Gpu, HostFacts, Runtime
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
 
-# Distributions of Kubernetes with a containerd of their own, which the module knows by their names.
+# Distributions of Kubernetes with their own containerd; they are also values of the module's option runtime.
 OWN_RUNTIME = ("k3s", "rke2", "k0s", "microk8s")
 _MODE = "nvidia-container-runtime.mode"
 _DEFAULT = ("NVIDIA_RUNTIME_SET_AS_DEFAULT", "CONTAINERD_SET_AS_DEFAULT", "DOCKER_SET_AS_DEFAULT",
             "CRIO_SET_AS_DEFAULT")
-# Variables of toolkit.env that are settings of the vendor's runtime on a host, too: the name there, and the type.
+# Maps variables of toolkit.env to (setting of nvidia-container-runtime on a host, its type).
 _SETTINGS: dict[str, tuple[str, type]] = {
     "ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS": ("accept-nvidia-visible-devices-as-volume-mounts", bool),
     "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED": (
@@ -39,14 +40,46 @@ _SETTINGS: dict[str, tuple[str, type]] = {
 }
 
 
-def host_plan(host: component.Host) -> component.Plan:
-    """Raises Refused."""
+class ToolkitPlan(component.HostPlan):
+    """All keys are options of the module container_toolkit. version: without C(v); settings: of
+    nvidia-container-runtime, by path."""
+
+    state: str
+    version: str
+    runtime: object
+    set_as_default: bool
+    cdi: bool
+    mode: object
+    nri: bool
+    settings: t.Dict[str, object]
+
+
+class Folder(t.TypedDict):
+    """A folder of the Node in the container. name: of the volume; mount: the path there; path: on the Node; type: of
+    the hostPath."""
+
+    name: str
+    mount: str
+    path: str
+    type: str
+
+
+class ToolkitPart(component.PresentPlan):
+    """runtime_env: variables that are derived; hooks: the folder of the Node for OCI hooks."""
+
+    folders: t.List[Folder]
+    runtime_env: t.Dict[str, str]
+    hooks: str
+
+
+def host_plan(host: component.Host) -> ToolkitPlan:
+    """The variables take precedence over the policy. Raises Refused."""
     policy, release, variables = host.asked.policy, host.asked.release, host.variables
     cdi = host.switched("container_toolkit_cdi", policy.get("cdi.enabled"))
     environment = component.environment(policy.get("toolkit.env"))
-    told = next((environment[name] for name in _DEFAULT if name in environment), None)
-    # As the operator has it: with CDI nobody needs the nvidia runtime as default.
-    default = (not cdi) if told is None else component.is_true(told)
+    given = next((environment[name] for name in _DEFAULT if name in environment), None)
+    # As for the operator: with CDI, the nvidia runtime does not have to be the default.
+    default = (not cdi) if given is None else component.is_true(given)
     text = str(variables.get("container_toolkit_version") or policy.get("toolkit.version")
                or release.components["container_toolkit"])
     match = re.fullmatch(r"v?(\d+\.\d+\.\d+(?:-rc\.\d+)?)(?:-[a-z].*)?", text)
@@ -76,7 +109,7 @@ def _typed(value: str, kind: type) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if kind is list else value
 
 
-# runtime: its own variable names, and the host's files: main configuration, drop-in, socket.
+# Maps runtimes to (prefix of variables, configuration file, drop-in file, socket).
 _RUNTIMES: dict[str, tuple[str, str, str | None, str | None]] = {
     "containerd": ("CONTAINERD", "/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml",
                    "/run/containerd/containerd.sock"),
@@ -85,12 +118,12 @@ _RUNTIMES: dict[str, tuple[str, str, str | None, str | None]] = {
 }
 
 
-def cluster_plan(context: component.Context, shared: component.PresentPlan) -> component.Plan:
-    """A user gives paths of the host; the container sees their folders below /runtime."""
-    mine, cdi, nri = shared["env"], bool(context.get("cdi.enabled")), bool(context.get("cdi.nriPluginEnabled"))
+def cluster_plan(context: component.Context, shared: component.PresentPlan) -> ToolkitPart:
+    """The policy has paths of the Node. The container has their folders below /runtime."""
+    given, cdi, nri = shared["env"], bool(context.get("cdi.enabled")), bool(context.get("cdi.nriPluginEnabled"))
     env = {"RUNTIME": context.runtime}
     if cdi and version_key(context.release.version) < (25, 10):
-        # Before native CDI: devices come by annotations of the device plugin, and nvidia is the default runtime.
+        # Before native CDI, the device plugin requests devices by annotations, and nvidia is the default runtime.
         env.update(CDI_ENABLED="true", CRIO_CONFIG_MODE="config",
                    NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES="nvidia.cdi.k8s.io/")
         if context.get("cdi.default"):
@@ -101,64 +134,64 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> c
     elif context.runtime == "crio":
         env["CRIO_CONFIG_MODE"] = "hook"
     if nri:
-        socket = mine.pop("NRI_SOCKET", "") or "/var/run/nri/nri.sock"
+        socket = given.pop("NRI_SOCKET", "") or "/var/run/nri/nri.sock"
         env.update(ENABLE_NRI_PLUGIN="true", NRI_SOCKET=f"/runtime/nri-sock-dir/{posixpath.basename(socket)}")
         folders = [_folder("nri-socket", "/runtime/nri-sock-dir/", socket, "DirectoryOrCreate")]
     else:
-        folders = _runtime_folders(context.runtime, env, mine)
-        _hold_restart(context, mine)
+        folders = _runtime_folders(context.runtime, env, given)
+        _hold_restart(context, given)
         if context.runtime == "containerd":
             env["CONTAINERD_RUNTIME_CLASS"] = str(context.get("operator.runtimeClass") or "nvidia")
-        _sources(mine)
+        _sources(given)
     return {**shared, "folders": folders, "runtime_env": env,
             "hooks": ("/usr/share/containers/oci/hooks.d" if context.runtime == "crio" and not context.openshift
                       else "/run/containers/oci/hooks.d")}
 
 
-def _hold_restart(context: component.Context, mine: dict[str, str]) -> None:
-    """Below drain the toolkit does not restart Docker, which ends containers unless live-restore is on; by default it
-    sends a signal. The containers of other runtimes live on."""
+def _hold_restart(context: component.Context, given: dict[str, str]) -> None:
+    """Below the level drain, the toolkit sends a signal to Docker, its default, instead of restarting it. A restart
+    ends containers unless live-restore is on. Other runtimes keep their containers."""
     for name in ("RUNTIME_RESTART_MODE", "DOCKER_RESTART_MODE"):
-        if context.runtime == "docker" and mine.get(name) == "systemd" and not allows(context.disruption, "drain"):
-            mine[name] = "signal"
+        if context.runtime == "docker" and given.get(name) == "systemd" and not allows(context.disruption, "drain"):
+            given[name] = "signal"
             context.notes.append(f"toolkit.env: {name} is signal, as gpu_disruption is {context.disruption}: a restart "
                                  "of Docker ends containers and needs drain or higher.")
 
 
-def _runtime_folders(runtime: str, env: dict[str, str], mine: dict[str, str]) -> list[component.Plan]:
+def _runtime_folders(runtime: str, env: dict[str, str], given: dict[str, str]) -> list[Folder]:
     word, config, drop_in, socket = _RUNTIMES[runtime]
-    own, common = mine.pop(f"{word}_CONFIG", ""), mine.pop("RUNTIME_CONFIG", "")
+    own, common = given.pop(f"{word}_CONFIG", ""), given.pop("RUNTIME_CONFIG", "")
     config = own or common or config
     inside = f"/runtime/config-dir/{posixpath.basename(config)}"
     env.update({"RUNTIME_CONFIG": inside, f"{word}_CONFIG": inside})
     folders = [_folder(f"{runtime}-config", "/runtime/config-dir/", config, "DirectoryOrCreate")]
     if drop_in:
-        drop_in = mine.pop("RUNTIME_DROP_IN_CONFIG", "") or drop_in
+        drop_in = given.pop("RUNTIME_DROP_IN_CONFIG", "") or drop_in
         env.update(RUNTIME_DROP_IN_CONFIG=f"/runtime/config-dir.d/{posixpath.basename(drop_in)}",
                    RUNTIME_DROP_IN_CONFIG_HOST_PATH=drop_in)
         folders.append(_folder(f"{runtime}-drop-in-config", "/runtime/config-dir.d/", drop_in, "DirectoryOrCreate"))
     if socket:
-        socket = mine.pop(f"{word}_SOCKET", "") or socket
+        socket = given.pop(f"{word}_SOCKET", "") or socket
         inside = f"/runtime/sock-dir/{posixpath.basename(socket)}"
         env.update({"RUNTIME_SOCKET": inside, f"{word}_SOCKET": inside})
         folders.append(_folder(f"{runtime}-socket", "/runtime/sock-dir/", socket, ""))
     return folders
 
 
-def _folder(name: str, mount: str, path: str, kind: str) -> component.Plan:
+def _folder(name: str, mount: str, path: str, kind: str) -> Folder:
     return {"name": name, "mount": mount, "path": posixpath.dirname(path), "type": kind}
 
 
-def _sources(mine: dict[str, str]) -> None:
-    """Files among the sources of the runtime's configuration are the host's, which the container has at /host."""
-    if mine.get("RUNTIME_CONFIG_SOURCE"):
-        mine["RUNTIME_CONFIG_SOURCE"] = ",".join(
+def _sources(given: dict[str, str]) -> None:
+    """Adds /host to files of the Node in RUNTIME_CONFIG_SOURCE."""
+    if given.get("RUNTIME_CONFIG_SOURCE"):
+        given["RUNTIME_CONFIG_SOURCE"] = ",".join(
             f"file=/host{source[5:]}" if source.startswith("file=/") else source
-            for source in mine["RUNTIME_CONFIG_SOURCE"].split(","))
+            for source in given["RUNTIME_CONFIG_SOURCE"].split(","))
 
 
-def check(want: component.Expected, seen: component.Seen) -> component.Result:
-    """Whether the toolkit is there, and the runtime that it serves knows it."""
+def check(want: ToolkitPlan, seen: component.Seen) -> component.Result:
+    """Whether the toolkit is installed, and a runtime is configured for it."""
     facts = seen.facts
     toolkit = facts["toolkit"]
     if not toolkit["version"]:
@@ -167,17 +200,17 @@ def check(want: component.Expected, seen: component.Seen) -> component.Result:
     if want.get("version") and toolkit["version"] != want["version"]:
         faults.append(f"version {toolkit['version']} is installed, {want['version']} is wanted")
     runtimes = {name: state for name, state in facts["runtimes"].items() if state}
-    chosen = want.get("runtime") or "auto"
+    chosen = str(want.get("runtime") or "auto")
     if chosen in facts["runtimes"] and chosen not in runtimes:
         faults.append(f"{chosen} is not installed")
-    # podman takes CDI devices and needs no configuration.
-    told = [name for name in runtimes if name != "podman" and chosen in ("auto", name)]
-    ready = [name for name in told if runtimes[name]["nvidia"]]
-    if told and not ready:
-        faults.append(f"{' and '.join(told)} {'does' if len(told) == 1 else 'do'} not know the nvidia runtime")
+    # podman uses CDI without a configuration.
+    served = [name for name in runtimes if name != "podman" and chosen in ("auto", name)]
+    ready = [name for name in served if runtimes[name]["nvidia"]]
+    if served and not ready:
+        faults.append(f"{' and '.join(served)} {'does' if len(served) == 1 else 'do'} not know the nvidia runtime")
     if want.get("cdi"):
         faults += _cdi_faults(facts)
-    faults += component.lost_files(toolkit)
+    faults += component.lost_files(toolkit["missing_files"])
     name = _configured(chosen, facts)
     if name and name in ready and runtimes[name]["stale"]:
         faults.append(f"{name} runs with an older configuration than that of its files")
@@ -190,18 +223,19 @@ def check(want: component.Expected, seen: component.Seen) -> component.Result:
     return component.Result("ok", ", ".join(part for part in parts if part))
 
 
-def _configured(chosen: str, facts: component.Facts) -> str | None:
-    """The runtime that container_toolkit configures, where facts tell of it."""
+def _configured(chosen: str, facts: HostFacts) -> str | None:
+    """The runtime that the module configures, None if it is not in the facts."""
     kubernetes = facts["host"]["markers"]["kubernetes"]
     if chosen == "auto" and kubernetes in OWN_RUNTIME:
         return None
     order = ("containerd", "crio", "docker") if kubernetes else ("docker", "containerd", "crio")
-    there = [name for name in order if facts["runtimes"][name] and chosen in ("auto", name)]
-    return next(iter([name for name in there if facts["runtimes"][name]["running"]] + there), None)
+    installed = {name: state for name in order for state in [facts["runtimes"][name]]
+                 if state and chosen in ("auto", name)}
+    return next(iter([name for name, state in installed.items() if state["running"]] + list(installed)), None)
 
 
-def _idle(name: str, runtime: component.Facts) -> tuple[str, str] | None:
-    """Why a runtime starts no containers, now or after a boot, and what to do; None where it does or nobody knows."""
+def _idle(name: str, runtime: Runtime) -> tuple[str, str] | None:
+    """(reason, remedy) if a runtime does not start containers now or after a boot; None if it does, or is not known."""
     if runtime["boot"] == "masked":
         return f"{name} is masked", f"Whoever masked it decides: systemctl unmask {name}."
     if runtime["running"] is False:
@@ -211,20 +245,21 @@ def _idle(name: str, runtime: component.Facts) -> tuple[str, str] | None:
     return None
 
 
-def _cdi_faults(facts: component.Facts) -> list[str]:
-    """Where the specification does not name the loaded driver and the devices that NVML reports."""
+def _cdi_faults(facts: HostFacts) -> list[str]:
+    """Differences of the CDI specification from the loaded driver and from the devices that NVML reports."""
     toolkit, loaded = facts["toolkit"], facts["driver"]["loaded"]
     devices = _uuids(facts["gpus"])
-    said = toolkit.get("cdi")
+    specification = toolkit["cdi"]
     if not toolkit["cdi_specs"]:
-        # Nothing can be named where all GPUs are in MIG mode and have no MIG device.
+        # There is none if all GPUs are in MIG mode without MIG devices.
         return [] if loaded and devices == set() else ["there is no CDI specification"]
-    if said is None:
+    if specification is None:
         return []
-    if loaded and said["driver"] and said["driver"] != loaded:
-        return [f"the CDI specification is of driver {said['driver']}, {loaded} is loaded"]
-    # Names are UUIDs and indexes, or indexes alone.
-    named = {name for name in said["devices"] if name.startswith(("GPU-", "MIG-"))}
+    driver = specification["driver"]
+    if loaded and driver and driver != loaded:
+        return [f"the CDI specification is of driver {driver}, {loaded} is loaded"]
+    # Names can be UUIDs and indexes, or indexes only.
+    named = {name for name in specification["devices"] if name.startswith(("GPU-", "MIG-"))}
     if devices is None or not named:
         return []
     missing, gone = sorted(devices - named), sorted(named - devices)
@@ -236,17 +271,16 @@ def _more(found: t.Sequence[str]) -> str:
     return f" and {len(found) - 1} more" if len(found) > 1 else ""
 
 
-def _uuids(gpus: t.Sequence[component.Facts]) -> set[str] | None:
-    """Of the devices that containers can get: GPUs, or where one is in MIG mode its MIG devices; None where unknown."""
+def _uuids(gpus: t.Sequence[Gpu]) -> set[str] | None:
+    """The UUIDs of the devices for containers: GPUs, or the MIG devices of GPUs in MIG mode. None if not known."""
     found: set[str] = set()
     for gpu in gpus:
-        if gpu.get("uuid") is None:
-            return None
         mig = gpu.get("mig")
-        if mig and mig["enabled"]:
-            found |= {uuid for instance in mig["instances"] for uuid in instance["uuids"]}
-        else:
-            found.add(gpu["uuid"])
+        in_mig = mig["instances"] if mig and mig["enabled"] else None
+        for uuid in [gpu.get("uuid")] if in_mig is None else [one for instance in in_mig for one in instance["uuids"]]:
+            if uuid is None:
+                return None
+            found.add(uuid)
     return found if gpus else None
 
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The CUDA toolkit on a host: its plan, and whether it is there. Pure. PRIVATE."""
+"""The CUDA toolkit on a host: its plan and its check. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -13,8 +13,17 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals impor
 _LEVEL = re.compile(r"\d+(\.\d+(\.\d+\S*)?)?\Z")
 
 
-def host_plan(host: component.Host) -> component.Plan:
-    """The toolkit of a level; without one the newest that the driver runs. Raises Refused."""
+class CudaPlan(component.HostPlan):
+    """version: a level such as C(13.0), None for the newest that the driver runs; profile: whether shells get it in
+    PATH."""
+
+    state: str
+    version: str | None
+    profile: bool
+
+
+def host_plan(host: component.Host) -> CudaPlan:
+    """The variable cuda_version takes precedence over the policy. Raises Refused."""
     version = str(host.variables.get("cuda_version") or host.asked.policy.get("cuda.version") or "")
     if host.place == "host" and version and not _LEVEL.match(version):
         raise Refused(f"CUDA is asked for with the version {version!r}",
@@ -25,8 +34,8 @@ def host_plan(host: component.Host) -> component.Plan:
             "because": because}
 
 
-def check(want: component.Expected, seen: component.Seen) -> component.Result:
-    """Whether a toolkit of the level is there."""
+def check(want: CudaPlan, seen: component.Seen) -> component.Result:
+    """Whether a toolkit of the level is installed."""
     have, wanted = seen.facts["software"]["cuda"], want.get("version") or ""
     found = [level for level, release in have.items()
              if not wanted or wanted in (level, release) or level.startswith(f"{wanted}.")]

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""DCGM: its plan on a host, and whether it is there; in a cluster it has nothing of its own. Pure. PRIVATE."""
+"""DCGM: its plan on a host and its check. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ import functools
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, software
 
 
-def host_plan(host: component.Host) -> component.Plan:
-    """The exporter asks DCGM, so it comes with that."""
+class DcgmPlan(component.HostPlan):
+    """version: None for the newest package; profiling: whether the profiling module is installed."""
+
+    state: str
+    version: str | None
+    profiling: bool
+
+
+def host_plan(host: component.Host) -> DcgmPlan:
+    """DCGM is also installed for its exporter. Raises Refused."""
     version = host.variables.get("dcgm_version") or software.packaged(host, "dcgm", r"v?(\d+\.\d+\.\d+)")
     profiling = host.switched("dcgm_profiling", True)
     placement, because = software.placed(host, "DCGM")

@@ -1,28 +1,72 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The DCGM exporter: its plans on a host and in a cluster, and whether it is there. Pure. PRIVATE."""
+"""The DCGM exporter: its plans on a host and in a cluster, and its check. Pure. PRIVATE."""
 
 from __future__ import annotations
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, monitoring, software
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, software
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import monitoring
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import checksum
 
 _METADATA = ("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID")
 
 
-def host_plan(host: component.Host) -> component.Plan:
-    """Its address is that of the policy's environment, its counters those of the policy's values."""
+class DcgmExporterPlan(component.HostPlan):
+    """version: None for the newest package; listen: the address; counters: a CSV file, None for the vendor's."""
+
+    state: str
+    version: str | None
+    listen: str
+    counters: str | None
+
+
+class Monitor(t.TypedDict):
+    """A ServiceMonitor. interval, scrape_timeout: durations of Prometheus, the latter empty for its default."""
+
+    interval: str
+    scrape_timeout: str
+    honor_labels: bool
+    labels: t.Dict[str, str]
+    relabelings: t.List[Section]
+
+
+class DcgmExporterPart(component.PresentPlan):
+    """engine: the address of DCGM's service, empty for the engine in the exporter; config: the counters; job_mapping:
+    a folder of the Node, empty for none; read_pods: whether it reads pods from the API server; api_access: whether it
+    needs a token for the API server; service_monitor: empty for none; monitoring: of L(monitoring.plan); accelerators:
+    whether OpenShift's dashboard gets a rule."""
+
+    engine: str
+    config: component.Config
+    service: t.Dict[str, str]
+    annotations: t.Dict[str, str]
+    host_pid: bool
+    job_mapping: str
+    pod_labels: bool
+    pod_uid: bool
+    pod_label_allow: str
+    read_pods: bool
+    api_access: bool
+    service_monitor: Monitor | t.Dict[str, str]
+    monitoring: monitoring.MonitoringPlan
+    accelerators: bool
+
+
+def host_plan(host: component.Host) -> DcgmExporterPlan:
+    """The variables take precedence over dcgmExporter.env and dcgmExporter.config of the policy."""
     policy, variables = host.asked.policy, host.variables
     version = variables.get("dcgm_exporter_version") or software.packaged(
         host, "dcgm_exporter", r"v?\d+\.\d+\.\d+-(\d+\.\d+\.\d+)")
     environment = component.environment(policy.get("dcgmExporter.env"))
-    config = policy.get("dcgmExporter.config")
-    config = config if isinstance(config, dict) else {}
+    config = policy.get("dcgmExporter.config") or {}
     data = config.get("data")
     text = data.get("dcgm-metrics.csv") if isinstance(data, dict) else data
-    counters = variables.get("dcgm_exporter_counters") or (text if isinstance(text, str) else None)
+    counters = str(variables.get("dcgm_exporter_counters") or (text if isinstance(text, str) else "")) or None
     if config.get("name") and not counters and host.place == "host":
         host.notes.append(f"dcgmExporter.config names the ConfigMap {config['name']}, which hosts cannot read: the "
                           "vendor's counters are shown; set dcgm_exporter_counters to change that.")
@@ -32,12 +76,12 @@ def host_plan(host: component.Host) -> component.Plan:
             "listen": str(listen), "counters": counters, "because": because}
 
 
-def cluster_plan(context: component.Context, shared: component.PresentPlan) -> component.Plan:
+def cluster_plan(context: component.Context, shared: component.PresentPlan) -> DcgmExporterPart:
     """Raises Refused."""
     get, env = context.get, shared["env"]
     config = component.config_map(context, "dcgmExporter", "dcgm-metrics.csv")
     monitor = _service_monitor(context)
-    monitored = monitoring.plan(dict(context.monitoring or monitoring.read(None)), shared["images"]["dcgm_exporter"],
+    monitored = monitoring.plan(context.monitoring or monitoring.read(None), shared["images"]["dcgm_exporter"],
                                 monitor, context.prometheus_rules, bool(config["name"]))
     if monitored["counters"] == "full":
         name, data = monitoring.config()
@@ -46,9 +90,8 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> c
     read_pods = pod_labels or pod_uid or any(component.is_true(env.get(name, "")) for name in _METADATA)
     return {
         **shared,
-        # An engine of the Node itself is reached from the Node's own network only.
+        # An engine on the Node can only be reached in the network of the Node.
         "host_network": shared["host_network"] or env.get("DCGM_REMOTE_HOSTENGINE_INFO", "").startswith("localhost"),
-        # It runs an engine of its own where there is none beside it.
         "engine": "nvidia-dcgm:5555" if "dcgm" in context.present else "",
         "config": config,
         "service": {"type": str(get("dcgmExporter.service.type") or "ClusterIP"),
@@ -58,17 +101,15 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> c
                         if context.enabled("dcgmExporter.hpcJobMapping") else ""),
         "pod_labels": pod_labels, "pod_uid": pod_uid,
         "pod_label_allow": ",".join(get("dcgmExporter.podLabelAllowlistRegex") or []), "read_pods": read_pods,
-        # The exporter asks the API server for nothing else.
         "api_access": read_pods or env.get("DCGM_EXPORTER_CONFIGMAP_DATA", "none") not in ("", "none"),
         "service_monitor": monitor, "monitoring": monitored,
         "accelerators": context.openshift and bool(context.prometheus_rules),
     }
 
 
-def _service_monitor(context: component.Context) -> component.Plan:
-    """Empty where none is made. The chart's own default has it on from 26.7."""
-    wanted = context.get("dcgmExporter.serviceMonitor")
-    monitor = dict(wanted) if isinstance(wanted, dict) else {}
+def _service_monitor(context: component.Context) -> Monitor | dict[str, str]:
+    """The ServiceMonitor, empty for none. Since 26.7, it is on in the defaults of the chart."""
+    monitor = context.get("dcgmExporter.serviceMonitor") or {}
     default = context.policy.kind in ("values", "defaults") and version_key(context.release.version) >= (26, 7)
     if not monitor.get("enabled", default):
         return {}
@@ -77,7 +118,6 @@ def _service_monitor(context: component.Context) -> component.Plan:
                else "no cluster was asked whether it knows ServiceMonitor")
         context.notes.append(f"dcgmExporter.serviceMonitor: {why}; it is left out.")
         return {}
-    # Without a time limit Prometheus takes its own, or the interval where that is shorter.
     return {"interval": monitor.get("interval") or "15s", "scrape_timeout": monitor.get("scrapeTimeout") or "",
             "honor_labels": bool(monitor.get("honorLabels")), "labels": dict(monitor.get("additionalLabels") or {}),
             "relabelings": list(monitor.get("relabelings") or [])}

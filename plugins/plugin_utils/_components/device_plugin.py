@@ -1,13 +1,14 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The device plugin in a cluster: its plan, how GPUs are shared, and by which Node. Pure. PRIVATE."""
+"""The device plugin: its plan in a cluster, and its configurations, by which Nodes share GPUs. Pure. PRIVATE."""
 
 from __future__ import annotations
 
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import NO_CLUSTER, ClusterFacts, Nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import MIG_CONFIG, PLUGIN_CONFIG
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Concerned, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
@@ -18,16 +19,25 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import shari
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import Sharing
 
-# On a Node whose device plugin shares GPUs by MPS: by it the daemon's pods choose their Nodes.
+# The label of a Node that shares GPUs by MPS; pods of the MPS daemon select it.
 MPS_CAPABLE = "nvidia.com/mps.capable"
 _SECTION = "devicePlugin.config"
-# devicePlugin.env of every ClusterPolicy that a chart up to 25.3.2 has made (its values.yaml).
+# devicePlugin.env of each ClusterPolicy that a chart up to 25.3.2 has created (its values.yaml).
 _OLD_CHART_ENV = {"PASS_DEVICE_SPECS": "true", "FAIL_ON_INIT_ERROR": "true", "DEVICE_LIST_STRATEGY": "envvar",
                   "DEVICE_ID_STRATEGY": "uuid", "NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "all"}
 
 
-def cluster_plan(context: component.Context, shared: component.PresentPlan) -> component.Plan:
-    """The operator before 25.3.3 put the strategy of CDI above any that the policy names."""
+class DevicePluginPart(component.PresentPlan):
+    """config: the configurations; mps_root: a folder of the Node; gds, gdrcopy: whether pods get their devices."""
+
+    config: component.Config
+    mps_root: str
+    gds: bool
+    gdrcopy: bool
+
+
+def cluster_plan(context: component.Context, shared: component.PresentPlan) -> DevicePluginPart:
+    """With CDI, the operator before 25.3.3 ignored the DEVICE_LIST_STRATEGY of the policy. Raises Refused."""
     env = shared["env"]
     if context.get("cdi.enabled") and "DEVICE_LIST_STRATEGY" in env and (
             version_key(context.release.version) < (25, 3, 3) or _OLD_CHART_ENV.items() <= env.items()):
@@ -48,18 +58,19 @@ def plugin_config(context: component.Context) -> component.Config:
 
 
 def config_map_name(policy: Policy, given: Sharing | None) -> str:
-    """The ConfigMap that is somebody else's and only named by the policy, empty where there is none."""
+    """The name of a foreign ConfigMap that the policy names, empty if there is none."""
     config = policy.get(_SECTION) or {}
     return "" if given or config.get("create") else str(config.get("name") or "")
 
 
-def settle(policy: Policy, given: Sharing | None, facts: component.Facts | None, wanted: t.Mapping[str, str],
+def settle(policy: Policy, given: Sharing | None, facts: ClusterFacts | None, wanted: t.Mapping[str, str],
            reasons: list[Refused], refused: list[Concerned], said: list[str]) -> Sharing | None:
-    """The configurations that count, see L(chosen). facts: what read_cluster returned, with C(config_maps), or None;
-    reasons: gets why they cannot be; refused: Nodes where they cannot be; said: notes."""
-    nodes = {name: one for name, one in (facts or {"nodes": {}})["nodes"].items() if one["gpu"]}
+    """The configurations that apply, see L(chosen). given: gpu_sharing; wanted: maps Nodes to the names of their
+    configurations. Adds refusals to reasons, refusals of single Nodes to refused, and notes to said."""
+    facts = facts or NO_CLUSTER
+    nodes = {name: one for name, one in facts["nodes"].items() if one["gpu"]}
     try:
-        found = chosen(policy, given, (facts or {}).get("config_maps") or {})
+        found = chosen(policy, given, facts.get("config_maps", {}))
     except Refused as error:
         reasons.append(error)
         return None
@@ -76,10 +87,10 @@ def settle(policy: Policy, given: Sharing | None, facts: component.Facts | None,
 
 
 def chosen(policy: Policy, given: Sharing | None, live: t.Mapping[str, t.Mapping[str, str] | None]) -> Sharing | None:
-    """The configurations that count, None where there are none, or nobody knows them.
+    """The configurations that apply, None if there are none or they are not known.
 
-    given: gpu_sharing; live: by name the data of ConfigMaps that are in the cluster, None for one that is not there.
-    Raises Refused, and InputError for what the policy or the cluster has.
+    given: gpu_sharing; live: maps ConfigMaps in the cluster to their data, or to None if they do not exist. Raises
+    Refused, and InputError for invalid configurations.
     """
     config = policy.get(_SECTION) or {}
     name, default, texts = str(config.get("name") or ""), str(config.get("default") or ""), config.get("data")
@@ -106,9 +117,9 @@ def chosen(policy: Policy, given: Sharing | None, live: t.Mapping[str, t.Mapping
 
 
 def refusals(found: Sharing, strategy: str, wanted: t.Mapping[str, str]) -> list[Refused]:
-    """Why these configurations cannot be.
+    """Refusals of these configurations.
 
-    strategy: mig.strategy of the policy; wanted: by Node the configuration that the inventory names.
+    strategy: mig.strategy of the policy; wanted: maps Nodes to the names of the configurations in the inventory.
     """
     reasons = []
     for name in sorted(set(wanted.values()) - set(found.texts)):
@@ -123,25 +134,22 @@ def refusals(found: Sharing, strategy: str, wanted: t.Mapping[str, str]) -> list
 
 
 def _mig_under_mps(found: Sharing, wanted: t.Mapping[str, str],
-                   nodes: t.Mapping[str, component.Facts]) -> list[Concerned]:
-    """The Nodes that have a MIG layout and are to share their GPUs by MPS. nodes: by name of each Node with a GPU what
-    read_cluster returns; wanted: as that of L(refusals)."""
+                   nodes: Nodes) -> list[Concerned]:
+    """Refusals of Nodes with a MIG layout and MPS. nodes: those with a GPU; wanted: as in L(refusals)."""
     with_mig = [node for node, one in nodes.items() if one["labels"].get(MIG_CONFIG, "all-disabled") not in
-                ("", "all-disabled") and _by_mps(found, _config_of(found, node, wanted, one["labels"]))]
+                ("", "all-disabled") and found.strategy(
+                    wanted.get(node) or one["labels"].get(PLUGIN_CONFIG) or found.default) == "mps"]
     return [(Refused(f"MPS sharing is asked for, and {MIG_CONFIG} cuts the GPUs there: these exclude each other",
                      f"Set device_plugin_config of these hosts to a configuration without MPS, or {MIG_CONFIG}="
                      "all-disabled."), with_mig)] if with_mig else []
 
 
-def hold(found: Sharing, wanted: dict[str, str], nodes: t.Mapping[str, component.Facts],
+def hold(found: Sharing, wanted: dict[str, str], nodes: Nodes,
          disruption: str) -> list[str]:
-    """Takes from wanted the changes on Nodes that share by MPS, as the daemon starts anew and ends its clients.
-
-    Returns what is said of them. disruption: gpu_disruption.
-    """
+    """Removes changes from wanted that restart the MPS daemon of a Node, which would end its clients. Returns notes."""
     held = []
     for node, name in list(wanted.items()):
-        labels = nodes.get(node, {}).get("labels") or {}
+        labels = nodes[node]["labels"] if node in nodes else {}
         now = str(labels.get(PLUGIN_CONFIG) or "")
         if name != (now or found.default) and labels.get(MPS_CAPABLE) == "true":
             held.append(node)
@@ -153,9 +161,9 @@ def hold(found: Sharing, wanted: dict[str, str], nodes: t.Mapping[str, component
 
 
 def notes(found: Sharing, strategy: str, wanted: t.Mapping[str, str],
-          nodes: t.Mapping[str, component.Facts]) -> list[str]:
-    """What the plugin ignores without stopping. nodes: as those of L(_mig_under_mps), the others as those of
-    L(refusals)."""
+          nodes: Nodes) -> list[str]:
+    """Notes about keys that the plugin ignores, and about Nodes without a configuration. nodes: those with a GPU;
+    strategy, wanted: as in L(refusals)."""
     said = [f"{found.origin}, {name}: {text}." for name, document in found.documents.items()
             for text in _without_effect(document, strategy)]
     labels = {node: str(one["labels"].get(PLUGIN_CONFIG) or "") for node, one in nodes.items() if node not in wanted}
@@ -172,32 +180,25 @@ def _without_effect(document: Document, strategy: str) -> t.Iterator[str]:
     data = document.data or {}
     own = (data.get("flags") or {}).get("migStrategy")
     if own and strategy and own != strategy:
-        yield f"flags.migStrategy: {own} has no effect, as mig.strategy {strategy} of the policy goes before it"
+        yield f"flags.migStrategy: {own} has no effect, as mig.strategy {strategy} of the policy takes precedence"
     if data.get("resources"):
-        yield "resources: the plugin passes it over"
+        yield "resources: the plugin ignores it"
     for group, inner in (data.get("sharing") or {}).items():
         for index, one in enumerate((inner or {}).get("resources") or ()):
             path, renamed = f"sharing.{group}.resources[{index}]", inner.get("renameByDefault")
             if one.get("devices", "all") != "all":
-                yield f"{path}.devices: the plugin passes it over and shares all GPUs of a Node alike"
+                yield f"{path}.devices: the plugin ignores it and shares all GPUs of a Node alike"
             if one.get("rename") and not (renamed and one["rename"].endswith("gpu.shared")):
-                yield (f"{path}.rename: the plugin passes it over; renameByDefault alone renames, to "
+                yield (f"{path}.rename: the plugin ignores it; renameByDefault alone renames, to "
                        f"{one['name']}.shared")
             if "mig-" in one["name"] and _strategy(strategy, document) not in ("mixed", ""):
                 yield f"{path}.name: {one['name']} comes with the MIG strategy mixed only"
 
 
 def _strategy(strategy: str, document: Document) -> str:
-    """The variable that the policy sets goes before the file."""
+    """The MIG strategy: that of the policy takes precedence over the file."""
     return strategy or str(((document.data or {}).get("flags") or {}).get("migStrategy") or "")
 
 
-def _config_of(found: Sharing, node: str, wanted: t.Mapping[str, str], labels: t.Mapping[str, str]) -> str:
-    return wanted.get(node) or labels.get(PLUGIN_CONFIG) or found.default
-
-
-def _by_mps(found: Sharing, config: str) -> bool:
-    return config in found.documents and found.strategy(config) == "mps"
-
-
-COMPONENT = component.Component("device_plugin", images=("device_plugin", "validator"), cluster_plan=cluster_plan)
+COMPONENT: component.Component[component.HostPlan] = component.Component(
+    "device_plugin", images=("device_plugin", "validator"), cluster_plan=cluster_plan)

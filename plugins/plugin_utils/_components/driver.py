@@ -1,11 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver: its plan on a host, with its packages and companions, and whether it is there. Pure. PRIVATE.
+"""The driver: its plan on a host and its check. L(driver_containers) has its plan in a cluster. Pure. PRIVATE.
 
-Its containers are planned in L(driver_containers). What is wrong with a GPU is derived from what NVML returns for it
-(nvml.h, nvmlReturn_t). A run never resets a GPU or reboots a host because of such a fault, at no level of
-gpu_disruption, as every run would reset a broken GPU again.
+Faults of GPUs come from the errors of NVML (nvml.h, nvmlReturn_t). At no level of gpu_disruption does a run reset a GPU
+or reboot a host because of such a fault, as each run would reset a broken GPU again.
 """
 
 from __future__ import annotations
@@ -21,7 +20,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import AT_BOOT, PERSISTENCED
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, driver_containers
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import HostVars
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import Gpu, HostFacts, Service
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import branch_of, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import packages
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.candidates import Candidate, Version
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driver import (
@@ -31,70 +33,115 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driv
     extras,
     version_of,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.constraints import Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import Situation, situation
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.constraints import Request
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import Situation, situation_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
-# A layout without MIG.
+# The layout without MIG.
 _WHOLE = "all-disabled"
 
 
-def host_plan(host: component.Host) -> component.Plan:
-    """With the placement C(none) somebody else looks after the driver: it is used, verified, never touched."""
+class Fabric(t.TypedDict):
+    """The services of an NVLink fabric. manager: C(fabricmanager), C(fabricmanager+nvlsm) or None; version: of the
+    driver; imex_nodes: addresses of the trays of a rack."""
+
+    manager: str | None
+    imex: bool
+    version: str | None
+    imex_nodes: t.NotRequired[t.List[object]]
+
+
+class Packages(t.TypedDict):
+    """What is installed with a package manager. kernel_packages: those that modules are built with."""
+
+    packages: t.List[str]
+    repository: packages.Repository | None
+    kernel_packages: t.List[str]
+
+
+class DriverPlan(component.HostPlan, Packages):
+    """The driver on a host. state: C(present), C(absent) or C(adopted); version: None for the newest of the branch;
+    source: C(cuda_repository), C(distribution), C(runfile) or C(precompiled); next_kernel: whether modules are also
+    installed for the kernel that boots next; licence: whether the user sets a token; module_parameters:
+    C({module: {parameter: value}}); cuda: the highest level that it runs; secure_boot: what makes the kernel load its
+    modules, C(signed), C(mok) or None. kernel_module_type and source are None for an adopted driver."""
+
+    state: str
+    version: str | None
+    branch: int | None
+    kernel_module_type: str | None
+    source: str | None
+    precompiled: bool
+    fabric: Fabric
+    persistenced: bool
+    peermem: bool
+    gds: bool
+    gdrcopy: bool
+    next_kernel: bool
+    licence: bool
+    module_parameters: Section
+    cuda: str | None
+    secure_boot: str | None
+
+
+def host_plan(host: component.Host) -> DriverPlan:
+    """With the placement C(none), a foreign driver is verified and not changed. Raises Refused and Refusals."""
     asked, variables = host.asked, host.variables
-    here = situation(host.facts)
-    if host.place == "none":
+    situation = situation_of(host.facts)
+    adopted = variables.get("driver_state") == "adopted"
+    if host.place == "none" or adopted:
         host.notes += _not_beside(asked, variables)
-        return _adopted(here, None, host.why)
-    if variables.get("driver_state") == "adopted":
-        host.notes += _not_beside(asked, variables)
-        # What it must be is only what this host's own variables say.
-        named = variables.get("driver_version") or variables.get("driver_branch")
-        return _adopted(here, asked.wish(variables).version if named else None, "driver_state of this host is adopted")
-    wish = asked.wish(variables)
+        # Only the host's own variables are verified.
+        named = host.place != "none" and (variables.get("driver_version") or variables.get("driver_branch"))
+        return _adopted(situation, asked.request(variables).version if named else None,
+                        host.why if host.place == "none" else "driver_state of this host is adopted")
+    request = asked.request(variables)
     selected = variables.get("mig_manager_selected")
-    if selected and selected != _WHOLE and any(gpu.coherent for gpu in here.gpus):
-        wish = replace(wish, mig=str(selected))
-    choice = choose(here, wish, asked.release)
+    if selected and selected != _WHOLE and any(gpu.coherent for gpu in situation.gpus):
+        request = replace(request, mig=str(selected))
+    choice = choose(situation, request, asked.release)
     driver = choice.driver
-    source, version = "precompiled" if driver.signed else driver.source, version_of(driver, wish).text
+    source, version = "precompiled" if driver.signed else driver.source, version_of(driver, request).text
     following = host.switched("driver_next_kernel", True)
     persistenced = host.switched("driver_persistenced", True)
-    host.notes += [*_notes(here, driver, source, wish.cuda), *_by_hand(asked.policy, variables)]
-    return {"placement": host.place, "state": variables.get("driver_state") or "present", "version": version,
+    host.notes += [*_notes(situation, driver, source, request.cuda), *_by_hand(asked.policy, variables)]
+    imex_nodes, parameters = variables.get("driver_imex_nodes"), variables.get("driver_module_parameters")
+    return {"placement": host.place, "state": str(variables.get("driver_state") or "present"), "version": version,
             "branch": driver.version.branch, "kernel_module_type": driver.flavour, "source": source,
-            **_packages(here, host.facts, driver, source, wish, following, persistenced), "precompiled": driver.signed,
-            "fabric": {**_fabric(here if wish.fabric else replace(here, fabric=None), version),
-                       "imex_nodes": list(variables.get("driver_imex_nodes") or ())},
-            "persistenced": persistenced, "peermem": wish.peermem, "gds": wish.gds, "gdrcopy": wish.gdrcopy,
+            **_packages(situation, host.facts, driver, source, request, following, persistenced),
+            "precompiled": driver.signed,
+            "fabric": {**_fabric(situation if request.fabric else replace(situation, fabric=None), version),
+                       "imex_nodes": imex_nodes if isinstance(imex_nodes, list) else []},
+            "persistenced": persistenced, "peermem": request.peermem, "gds": request.gds, "gdrcopy": request.gdrcopy,
             "next_kernel": following, "licence": bool(variables.get("driver_licence_token")),
-            "module_parameters": dict(variables.get("driver_module_parameters") or asked.policy.module_parameters
-                                      or {}),
-            "cuda": _cuda(driver), "secure_boot": _secure_boot(here, driver, wish),
-            "because": _because(here, driver, wish, choice.because)}
+            "module_parameters": (parameters if isinstance(parameters, dict) and parameters
+                                  else asked.policy.module_parameters or {}),
+            "cuda": _cuda(driver), "secure_boot": _secure_boot(situation, driver, request),
+            "because": _because(situation, driver, request, choice.because)}
 
 
-def _because(here: Situation, driver: Candidate, wish: Wish, because: t.Sequence[str]) -> list[str]:
+def _because(situation: Situation, driver: Candidate, request: Request, because: t.Sequence[str]) -> list[str]:
     why = list(because)
-    if driver.signed and here.secure_boot == "signed" and not wish.precompiled:
+    if driver.signed and situation.secure_boot == "signed" and not request.precompiled:
         why.append("Secure Boot is on and no key is enrolled: modules that the distribution signs are taken")
-    if version_of(driver, wish) != driver.version:
+    if version_of(driver, request) != driver.version:
         why.append(f"of branch {driver.version.branch} the distribution's archive has a version of its own")
     return why
 
 
-def _adopted(here: Situation, version: Version | None, why: str) -> component.Plan:
+def _adopted(situation: Situation, version: Version | None, why: str) -> DriverPlan:
     return {"placement": "none", "state": "adopted", "version": version.text if version else None,
             "branch": version.branch if version else None, "kernel_module_type": None, "source": None, "packages": [],
-            "repository": None, "kernel_packages": [], "precompiled": False, "fabric": _fabric(here, None),
-            "persistenced": False, **dict.fromkeys(EXTRAS, False), "next_kernel": False, "licence": False,
+            "repository": None, "kernel_packages": [], "precompiled": False, "fabric": _fabric(situation, None),
+            "persistenced": False, "peermem": False, "gds": False, "gdrcopy": False, "next_kernel": False,
+            "licence": False,
             "module_parameters": {}, "cuda": None, "secure_boot": None,
             "because": [f"{why}: the installed driver is adopted as it is"]}
 
 
-# What a policy keeps in objects of the cluster, which no host can read: the path of its name, the kind, what to do on
-# hosts instead, and the variable with which it is done.
+# Keys of the policy that name objects of the cluster, which hosts cannot read: (path below driver, kind, what to do on
+# hosts instead, the variable for that).
 _BY_HAND = (
     ("kernelModuleConfig.name", "ConfigMap", "set driver_module_parameters", "driver_module_parameters"),
     ("licensingConfig.secretName", "Secret", "set driver_licence_token, from a vault", "driver_licence_token"),
@@ -107,7 +154,7 @@ _BY_HAND = (
 )
 
 
-def _by_hand(policy: Policy, variables: component.HostVars) -> t.Iterator[str]:
+def _by_hand(policy: Policy, variables: HostVars) -> t.Iterator[str]:
     section = policy.get("driver")
     for key, kind, todo, variable in _BY_HAND:
         name = look(section, key)
@@ -116,17 +163,18 @@ def _by_hand(policy: Policy, variables: component.HostVars) -> t.Iterator[str]:
             yield f"driver.{key} names the {kind} {name}, which is in the cluster and not on hosts; {todo}."
 
 
-def _not_beside(asked: Asked, variables: component.HostVars) -> list[str]:
-    """Kernel modules that are asked for beside a driver that is not ours."""
+def _not_beside(asked: Asked, variables: HostVars) -> list[str]:
+    """A note about additional kernel modules that are requested for a foreign driver."""
     named = [EXTRAS[name] for name, on in extras(asked.policy, variables).items() if on]
     return [f"{', '.join(named)}: asked for, and not delivered beside a driver that is not ours."] if named else []
 
 
-def _secure_boot(here: Situation, driver: Candidate, wish: Wish) -> str | None:
-    """What makes the kernel load the modules: who signs them, C(signed), or an enrolled key, C(mok)."""
-    if not here.secure_boot or driver.signed:
-        return "signed" if here.secure_boot else None
-    return "mok" if here.secure_boot == "mok" or wish.own_key else None
+def _secure_boot(situation: Situation, driver: Candidate, request: Request) -> str | None:
+    """C(signed) if the distribution signs the modules, C(mok) if the key that signs them is or will be enrolled, None
+    if Secure Boot is off, or the key is not known."""
+    if not situation.secure_boot or driver.signed:
+        return "signed" if situation.secure_boot else None
+    return "mok" if situation.secure_boot == "mok" or request.own_key else None
 
 
 def _cuda(driver: Candidate) -> str | None:
@@ -134,57 +182,57 @@ def _cuda(driver: Candidate) -> str | None:
     return known.cuda if known else None
 
 
-def _packages(here: Situation, facts: component.Facts, driver: Candidate, source: str, wish: Wish, following: bool,
-              persistenced: bool) -> component.Plan:
-    """C({packages, repository, kernel_packages}), as what installs them will ask for them."""
-    if here.os is None:
+def _packages(situation: Situation, facts: HostFacts, driver: Candidate, source: str, request: Request, following: bool,
+              persistenced: bool) -> Packages:
+    if situation.os is None:
         return {"packages": [], "repository": None, "kernel_packages": []}
-    kernel, family, arch = facts["host"].get("kernel") or {}, facts["host"]["os"].get("family"), here.arch or "x86_64"
-    branch, kernels = driver.version.branch, (kernel.get("release"), kernel.get("newest_installed"))
-    beside = Spec(persistenced=persistenced, fabric="auto" if wish.fabric else "none", gds=wish.gds,
-                  gdrcopy=wish.gdrcopy)
-    named = packages.wanted(here.os, arch, source, driver.version.named, driver.flavour, beside,
-                            here.fabric or "none", tuple(dict.fromkeys(one for one in kernels if one)))
+    kernel, family, arch = facts["host"]["kernel"], facts["host"]["os"]["family"], situation.arch or "x86_64"
+    branch, kernels = driver.version.branch, (kernel["release"], kernel["newest_installed"])
+    beside = Spec(persistenced=persistenced, fabric="auto" if request.fabric else "none", gds=request.gds,
+                  gdrcopy=request.gdrcopy)
+    named = packages.wanted(situation.os, arch, source, driver.version.named, driver.flavour, beside,
+                            situation.fabric or "none", tuple(dict.fromkeys(one for one in kernels if one)))
     return {"packages": list(named),
-            "repository": packages.repository(here.os, arch, source, branch, driver.flavour),
-            "kernel_packages": [] if driver.signed else packages.kernel_packages(kernel, family, here.os, following)}
+            "repository": packages.repository(situation.os, arch, source, branch, driver.flavour),
+            "kernel_packages": ([] if driver.signed
+                                else packages.kernel_packages(kernel, family, situation.os, following))}
 
 
-def _fabric(here: Situation, version: str | None) -> component.Plan:
-    """C({manager, imex, version}): on HGX boards the host runs the manager, in racks (NVL72) the switches do."""
-    manager = {"nvswitch": "fabricmanager", "nvlink5": "fabricmanager+nvlsm"}.get(here.fabric or "")
-    return {"manager": manager, "imex": here.fabric == "nvlink5_rack", "version": version if manager else None}
+def _fabric(situation: Situation, version: str | None) -> Fabric:
+    """On HGX boards, the host runs the fabric manager; in racks (NVL72), the switches run it."""
+    manager = {"nvswitch": "fabricmanager", "nvlink5": "fabricmanager+nvlsm"}.get(situation.fabric or "")
+    return {"manager": manager, "imex": situation.fabric == "nvlink5_rack", "version": version if manager else None}
 
 
 _installs = functools.lru_cache(maxsize=256)(packages.installs)
 
 
-def _notes(here: Situation, driver: Candidate, source: str, cuda: str | None) -> t.Iterator[str]:
+def _notes(situation: Situation, driver: Candidate, source: str, cuda: str | None) -> t.Iterator[str]:
     branch = releases.branch(driver.version.branch)
     if branch is None:
         yield f"driver branch {driver.version.branch} is not known to this collection; what it drives is not checked."
     elif branch.end_of_life == "ended":
         yield f"driver branch {branch.number} gets no more fixes."
-    for gpu in here.gpus:
+    for gpu in situation.gpus:
         if gpu.open_modules is None:
             yield f"{gpu.name} is not known; what it needs is not checked."
-    if here.secure_boot == "unknown":
+    if situation.secure_boot == "unknown":
         yield "Secure Boot is on: kernel modules built here load only if their key is enrolled (mokutil)."
     if cuda and branch and branch.cuda and version_key(cuda) > version_key(branch.cuda):
         yield (f"CUDA {cuda} runs on driver {driver.version} ({branch.cuda}) by minor version compatibility: what "
                "needs a newer driver fails.")
-    if here.os and not _installs(here.os, here.arch or "x86_64", source):
-        yield (f"this version of the collection does not install drivers from {source} on {' '.join(here.os)}; "
+    if situation.os and not _installs(situation.os, situation.arch or "x86_64", source):
+        yield (f"this version of the collection does not install drivers from {source} on {' '.join(situation.os)}; "
                "what it would take is in the plan.")
 
 
-# Kernel modules that a plan may ask for beside the driver's own.
+# Maps keys of the plan to additional kernel modules.
 _BESIDE = {"peermem": "nvidia_peermem", "gds": "nvidia_fs", "gdrcopy": "gdrdrv"}
 _UNMASK = "site.yml stops there: systemctl unmask it, or change the variable that asks for it."
 
 
-def check(want: component.Expected, seen: component.Seen) -> component.Result:
-    """Also of an adopted one, which must work, too."""
+def check(want: DriverPlan, seen: component.Seen) -> component.Result:
+    """Whether the planned driver is loaded and works. An adopted driver must work, too."""
     facts = seen.facts
     driver = facts["driver"]
     loaded, library = driver["loaded"], driver["library"]
@@ -212,7 +260,8 @@ def check(want: component.Expected, seen: component.Seen) -> component.Result:
         faults.append(f"libraries are {library}, the module is {loaded}")
         hint = "The module is from before an upgrade: reload it (gpu_disruption: idle) or reboot."
     if want.get("placement") == "host":
-        faults += component.lost_files(driver) + [f"{path}: {fault}" for path, fault in (driver["nodes"] or {}).items()]
+        faults += component.lost_files(driver["missing_files"])
+        faults += [f"{path}: {fault}" for path, fault in (driver["nodes"] or {}).items()]
     broken = [gpu for gpu in facts["gpus"] if gpu.get("error")]
     if broken and not faults:
         hint = f"{fault_of(broken[0])[1]}."
@@ -228,49 +277,50 @@ def check(want: component.Expected, seen: component.Seen) -> component.Result:
     return component.Result("failed", "; ".join(faults), hint)
 
 
-def _managed(want: component.Expected) -> bool:
+def _managed(want: DriverPlan) -> bool:
     """Whether the role driver installs and repairs this driver."""
     return want.get("placement") != "none" and want.get("state") == "present"
 
 
-def _fabric_of(want: component.Expected, facts: component.Facts) -> str:
-    """What the host's boards need, C(none) where the plan leaves it to somebody else; as in C(_driver.parts.Aim)."""
-    planned = want.get("fabric") or {}
-    return str(facts["nvlink"]["fabric"]) if planned.get("manager") or planned.get("imex") else "none"
+def _fabric_of(want: DriverPlan, facts: HostFacts) -> str:
+    """The fabric whose services the plan has, C(none) for none; as in C(_driver.parts.Aim)."""
+    planned = want.get("fabric")
+    return str(facts["nvlink"]["fabric"]) if planned and (planned["manager"] or planned["imex"]) else "none"
 
 
-def _missing_modules(want: component.Expected, facts: component.Facts) -> list[str]:
-    """The kernel modules that the plan loads and that are not there."""
+def _missing_modules(want: DriverPlan, facts: HostFacts) -> list[str]:
+    """The kernel modules of the plan that are not loaded."""
     needed = [module for key, module in _BESIDE.items() if want.get(key)]
     if _managed(want):
         needed += [*LOAD_ORDER, *(["ib_umad"] if _fabric_of(want, facts) == "nvlink5" else [])]
     return [module for module in needed if facts["modules"].get(module) is False]
 
 
-def _missing_packages(want: component.Expected, facts: component.Facts) -> list[str]:
-    """Packages that the plan asks for by name and that are gone; facts have those of the driver alone."""
+def _missing_packages(want: DriverPlan, facts: HostFacts) -> list[str]:
+    """A fault if packages of the plan are not installed. Facts only have packages of the driver."""
     have = facts["driver"]["packages"]
     gone = [name for name in want.get("packages") or () if _managed(want) and is_driver(name) and name not in have]
     return [f"{' and '.join(gone)} {'is' if len(gone) == 1 else 'are'} not installed"] if gone else []
 
 
-def _service_faults(want: component.Expected, facts: component.Facts) -> list[str]:
-    """Where the driver's services are not as the role driver starts them; none where their state is not known."""
-    known = facts["driver"].get("services")
+def _service_faults(want: DriverPlan, facts: HostFacts) -> list[str]:
+    """Differences of the driver's services from those of the plan, none if their state is not known."""
+    known, fabric = facts["driver"].get("services"), want.get("fabric")
     if known is None or not _managed(want):
         return []
-    nodes = (want.get("fabric") or {}).get("imex_nodes", ())
+    nodes = [str(one) for one in fabric.get("imex_nodes", ())] if fabric else ()
     spec = Spec(persistenced=bool(want.get("persistenced")), imex_nodes=nodes,
                 licence={"token": ""} if want.get("licence") else None)
     wanted = wanted_units(spec, _fabric_of(want, facts))
     faults = [fault for unit in wanted for fault in [_service_fault(unit, known.get(unit))] if fault]
-    spare = known.get(PERSISTENCED) or {}
-    if want.get("persistenced") is False and (spare.get("state") == "active" or spare.get("enabled") == "enabled"):
+    spare = known.get(PERSISTENCED)
+    if want.get("persistenced") is False and spare and (
+            spare["state"] == "active" or spare["enabled"] == "enabled"):
         faults.append(f"{PERSISTENCED} runs, and is not wanted")
     return faults
 
 
-def _service_fault(unit: str, service: t.Mapping[str, str] | None) -> str:
+def _service_fault(unit: str, service: Service | None) -> str:
     if service is None:
         return ""
     if service["enabled"] == "masked":
@@ -282,7 +332,7 @@ def _service_fault(unit: str, service: t.Mapping[str, str] | None) -> str:
     return "" if service["enabled"] in AT_BOOT else f"{unit} does not start at boot"
 
 
-def _nvml_faults(facts: component.Facts) -> list[str]:
+def _nvml_faults(facts: HostFacts) -> list[str]:
     nvml = facts["driver"]["nvml"]
     if not nvml["available"]:
         return [f"NVML does not answer: {nvml['error'] or 'no library'}"]
@@ -297,7 +347,7 @@ _LOOK = "Look at journalctl -k for NVRM and Xid messages"
 _RESET = ("Stop its clients (what gpu_disruption drain does for a change), then reset it: nvidia-smi --gpu-reset -i "
           "{pci}; where that is refused, reboot the host")
 _REBOOT = "Reboot the host, and power-cycle it if that does not help; the other GPUs are served meanwhile"
-# A word in the error, the state of the GPU, what to do.
+# (part of the error, state of the GPU, what to do).
 _STATES = (
     ("RESET_REQUIRED", "needs a reset", _RESET),
     ("GPU_IS_LOST", "is lost", _REBOOT),
@@ -308,8 +358,8 @@ _STATES = (
 )
 
 
-def fault_of(gpu: component.Facts) -> tuple[str, str]:
-    """C((what is wrong, what to do)) of a GPU of the facts with an error; sentences without a full stop."""
+def fault_of(gpu: Gpu) -> tuple[str, str]:
+    """(fault, remedy) of a GPU with an error, without full stops."""
     pci, error = gpu["pci"], str(gpu["error"]).rstrip(".")
     for word, state, remedy in _STATES:
         if word in error:

@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver containers of a cluster: which DaemonSets there are, and what each is made of. Pure. PRIVATE.
+"""The plan of the driver's DaemonSets in a cluster. Pure. PRIVATE.
 
-There is one for the Nodes of one policy (the section driver, or an NVIDIADriver), one system and, where modules come
-built, one kernel. Source of names, labels and selectors: GPU Operator 26.7, which for the section driver takes the
-system of one arbitrary Node; here each Node gets the image of its own.
+There is one for each policy (the section driver, or an NVIDIADriver), each system and, with precompiled modules, each
+kernel. Source of names, labels and selectors: GPU Operator 26.7. For the section driver, the operator uses the system
+of any one Node; here each Node gets the image of its own system.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils import _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, driver_files
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import NO_CLUSTER, ClusterFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refusals, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import shown
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import cluster_pools as pools
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import cluster_nodes as nodes
@@ -37,18 +39,18 @@ _SIDE = ("gds", "gdrcopy")
 _PLAIN = "nvidia-driver-daemonset"
 _FOR_PACKAGES = ("driver.repoConfig.configMapName", "driver.certConfig.name", "driver.secretEnv")
 _MODULE_FILES = ("nvidia.conf", "nvidia-uvm.conf", "nvidia-modeset.conf", "nvidia-peermem.conf")
-# Names of objects may be longer than the labels by which their pods are found.
+# The longest value of a label; names of objects can be longer.
 _LABEL = 63
-# How Kubernetes' SafeEncodeString writes the digits 0 to 9.
+# The digits 0 to 9 as Kubernetes' SafeEncodeString writes them.
 _DIGITS = str.maketrans("0123456789", "456789bcdf")
-# Variables by which the driver manager evicts pods, and drains the Node.
+# Variables that let the driver manager evict pods, and drain the Node.
 _MOVES_PODS = ("ENABLE_GPU_POD_EVICTION", "ENABLE_AUTO_DRAIN")
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where drivers go. found: the pools of Nodes; sites: system and kernel of each Node that counts, while no Node is
-    known to have a GPU; asked: the systems that the user names."""
+    """The Nodes. found: their pools; sites: system and kernel of each Node, for clusters in which no Node is known to
+    have a GPU; asked: the systems in gpu_node_os."""
 
     found: t.Sequence[pools.Pool]
     sites: t.Sequence[Site]
@@ -57,7 +59,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Delivery:
-    """One DaemonSet. policy: what holds for its Nodes; kernel: empty where modules are built."""
+    """A DaemonSet. policy: that of its Nodes; os_tag: the system as in tags; kernel: empty if modules are built."""
 
     policy: Policy
     system: nodes.System
@@ -66,8 +68,64 @@ class Delivery:
     driver: pools.Delivered
 
 
-def cluster_plan(context: component.Context, shared: component.PresentPlan) -> component.Plan:
-    """The plan of the driver, absent if no Node gets it and no DaemonSet of it is kept. Raises Refused and Refusals."""
+class Own(t.TypedDict):
+    """What the NVIDIADriver of a DaemonSet sets instead of the section daemonsets."""
+
+    labels: t.Dict[str, str]
+    annotations: t.Dict[str, str]
+    tolerations: t.List[Section]
+    priority_class: str
+    pod_security_context: Section
+
+
+class DaemonSet(t.TypedDict):
+    """The plan of a DaemonSet. app: the label that selects its pods; owner: the NVIDIADriver, empty for none; os,
+    kernel: as in L(Delivery); marks: labels of its pods; affinity: terms of which one must match; images, pull: by
+    name; startup_probe: in seconds; secret_env: name of a Secret, empty for none; own: what an NVIDIADriver sets
+    itself."""
+
+    name: str
+    app: str
+    owner: str
+    os: str
+    kernel: str
+    marks: t.Dict[str, str]
+    node_selector: t.Dict[str, str]
+    affinity: t.List[Data]
+    version: str
+    kernel_module_type: str
+    because: t.List[str]
+    images: t.Dict[str, str]
+    pull: t.Dict[str, str]
+    pull_secrets: t.List[str]
+    args: t.List[str]
+    env: t.Dict[str, str]
+    resources: Section
+    host_network: bool
+    manager_env: t.Dict[str, str]
+    startup_probe: t.Dict[str, int]
+    secret_env: str
+    gds: bool
+    gdrcopy: bool
+    rdma: bool
+    host_mofed: bool
+    gds_env: t.Dict[str, str]
+    gdrcopy_env: t.Dict[str, str]
+    gds_args: t.List[str]
+    gdrcopy_args: t.List[str]
+    files: t.List[driver_files.File]
+    own: Own
+
+
+class DriverPart(component.PresentPlan):
+    """pools: the DaemonSets; kept: names of DaemonSets that stay as they are."""
+
+    pools: t.List[DaemonSet]
+    kept: t.List[str]
+
+
+def cluster_plan(context: component.Context, shared: component.PresentPlan) -> component.ClusterPart:
+    """L(DriverPart), or absent if no Node gets a driver and no DaemonSet is kept. Raises Refused and Refusals."""
     every, gpu, asked = context.nodes, context.gpu_nodes, _asked_systems(context.node_os)
     names = [name for name in gpu or every if "driver" not in context.on_host.get(name, ())]
     if not names and not asked:
@@ -78,14 +136,14 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> c
     if gpu:
         context.pools += pools.pools(context.policy, context.release, {name: every[name] for name in names},
                                      context.without_driver, context.faulty)
-    agreed = pools.agreed(context.pools, context.release, asked, pools.running_of(context.facts or {}),
+    agreed = pools.agreed(context.pools, context.release, asked, pools.running_of(context.facts or NO_CLUSTER),
                           context.without_driver)
     refused = {name for _reason, having in (*context.without_driver, *context.faults()) for name in having}
     left = [name for name in names if name not in refused]
     if gpu and not left:
         because = ["no Node is left that could get it"]
         if context.faulty:
-            return {**shared, "pools": [], "because": because, "kept": _kept(context)}
+            return _part(shared, [], because, _kept(context))
         return {"state": "absent", "because": because}
     reasons = cluster_openshift.without_gpus(context.policy, {} if gpu else {name: every[name] for name in left}, asked)
     if reasons:
@@ -94,18 +152,22 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> c
     if lone:
         context.notes.append(f"{some_of(lone)}: no NVIDIADriver selects {'it' if len(lone) == 1 else 'them'}; no "
                              "driver is delivered there.")
-    sites = [(system, "") for system in asked] or [
-        ((every[name]["os"]["id"], every[name]["os"]["version"]), nodes.kernel_of(every[name])) for name in left]
+    sites: list[Site] = [(system, "") for system in asked] or [
+        ((system["id"], system["version"]), nodes.kernel_of(every[name]))
+        for name in left for system in [every[name]["os"]] if system]
     made = _of_all_policies(context, Cluster(agreed, sites, asked))
     staying = _kept(context)
     if not made and not staying and not context.faulty:
         return {"state": "absent", "because": ["no NVIDIADriver selects a Node with a GPU"]}
-    because = list(dict.fromkeys(why for one in made for why in t.cast("list[str]", one["because"])))
-    return {**shared, "pools": made, "because": because, "kept": staying}
+    return _part(shared, made, list(dict.fromkeys(why for one in made for why in one["because"])), staying)
+
+
+def _part(shared: component.PresentPlan, made: list[DaemonSet], because: list[str], kept: list[str]) -> DriverPart:
+    return {**shared, "pools": made, "because": because, "kept": kept}
 
 
 def _asked_systems(node_os: t.Sequence[object]) -> list[nodes.System]:
-    """Those of gpu_node_os. Raises Refused."""
+    """The systems in gpu_node_os. Raises Refused."""
     parsed = [nodes.parse_tag(str(text)) for text in node_os]
     if None in parsed:
         raise Refused(f"gpu_node_os {node_os!r} names no systems", "Write them as ubuntu24.04 or rhel9.6.")
@@ -113,10 +175,10 @@ def _asked_systems(node_os: t.Sequence[object]) -> list[nodes.System]:
 
 
 def _of_known_systems(context: component.Context, names: t.Sequence[str]) -> list[str]:
-    """The Nodes of which it is known which driver image they need; the others get no driver. Raises Refused."""
+    """The Nodes whose system is known; the others get no driver. Raises Refused if none is known."""
     unknown = [name for name in names if not context.nodes[name].get("os")]
     reason = Refused("the operating system is not known", "Let NFD label the Node, or set gpu_node_os.")
-    # Where no Node has NFD's labels yet, one without a GPU may have any system.
+    # Until a Node has NFD's labels, the system of Nodes without a GPU does not matter.
     if unknown and context.gpu_nodes:
         context.without_driver.append((reason, unknown))
     elif unknown and len(unknown) == len(names):
@@ -124,21 +186,21 @@ def _of_known_systems(context: component.Context, names: t.Sequence[str]) -> lis
     return [name for name in names if name not in unknown]
 
 
-def _of_all_policies(context: component.Context, cluster: Cluster) -> list[component.Plan]:
+def _of_all_policies(context: component.Context, cluster: Cluster) -> list[DaemonSet]:
     """All DaemonSets. Raises Refusals if the section driver cannot be followed, or an NVIDIADriver that selects no Node
     which is known to have a GPU."""
     reasons: list[Refused] = []
-    made: list[component.Plan] = []
-    for mine in _policies(context.policy):
-        if mine.driver_name in context.faulty:
+    made: list[DaemonSet] = []
+    for policy in _policies(context.policy):
+        if policy.driver_name in context.faulty:
             continue
         try:
-            made += _daemon_sets(context, mine, cluster)
+            made += _daemon_sets(context, policy, cluster)
         except (Refused, Refusals) as error:
-            selected = [name for pool in cluster.found if pool.policy.driver_name == mine.driver_name
+            selected = [name for pool in cluster.found if pool.policy.driver_name == policy.driver_name
                         for name in pool.nodes]
-            if mine.driver_name and selected:
-                context.faulty[mine.driver_name] = pools.of_driver(mine, error.reasons, selected)
+            if policy.driver_name and selected:
+                context.faulty[policy.driver_name] = pools.of_driver(policy, error.reasons, selected)
             else:
                 reasons += error.reasons
     if reasons:
@@ -149,90 +211,90 @@ def _of_all_policies(context: component.Context, cluster: Cluster) -> list[compo
 def _kept(context: component.Context) -> list[str]:
     """Names of the DaemonSets of NVIDIADrivers that cannot be followed, which stay as they are: without them, their
     Nodes would lose the driver. Adds a note for each."""
-    known = (context.facts or {}).get("nvidia_drivers") or {}
-    names = sorted(str(name) for driver in context.faulty if driver in known
+    known = (context.facts or NO_CLUSTER).get("nvidia_drivers", {})
+    names = sorted(name for driver in context.faulty if driver in known
                    for name in known[driver]["there"].values())
     context.notes += [f"DaemonSet {name}: left as it is until its NVIDIADriver can be followed." for name in names]
     return names
 
 
-def _daemon_sets(context: component.Context, mine: Policy, cluster: Cluster) -> list[component.Plan]:
+def _daemon_sets(context: component.Context, policy: Policy, cluster: Cluster) -> list[DaemonSet]:
     """The plans of the DaemonSets of one policy. Raises Refused and Refusals."""
-    deliveries = _deliveries(context, mine, cluster)
+    deliveries = _deliveries(context, policy, cluster)
     if not deliveries:
         return []
-    refused = [*_unsupported(mine), *cluster_references.missing(mine, context.facts, context.namespace)]
+    refused = [*_unsupported(policy), *cluster_references.missing(policy, context.facts, context.namespace)]
     if refused:
         raise Refusals(refused)
     made = [_daemon_set(context, one, deliveries) for one in deliveries]
-    context.notes += [*_without_effect(mine, context.facts), *_unknown(mine, deliveries)]
+    context.notes += [*_without_effect(policy, context.facts), *_unknown(policy, deliveries)]
     return made
 
 
-def _unsupported(mine: Policy) -> list[Refused]:
+def _unsupported(policy: Policy) -> list[Refused]:
     path, value = "driver.driverType", "vgpu-host-manager"
-    return [Refused(f"{cluster_references.place(mine, path)}: {shown(value)} is not supported in a cluster yet",
-                    "Set it to gpu or vgpu: this version serves containers only.")] if mine.get(path) == value else []
+    return [Refused(f"{cluster_references.place(policy, path)}: {shown(value)} is not supported in a cluster yet",
+                    "Set it to gpu or vgpu: this version serves containers only.")] if policy.get(path) == value else []
 
 
 def lasting(policy: Policy, systems: t.Iterable[nodes.System], release: Release) -> list[str]:
-    """Names that DaemonSets for these systems may have from former runs and would keep."""
+    """Names that DaemonSets of former runs for these systems can have, and would keep."""
     if not policy.fallback or not policy.enabled("driver") or policy.get("driver.usePrecompiled"):
         return []
     return [_PLAIN, *sorted({f"{_PLAIN}-{nodes.tag(system, release)}" for system in systems})]
 
 
 def by_kernels(policy: Policy) -> bool:
-    """Whether any DaemonSet is for one kernel."""
+    """Whether there are DaemonSets for one kernel each."""
     return policy.enabled("driver") and any(one.get("driver.usePrecompiled") for one in _policies(policy))
 
 
 def by_nvidia_drivers(policy: Policy) -> bool:
-    """Whether any DaemonSet is for an NVIDIADriver."""
+    """Whether there are DaemonSets for NVIDIADrivers."""
     return policy.enabled("driver") and any(one.driver_name for one in _policies(policy))
 
 
 def _policies(policy: Policy) -> list[Policy]:
-    """The NVIDIADrivers with a selector, then what holds for the other Nodes."""
+    """The policies of NVIDIADrivers with a selector, then the policy of all other Nodes."""
     return [*(policy.for_pool(pool) for pool in policy.pools), *([policy] if policy.fallback else [])]
 
 
-def _without_effect(mine: Policy, facts: component.Facts | None) -> list[str]:
-    """What a user has set that reaches no container, each a sentence."""
+def _without_effect(policy: Policy, facts: ClusterFacts | None) -> list[str]:
+    """Notes about keys of the policy that have no effect on the containers."""
     said = []
-    if mine.get("driver.usePrecompiled"):
-        said += [f"{cluster_references.place(mine, path)} is left out: modules come built, so that no package is "
-                 "fetched." for path in _FOR_PACKAGES if mine.get(path)
-                 and (path != "driver.secretEnv" or not mine.driver_name)]
+    if policy.get("driver.usePrecompiled"):
+        said += [f"{cluster_references.place(policy, path)} is left out: modules come built, so that no package is "
+                 "fetched." for path in _FOR_PACKAGES if policy.get(path)
+                 and (path != "driver.secretEnv" or not policy.driver_name)]
     path = "driver.kernelModuleConfig.name"
-    strange = ([key for key in cluster_references.keys(mine, path, facts) if key not in _MODULE_FILES]
-               if mine.get(path) else [])
+    strange = ([key for key in cluster_references.keys(policy, path, facts) if key not in _MODULE_FILES]
+               if policy.get(path) else [])
     if strange:
-        said.append(f"{cluster_references.place(mine, path)}: no module reads {', '.join(strange)} of ConfigMap "
-                    f"{mine.get(path)!r}; known are {', '.join(_MODULE_FILES)}.")
-    return said + [f"{cluster_references.place(mine, path)} is set: the driver's container has a startup probe only."
-                   for path in ("driver.livenessProbe", "driver.readinessProbe") if mine.get(path)]
+        said.append(f"{cluster_references.place(policy, path)}: no module reads {', '.join(strange)} of ConfigMap "
+                    f"{policy.get(path)!r}; known are {', '.join(_MODULE_FILES)}.")
+    return said + [f"{cluster_references.place(policy, path)} is set: the driver's container has a startup probe only."
+                   for path in ("driver.livenessProbe", "driver.readinessProbe") if policy.get(path)]
 
 
-def _unknown(mine: Policy, deliveries: t.Sequence[Delivery]) -> list[str]:
-    """Versions of branches of which nothing is known, each a sentence."""
+def _unknown(policy: Policy, deliveries: t.Sequence[Delivery]) -> list[str]:
+    """Notes about versions of unknown branches."""
     versions = sorted({one.driver.version for one in deliveries if not one.driver.version.startswith("sha256:")})
-    return [f"{cluster_references.place(mine, 'driver.version')} {version}: driver branch "
+    return [f"{cluster_references.place(policy, 'driver.version')} {version}: driver branch "
             f"{releases.branch_of(version)} is not known to this collection; what it drives is not checked."
             for version in versions if releases.branch(releases.branch_of(version)) is None]
 
 
-def _deliveries(context: component.Context, mine: Policy, cluster: Cluster) -> list[Delivery]:
-    """Those of one policy, in order. Raises Refused and Refusals."""
-    own = [pool for pool in cluster.found if pool.policy.driver_name == mine.driver_name]
+def _deliveries(context: component.Context, policy: Policy, cluster: Cluster) -> list[Delivery]:
+    """The DaemonSets of one policy, sorted by system and kernel. Raises Refused and Refusals."""
+    own = [pool for pool in cluster.found if pool.policy.driver_name == policy.driver_name]
     if context.gpu_nodes and not own:
-        if mine.driver_name:
-            context.notes.append(f"NVIDIADriver {mine.driver_name} selects no Node with a GPU; nothing is delivered "
+        if policy.driver_name:
+            context.notes.append(f"NVIDIADriver {policy.driver_name} selects no Node with a GPU; nothing is delivered "
                                  "for it.")
         return []
-    precompiled = bool(mine.get("driver.usePrecompiled"))
-    sites = ([(system, pool.here.kernel) for pool in own
-              for system in (cluster.asked or ([pool.here.os] if pool.here.os else []))]
+    precompiled = bool(policy.get("driver.usePrecompiled"))
+    sites = ([(system, pool.situation.kernel) for pool in own
+              for system in (cluster.asked or ([pool.situation.os] if pool.situation.os else []))]
              or [(system, kernel if precompiled else "") for system, kernel in cluster.sites])
     places: dict[tuple[str, str], nodes.System] = {}
     for system, kernel in sorted(sites):
@@ -241,57 +303,57 @@ def _deliveries(context: component.Context, mine: Policy, cluster: Cluster) -> l
     if not places:
         raise Refused("driver.usePrecompiled needs an image for each kernel, and no Node tells which kernels there are",
                       "Name the cluster (gpu_kubeconfig), or set it to false.")
-    if pools.is_digest(mine) and len(places) > 1:
+    if pools.is_digest(policy) and len(places) > 1:
         if cluster.asked:
             raise pools.of_one_system(sorted(os_tag for os_tag, _kernel in places))
-        # Only Nodes that are not known to have a GPU; those with GPUs are refused by name.
+        # Nodes without a known GPU. Pools have refused those with a GPU already.
         tags = collections.Counter(nodes.tag(system, context.release) for system, _kernel in sites)
-        chosen = nodes.agree(tags, pools.running_of(context.facts or {}).systems,
+        chosen = nodes.agree(tags, pools.running_of(context.facts or NO_CLUSTER).systems,
                              lambda value: (releases.version_key(value), value), "the newest")
         places = {place: system for place, system in places.items() if place[0] == chosen.value}
         context.notes.append(f"driver.version is a digest, which suits one system: {chosen.value} is chosen, because "
                              f"{chosen.because}.")
-    return [Delivery(mine, system, os_tag, kernel, pools.one_for_all(mine, context.release, [
-        pool for pool in own if pool.here.kernel == kernel
-        and (cluster.asked or pool.here.os is None or nodes.tag(pool.here.os, context.release) == os_tag)]))
+    return [Delivery(policy, system, os_tag, kernel, pools.one_for_all(policy, context.release, [
+        pool for pool in own if pool.situation.kernel == kernel
+        and (cluster.asked or pool.situation.os is None or nodes.tag(pool.situation.os, context.release) == os_tag)]))
         for (os_tag, kernel), system in sorted(places.items())]
 
 
-def _daemon_set(context: component.Context, one: Delivery, beside: t.Sequence[Delivery]) -> component.Plan:
-    """beside: all of the same policy."""
-    mine, get = one.policy, one.policy.get
-    precompiled, short = bool(one.kernel), _short(one, beside, context.facts or {})
-    side = [name for name in _SIDE if mine.enabled(name)]
-    name = _name(one, beside, short, context.facts or {})
-    rdma = mine.enabled("driver.rdma")
+def _daemon_set(context: component.Context, one: Delivery, beside: t.Sequence[Delivery]) -> DaemonSet:
+    """beside: all DaemonSets of the same policy."""
+    policy, get, facts = one.policy, one.policy.get, context.facts or NO_CLUSTER
+    precompiled, short = bool(one.kernel), _short(one, beside, facts)
+    side = [name for name in _SIDE if policy.enabled(name)]
+    name = _name(one, beside, short, facts)
+    rdma = policy.enabled("driver.rdma")
     args = list(get("driver.args") or [])
     return {
-        "name": name, "app": _app(name, precompiled and not mine.driver_name),
-        "owner": mine.driver_name, "os": one.os_tag, "kernel": one.kernel,
-        "marks": _marks(one, short), "node_selector": _selector(one, beside), "affinity": _affinity(mine),
+        "name": name, "app": _app(name, precompiled and not policy.driver_name),
+        "owner": policy.driver_name, "os": one.os_tag, "kernel": one.kernel,
+        "marks": _marks(one, short), "node_selector": _selector(one, beside), "affinity": _affinity(policy),
         "version": one.driver.version, "kernel_module_type": one.driver.flavour, "because": list(one.driver.because),
         "images": _images(context, one, side),
-        "pull": {image: images.pull_policy(mine, image) for image in ("driver", "driver_manager", *side)},
-        "pull_secrets": images.pull_secrets(mine, ("driver", "driver_manager", *side), context.secrets),
-        # The arguments of a ClusterPolicy replace those of the container; an NVIDIADriver's come behind them.
-        "args": ["init", *args] if args and mine.driver_name else args,
+        "pull": {image: images.pull_policy(policy, image) for image in ("driver", "driver_manager", *side)},
+        "pull_secrets": images.pull_secrets(policy, ("driver", "driver_manager", *side), context.secrets),
+        # The arguments of a ClusterPolicy replace those of the container, and those of an NVIDIADriver are added.
+        "args": ["init", *args] if args and policy.driver_name else args,
         "env": {**(cluster_openshift.version(one.system) if context.openshift else {}),
-                **_environment(context, mine, "driver", precompiled)}, "resources": get("driver.resources") or {},
-        "host_network": bool(get("driver.hostNetwork")), "manager_env": _manager_env(context, mine),
-        "startup_probe": _probe(get("driver.startupProbe"), 5 if precompiled and mine.driver_name else 60),
-        "secret_env": "" if precompiled and not mine.driver_name else str(get("driver.secretEnv") or ""),
+                **_environment(context, policy, "driver", precompiled)}, "resources": get("driver.resources") or {},
+        "host_network": bool(get("driver.hostNetwork")), "manager_env": _manager_env(context, policy),
+        "startup_probe": _probe(get("driver.startupProbe"), 5 if precompiled and policy.driver_name else 60),
+        "secret_env": "" if precompiled and not policy.driver_name else str(get("driver.secretEnv") or ""),
         "gds": "gds" in side, "gdrcopy": "gdrcopy" in side, "rdma": rdma,
         "host_mofed": rdma and bool(get("driver.rdma.useHostMofed")),
-        "gds_env": _environment(context, mine, "gds", precompiled),
-        "gdrcopy_env": _environment(context, mine, "gdrcopy", precompiled),
+        "gds_env": _environment(context, policy, "gds", precompiled),
+        "gdrcopy_env": _environment(context, policy, "gdrcopy", precompiled),
         "gds_args": list(get("gds.args") or []), "gdrcopy_args": list(get("gdrcopy.args") or []),
-        "files": driver_files.files(mine, one.system[0], context.runtime, precompiled, context.facts),
-        "own": _own(mine),
+        "files": driver_files.files(policy, one.system[0], context.runtime, precompiled, context.facts),
+        "own": _own(policy),
     }
 
 
 def operators_name(driver_type: str, os_tag: str, kernel: str, uid: str) -> str:
-    """What the operator calls the DaemonSet of an NVIDIADriver with this uid. kernel: empty where modules are built."""
+    """The operator's name for the DaemonSet of an NVIDIADriver with this uid. kernel: empty if modules are built."""
     number = 0x811C9DC5  # FNV-1a, 32 bits
     for byte in (f"{uid}-{kernel}" if kernel else uid).encode():
         number = (number ^ byte) * 0x01000193 & 0xFFFFFFFF
@@ -299,18 +361,18 @@ def operators_name(driver_type: str, os_tag: str, kernel: str, uid: str) -> str:
     return f"{f'nvidia-{driver_type}-driver-{os_tag}'[:_LABEL - len(coded) - 1]}-{coded}"
 
 
-def _name(one: Delivery, beside: t.Sequence[Delivery], short: str, facts: component.Facts) -> str:
-    """One that is renamed restarts the pods of all its Nodes: what is there keeps its name when systems come and go, or
-    the cluster is taken over; an NVIDIADriver's always have one of their own."""
+def _name(one: Delivery, beside: t.Sequence[Delivery], short: str, facts: ClusterFacts) -> str:
+    """The name of a DaemonSet. An existing one keeps its name, because a new name would restart its pods. short: the
+    kernel in the name."""
     if one.policy.driver_name:
         place = _place(one, short)
-        known = (facts.get("nvidia_drivers") or {}).get(one.policy.driver_name) or {"uid": "", "there": {}}
-        if place in known["there"]:
-            return str(known["there"][place])
-        if known["uid"]:
+        known = facts.get("nvidia_drivers", {}).get(one.policy.driver_name)
+        if known and place in known["there"]:
+            return known["there"][place]
+        if known and known["uid"]:
             return operators_name(one.policy.driver_type, one.os_tag, one.kernel, known["uid"])
         return f"nvidia-{one.policy.driver_type}-driver-{one.policy.driver_name}-{place}"[:253]
-    there = facts.get("driver_daemon_sets") or {}
+    there = facts.get("driver_daemon_sets", {})
     if short:
         return f"{_PLAIN}-{_place(one, short)}"
     own = f"{_PLAIN}-{one.os_tag}"
@@ -320,20 +382,21 @@ def _name(one: Delivery, beside: t.Sequence[Delivery], short: str, facts: compon
 
 
 def _app(name: str, precompiled: bool) -> str:
-    """What its pods are selected by. The operator's DaemonSets for kernels have it in common, and a selector can never
-    change: with another one they could not be taken over."""
+    """The label that selects the pods. All DaemonSets of the operator for kernels have the same, and the selector of a
+    DaemonSet cannot be changed: with another label, they could not be adopted."""
     if precompiled:
         return _PLAIN
     return name if len(name) <= _LABEL else f"{name[:_LABEL - 9].rstrip('.-')}-{_hash(name)}"
 
 
-def _short(one: Delivery, beside: t.Sequence[Delivery], facts: component.Facts) -> str:
-    """The kernel as it stands in the name: without the machine, as images are for all, unless another kernel reads the
-    same there. What is in the cluster for this kernel keeps its name, whatever comes beside it."""
-    kernels, forms = facts.get("driver_kernels") or {}, _forms(one.kernel)
-    there = ((facts.get("nvidia_drivers") or {}).get(one.policy.driver_name) or {"there": {}})["there"]
+def _short(one: Delivery, beside: t.Sequence[Delivery], facts: ClusterFacts) -> str:
+    """The kernel in the name: without the machine, unless another kernel would have the same name. An existing
+    DaemonSet for the kernel keeps its name."""
+    kernels, forms = facts.get("driver_kernels", {}), _forms(one.kernel)
+    known = facts.get("nvidia_drivers", {}).get(one.policy.driver_name)
+    there = known["there"] if known else {}
     for short in forms:
-        name = there.get(_place(one, short)) if one.policy.driver_name else f"{_PLAIN}-{_place(one, short)}"
+        name = there.get(_place(one, short), "") if one.policy.driver_name else f"{_PLAIN}-{_place(one, short)}"
         if one.kernel and kernels.get(name) == one.kernel:
             return short
     others = {_place(other, short) for other in beside if other is not one for short in _forms(other.kernel)}
@@ -341,7 +404,7 @@ def _short(one: Delivery, beside: t.Sequence[Delivery], facts: component.Facts) 
 
 
 def _forms(kernel: str) -> list[str]:
-    """How a kernel may stand in a name, the shortest first; no other kernel has the last one."""
+    """Forms of a kernel in names, the shortest first. The last one is unique."""
     if not kernel:
         return [""]
     whole = _plain(kernel)
@@ -350,14 +413,14 @@ def _forms(kernel: str) -> list[str]:
 
 
 def _place(one: Delivery, short: str) -> str:
-    """System, and kernel where modules come built, in the order in which the operator has them."""
+    """The system and, with precompiled modules, the kernel, in the operator's order."""
     if not short:
         return one.os_tag
     return f"{one.os_tag}-{short}" if one.policy.driver_name else f"{short}-{one.os_tag}"
 
 
 def _plain(kernel: str) -> str:
-    """Each part between dots of a DNS subdomain begins and ends with a letter or digit."""
+    """The kernel as a DNS subdomain, whose parts begin and end with a letter or digit."""
     return re.sub(r"[.-]*\.[.-]*", ".", re.sub(r"[^a-z0-9.-]", ".", kernel.lower())).strip(".-")
 
 
@@ -366,7 +429,7 @@ def _hash(text: str) -> str:
 
 
 def _marks(one: Delivery, short: str) -> dict[str, str]:
-    """Labels that tell what a pod is."""
+    """The labels of the pods, besides that which selects them."""
     marks = {"nvidia.com/precompiled": "true" if one.kernel else "false"}
     if one.policy.driver_name:
         marks["nvidia.com/node.os-version"] = one.os_tag
@@ -382,33 +445,32 @@ def _selector(one: Delivery, beside: t.Sequence[Delivery]) -> dict[str, str]:
     return {**found, nodes.KERNEL: one.kernel} if one.kernel else found
 
 
-def _affinity(mine: Policy) -> list[dict[str, object]]:
-    """Terms of which one must hold for a Node, as a pod has them: those that the user gives, each without the Nodes
-    that NVIDIADrivers with a selector take."""
-    told = mine.get("driver.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution") or {}
-    terms = [dict(term) for term in told.get("nodeSelectorTerms") or ()] or [{}]
-    if mine.pools:
-        # A Node is another's where all labels of its selector hold: it is ours where one of them does not.
+def _affinity(policy: Policy) -> list[Data]:
+    """nodeSelectorTerms of the pods: those of the user, each without the Nodes of NVIDIADrivers with a selector."""
+    required = policy.get("driver.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution") or {}
+    terms = [dict(term) for term in required.get("nodeSelectorTerms") or ()] or [{}]
+    if policy.pools:
+        # A selector does not match if one of its labels does not.
         absent = [[{"key": key, "operator": "NotIn", "values": [value]} for key, value in pool.node_selector.items()]
-                  for pool in mine.pools]
+                  for pool in policy.pools]
         terms = [{**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *expressions]}
                  for term in terms for expressions in itertools.product(*absent)]
     return [term for term in terms if term]
 
 
 def _images(context: component.Context, one: Delivery, side: t.Sequence[str]) -> dict[str, str]:
-    mine, release, mirror = one.policy, context.release, context.mirror
+    policy, release, mirror = one.policy, context.release, context.mirror
     version = f"{one.driver.version}-{one.kernel}" if one.kernel else one.driver.version
     versions = {"driver": version, **{
-        name: str(images.section(mine, name).get("version") or release.components[name]) for name in side}}
-    return {"driver_manager": images.image(mine, release, "driver_manager", mirror),
-            **{name: images.for_system(mine, release, name, mirror, tag, one.os_tag)
+        name: str(images.section(policy, name).get("version") or release.components[name]) for name in side}}
+    return {"driver_manager": images.image(policy, release, "driver_manager", mirror),
+            **{name: images.for_system(policy, release, name, mirror, tag, one.os_tag)
                for name, tag in versions.items()}}
 
 
-def _own(mine: Policy) -> component.Plan:
-    """Labels never change what selects pods."""
-    get = mine.get
+def _own(policy: Policy) -> Own:
+    """The labels do not include those that select pods."""
+    get = policy.get
     labels = {key: value for key, value in (get("driver.labels") or {}).items()
               if key != "app" and not key.startswith("app.kubernetes.io/")}
     return {"labels": labels, "annotations": dict(get("driver.annotations") or {}),
@@ -417,25 +479,26 @@ def _own(mine: Policy) -> component.Plan:
             "pod_security_context": dict(get("driver.podSecurityContext") or {})}
 
 
-def _manager_env(context: component.Context, mine: Policy) -> dict[str, str]:
-    """Whether the driver manager may evict comes from gpu_disruption; the policy's other variables stay."""
+def _manager_env(context: component.Context, policy: Policy) -> dict[str, str]:
+    """The variables of the driver manager. gpu_disruption decides whether it may evict pods."""
     found = {"ENABLE_GPU_POD_EVICTION": str(allows(context.disruption, "drain")).lower(), "ENABLE_AUTO_DRAIN": "false",
-             **component.environment(mine.get("driver.manager.env"))}
+             **component.environment(policy.get("driver.manager.env"))}
     return component.gated(context, "driver.manager.env", found, dict.fromkeys(_MOVES_PODS, "drain"))
 
 
-def _environment(context: component.Context, mine: Policy, section: str, precompiled: bool) -> dict[str, str]:
-    """Variables of a container that fetches packages: of gpu_proxy, then the policy's own, which count. Raises Refused.
+def _environment(context: component.Context, policy: Policy, section: str, precompiled: bool) -> dict[str, str]:
+    """The variables of a container that downloads packages: those of gpu_proxy and of the policy, which take
+    precedence.
 
-    A DaemonSet shows its variables to whoever may read it: a proxy with a password comes by driver.secretEnv.
+    Raises Refused for a proxy with a password, which has to be in driver.secretEnv, because users can read DaemonSets.
     """
-    own = component.environment(mine.get(f"{section}.env"))
+    own = component.environment(policy.get(f"{section}.env"))
     if precompiled or not context.proxy:
         return own
     if _proxy.has_password(context.proxy):
-        if not mine.get("driver.secretEnv"):
+        if not policy.get("driver.secretEnv"):
             raise Refused(f"gpu_proxy has a password, which would stand in the DaemonSet of the driver, and "
-                          f"{cluster_references.place(mine, 'driver.secretEnv')} names no Secret",
+                          f"{cluster_references.place(policy, 'driver.secretEnv')} names no Secret",
                           "Put HTTPS_PROXY, https_proxy and the like into a Secret of the operands' namespace (kubectl "
                           "create secret generic driver-proxy --from-literal=HTTPS_PROXY=...) and set driver.secretEnv "
                           "to its name.")

@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The files that a driver container gets from ConfigMaps, Secrets and its host. Pure. PRIVATE.
+"""The files of a driver container from ConfigMaps, Secrets and the Node. Pure. PRIVATE.
 
-Source: GPU Operator 26.7 (paths in the container by distribution, and which container gets what). It names volumes
-after ConfigMaps, which fails for names with dots and where one ConfigMap serves twice; there a volume has its purpose's
-name here.
+Source: GPU Operator 26.7 (paths by distribution, and the containers that get them). It names volumes after ConfigMaps,
+which fails for names with dots, and for a ConfigMap that is used twice. In these cases, a volume has the name of its
+purpose here.
 """
 
 from __future__ import annotations
@@ -14,32 +14,34 @@ import posixpath
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import ClusterFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_references as references
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
 
 class File(t.TypedDict):
-    """A volume, mounted read-only. mounts: by path in the containers its key, or empty; containers: their names."""
+    """A volume, mounted read-only. volume: as in a pod; mounts: maps paths in the containers to keys of the ConfigMap,
+    empty for the whole volume; containers: their names."""
 
-    volume: t.Dict[str, t.Any]
+    volume: Data
     mounts: t.Dict[str, str]
     containers: t.List[str]
 
 
 MAIN, PEERMEM, GDS, GDRCOPY = "nvidia-driver-ctr", "nvidia-peermem-ctr", "nvidia-fs-ctr", "nvidia-gdrcopy-ctr"
-# Those which fetch packages.
+# Containers that download packages.
 _BUILDERS = (MAIN, GDS, GDRCOPY)
 _YUM, _APT, _ZYPP = "/etc/yum.repos.d", "/etc/apt/sources.list.d", "/etc/zypp/repos.d"
 _PEM, _CRT, _ANCHORS = "/etc/pki/ca-trust/extracted/pem", "/usr/local/share/ca-certificates", "/etc/pki/trust/anchors"
-# By os-release's id: where package repositories and certificates are.
+# Maps ids of os-release to the folders of package repositories and certificates.
 _FOLDERS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("ubuntu", "debian"), (_APT, _CRT)),
     **dict.fromkeys(("rhel", "rhcos", "rocky", "ol", "centos"), (_YUM, _PEM)),
     **dict.fromkeys(("sles", "sl-micro"), (_ZYPP, _ANCHORS)),
 }
-# What a container needs to fetch packages with the host's subscription: mount point -> (path, type).
+# The files of the host's subscription, by ids of os-release: maps paths in the container to (path on the host, type).
 _SUBSCRIPTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "rhel": {"/run/secrets/etc-pki-entitlement": ("/etc/pki/entitlement", "Directory"),
              "/run/secrets/redhat.repo": ("/etc/yum.repos.d/redhat.repo", "File"),
@@ -54,8 +56,9 @@ _VOLUME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _OF_KEYS = ("kernel-module-config", "repo-config", "cert-config")
 
 
-def files(policy: Policy, system: str, runtime: str, precompiled: bool, facts: component.Facts | None) -> list[File]:
-    """system: os-release's id; precompiled: modules come built, so that no package is fetched. Raises Refused."""
+def files(policy: Policy, system: str, runtime: str, precompiled: bool, facts: ClusterFacts | None) -> list[File]:
+    """The volumes of a driver DaemonSet. system: id of os-release; precompiled: no packages are downloaded. Raises
+    Refused."""
     found: list[File] = []
     if policy.get("driver.virtualTopology.config"):
         found.append(_keyed("topology-config", {"/etc/nvidia/nvidia-topologyd.conf": "nvidia-topologyd.conf"},
@@ -75,7 +78,8 @@ def files(policy: Policy, system: str, runtime: str, precompiled: bool, facts: c
 
 
 def _named(found: list[File]) -> list[File]:
-    """As the operator names volumes, so that a driver that is taken over stays as it is."""
+    """The same files with the names that the operator gives to volumes, so that an adopted DaemonSet does not
+    change."""
     taken = {one["volume"]["name"] for one in found}
     for one in found:
         volume = one["volume"]
@@ -86,9 +90,9 @@ def _named(found: list[File]) -> list[File]:
     return found
 
 
-def _each_key(policy: Policy, path: str, volume: str, folder: str, facts: component.Facts | None,
+def _each_key(policy: Policy, path: str, volume: str, folder: str, facts: ClusterFacts | None,
               containers: t.Sequence[str]) -> list[File]:
-    """Each key of a ConfigMap as a file of its own, so that what else is in the folder stays."""
+    """The keys of a ConfigMap as single files, which do not hide the other files of the folder."""
     if not policy.get(path):
         return []
     keys = references.keys(policy, path, facts)
@@ -117,8 +121,8 @@ def _licence(policy: Policy) -> list[File]:
 
 
 def _subscription(policy: Policy, system: str, runtime: str) -> list[File]:
-    """CRI-O gives containers the subscription by itself; own repositories make it needless on RHEL, where the host
-    might have none."""
+    """The files of the host's subscription. On RHEL, CRI-O itself mounts them, and with own repositories they are not
+    needed and may not exist."""
     if system == "rhel" and (runtime == "crio" or policy.get("driver.repoConfig.configMapName")):
         return []
     return [_of_host(f"subscription-config-{number}", path, source, kind)
@@ -126,7 +130,7 @@ def _subscription(policy: Policy, system: str, runtime: str) -> list[File]:
 
 
 def _modules_of_host(system: str) -> list[File]:
-    """SUSE's images with built modules look at the host's."""
+    """SUSE's images with precompiled modules need the modules of the host."""
     if system not in ("sles", "sl-micro"):
         return []
     return [_of_host("lib-modules", "/run/host/lib/modules", "/lib/modules", "Directory")]

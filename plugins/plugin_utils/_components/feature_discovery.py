@@ -1,12 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""GPU feature discovery: its plans on a host and in a cluster, and whether there are labels. Pure. PRIVATE."""
+"""GPU feature discovery: its plans on a host and in a cluster, and its check. Pure. PRIVATE."""
 
 from __future__ import annotations
 
 import re
-import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing import parse_sharing
@@ -14,14 +13,31 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import c
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.device_plugin import plugin_config
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.mig_manager import mig_strategy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Value
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_images import pull_secrets
 
 
-def host_plan(host: component.Host) -> component.Plan:
-    """Raises Refused."""
+class LabelsPlan(component.HostPlan):
+    """mig_strategy: C(none), C(single) or C(mixed); sharing: a configuration of the device plugin, or None. state,
+    target: options of gpu_labels."""
+
+    state: str
+    target: str
+    mig_strategy: object
+    sharing: object
+
+
+class LabelsPart(component.PresentPlan):
+    """config: the device plugin's configurations, without data."""
+
+    config: component.Config
+
+
+def host_plan(host: component.Host) -> LabelsPlan:
+    """The variables take precedence over the policy. Raises Refused."""
     own, policy = host.variables.get("feature_discovery_sharing"), host.asked.policy
-    sharing = policy.sharing if own is None else own
+    sharing: Value = policy.sharing if own is None else own
     try:
         if host.place == "host":
             parse_sharing(sharing)
@@ -34,31 +50,26 @@ def host_plan(host: component.Host) -> component.Plan:
             "sharing": sharing, "because": host.because}
 
 
-def cluster_plan(context: component.Context, shared: component.PresentPlan) -> component.Plan:
-    """What its pods need of the device plugin."""
+def cluster_plan(context: component.Context, shared: component.PresentPlan) -> LabelsPart:
+    """Its pods use the configurations of the device plugin. Raises Refused."""
     config: component.Config = {**plugin_config(context), "data": {}}
-    # Without a configuration there is no sidecar of the device plugin's image.
+    # Without a configuration, the pods have no container with the device plugin's image.
     secrets = shared["pull_secrets"] if config["name"] else pull_secrets(
         context.policy, ("feature_discovery", "validator"), context.secrets)
     return {**shared, "config": config, "pull_secrets": secrets}
 
 
-def check(_want: component.Expected, seen: component.Seen) -> component.Result:
-    """By the labels, where they were computed."""
-    if seen.labels is not None:
-        return _labelled(seen.labels)
-    count = sum(1 for gpu in seen.facts["gpus"] if gpu.get("uuid") is not None)
-    if not count:
-        return component.Result("failed", "no GPU can be read, so there is nothing to label",
-                                "Make the driver work first.")
-    return component.Result("ok", counted(count, "GPU"))
-
-
-def _labelled(labels: t.Mapping[str, str]) -> component.Result:
-    count = labels.get("nvidia.com/gpu.count", "0")
-    if not re.fullmatch("[0-9]{1,9}", count) or int(count) == 0:
-        return component.Result("failed", "the labels count no GPU", "Make the driver work first.")
-    return component.Result("ok", f"{len(labels)} labels, {counted(int(count), 'GPU')}")
+def check(_want: LabelsPlan, seen: component.Seen) -> component.Result:
+    """The result of the labels or, if they were not computed, of the GPUs that can be read."""
+    labels, remedy = seen.labels, "Make the driver work first."
+    if labels is None:
+        count = sum(1 for gpu in seen.facts["gpus"] if gpu.get("uuid") is not None)
+        return component.Result("ok", counted(count, "GPU")) if count else component.Result(
+            "failed", "no GPU can be read, so there is nothing to label", remedy)
+    number = labels.get("nvidia.com/gpu.count", "0")
+    if not re.fullmatch("[0-9]{1,9}", number) or int(number) == 0:
+        return component.Result("failed", "the labels count no GPU", remedy)
+    return component.Result("ok", f"{len(labels)} labels, {counted(int(number), 'GPU')}")
 
 
 COMPONENT = component.Component("feature_discovery", host_plan, check, cluster_plan=cluster_plan,

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The MIG manager: its plans on a host and in a cluster, and whether a host has its layout. Pure. PRIVATE."""
+"""The MIG manager: its plans on a host and in a cluster, and its check. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -12,26 +12,50 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot import UNIT
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, mig_layouts
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import Gpu, HostFacts
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Change, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted, some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import short_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config, names_in
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
 
-# What a user can drop so that there is a plan.
-NO_LAYOUT = {"drop": "mig.layout", "also": [], "result": "no mig_manager_selected (MIG stays as it is)"}
+NO_LAYOUT: Change = {"drop": "mig.layout", "also": [], "result": "no mig_manager_selected (MIG stays as it is)"}
 
 
-def host_plan(host: component.Host) -> component.Plan:
-    """Raises Refused for a layout that the GPUs cannot have, or that MIG switched off."""
+class MigPlan(component.HostPlan):
+    """state, config, selected, devices, boot: options of mig_config; selected: a layout, None to keep the instances;
+    layouts: config, also if no layout is selected."""
+
+    state: str
+    config: object
+    selected: str | None
+    layouts: object
+    devices: t.List[object]
+    boot: bool
+
+
+class MigPart(component.PresentPlan):
+    """config: the layouts; clients: the ConfigMap with services to stop, empty for the default; generates: whether the
+    manager generates layouts from the GPUs; default_config: the layouts of the default ConfigMap."""
+
+    config: component.Config
+    clients: str
+    generates: bool
+    default_config: t.Dict[str, t.List[Data]]
+
+
+def host_plan(host: component.Host) -> MigPlan:
+    """The variables take precedence over the policy. Raises Refused for a layout that is not possible."""
     variables, policy = host.variables, host.asked.policy
-    selected = variables.get("mig_manager_selected")
-    if selected and not isinstance(selected, str):
+    selected = variables.get("mig_manager_selected") or None
+    if selected is not None and not isinstance(selected, str):
         raise Refused(f"mig_manager_selected {selected!r} is not the name of a layout", "Write a name in quotes.")
     own = variables.get("mig_manager_config") or None
     config = own or policy.mig_config
-    devices = variables.get("mig_manager_devices") or []
+    named = variables.get("mig_manager_devices")
+    devices = named if isinstance(named, list) else []
     if (selected or own) and host.place != "host":
         raise Refused(f"MIG layout {selected!r} is selected while {host.why}, which switches MIG off",
                       "Remove mig_manager_selected, or switch migManager on.",
@@ -43,25 +67,26 @@ def host_plan(host: component.Host) -> component.Plan:
     except InputError as error:
         raise _impossible(selected, error, host.facts) from error
     _check_strategy(host, str(selected), stands)
-    # The operator sets all-disabled on every node; a host keeps its instances until somebody selects a layout for it.
+    # Unlike a Node of the operator, which gets all-disabled, a host keeps its instances until a layout is selected.
     because = f"layout {selected}" if selected else "no layout is selected for this host: MIG stays as it is"
     return {"placement": host.place, "state": "present" if selected else "gathered",
-            "config": config if selected else None, "selected": selected or None, "layouts": config, "devices": devices,
+            "config": config if selected else None, "selected": selected, "layouts": config, "devices": devices,
             "boot": host.switched("mig_manager_boot", True), "because": host.because or [because]}
 
 
-def _impossible(selected: str | None, error: InputError, facts: component.Facts) -> Refused:
-    """A layout that is wrong by itself, or that a GPU which the error names cannot have."""
+def _impossible(selected: str | None, error: InputError, facts: HostFacts) -> Refused:
+    """The refusal of an invalid layout, or of one that the GPUs in the error do not support."""
     what = f"MIG layout {selected!r}" if selected else "MIG configuration of this host"
     said = error.message.rstrip(".")
-    models = sorted({str(gpu["model"]) for gpu in facts["gpus"] if gpu.get("model") and gpu["model"] in said})
+    models = sorted({gpu["model"] for gpu in facts["gpus"] if gpu["model"] and gpu["model"] in said})
     named = [("mig.layout", f"{what} is asked for" if models else f"{what}: {said}"),
              *((f"gpu:{short_name(model)}", said) for model in models)]
     return Refused(f"{what}: {said}", error.hint, named, [NO_LAYOUT])
 
 
 def _check_strategy(host: component.Host, selected: str, stands: t.Mapping[str, mig_layouts.Stand]) -> None:
-    """The strategy single serves one profile. Raises Refused where a user asks for it, else it is said."""
+    """Raises Refused for a layout with several profiles if the user requests the strategy single, which supports one.
+    Adds a note if the strategy is a default."""
     profiles = sorted({name for stand in stands.values() for name in stand.instances or ()})
     if mig_strategy(host) != "single" or len(profiles) < 2:
         return
@@ -77,20 +102,21 @@ def _check_strategy(host: component.Host, selected: str, stands: t.Mapping[str, 
 
 
 def mig_strategy(host: component.Host) -> object:
-    """How Kubernetes is shown MIG devices: the host's variable counts, else the policy."""
+    """The MIG strategy of a host. Its variable takes precedence over the policy."""
     return host.variables.get("feature_discovery_mig_strategy") or host.asked.policy.get("mig.strategy")
 
 
-# How arguments of the MIG manager, which a shell reads, ask for reboots: nvidia-mig-manager --with-reboot, -r.
+# Arguments by which the MIG manager reboots a Node: nvidia-mig-manager --with-reboot, -r. A shell expands them.
 _WITH_REBOOT = re.compile(r"with[-_]reboot|(^|\s)-r\b", re.IGNORECASE)
-# A variable in these arguments: of the shell, or of Kubernetes, which fills in $(NAME).
+# A variable in arguments: of the shell, or $(NAME) of Kubernetes.
 _VARIABLE = re.compile(r"\$(?:\{(\w+)[^}]*\}|\((\w+)\)|(\w+))")
 
 
-def cluster_plan(context: component.Context, shared: component.PresentPlan) -> component.Plan:
-    """The operator's own names ask for its own: definitions before 26.3 put the first into every ClusterPolicy.
+def cluster_plan(context: component.Context, shared: component.PresentPlan) -> MigPart:
+    """Names of the operator's own ConfigMaps mean the default ones: definitions before 26.3 add the first to each
+    ClusterPolicy.
 
-    Raises Refused for arguments by which the manager reboots Nodes, where gpu_disruption forbids that.
+    Raises Refused for an unknown default layout, and for arguments that reboot Nodes if gpu_disruption forbids that.
     """
     env = component.gated(context, "migManager.env", shared["env"], {"WITH_REBOOT": "reboot"})
     if not allows(context.disruption, "reboot") and _asks_for_reboots(shared["args"], env):
@@ -106,13 +132,13 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> c
                       f"{some_of(known)}", "Add it there, or set migManager.config.default to an empty text.")
     clients = str(context.get("migManager.gpuClientsConfig.name") or "")
     return {**shared, "env": env, "config": config, "clients": "" if clients == "default-gpu-clients" else clients,
-            # From 26.3 the manager asks the GPUs for their layouts; the file is what it falls back to.
+            # Since 26.3, the manager generates layouts from the GPUs, and uses the file if that fails.
             "generates": version_key(context.release.version) >= (26, 3),
             "default_config": {} if config["name"] else default_config()}
 
 
 def _asks_for_reboots(args: t.Iterable[object], env: t.Mapping[str, str]) -> bool:
-    """Whether arguments ask for reboots, by themselves or by what a variable in them holds."""
+    """Whether arguments request reboots, themselves or by the value of a variable in them."""
     def value(match: re.Match[str]) -> str:
         return env.get(match[1] or match[2] or match[3], "")
 
@@ -120,8 +146,8 @@ def _asks_for_reboots(args: t.Iterable[object], env: t.Mapping[str, str]) -> boo
     return any(_WITH_REBOOT.search(one) for one in (*texts, *(env.values() if texts else ())))
 
 
-def check(want: component.Expected, seen: component.Seen) -> component.Result:
-    """Whether the GPUs have the selected layout, and will have it after a boot."""
+def check(want: MigPlan, seen: component.Seen) -> component.Result:
+    """Whether the GPUs have the selected layout, and will have it after the next boot."""
     facts = seen.facts
     gpus = facts["gpus"]
     config = want.get("config")
@@ -158,19 +184,19 @@ def check(want: component.Expected, seen: component.Seen) -> component.Result:
     return component.Result("ok", f"{selected} ({devices} devices){forgotten}")
 
 
-def _becomes(gpu: component.Facts) -> mig_layouts.Stand | None:
-    """How a GPU stands after its next reset, None where its mode stays."""
+def _becomes(gpu: Gpu) -> mig_layouts.Stand | None:
+    """The state of a GPU after its next reset, None if its MIG mode does not change."""
     mig = gpu.get("mig")
     if not mig or mig["pending"] == mig["enabled"]:
         return None
     return mig_layouts.Stand(True, None) if mig["pending"] else mig_layouts.OFF
 
 
-def _lost_at_boot(wanted: t.Mapping[str, mig_layouts.Stand], facts: component.Facts) -> str:
-    """What will be otherwise after a boot, empty where nothing will."""
+def _lost_at_boot(wanted: t.Mapping[str, mig_layouts.Stand], facts: HostFacts) -> str:
+    """What will differ after the next boot, empty if nothing will."""
     boot = facts["mig_boot"]
     if boot["masked"]:
-        return ""  # somebody wants it so
+        return ""  # an administrator has decided that
     if boot["vendor"]:
         return f"{boot['vendor']} is enabled: at boot it applies a layout of its own"
     if not boot["enabled"]:

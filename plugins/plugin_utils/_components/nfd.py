@@ -1,13 +1,14 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Node Feature Discovery in a cluster: what the chart's section means if it is delivered here. Pure. PRIVATE."""
+"""Node Feature Discovery: its plan in a cluster. Pure. PRIVATE."""
 
 from __future__ import annotations
 
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
 
 _SECTION = "node-feature-discovery"
 _TOLERATIONS = f"{_SECTION}.worker.tolerations"
@@ -25,8 +26,15 @@ _CHART: t.Mapping[str, object] = {
 }
 
 
-def cluster_plan(context: component.Context, shared: component.PresentPlan) -> component.Plan:
-    """As the chart's own values have it."""
+class NfdPart(component.PresentPlan):
+    """rules: whether the GPU Operator's NodeFeatureRules are delivered; tolerations: of the worker."""
+
+    rules: bool
+    tolerations: t.List[Section]
+
+
+def cluster_plan(context: component.Context, shared: component.PresentPlan) -> NfdPart:
+    """NFD with the values of the chart. Adds a note for values of the policy that have no effect."""
     ignored = _without_effect(context.get(_SECTION))
     if ignored:
         context.notes.append(f"{', '.join(ignored)} in the policy: without effect, as NFD is delivered as the chart's "
@@ -41,18 +49,18 @@ def _without_effect(section: object) -> list[str]:
             if f"{_SECTION}.{path}" != _TOLERATIONS and _CHART.get(path) != value]
 
 
-def _tolerations(given: t.Iterable[object] | None, common: t.Iterable[object]) -> list[object]:
+def _tolerations(given: t.Iterable[Section] | None, common: t.Iterable[Section]) -> list[Section]:
     """The tolerations of the worker. These are the one for control planes; its own, or by default the one for tainted
     GPU nodes; and those of all components, as the worker has to run on the same Nodes. given: the worker's tolerations
     in the policy, None if it has none."""
-    found: list[object] = []
+    found: list[Section] = []
     for one in [_CONTROL_PLANE, *([_GPU] if given is None else given), *common]:
         if one not in found:
             found.append(one)
     return found
 
 
-def _leaves(section: component.Facts, path: str) -> t.Iterator[tuple[str, object]]:
+def _leaves(section: Section, path: str) -> t.Iterator[tuple[str, object]]:
     for key, value in section.items():
         full = f"{path}.{key}" if path else str(key)
         if isinstance(value, dict) and value:
@@ -61,6 +69,6 @@ def _leaves(section: component.Facts, path: str) -> t.Iterator[tuple[str, object
             yield full, value
 
 
-COMPONENT = component.Component(
+COMPONENT: component.Component[component.HostPlan] = component.Component(
     "nfd", images=("nfd",), cluster_plan=cluster_plan,
     foreign=lambda facts: "reused: the cluster has an NFD of somebody else" if facts["nfd"] == "foreign" else "")

@@ -1,25 +1,28 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What components share that nvidia_software installs on a host: CUDA, DCGM, the exporters. Pure. PRIVATE."""
+"""Functions for the components that nvidia_software installs on hosts: CUDA, DCGM, the exporters. Pure. PRIVATE."""
 
 from __future__ import annotations
 
 import functools
 import re
+import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.sources import source_for
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import by_name
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import HostFacts, Program
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
 
 _FIRST_SPLIT = 4
 
 
 def placed(host: component.Host, title: str) -> tuple[str, list[str]]:
-    """C((placement, because)): what cannot be installed there is left out, with a note that has this title."""
+    """(placement, because) of a component. If it cannot be installed on the host, adds a note with its title."""
     why = _nowhere(host) if host.place == "host" else host.why
     if why and host.place == "host":
         host.notes.append(f"{title} is not delivered there: {why}.")
@@ -27,19 +30,20 @@ def placed(host: component.Host, title: str) -> tuple[str, list[str]]:
 
 
 def packaged(host: component.Host, name: str, pattern: str) -> str | None:
-    """The version of a policy or release, which is that of an image; None for the newest package."""
+    """The version of the package for the version of an image in the policy or release, None for the newest. pattern:
+    matches the tag of the image, group 1 is the version of the package."""
     section = by_name(name).section
     text = str(host.asked.policy.get(f"{section}.version") or host.asked.release.components[name])
     found = re.match(pattern, text)
     if found is None:
         host.notes.append(f"{section}.version {text!r} is none of a package; hosts get the newest.")
         return None
-    # DCGM 3 came as other packages, and the exporter of its time as none.
+    # DCGM 3 has packages with other names, and its exporter has none.
     return found.group(1) if version_key(text)[0] >= _FIRST_SPLIT else None
 
 
 def _nowhere(host: component.Host) -> str:
-    """Why packages of NVIDIA's repository cannot be installed there, empty where they can."""
+    """Why packages of NVIDIA's repository cannot be installed on the host, empty if they can."""
     facts, variables = host.facts, host.variables
     if facts["host"]["markers"].get("immutable"):
         return "/usr cannot be written"
@@ -49,9 +53,9 @@ def _nowhere(host: component.Host) -> str:
                      tuple((name, value) for name, value in given if value))
 
 
-@functools.lru_cache(maxsize=1024)  # of a fleet's hosts most are of a few kinds
+@functools.lru_cache(maxsize=1024)
 def _unserved(os_id: str, version: str, arch: str, given: tuple[tuple[str, str], ...]) -> str:
-    """Why NVIDIA's repository serves no such system. given: what the inventory says of the repository."""
+    """Why NVIDIA's repository cannot be used on a system, empty if it can. given: variables of the repository."""
     source = source_for(os_id, version, arch)
     if source is None:
         release = f"{os_id} {version}".strip()
@@ -63,17 +67,17 @@ def _unserved(os_id: str, version: str, arch: str, given: tuple[tuple[str, str],
     return ""
 
 
-def no_driver(driver: component.Expected, facts: component.Facts) -> str:
-    """Why no program of a host finds a driver after the run, empty where it does. driver: the host's plan of it."""
-    if driver.get("state") == "absent":
+def no_driver(placement: str, state: str, facts: HostFacts) -> str:
+    """Why a host has no driver after the run, empty if it has one. placement, state: of the plan of the driver."""
+    if state == "absent":
         return "driver_state is absent"
-    brought = driver["placement"] == "host" or facts["driver"]["library"] is not None
+    brought = placement == "host" or facts["driver"]["library"] is not None
     return "" if brought else "no driver is installed on the host, and the plan brings none to it"
 
 
-def check_service(name: str, want: component.Expected, seen: component.Seen, *same: str) -> component.Result:
-    """A component with a service. same: keys in which plan and facts have to agree, besides the version."""
-    have = seen.facts["software"][name]
+def check_service(name: str, want: Section, seen: component.Seen, *same: str) -> component.Result:
+    """The check of a component with a service. same: keys that must be equal in plan and facts, besides the version."""
+    have = t.cast("t.Mapping[str, Program]", seen.facts["software"])[name]
     if have is None:
         return component.Result("absent", "not installed", "Run site.yml.")
     faults = [f"{key} is {have[key]}, {want[key]} is wanted" for key in ("version", *same)

@@ -1,32 +1,41 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The validator: the CUDA sample on a host, the checks of operands in a cluster. Pure. PRIVATE."""
+"""The validator: the CUDA sample on a host, and the checks of operands in a cluster. Pure. PRIVATE."""
 
 from __future__ import annotations
+
+import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted
 
 
-def host_plan(host: component.Host) -> component.Plan:
-    """The CUDA sample, which verification runs on each GPU that nobody uses."""
+class ValidatorPart(component.PresentPlan):
+    """device_plugin: whether it checks the resources of GPUs; modules: the additional kernel modules that it checks."""
+
+    device_plugin: bool
+    modules: t.List[str]
+
+
+def host_plan(host: component.Host) -> component.HostPlan:
+    """The verification runs the CUDA sample on each GPU without clients."""
     return {"placement": host.place, "because": host.because}
 
 
-def cluster_plan(context: component.Context, shared: component.PresentPlan) -> component.Plan:
-    """Where no device plugin is delivered nobody must wait for its resources."""
+def cluster_plan(context: component.Context, shared: component.PresentPlan) -> ValidatorPart:
+    """Without a device plugin, there are no resources to wait for."""
     release = version_key(context.release.version)
-    # From 26.3 the check of the driver has them.
+    # Since 26.3, these are parts of the check of the driver.
     checks = (("nvidia-fs", "gds", (24, 6)), ("gdrcopy", "gdrcopy", (25, 10)))
     return {**shared, "device_plugin": context.has_device_plugin,
             "modules": [name for name, section, first in checks
                         if context.enabled(section) and first <= release < (26, 3)]}
 
 
-def check(_want: component.Expected, seen: component.Seen) -> component.Result | None:
-    """By the samples alone, C([{gpu, state, reason}]); None without them."""
+def check(_want: component.HostPlan, seen: component.Seen) -> component.Result | None:
+    """The result of the CUDA samples, None if they were not run."""
     samples = seen.samples
     if samples is None:
         return None

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a host is as its plan says, component by component. Pure. PRIVATE."""
+"""Compares a host with its plan, component by component. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import typing as t
 from dataclasses import asdict, dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import ON_HOSTS
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.component import Expected, Facts, Seen
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.component import HostPlan, Seen
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import HostFacts
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
 
-# By component steps of its module, as plain data.
-Steps = t.Mapping[str, t.Sequence[Facts]]
+# Maps components to steps of their modules.
+Steps = t.Mapping[str, t.Sequence[Section]]
 
 
 @dataclass(frozen=True)
 class Check:
-    """state: C(ok), C(pending) (it waits for something that is named), C(failed), or C(absent) (nothing is there)."""
+    """The result for a component. state, detail, hint: as in L(Result)."""
 
     component: str
     state: str
@@ -26,7 +28,7 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the component is as planned."""
         return self.state == "ok"
 
     def as_dict(self) -> dict[str, object]:
@@ -34,16 +36,16 @@ class Check:
         return {**asdict(self), "ok": self.ok}
 
 
-def verify(expected: t.Mapping[str, Expected], facts: Facts, only: t.Sequence[str] | None = None,
-           labels: t.Mapping[str, str] | None = None, samples: t.Sequence[Facts] | None = None) -> list[Check]:
-    """Compares the plan of a host with its facts. only: these components; labels, samples: as L(Seen) has them.
+def verify(expected: t.Mapping[str, HostPlan], facts: HostFacts, only: t.Sequence[str] | None = None,
+           labels: t.Mapping[str, str] | None = None, samples: t.Sequence[Section] | None = None) -> list[Check]:
+    """Compares a host with its plan (expected). only: the components to check, None for all; labels, samples: as in
+    L(Seen).
 
-    A component that nobody delivers here is left out, the driver apart: an adopted one must work too.
+    Components that the host does not get are skipped, except the driver, because an adopted driver must work, too.
     """
     seen = Seen(facts, labels, samples)
-    # Where labels are judged alone, facts are of the GPUs alone.
-    faults = (facts.get("journals") or {}).get("faults", ())
-    refused = {fault["concern"]: fault for fault in faults}
+    # If only labels are checked, there may be facts of GPUs only.
+    refused = {fault["concern"]: fault for fault in (facts["journals"]["faults"] if "journals" in facts else ())}
     checks = []
     for component in ON_HOSTS:
         want = expected.get(component.name)
@@ -57,26 +59,24 @@ def verify(expected: t.Mapping[str, Expected], facts: Facts, only: t.Sequence[st
     return checks
 
 
-def _refused(check: Check, fault: t.Mapping[str, str]) -> Check:
-    """A component whose journal its module refuses, so that no run changes or repairs it."""
+def _refused(check: Check, error: Section) -> Check:
+    """The check of a component that its module refuses to change. error: of the module, or a fault of the journal."""
     more = "" if check.ok else f"; {check.detail}"
-    return Check(check.component, "failed", f"{fault['message'].rstrip('.')}{more}", fault["hint"])
+    return Check(check.component, "failed", f"{str(error['message']).strip().rstrip('.')}{more}", str(error["hint"]))
 
 
 def with_answers(checks: t.Sequence[Check], plans: Steps, pending: Steps,
-                 errors: t.Mapping[str, Facts]) -> list[Check]:
-    """Checks that are ok by the facts, and by what the modules have answered in check mode are not.
+                 errors: t.Mapping[str, Section]) -> list[Check]:
+    """The checks, combined with the results of modules in check mode, which find more than the facts show.
 
-    plans, pending: by component the steps of its module; errors: C({message, hint}) of those that refuse to run.
+    plans, pending: steps by component; errors: C({message, hint}) by component.
     """
     result = []
     for check in checks:
         steps, waiting = plans.get(check.component), pending.get(check.component)
         error = errors.get(check.component)
         if error:
-            more = "" if check.ok else f"; {check.detail}"
-            result.append(Check(check.component, "failed", f"{str(error['message']).strip().rstrip('.')}{more}",
-                                str(error["hint"])))
+            result.append(_refused(check, error))
         elif check.ok and steps:
             result.append(Check(check.component, "failed", f"a run would {_first(steps)}",
                                 "Run site.yml; it repairs exactly this."))
@@ -87,23 +87,22 @@ def with_answers(checks: t.Sequence[Check], plans: Steps, pending: Steps,
     return result
 
 
-def _waits(check: Check, waiting: t.Sequence[Facts]) -> Check:
-    """A check of what waits for these steps."""
-    level = waiting[0].get("needs") or "never"  # which allows such a step, so that it waits for something else
+def _waits(check: Check, waiting: t.Sequence[Section]) -> Check:
+    """A pending check. waiting: the pending steps."""
+    level = waiting[0].get("needs") or "never"  # all levels allow such a step, which waits for something else
     return Check(check.component, "pending", f"{_first(waiting)}: {waiting[0]['pending_reason']}",
                  check.hint if level == "never" else f"Allow it by gpu_disruption: {level}.")
 
 
-def _first(steps: t.Sequence[Facts]) -> str:
-    """The first of some steps, and how many follow."""
+def _first(steps: t.Sequence[Section]) -> str:
+    """The id of the first step, and the number of the others."""
     return f"{steps[0]['id']}{f' and {len(steps) - 1} more' if len(steps) > 1 else ''}"
 
 
 def with_pending(checks: t.Sequence[Check], pending: Steps, check_mode: bool = False) -> list[Check]:
-    """Checks that are not ok because a step was not allowed become C(pending), with that reason.
+    """The checks, in which failed ones are C(pending) if their component or the driver has pending steps.
 
-    pending: by component what its module returned; what waits for the driver waits too. In check mode nothing has been
-    done yet, so nothing has failed.
+    pending: steps by component; check_mode: all failed checks are C(pending), because nothing has been changed yet.
     """
     result = []
     for check in checks:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What looks like a secret in data and texts, so that it is not shown. Takes linear time. Pure. PRIVATE."""
+"""Finds and hides what looks like a secret in data and texts. Takes linear time. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import typing as t
 # A user, with or without a password, in an address.
 _USER = re.compile(r"(?<=://)[^/@\s]+@")
 _SECRET = re.compile(r"passw|secret|token|api[_-]?key|credential", re.IGNORECASE)
-# A name with its separator. It begins where a word does, or each character of a long word would be a beginning.
+# A name and its separator. It starts at the beginning of a word, as other starts would take quadratic time.
 _NAME = re.compile(r"(?<![\w-])([\w-]+)[\"']?\s*[=:]\s*")
 _VALUE = re.compile(r"\"[^\"]*\"|'[^']*'|[^\s,;]+")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
 _HIDDEN = "********"
 
 
-def is_secret(name: t.Any) -> bool:
+def is_secret(name: object) -> bool:
     """Whether a variable of this name may hold a secret."""
     return bool(_SECRET.search(str(name)))
 
 
 def without_users(text: str, instead: str = _HIDDEN) -> str:
-    """A text whose addresses name no user: C(https://********@mirror.example)."""
+    """A text with the users in its addresses replaced: C(https://********@mirror.example)."""
     return _USER.sub(f"{instead}@", text)
 
 
 def masked(text: str) -> str:
-    """A text without what looks like a secret: users in addresses, tokens, values of such names."""
+    """A text in which users in addresses, tokens, and values of names that L(is_secret) knows are replaced."""
     text = _BEARER.sub(rf"\1 {_HIDDEN}", without_users(text))
     parts, end = [], 0
     for name in _NAME.finditer(text):
@@ -40,8 +40,8 @@ def masked(text: str) -> str:
     return "".join([*parts, text[end:]])
 
 
-def holds_secret(data: t.Any) -> bool:
-    """Whether data names a user in an address, or has a variable, C({name, value}), that is called a secret."""
+def holds_secret(data: object) -> bool:
+    """Whether data has an address with a user, or a variable C({name, value}) whose name L(is_secret) knows."""
     if isinstance(data, t.Mapping):
         return (bool(data.get("value")) and is_secret(data.get("name"))) or any(map(holds_secret, data.values()))
     if isinstance(data, (list, tuple)):

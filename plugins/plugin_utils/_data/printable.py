@@ -9,23 +9,25 @@ import dataclasses
 import re
 import typing as t
 
-# Control characters except tab and newline; invisible characters and marks of text direction; surrogates, which cannot
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Value
+
+# Control characters except tab and newline, invisible characters, marks of text direction, and surrogates, which cannot
 # be encoded.
-_OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff"
+_UNSAFE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff"
                      "\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]")
 
 
 def printable(text: str) -> str:
-    """The text with each such character replaced by a readable escape: C(\\x1b)."""
-    return _OBEYED.sub(_escape, text) if _OBEYED.search(text) else text
+    """The text with each unsafe character replaced by its escape, such as C(\\x1b)."""
+    return _UNSAFE.sub(_escape, text) if _UNSAFE.search(text) else text
 
 
 def _escape(found: t.Match[str]) -> str:
     return found.group().encode("unicode_escape").decode()
 
 
-def cleaned(data: t.Any) -> t.Any:
-    """The same data with every text printable, including keys. Raises RecursionError for data nested without end."""
+def cleaned(data: Value) -> Value:
+    """The same data with each text printable, including keys. Raises RecursionError for data that contains itself."""
     if isinstance(data, str):
         return printable(data)
     if isinstance(data, dict):
@@ -33,18 +35,18 @@ def cleaned(data: t.Any) -> t.Any:
     if isinstance(data, (list, tuple)):
         return (tuple if isinstance(data, tuple) else list)(map(cleaned, data))
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
-        # As ansible-core from 2.19 on keeps warnings, deprecations and exceptions of modules.
+        # Warnings, deprecations and exceptions of modules since ansible-core 2.19.
         return dataclasses.replace(data, **{one.name: cleaned(getattr(data, one.name))
                                             for one in dataclasses.fields(data) if one.init})
     return data
 
 
-# What Ansible prints of a result that is not a failure.
+# Keys of a result that Ansible prints if the task has not failed.
 _PRINTED = ("msg", "warnings", "diff")
 
 
-def printed(result: dict[str, t.Any]) -> dict[str, t.Any]:
-    """A result in which everything is printable that Ansible prints by default; of a failure it prints everything."""
+def printed(result: Data) -> Data:
+    """A result in which all keys that Ansible prints by default are printable. Of a failed task it prints all keys."""
     if result.get("failed"):
         return dict(cleaned(result))
     return {**result, **{name: cleaned(result[name]) for name in _PRINTED if name in result}}

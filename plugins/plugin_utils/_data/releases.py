@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The version matrix as data: one file a release of the GPU Operator, and one of the drivers. PRIVATE.
+"""Releases of the GPU Operator, one file each, and driver branches, one file for all. PRIVATE.
 
-To add a release, put C(gpu_operator/VERSION.yml) beside the others; nothing else names it. The newest is the default.
-docs/releases.md says from where each key is read.
+To add a release, add C(gpu_operator/VERSION.yml). The newest release is the default. docs/releases.md has the source of
+each key.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import load_own
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import read_own
 
 _FOLDER = os.path.dirname(__file__)
 _KEYS = ("version", "date", "components", "defaults", "drivers")
-# What every release has. A few have more: kata_manager, kata_device_plugin, dra_driver.
+# Components of every release. Some releases have more: kata_manager, kata_device_plugin, dra_driver.
 _COMPONENTS = (
     "driver", "driver_manager", "container_toolkit", "validator", "device_plugin", "dcgm", "dcgm_exporter",
     "mig_manager", "node_feature_discovery", "gds", "gdrcopy", "vfio_manager", "vgpu_device_manager",
@@ -31,33 +32,33 @@ _COMPONENTS = (
 
 @dataclass(frozen=True, eq=False)
 class Release:
-    """One release; there is one object of each, so that it can be a key of caches.
+    """One release. There is only one object for each, so that caches can use it as a key.
 
-    components: image tags by our component names. defaults: those of the chart that differ between releases.
-    drivers: supported versions, newest first. life: supported (the newest major), deprecated (the one before) or ended.
-    systems: what it was validated on, rows of C({kubernetes: [first, last], OS ID: [VERSION_ID, ...], ...}).
-    openshift, containerd: first and last version. precompiled: rows of C({ubuntu: VERSION_ID, kernels, flavours,
-    branches}). These four are None where the file does not say.
+    components: maps our names of components to image tags; defaults: defaults of the chart that differ between
+    releases; drivers: supported versions, newest first; life: C(supported) (the newest major version), C(deprecated)
+    (the one before) or C(ended); systems: those on which the release was validated, rows of C({kubernetes: [first,
+    last], OS ID: [VERSION_ID, ...], ...}); openshift, containerd: first and last validated version; precompiled: rows
+    of C({ubuntu: VERSION_ID, kernels, flavours, branches}). The last four are None if the file does not have them.
     """
 
     version: str
     date: str
     components: t.Mapping[str, str]
-    defaults: t.Mapping[str, t.Any]
+    defaults: Section
     drivers: t.Tuple[str, ...]
     life: str
     systems: t.Sequence[t.Mapping[str, t.Sequence[str]]] | None = None
     openshift: t.Sequence[str] | None = None
     containerd: t.Sequence[str] | None = None
-    precompiled: t.Sequence[t.Mapping[str, t.Any]] | None = None
+    precompiled: t.Sequence[Section] | None = None
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A driver branch. What is None is not published.
+    """A driver branch. None means that the vendor has not published it.
 
-    cuda: the highest CUDA version it runs without a compatibility package. end_of_life: the last month with fixes
-    (C(2028-06)), or C(ended). kind: long_term, production or new_feature.
+    cuda: the highest CUDA version that it runs without a compatibility package; end_of_life: the last month with fixes
+    (C(2028-06)), or C(ended); kind: C(long_term), C(production) or C(new_feature).
     """
 
     number: int
@@ -67,7 +68,7 @@ class Branch:
     kind: str | None = None
 
     def ended(self, today: datetime.date) -> bool:
-        """Whether it gets no more fixes on that day; False where its end is not published."""
+        """Whether it gets no more fixes on that day; False if its end of life is not published."""
         if self.end_of_life in (None, "ended"):
             return self.end_of_life == "ended"
         return f"{today:%Y-%m}" > str(self.end_of_life)
@@ -77,8 +78,8 @@ class Branch:
 class Architecture:
     """What every GPU of an architecture needs.
 
-    open_modules: C(no), C(optional) or C(required). cuda: the first version and the last major of CUDA toolkits that
-    compile for it, without a last one where they still do.
+    open_modules: C(no), C(optional) or C(required); first_branch, last_branch: of drivers; cuda: the first version and
+    the last major version of CUDA toolkits that compile for it, without the last if the newest toolkit does.
     """
 
     open_modules: str
@@ -89,7 +90,7 @@ class Architecture:
 
 @functools.lru_cache(maxsize=4096)
 def version_key(version: str) -> tuple[int, ...]:
-    """Numbers of a version, for comparing. The solver compares the same few versions a million times."""
+    """The numbers of a version, for comparisons. Cached, because the solver compares the same versions often."""
     return tuple(int(part) for part in re.findall("[0-9]{1,18}", version))
 
 
@@ -105,7 +106,7 @@ def available() -> tuple[str, ...]:
 
 
 def release(version: str | None = None) -> Release:
-    """A release by its version (C(26.3.3), also C(v26.3.3)), the newest without one. Raises InputError."""
+    """A release by its version, such as C(26.3.3) or C(v26.3.3); by default the newest. Raises InputError."""
     known = available()
     name = (version or known[-1]).lstrip("v")
     if name not in known:
@@ -117,7 +118,7 @@ def release(version: str | None = None) -> Release:
 @functools.lru_cache(maxsize=None)
 def _release(name: str) -> Release:
     path = os.path.join("gpu_operator", f"{name}.yml")
-    data = _read(path)
+    data = read_own(_FOLDER, path)
     _check(data, _KEYS, path, "")
     _check(data["components"], _COMPONENTS, path, "components.")
     if data["version"] != name or data["components"]["driver"] not in data["drivers"]:
@@ -128,18 +129,18 @@ def _release(name: str) -> Release:
                    data.get("precompiled"))
 
 
-_HELP = "Mend the file; docs/releases.md says from where each key is read."
+_HELP = "Correct the file; docs/releases.md has the source of each key."
 
 
-def _check(data: t.Mapping[str, t.Any], keys: t.Iterable[str], path: str, below: str) -> None:
-    """Raises InputError that names what is left out."""
+def _check(data: Section, keys: t.Iterable[str], path: str, below: str) -> None:
+    """Raises InputError with the missing keys. below: the path of data in the file, with a dot, for messages."""
     missing = [f"{below}{key}" for key in keys if not data.get(key)]
     if missing:
         raise InputError(f"{path}: {', '.join(missing)} missing.", _HELP, path=missing[0])
 
 
 def _life(name: str) -> str:
-    """By the vendor's rule: a new major version deprecates the one before and ends all older ones."""
+    """Source: the vendor's life-cycle policy. A new major version deprecates the one before and ends older ones."""
     majors = sorted({version_key(known)[:2] for known in available()}, reverse=True)
     return ("supported", "deprecated", "ended")[min(majors.index(version_key(name)[:2]), 2)]
 
@@ -155,13 +156,13 @@ def kubernetes_supported(found: Release, version: str, os_id: str | None = None,
                          os_version: str | None = None) -> bool | None:
     """Whether the release was validated with a Kubernetes (C(v1.34.2+k3s1)); None: not known.
 
-    os_id, os_version: on this system; on one that the release does not know, on any. OpenShift's versions of
-    Kubernetes are its own business: see L(openshift_supported).
+    os_id, os_version: on this system; if the release does not list the system, on any. For OpenShift, use
+    L(openshift_supported).
     """
     if found.systems is None or os_id == "rhcos":
         return None
-    mine = [row for row in found.systems if os_id and os_version in row.get(os_id, ())] or found.systems
-    return any(_within(version, row["kubernetes"]) for row in mine)
+    rows = [row for row in found.systems if os_id and os_version in row.get(os_id, ())] or found.systems
+    return any(_within(version, row["kubernetes"]) for row in rows)
 
 
 def openshift_supported(found: Release, version: str) -> bool | None:
@@ -180,9 +181,10 @@ def _within(version: str, both: t.Sequence[str]) -> bool:
 
 def precompiled(found: Release, number: int, os_id: str, os_version: str, flavour: str | None,
                 kernel: str | None = None) -> bool:
-    """Whether the vendor publishes driver images that hold the modules of a branch for a kernel.
+    """Whether the vendor publishes driver images with precompiled modules of a branch for a kernel.
 
-    flavour: of the kernel (C(generic), C(aws)). kernel: its release (C(6.8.0-60-generic)); without it any counts.
+    number: of the branch; flavour: of the kernel (C(generic), C(aws)); kernel: its release (C(6.8.0-60-generic)), None
+    for any.
     """
     return any(row.get(os_id) == os_version and number in row["branches"] and flavour in row["flavours"]
                and (kernel is None or any(version_key(kernel)[:2] == version_key(one) for one in row["kernels"]))
@@ -190,8 +192,8 @@ def precompiled(found: Release, number: int, os_id: str, os_version: str, flavou
 
 
 @functools.lru_cache(maxsize=None)
-def _drivers() -> dict[str, t.Any]:
-    return _read("drivers.yml")
+def _drivers() -> Data:
+    return read_own(_FOLDER, "drivers.yml")
 
 
 def branches() -> tuple[int, ...]:
@@ -201,7 +203,7 @@ def branches() -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=None)
 def branch(number: int) -> Branch | None:
-    """A driver branch, None where it is not in the data."""
+    """A driver branch, None if it is not in the data."""
     data = _drivers()["branches"].get(number)
     if data is None:
         return None
@@ -210,7 +212,7 @@ def branch(number: int) -> Branch | None:
 
 @functools.lru_cache(maxsize=None)
 def architecture(name: str | None) -> Architecture | None:
-    """An architecture by its label name (C(ampere)), None where it is not in the data."""
+    """An architecture by its name in labels (C(ampere)), None if it is not in the data."""
     data = _drivers()["architectures"].get(name)
     if data is None:
         return None
@@ -223,31 +225,26 @@ def open_by_default_from() -> int:
 
 
 def cuda_needs(level: str) -> str | None:
-    """The first driver version that runs a CUDA level (C(12.8), C(13)), by minor version compatibility; None: unknown.
+    """The first driver version that runs a CUDA level (C(12.8), C(13)) by minor version compatibility; None: unknown.
 
-    A driver of the level's own branch or newer runs all of it; from this version on it runs with fewer features.
+    Before the level's own branch, features that need a newer driver fail.
     """
     first = _drivers()["cuda_majors"].get((version_key(level) or (0,))[0])
     return None if first is None else str(first)
 
 
 def floor(name: str) -> str:
-    """The version from which something holds: coherent_memory, container_auto (drivers), gds_open_modules."""
+    """The first version with a property: C(coherent_memory), C(container_auto) (drivers), C(gds_open_modules)."""
     return str(_drivers()["floors"][name])
 
 
 def gds_needs_open(version: str) -> bool:
-    """Whether a version of GPUDirect Storage's module (C(2.26.6)) needs open kernel modules; a digest may."""
+    """Whether GPUDirect Storage of a version (C(2.26.6)) needs open kernel modules; True for a digest."""
     return version.startswith("sha256:") or version_key(version) >= version_key(floor("gds_open_modules"))
 
 
 def known_faults(version: str, component: str = "driver") -> tuple[str, ...]:
-    """What is published against a version, one clause each without a full stop. component: or container_toolkit."""
+    """Published faults of a version, clauses without a full stop. component: C(driver) or C(container_toolkit)."""
     return tuple(fault["text"] for fault in _drivers()["faults"][component]
                  if version in fault.get("versions", ())
                  or "before" in fault and version_key(version) < version_key(fault["before"]))
-
-
-def _read(name: str) -> dict[str, t.Any]:
-    with open(os.path.join(_FOLDER, name), encoding="utf-8") as handle:
-        return t.cast("dict[str, t.Any]", load_own(handle.read()))

@@ -1,12 +1,12 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a document may hold: a small schema language, its checker, and the nearest known key. Pure. PRIVATE.
+"""A small schema language for documents of users, its checker, and the nearest known key. Pure. PRIVATE.
 
-A schema is plain data. A C(dict) is a mapping with these keys and no others. A C(list) of one schema is a list whose
-items follow it. A tuple lists the strings that are allowed. L(Needed) marks a key that must be there. A string names a
-type of L(TYPES), for C(int) with limits (C(int>=1), C(int>=1<=65535)); C(any) is anything. C(null) is accepted
-everywhere else and means "not set", as the API server and Helm have it.
+A schema is plain data. A C(dict) allows a mapping with these keys and no others. A C(list) of one schema allows a list
+whose items match it. A tuple lists the allowed strings. L(Needed) marks a required key. A string names a type of
+L(TYPES); C(int) can have limits (C(int>=1), C(int>=1<=65535)), and C(any) allows everything. C(null) is allowed
+everywhere else and means "not set", as for the API server and Helm.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ import re
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import brief, nearest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError, brief, nearest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section, Value
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document, Path, dotted
 
 
 @dataclass(frozen=True)
 class Needed:
-    """The schema of a key that must be there and not be null."""
+    """The schema of a required key, which must not be null."""
 
-    schema: t.Any
+    schema: Schema
 
 
 @dataclass(frozen=True)
 class Type:
-    """classes: of Python; text: for messages; pattern: that a string must match; items: type of a mapping's values."""
+    """classes: of Python; text: for messages; pattern: a part of a string must match it; items: type of the items of a
+    list, or of the values of a mapping."""
 
     classes: t.Tuple[type, ...]
     text: str
@@ -39,16 +41,17 @@ class Type:
 
 @dataclass(frozen=True)
 class Form:
-    """A format. kind: its word in messages and results; api_version: empty where the keys stand at the top, else they
-    stand below spec; schema: its keys; title: for people."""
+    """A format of a policy. kind: its name in messages and results; api_version: empty if the keys are at the top of
+    the document, otherwise they are below spec; schema: its keys; title: for editors."""
 
     kind: str
     api_version: str
-    schema: t.Mapping[str, t.Any]
+    schema: Keys
     title: str
 
 
-Schema = t.Union[str, Needed, t.Tuple[str, ...], t.List[t.Any], t.Mapping[str, t.Any]]
+Schema = t.Union[str, Needed, t.Tuple[str, ...], t.List["Schema"], t.Mapping[str, "Schema"]]
+Keys = t.Mapping[str, Schema]
 
 TYPES: dict[str, Type] = {
     "str": Type((str,), "a string"),
@@ -74,22 +77,30 @@ TYPES: dict[str, Type] = {
 
 
 def limits(schema: str) -> tuple[str, int | None, int | None]:
-    """(type, smallest, largest) of C(int>=1<=65535); None where there is no limit."""
+    """(type, smallest, largest) of C(int>=1<=65535); None if there is no limit."""
     match = re.fullmatch(r"([a-z-]+)(?:>=(\d+))?(?:<=(\d+))?", schema)
     if match is None:
-        raise ValueError(f"{schema!r} is no type")
+        raise ValueError(f"{schema!r} is not a type")
     return match[1], int(match[2]) if match[2] else None, int(match[3]) if match[3] else None
 
 
 def check(document: Document, schema: Schema, path: Path = ()) -> list[str]:
-    """All faults of the part of a document at path, each one sentence with path, line, value and what is allowed."""
+    """All faults below a path of a document. Each is one line with the path, the line, the value and what is
+    allowed."""
     data = document.data
     for part in path:
         data = data[part]
     return list(_faults(document, data, schema, path))
 
 
-def _faults(document: Document, value: t.Any, schema: Schema, path: Path) -> t.Iterator[str]:
+def faulty(origin: str, faults: t.Sequence[str]) -> InputError:
+    """The error that lists all faults. origin: the variable, file or object that has them."""
+    count = f"{len(faults)} faults" if len(faults) > 1 else "one fault"
+    listed = "".join(f"\n  {fault}" for fault in faults)
+    return InputError(f"{origin} has {count}:{listed}\nNothing was changed.", faults=list(faults))
+
+
+def _faults(document: Document, value: object, schema: Schema, path: Path) -> t.Iterator[str]:
     if isinstance(schema, Needed):
         yield from _faults(document, value, schema.schema, path)
     elif value is None or schema == "any":
@@ -106,9 +117,9 @@ def _faults(document: Document, value: t.Any, schema: Schema, path: Path) -> t.I
         yield from _type_faults(document, value, schema, path)
 
 
-def _mapping_faults(document: Document, value: t.Any, schema: t.Mapping[str, t.Any], path: Path) -> t.Iterator[str]:
+def _mapping_faults(document: Document, value: object, schema: Keys, path: Path) -> t.Iterator[str]:
     if not isinstance(value, dict):
-        yield say(document, path, f"a mapping is expected, {shown(value)} stands here")
+        yield say(document, path, f"a mapping is expected, not {shown(value)}")
         return
     for key, inner in value.items():
         if isinstance(key, str) and key in schema:
@@ -120,48 +131,48 @@ def _mapping_faults(document: Document, value: t.Any, schema: t.Mapping[str, t.A
             yield say(document, (*path, key), "is missing")
 
 
-def _list_faults(document: Document, value: t.Any, schema: Schema, path: Path) -> t.Iterator[str]:
+def _list_faults(document: Document, value: object, schema: Schema, path: Path) -> t.Iterator[str]:
     if not isinstance(value, list):
         wanted = f"a list of {{{', '.join(schema)}}}" if isinstance(schema, t.Mapping) else "a list"
-        yield say(document, path, f"{wanted} is expected, {shown(value)} stands here")
+        yield say(document, path, f"{wanted} is expected, not {shown(value)}")
         return
     for index, item in enumerate(value):
         if item is None:
-            yield say(document, (*path, index), "an item is expected, null stands here")
+            yield say(document, (*path, index), "an item is expected, not null")
         yield from _faults(document, item, schema, (*path, index))
 
 
-def _type_faults(document: Document, value: t.Any, schema: str, path: Path) -> t.Iterator[str]:
+def _type_faults(document: Document, value: object, schema: str, path: Path) -> t.Iterator[str]:
     name, least, most = limits(schema)
     kind = TYPES[name]
     fits = isinstance(value, kind.classes) and (not isinstance(value, bool) or bool in kind.classes)
     if not fits:
         hint = _quote_hint(value) if str in kind.classes else ""
-        yield say(document, path, f"{kind.text} is expected, {shown(value)} stands here{hint}")
+        yield say(document, path, f"{kind.text} is expected, not {shown(value)}{hint}")
     elif kind.pattern and isinstance(value, str) and not re.search(kind.pattern, value):
-        yield say(document, path, f"{kind.text} is expected, {shown(value)} stands here")
-    elif least is not None and value < least:
+        yield say(document, path, f"{kind.text} is expected, not {shown(value)}")
+    elif least is not None and isinstance(value, int) and value < least:
         yield say(document, path, f"{shown(value)} is too small; the smallest value is {least}")
-    elif most is not None and value > most:
+    elif most is not None and isinstance(value, int) and value > most:
         yield say(document, path, f"{shown(value)} is too large; the largest value is {most}")
-    elif kind.items:
+    elif kind.items and isinstance(value, (dict, list)):
         yield from _item_faults(document, value, kind.items, path)
 
 
-def _item_faults(document: Document, value: t.Any, items: str, path: Path) -> t.Iterator[str]:
-    """Of a mapping or a list with items of one type; null is none."""
-    pairs = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, item in pairs:
+def _item_faults(document: Document, value: dict[Value, Value] | list[Value], items: str,
+                 path: Path) -> t.Iterator[str]:
+    """Of the values of a mapping, which may be null, or of the items of a list. items: their type."""
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
         if isinstance(value, dict) and not isinstance(key, str):
             yield say(document, (*path, brief(key, str)), f"a string is expected as key{_quote_hint(key)}")
         elif item is None and isinstance(value, list):
-            yield say(document, (*path, key), f"{TYPES[items].text} is expected, null stands here")
+            yield say(document, (*path, key), f"{TYPES[items].text} is expected, not null")
         elif item is not None:
             yield from _type_faults(document, item, items, (*path, key))
 
 
 def meant(key: str, known: t.Iterable[str]) -> str:
-    """C(; did you mean 'x'?) or the known keys where none is near."""
+    """C(; did you mean 'x'?), or the known keys if no key is similar."""
     names = [str(name) for name in known]
     near = nearest(key, names)
     if near:
@@ -170,8 +181,8 @@ def meant(key: str, known: t.Iterable[str]) -> str:
     return f"; known here: {listed}" if names else ""
 
 
-def _nested(key: str, schema: t.Mapping[str, t.Any]) -> str:
-    """As L(meant), and for C(driver.version), as helm --set takes it, how it is written."""
+def _nested(key: str, schema: Keys) -> str:
+    """As L(meant). For C(driver.version), the notation of helm --set, how to write it in a document."""
     first, *rest = key.split(".")
     if not rest or not isinstance(schema.get(first), t.Mapping):
         return meant(key, schema)
@@ -179,26 +190,25 @@ def _nested(key: str, schema: t.Mapping[str, t.Any]) -> str:
 
 
 def say(document: Document, path: Path, text: str) -> str:
-    """A sentence about a place: C(spec.driver.version (line 7): TEXT)."""
+    """A message about a path, such as C(spec.driver.version (line 7): TEXT)."""
     line = document.line(path)
     return f"{dotted(path)}{f' (line {line})' if line else ''}: {text}"
 
 
-def shown(value: t.Any) -> str:
-    """A value for a message, short."""
+def shown(value: object) -> str:
+    """A value for a message, shortened."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return brief(value, str if isinstance(value, datetime.date) else repr)
 
 
-def _quote_hint(value: t.Any) -> str:
+def _quote_hint(value: object) -> str:
     return "; write it in quotes" if isinstance(value, (bool, int, float, datetime.date)) else ""
 
 
-def known(data: t.Mapping[str, t.Any], schema: t.Mapping[str, t.Any],
-          path: str = "") -> tuple[dict[str, t.Any], list[str]]:
-    """(what of data a schema knows, the paths of the rest that say something)."""
-    kept: dict[str, t.Any] = {}
+def known(data: Section, schema: Keys, path: str = "") -> tuple[Data, list[str]]:
+    """(the part of the data that the schema has, the paths of other keys whose values L(says) something)."""
+    kept: Data = {}
     lost: list[str] = []
     for key, value in data.items():
         full, inner = f"{path}.{key}" if path else key, schema.get(key)
@@ -212,8 +222,8 @@ def known(data: t.Mapping[str, t.Any], schema: t.Mapping[str, t.Any],
     return kept, lost
 
 
-def says(value: t.Any) -> bool:
-    """Whether anything is set in it that is neither empty nor false."""
+def says(value: object) -> bool:
+    """Whether a value, or anything in a mapping, is neither empty nor false."""
     if isinstance(value, dict):
         return any(says(inner) for inner in value.values())
     return value if isinstance(value, bool) else value not in (None, "", [])

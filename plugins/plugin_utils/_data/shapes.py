@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Shapes of data from outside: types, sizes and keys, which are checked before anything uses the data. Pure. PRIVATE.
+"""Shapes of data from outside: types, sizes and keys. Data is checked before anything uses it. Pure. PRIVATE.
 
-A shape is data. C(fault) returns None for a value that has the shape, else the first L(Fault).
+A shape is data. C(fault) returns None for a value that has the shape, otherwise the first L(Fault).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Fault(t.NamedTuple):
 class Shape(t.Protocol):
     """The interface of all shapes."""
 
-    def fault(self, value: t.Any) -> Fault | None:
+    def fault(self, value: object) -> Fault | None:
         """What is wrong with a value, None if nothing is."""
 
 
-def _said(value: t.Any) -> str:
+def _said(value: object) -> str:
     # Only the beginning, because it takes long to format a huge value.
     if isinstance(value, str):
         return shown(value[:80])
@@ -50,8 +50,7 @@ class Text:
     allowed: str = ""
     longest: int = 1024
 
-    def fault(self, value: t.Any) -> Fault | None:
-        """See Shape."""
+    def fault(self, value: object) -> Fault | None:
         if not isinstance(value, str):
             return Fault("", _said(value), "a string")
         if len(value) > self.longest:
@@ -68,8 +67,7 @@ class Number:
     largest: int = 2**53
     smallest: int = 0
 
-    def fault(self, value: t.Any) -> Fault | None:
-        """See Shape."""
+    def fault(self, value: object) -> Fault | None:
         if isinstance(value, bool) or not isinstance(value, int) or not self.smallest <= value <= self.largest:
             return Fault("", _said(value), f"a whole number from {self.smallest} to {self.largest}")
         return None
@@ -78,16 +76,14 @@ class Number:
 class Flag:
     """True or false."""
 
-    def fault(self, value: t.Any) -> Fault | None:
-        """See Shape."""
+    def fault(self, value: object) -> Fault | None:
         return None if isinstance(value, bool) else Fault("", _said(value), "true or false")
 
 
 class Anything:
-    """What nobody relies on."""
+    """No check."""
 
-    def fault(self, value: t.Any) -> Fault | None:
-        """See Shape."""
+    def fault(self, value: object) -> Fault | None:
         return None
 
 
@@ -97,8 +93,7 @@ class OneOf:
 
     words: t.Tuple[str, ...]
 
-    def fault(self, value: t.Any) -> Fault | None:
-        """See Shape."""
+    def fault(self, value: object) -> Fault | None:
         return None if isinstance(value, str) and value in self.words else Fault("", _said(value), "one of "
                                                                                  f"{', '.join(self.words)}")
 
@@ -109,8 +104,7 @@ class Nullable:
 
     shape: Shape
 
-    def fault(self, value: t.Any) -> Fault | None:
-        """See Shape."""
+    def fault(self, value: object) -> Fault | None:
         return None if value is None else self.shape.fault(value)
 
 
@@ -121,8 +115,7 @@ class Rows:
     shape: Shape
     most: int
 
-    def fault(self, value: t.Any) -> Fault | None:
-        """See Shape."""
+    def fault(self, value: object) -> Fault | None:
         if not isinstance(value, (list, tuple)):
             return Fault("", _said(value), "a list")
         if len(value) > self.most:
@@ -142,8 +135,7 @@ class Table:
     shape: Shape
     most: int
 
-    def fault(self, value: t.Any) -> Fault | None:
-        """See Shape."""
+    def fault(self, value: object) -> Fault | None:
         if not isinstance(value, dict):
             return Fault("", _said(value), "a mapping")
         if len(value) > self.most:
@@ -161,15 +153,14 @@ class Table:
 @dataclass(frozen=True)
 class Fields:
     """A mapping of known keys. needed: required keys; optional: allowed keys; whole: whether other keys are a fault;
-    other: the shape of their values, where they are none."""
+    other: the shape of the values of other keys, which are then allowed."""
 
     needed: t.Mapping[str, Shape] = field(default_factory=dict)
     optional: t.Mapping[str, Shape] = field(default_factory=dict)
     whole: bool = True
     other: Shape | None = None
 
-    def fault(self, value: t.Any) -> Fault | None:
-        """See Shape."""
+    def fault(self, value: object) -> Fault | None:
         if not isinstance(value, dict):
             return Fault("", _said(value), "a mapping")
         missing = [key for key in self.needed if key not in value]
@@ -193,7 +184,6 @@ class Case:
     shapes: t.Mapping[str, Shape]
     otherwise: Shape
 
-    def fault(self, value: t.Any) -> Fault | None:
-        """See Shape."""
+    def fault(self, value: object) -> Fault | None:
         case = value.get(self.key) if isinstance(value, dict) else None
         return (self.shapes.get(case, self.otherwise) if isinstance(case, str) else self.otherwise).fault(value)

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import typing as t
 
-Fields = t.Mapping[str, t.Any]
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
 
 
-def untolerated(taints: t.Iterable[Fields], tolerations: t.Sequence[Fields]) -> list[Fields]:
-    """The taints of a Node by which pods with these tolerations are not scheduled there, or are evicted."""
-    # Pods of DaemonSets tolerate the taints that Kubernetes itself puts on Nodes.
+def untolerated(taints: t.Iterable[Section], tolerations: t.Sequence[Section]) -> list[Section]:
+    """The taints of a Node because of which pods with these tolerations are not scheduled there, or are evicted."""
+    # Pods of DaemonSets tolerate the taints that Kubernetes itself adds to Nodes.
     return [taint for taint in taints
             if taint["effect"] != "PreferNoSchedule" and not taint["key"].startswith("node.kubernetes.io/")
             and not any(_tolerates(one, taint) for one in tolerations)]
 
 
-def _tolerates(toleration: Fields, taint: Fields) -> bool:
-    """As Kubernetes matches them: no key and no effect stand for all; Exists takes any value."""
+def _tolerates(toleration: Section, taint: Section) -> bool:
+    """A toleration without a key or an effect matches all of them. Exists matches any value."""
     if toleration.get("effect") and toleration["effect"] != taint["effect"]:
         return False
     if toleration.get("operator", "Equal") == "Exists":

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Words that messages of hosts and clusters share. Pure. PRIVATE."""
+"""Phrases that messages about hosts and clusters share. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import typing as t
 
 
 def counted(count: int, noun: str) -> str:
-    """C(1 GPU), C(2 GPUs)."""
+    """A number with its noun, such as C(1 GPU) or C(2 GPUs)."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def some_of(names: t.Sequence[str], most: int = 3) -> str:
-    """As many names as somebody reads: C(gpu-a1, gpu-a2, gpu-a3 and 12 more)."""
+    """The first names and the number of the others, such as C(gpu-a1, gpu-a2, gpu-a3 and 12 more)."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def labels_stay(nodes: str, labels: t.Sequence[str]) -> str:
-    """A note about deploy labels that are no longer planned and stay. nodes: their names, in words."""
+    """A note about deploy labels that are no longer planned and are kept. nodes: names of the Nodes, for people."""
     stay, them = ("stay", "them") if len(labels) > 1 else ("stays", "it")
     return (f"{nodes}: {', '.join(labels)} {stay}, because the removal would end driver or MPS pods that GPU clients "
             f"use. Set gpu_disruption: drain to remove {them}.")

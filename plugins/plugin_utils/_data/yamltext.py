@@ -1,15 +1,17 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""YAML text to plain data with the line of every key. The only file of the policy that imports PyYAML. PRIVATE."""
+"""Reads YAML and keeps the line of each key. Only this file of the policy imports PyYAML. PRIVATE."""
 
 from __future__ import annotations
 
+import os
 import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError, MissingLibrary
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Value
 
 try:
     import yaml  # type: ignore[import-untyped,unused-ignore]
@@ -18,31 +20,31 @@ except ImportError:
 else:
     HAS_YAML = True
 
-# What a text may have: a policy with all keys has about a thousand nodes. PyYAML reads 20,000 in a second.
-_CHARACTERS, _NODES, _DEPTH = 1_000_000, 50_000, 100
-_LIMIT = 200_000  # nodes of a document with its aliases written out
-_DIGITS = 1000  # characters of a number: Python takes quadratic time to read it
-# What constructors of PyYAML raise beside its own errors for a scalar that is not of its tag's type.
-_CONSTRUCTION = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-
 Path = t.Tuple[t.Union[str, int], ...]
+
+# Limits of a text. A policy with all keys has about 1,000 nodes; PyYAML reads 20,000 nodes in a second.
+_CHARACTERS, _NODES, _DEPTH = 1_000_000, 50_000, 100
+_LIMIT = 200_000  # nodes of a document after its aliases are expanded
+_DIGITS = 1000  # characters of a number: the time to convert it grows with the square of its length
+# What PyYAML raises, besides its own errors, for a scalar that does not match its tag.
+_CONSTRUCTION = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
 class Document:
-    """One document: its data and the line (from 1) of each key and list item, by path."""
+    """One document: its data, and the line of each key and list item by path. Lines count from 1."""
 
-    data: t.Any
+    data: Value
     lines: t.Mapping[Path, int] = field(default_factory=dict)
 
     def line(self, path: Path) -> int | None:
-        """The line of a path, or of the nearest part of it that has one; None for data that came without text."""
+        """The line of a path, or of its nearest parent with a line; None if the data was not read from a text."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path)
 
     def part(self, *path: str | int) -> Document:
-        """What stands at a path, as a document of its own that keeps its lines."""
+        """The value at a path as a document, with its lines."""
         data = self.data
         for one in path:
             data = data[one]
@@ -51,26 +53,25 @@ class Document:
 
 
 def parse(text: str, origin: str, own: bool = False) -> list[Document]:
-    """All documents of a YAML (or JSON) text, empty ones left out. origin: the file, for messages.
+    """All documents of a YAML or JSON text, without the empty ones. origin: the file, for messages.
 
-    own: the text is made from a template of this collection. libyaml reads it, which is much faster; a user's text is
-    left to PyYAML's own parser, which is stricter about tabs and words its errors better.
+    own: the text was rendered from a template of this collection. It is read with libyaml, which is much faster. A text
+    of a user is read with PyYAML's own parser, which is stricter about tabs and has better error messages.
 
-    Raises InputError for text that is not YAML, for a key that stands twice, for a value that is not of its type, and
-    for a text that is too large or nested too deep, each with its line.
+    Raises InputError with the line if the text is not YAML, a key is repeated, a value does not match its tag, or the
+    text is too large or nested too deep.
     """
-    if not HAS_YAML:
-        raise MissingLibrary("yaml", "Install it on the controller: pip install PyYAML.")
+    _need_yaml()
     if not own and len(text) > _CHARACTERS:
         raise InputError(f"{origin}: {len(text):,} characters are too many; at most {_CHARACTERS:,} are read.",
                          "Split the file.")
     try:
-        # JSON may be indented by tabs, which PyYAML does not take and JSON has nowhere else.
+        # JSON may be indented with tabs, which PyYAML rejects. JSON has no tabs elsewhere.
         content = text.replace("\t", " ") if text.lstrip()[:1] == "{" else text
         loader = _fast()(content) if own else _Loader(content, origin)
         documents = []
         while loader.check_node():
-            node = loader.get_node()
+            node = t.cast("yaml.Node", loader.get_node())
             walk = _Walk(origin)
             walk.walk(node, ())
             data = loader.construct_document(node)
@@ -83,11 +84,11 @@ def parse(text: str, origin: str, own: bool = False) -> list[Document]:
         raise InputError(f"{where}: not YAML: {getattr(error, 'problem', None) or error}.",
                          _mend(text, mark)) from error
     except (*_CONSTRUCTION, RecursionError) as error:
-        raise InputError(f"{origin}: cannot be read as YAML: {error}.", "Mend the file.") from error
+        raise InputError(f"{origin}: cannot be read as YAML: {error}.", "Correct the file.") from error
 
 
-def _mend(text: str, mark: t.Any) -> str:
-    """What to do about a text that is no YAML, by the line that the parser stopped at."""
+def _mend(text: str, mark: yaml.Mark | None) -> str:
+    """How to correct a text that is not YAML. mark: where the parser stopped."""
     line = text.split("\n")[mark.line] if mark and mark.line < text.count("\n") + 1 else ""
     if "{{" in line or "{%" in line:
         return ("Files are read as they are. Fill in this one: "
@@ -96,52 +97,69 @@ def _mend(text: str, mark: t.Any) -> str:
         return "Files are read as they are. Give encrypted values in variables: gpu_policy may be a mapping."
     if "\t" in line:
         return "Use spaces; YAML takes no tabs here."
-    return "Mend the file; an editor with YAML support shows the place."
+    return "Correct the file; an editor with YAML support shows the place."
 
 
-def load_document(path: str, variable: str) -> Document:
-    """The one document of a file of the user's. variable: that names it. Raises InputError."""
+def load_documents(path: str, variable: str, value: str) -> list[Document]:
+    """All documents of a user's file. variable, value: the variable that names the file, and its value. Raises
+    InputError."""
     content = read_text(path)
     if content is None:
         raise InputError(f"{path} is not there or cannot be read.", "Give the path of a file on the controller.",
-                         path=variable, value=path)
-    documents = parse(content, path)
+                         path=variable, value=value)
+    return parse(content, path)
+
+
+def load_document(path: str, variable: str) -> Document:
+    """The only document of a user's file. variable: the variable that names the file. Raises InputError."""
+    return _only(load_documents(path, variable, path), path, path=variable, value=path)
+
+
+def load_data(text: str, origin: str) -> Value:
+    """The data of a text with exactly one document. Raises InputError."""
+    return _only(parse(text, origin), origin).data
+
+
+def _only(documents: list[Document], origin: str, **details: str) -> Document:
     if len(documents) != 1:
-        raise InputError(f"{path}: one document is expected, {len(documents)} are there.", "Keep one.", path=variable,
-                         value=path)
+        raise InputError(f"{origin}: one document is expected, not {len(documents)}.", "Keep one.", **details)
     return documents[0]
 
 
-def load_data(text: str, origin: str) -> t.Any:
-    """The data of a text with exactly one document."""
-    documents = parse(text, origin)
-    if len(documents) != 1:
-        raise InputError(f"{origin}: one document is expected, {len(documents)} are there.", "Keep one.")
-    return documents[0].data
-
-
-def load_own(text: str) -> t.Any:
-    """The data of a file of this collection, which needs no lines and is known to be right: by libyaml where it is."""
-    if not HAS_YAML:
-        raise MissingLibrary("yaml", "Install it on the controller: pip install PyYAML.")
+def load_own(text: str) -> Value:
+    """The data of a text of this collection, without lines and checks. Read with libyaml if PyYAML has it."""
+    _need_yaml()
     return yaml.load(text, Loader=_fast())
 
 
-def _fast() -> t.Any:
-    """The loader that uses libyaml, where PyYAML was built with it."""
-    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+def read_own(*path: str) -> Data:
+    """The mapping in a YAML file of this collection. path: joined as by os.path.join."""
+    with open(os.path.join(*path), encoding="utf-8") as handle:
+        data: Data = load_own(handle.read())
+    return data
+
+
+def _need_yaml() -> None:
+    if not HAS_YAML:
+        raise MissingLibrary("yaml", "Install it on the controller: pip install PyYAML.")
+
+
+def _fast() -> type[yaml.SafeLoader]:
+    """The loader that uses libyaml, if PyYAML was built with it."""
+    loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return loader
 
 
 if HAS_YAML:
     class _Loader(yaml.SafeLoader):  # type: ignore[misc,unused-ignore]
-        """PyYAML's own parser. Raises InputError for a text without bounds and for a value that is not of its type."""
+        """PyYAML's own parser with limits. Raises InputError."""
 
         def __init__(self, text: str, origin: str) -> None:
             super().__init__(text)
             self._origin = origin
             self._nodes = self._depth = 0
 
-        def compose_node(self, parent: t.Any, index: t.Any) -> t.Any:
+        def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
             self._nodes += 1
             self._depth += 1
             if self._nodes > _NODES or self._depth > _DEPTH:
@@ -153,7 +171,7 @@ if HAS_YAML:
             self._depth -= 1
             return node
 
-        def construct_object(self, node: t.Any, deep: bool = False) -> t.Any:
+        def construct_object(self, node: yaml.Node, deep: bool = False) -> Value:
             kind = node.tag.rpartition(":")[2]
             try:
                 if kind in ("int", "float") and len(node.value) > _DIGITS:
@@ -167,14 +185,14 @@ if HAS_YAML:
 
 
 class _Walk:
-    """Collects the lines of a document and finds double keys, loops, and what aliases would blow up."""
+    """Collects the lines of a document. Raises InputError for repeated keys, loops, and too many nodes in aliases."""
 
     def __init__(self, origin: str) -> None:
         self.lines: dict[Path, int] = {}
         self._origin = origin
         self._count = 0
 
-    def walk(self, node: t.Any, path: Path, above: frozenset[int] = frozenset()) -> None:
+    def walk(self, node: yaml.Node, path: Path, above: frozenset[int] = frozenset()) -> None:
         """above: nodes that enclose this one."""
         self._count += 1
         where = f"{self._origin}, line {node.start_mark.line + 1}"
@@ -195,16 +213,16 @@ class _Walk:
                 self.lines[(*path, index)] = value.start_mark.line + 1
                 self.walk(value, (*path, index), above)
 
-    def _key(self, key: t.Any, value: t.Any, path: Path, above: frozenset[int]) -> None:
+    def _key(self, key: yaml.Node, value: yaml.Node, path: Path, above: frozenset[int]) -> None:
         inner, line = (*path, key.value), key.start_mark.line + 1
         if inner in self.lines:
-            raise InputError(f"{self._origin}, line {line}: {dotted(inner)} stands twice, first on line "
+            raise InputError(f"{self._origin}, line {line}: {dotted(inner)} is repeated, first on line "
                              f"{self.lines[inner]}.", "Keep one of them.")
         self.lines[inner] = line
         self.walk(value, inner, above)
 
-    def _merged(self, value: t.Any, above: frozenset[int]) -> None:
-        """What is merged in counts, and may not enclose itself; its lines are those of where it stands."""
+    def _merged(self, value: yaml.Node, above: frozenset[int]) -> None:
+        """Counts the nodes of a merged mapping, and finds loops in it. Its lines are not kept."""
         inner = _Walk(self._origin)
         inner._count = self._count
         inner.walk(value, (), above)
@@ -212,7 +230,7 @@ class _Walk:
 
 
 def dotted(path: Path) -> str:
-    """C(spec.driver.env[0].name), C(labels['a.b']) of a path."""
+    """A path as text, such as C(spec.driver.env[0].name) or C(labels['a.b'])."""
     text = ""
     for part in path:
         if isinstance(part, int):

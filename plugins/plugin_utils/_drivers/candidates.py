@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The finite set of drivers to choose from: version, module flavour, source, delivery, features. Pure. PRIVATE."""
+"""The drivers to choose from: combinations of version, module flavour, source and features. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from dataclasses import dataclass
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import branch_of, version_key
 
 FLAVOURS = ("open", "proprietary")
-# Where kernel modules come from: built on the host, or signed by who publishes them. In order of preference.
+# The sources of kernel modules, and whether the modules are precompiled and signed. In order of preference.
 ON_HOSTS = (("cuda_repository", False), ("distribution", True), ("distribution", False), ("runfile", False))
 IN_CLUSTER = (("container", False), ("container", True))
-# What may be switched on beside a driver and does not go with each of them.
+# Features that not all drivers support.
 FEATURES = ("gds", "mig", "cuda")
 ARCHITECTURES = ("x86_64", "aarch64")
 
 
 @dataclass(frozen=True)
 class Version:
-    """A version (C(595.91.07)) or, with text None, the newest of a branch."""
+    """A version (C(595.91.07)), or the newest of a branch if text is None."""
 
     text: str | None
     branch: int
 
     @classmethod
     def of(cls, text: str) -> Version:
-        """Of C(595.91.07), or of a branch C(595)."""
+        """A version from C(595.91.07), or from a branch such as C(595)."""
         return cls(text if "." in text else None, branch_of(text))
 
     @property
     def named(self) -> str:
-        """The version, or the branch: C(595.91.07), C(595)."""
+        """The version or the branch, such as C(595.91.07) or C(595)."""
         return self.text or str(self.branch)
 
     @property
     def key(self) -> tuple[int, ...]:
-        """For comparing. The newest of a branch is newer than every version of it that anybody names."""
+        """For comparisons. The newest version of a branch is higher than any version of it."""
         return version_key(self.text) if self.text else (self.branch, 10 ** 6)
 
     def __str__(self) -> str:
@@ -48,10 +48,9 @@ class Version:
 
 
 class Candidate(t.NamedTuple):
-    """One driver. signed: its modules come built and signed; else they are built on the host or in the container.
-
-    arch: for which machine. gds, mig, cuda: whether it is used with GPUDirect Storage, with a MIG layout, by the CUDA
-    level that is asked for.
+    """A driver. signed: its modules are precompiled and signed, else they are built on the host or in the container;
+    arch: of the machine; gds, mig, cuda: whether it is used with GPUDirect Storage, with a MIG layout, and with the
+    requested CUDA level.
     """
 
     version: Version
@@ -72,7 +71,7 @@ class Universe:
         self.all = (1 << len(self.candidates)) - 1
 
     def where(self, predicate: t.Callable[[Candidate], bool]) -> int:
-        """The set of those that satisfy a predicate."""
+        """The set of the candidates that satisfy a predicate."""
         return sum(1 << number for number, one in enumerate(self.candidates) if predicate(one))
 
     def members(self, bits: int) -> list[Candidate]:
@@ -83,7 +82,7 @@ class Universe:
 @functools.lru_cache(maxsize=64)
 def universe(versions: t.Tuple[Version, ...], sources: t.Tuple[t.Tuple[str, bool], ...],
              features: t.FrozenSet[str]) -> Universe:
-    """Everything that can be combined. features: those that are asked for; the others are never on."""
+    """All combinations. features: the requested ones, the others are off in all candidates."""
     switches = [(False, True) if name in features else (False,) for name in FEATURES]
     return Universe(Candidate(version, flavour, source, signed, arch, *on)
                     for version, flavour, (source, signed), arch, on in itertools.product(

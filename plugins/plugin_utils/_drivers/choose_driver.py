@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of one host or pool: the best one that nothing excludes, or what excludes them all and what would free it.
+"""Chooses the driver of a host or pool, or explains which constraints exclude all drivers, and what to change.
 
-Pure. PRIVATE. Sources of the facts used: L(releases), L(packages) and C(_devices).
+Source of the constraints: L(releases), L(packages) and C(_devices). Pure. PRIVATE.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_options import version_in
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refusals, Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import HostVars
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Change, Refusals, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import shown
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import solve
@@ -27,25 +28,26 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.candidates 
     Version,
     universe,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.constraints import Wish, constraints
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.constraints import Request, constraints
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import Situation
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.solve import Constraint
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
-# Where the vendor publishes its images.
+# The repository of the vendor's images.
 _VENDOR_REPOSITORY = "nvcr.io/nvidia"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The driver that is taken, and why."""
+    """The chosen driver. because: the reasons, each a clause without a full stop."""
 
     driver: Candidate
     because: t.Tuple[str, ...]
 
 
 def parse_version(text: str, by: str) -> Version:
-    """C(595.91.07), C(595), C(R595), also with an image's system suffix. Raises Refused for anything else."""
+    """The version in C(595.91.07), C(595) or C(R595), also with the suffix of an image. by: what sets it, for messages.
+    Raises Refused."""
     match = re.fullmatch(r"[Rr]?([0-9]{3})((?:\.[0-9]{1,9}){1,2})?(?:-[a-z][a-z0-9.]*)?", text)
     if match is None:
         raise Refused(f"{shown(text)} ({by}) is not a driver version",
@@ -56,18 +58,18 @@ def parse_version(text: str, by: str) -> Version:
 
 @dataclass
 class Asked:
-    """What one run asks of all hosts. Hosts whose variables are alike wish the same, which is read once."""
+    """The policy and the release of a run. The requests of hosts with the same variables are computed once."""
 
     policy: Policy
     release: Release
-    wishes: dict[str, Wish] = field(default_factory=dict)
+    requests: dict[str, Request] = field(default_factory=dict)
 
-    def wish(self, mine: t.Mapping[str, t.Any]) -> Wish:
-        """Of a host with these variables. Raises Refused."""
-        key = repr([mine.get(name) for name in _VARIABLES])
-        if key not in self.wishes:
-            self.wishes[key] = wish_of(self.policy, self.release, mine)
-        return self.wishes[key]
+    def request(self, variables: HostVars) -> Request:
+        """The request of a host with these variables. Raises Refused."""
+        key = repr([variables.get(name) for name in _VARIABLES])
+        if key not in self.requests:
+            self.requests[key] = request_of(self.policy, self.release, variables)
+        return self.requests[key]
 
 
 _VARIABLES = ("driver_version", "driver_branch", "driver_kernel_module_type", "driver_source", "driver_fabric",
@@ -75,76 +77,76 @@ _VARIABLES = ("driver_version", "driver_branch", "driver_kernel_module_type", "d
               "cuda_version")
 
 
-def wish_of(policy: Policy, release: Release, mine: t.Mapping[str, t.Any]) -> Wish:
-    """What policy and host variables ask of the driver. Whose word counts: the host's, else the policy's. Raises
-    Refused for what is not a version."""
-    wish, src = Wish(), str(mine.get("driver_runfile_src") or "")
-    _agree(mine)
+def request_of(policy: Policy, release: Release, variables: HostVars) -> Request:
+    """The request of a host. Its variables take precedence over the policy. Raises Refused."""
+    request, src = Request(), str(variables.get("driver_runfile_src") or "")
+    _agree(variables)
     for value, by, key in (
-        (mine.get("driver_version"), "driver_version of this host", "driver_version"),
-        (mine.get("driver_branch"), "driver_branch of this host", "driver_branch"),
+        (variables.get("driver_version"), "driver_version of this host", "driver_version"),
+        (variables.get("driver_branch"), "driver_branch of this host", "driver_branch"),
         (version_in(src), "driver_runfile_src of this host", "driver_runfile_src"),
         (policy.get("driver.version"), f"driver.version of {policy.origin}", "driver.version"),
     ):
         if value not in (None, ""):
-            wish = replace(wish, version=parse_version(str(value), by), by=by, key=key,
-                           grid=str(value).endswith("-grid"))
+            request = replace(request, version=parse_version(str(value), by), by=by, key=key,
+                              grid=str(value).endswith("-grid"))
             break
-    flavour, flavour_by = _asked_type(policy, release, mine)
-    beside, source = extras(policy, mine), mine.get("driver_source")
+    flavour, flavour_by = _asked_type(policy, release, variables)
+    beside, source = extras(policy, variables), variables.get("driver_source")
     if source in (None, "", "auto"):
-        source = "runfile" if src else None
+        source = "runfile" if src else ""
     return replace(
-        wish, flavour=flavour, flavour_by=flavour_by, precompiled=bool(policy.get("driver.usePrecompiled")),
-        source=source, runfile=bool(src), gds=beside["gds"],
-        gdrcopy=beside["gdrcopy"], peermem=beside["peermem"], gds_by=_by("gds", mine), gdrcopy_by=_by("gdrcopy", mine),
+        request, flavour=flavour, flavour_by=flavour_by, precompiled=bool(policy.get("driver.usePrecompiled")),
+        source=str(source) or None, runfile=bool(src), gds=beside["gds"],
+        gdrcopy=beside["gdrcopy"], peermem=beside["peermem"], gds_by=_by("gds", variables),
+        gdrcopy_by=_by("gdrcopy", variables),
         gds_open=beside["gds"] and releases.gds_needs_open(str(policy.get("gds.version") or release.components["gds"])),
         vgpu=policy.driver_type == "vgpu", own_image=_own_image(str(policy.get("driver.repository") or "")),
-        own_key=bool(mine.get("driver_signing_key")), fabric=mine.get("driver_fabric") != "none",
-        cuda=_cuda_level(policy, mine))
+        own_key=bool(variables.get("driver_signing_key")), fabric=variables.get("driver_fabric") != "none",
+        cuda=_cuda_level(policy, variables))
 
 
 def _own_image(repository: str) -> bool:
-    """Whether a repository may hold what the vendor does not publish."""
+    """Whether a repository can have images that the vendor does not publish."""
     return bool(repository) and repository.rstrip("/") != _VENDOR_REPOSITORY
 
 
-def _cuda_level(policy: Policy, mine: t.Mapping[str, t.Any]) -> str | None:
-    """The CUDA level that must run: a host's own word counts, else the policy's."""
-    told = mine.get("cuda_version") or (policy.get("cuda.version") if policy.get("cuda.enabled") else None)
-    # What is no level is refused where the toolkit is planned.
-    return str(told) if re.fullmatch(r"\d+(\.\d+)*", str(told or "")) else None
+def _cuda_level(policy: Policy, variables: HostVars) -> str | None:
+    """The CUDA level that the driver must run, None for any. The host's variable takes precedence over the policy."""
+    level = str(variables.get("cuda_version") or (policy.enabled("cuda") and policy.get("cuda.version")) or "")
+    # The plan of the CUDA toolkit refuses other texts.
+    return level if re.fullmatch(r"\d+(\.\d+)*", level) else None
 
 
-# Kernel modules beside a driver: as plans and role variables (C(driver_gds)) have them, and their section of a policy.
+# Maps names of additional kernel modules, as in plans and role variables (C(driver_gds)), to sections of the policy.
 EXTRAS = {"peermem": "driver.rdma", "gds": "gds", "gdrcopy": "gdrcopy"}
 
 
-def extras(policy: Policy, mine: t.Mapping[str, t.Any]) -> dict[str, bool]:
-    """Whether a host gets each of L(EXTRAS): its own word counts, else the policy's. Raises Refused."""
-    return {name: switched(f"driver_{name}", mine, policy.get(f"{section}.enabled"))
+def extras(policy: Policy, variables: HostVars) -> dict[str, bool]:
+    """Maps L(EXTRAS) to whether a host gets them. Its variables take precedence over the policy. Raises Refused."""
+    return {name: switched(f"driver_{name}", variables, policy.get(f"{section}.enabled"))
             for name, section in EXTRAS.items()}
 
 
-def _by(name: str, mine: t.Mapping[str, t.Any]) -> str:
-    return f"{EXTRAS[name]}.enabled" if mine.get(f"driver_{name}") in (None, "") else f"driver_{name}"
+def _by(name: str, variables: HostVars) -> str:
+    return f"{EXTRAS[name]}.enabled" if variables.get(f"driver_{name}") in (None, "") else f"driver_{name}"
 
 
-def switched(name: str, mine: t.Mapping[str, t.Any], otherwise: t.Any) -> bool:
-    """A variable of a host that is true or false. Raises Refused."""
-    told = mine.get(name)
-    if told in (None, ""):
+def switched(name: str, variables: HostVars, otherwise: object) -> bool:
+    """A variable of a host that is true or false. otherwise: its default. Raises Refused."""
+    value = variables.get(name)
+    if value in (None, ""):
         return bool(otherwise)
-    # Inventories in INI format have words where YAML has booleans.
-    found = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}.get(str(told).lower())
-    if found is None:
-        raise Refused(f"{name} {told!r} is not allowed", "Set true or false.")
-    return found
+    # In inventories in INI format, booleans are strings.
+    flag = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}.get(str(value).lower())
+    if flag is None:
+        raise Refused(f"{name} {value!r} is not allowed", "Set true or false.")
+    return flag
 
 
-def _agree(mine: t.Mapping[str, t.Any]) -> None:
-    """Raises Refused where a host names a version and another branch."""
-    version, branch = mine.get("driver_version"), mine.get("driver_branch")
+def _agree(variables: HostVars) -> None:
+    """Raises Refused if a host has a version and another branch."""
+    version, branch = variables.get("driver_version"), variables.get("driver_branch")
     if not version or not branch:
         return
     one, other = parse_version(str(version), "driver_version"), parse_version(str(branch), "driver_branch")
@@ -153,56 +155,56 @@ def _agree(mine: t.Mapping[str, t.Any]) -> None:
                       [("driver.version", f"driver_version of this host is {version}, driver_branch {branch}")])
 
 
-def _asked_type(policy: Policy, release: Release, mine: t.Mapping[str, t.Any]) -> tuple[str, str]:
-    asked = mine.get("driver_kernel_module_type")
+def _asked_type(policy: Policy, release: Release, variables: HostVars) -> tuple[str, str]:
+    asked = variables.get("driver_kernel_module_type")
     if asked:
         return str(asked), "driver_kernel_module_type of this host"
-    # Before 25.3 the operator obeyed this switch, and nothing but it.
+    # Before 25.3, the operator only used this key.
     switch = policy.get("driver.useOpenKernelModules")
     if switch is not None and version_key(release.version) < (25, 3):
         return ("open" if switch else "proprietary"), "driver.useOpenKernelModules"
     return str(policy.get("driver.kernelModuleType") or "auto"), "driver.kernelModuleType"
 
 
-def version_of(driver: Candidate, wish: Wish) -> Version:
-    """The version that is asked for. Those that releases name are the vendor's: of an archive, where nobody names one,
-    the branch is what counts."""
-    return Version(None, driver.version.branch) if driver.source == "distribution" and not wish.version \
+def version_of(driver: Candidate, request: Request) -> Version:
+    """The version to install. For a distribution's archive, which has its own versions, it is the newest of the branch
+    unless the user names a version."""
+    return Version(None, driver.version.branch) if driver.source == "distribution" and not request.version \
         else driver.version
 
 
-def choose(here: Situation, wish: Wish, release: Release) -> Choice:
-    """The driver for a situation. Raises Refusals. Equal situations and wishes are worked out once."""
-    # Which kernel it is counts only where modules may come built, or cannot be built.
-    if here.headers and here.secure_boot != "signed" and not wish.precompiled and not wish.source:
-        here = replace(here, kernel="", kernel_flavour=None)
-    found = _choose(here, wish, release)
+def choose(situation: Situation, request: Request, release: Release) -> Choice:
+    """The driver for a situation and a request. Cached. Raises Refusals."""
+    # The kernel only matters for precompiled modules, and if modules cannot be built.
+    if situation.headers and situation.secure_boot != "signed" and not request.precompiled and not request.source:
+        situation = replace(situation, kernel="", kernel_flavour=None)
+    found = _choose(situation, request, release)
     if isinstance(found, Choice):
         return found
     raise Refusals(found)
 
 
 @functools.lru_cache(maxsize=8192)
-def _choose(here: Situation, wish: Wish, release: Release) -> Choice | tuple[Refused, ...]:
-    space = _space([wish.version] if wish.version else map(Version.of, release.drivers), wish)
-    rules = constraints(space, here, wish, release)
+def _choose(situation: Situation, request: Request, release: Release) -> Choice | tuple[Refused, ...]:
+    space = _space([request.version] if request.version else map(Version.of, release.drivers), request)
+    rules = constraints(space, situation, request, release)
     left = solve.allowed(space.all, rules)
     if left:
-        driver = _best(space.members(left), wish, release)
-        return Choice(driver, (_why_version(space, rules, driver, wish, release),
-                               _why_flavour(space, rules, driver, wish)))
-    return tuple(_refusals(here, wish, release))
+        driver = _best(space.members(left), request, release)
+        return Choice(driver, (_why_version(space, rules, driver, request, release),
+                               _why_flavour(space, rules, driver, request)))
+    return tuple(_refusals(situation, request, release))
 
 
-def _space(versions: t.Iterable[Version], wish: Wish) -> Universe:
-    return universe(tuple(dict.fromkeys(versions)), IN_CLUSTER if wish.cluster else ON_HOSTS, wish.features)
+def _space(versions: t.Iterable[Version], request: Request) -> Universe:
+    return universe(tuple(dict.fromkeys(versions)), IN_CLUSTER if request.cluster else ON_HOSTS, request.features)
 
 
-def _best(found: t.Iterable[Candidate], wish: Wish, release: Release) -> Candidate:
-    """The release's default, else the newest that it supports, else what the newest release has that has one."""
-    default, sources = release.components["driver"], IN_CLUSTER if wish.cluster else ON_HOSTS
+def _best(found: t.Iterable[Candidate], request: Request, release: Release) -> Candidate:
+    """The release's default driver, else the newest that it supports, else the newest of the newest release."""
+    default, sources = release.components["driver"], IN_CLUSTER if request.cluster else ON_HOSTS
 
-    def rank(one: Candidate) -> tuple[t.Any, ...]:
+    def rank(one: Candidate) -> tuple[bool, bool, tuple[int, bool], tuple[int, ...], int, bool]:
         text = one.version.text
         usual = "open" if one.version.branch >= releases.open_by_default_from() else "proprietary"
         return (text == default, text in release.drivers, _naming().get(text, (-1, False)), one.version.key,
@@ -213,18 +215,18 @@ def _best(found: t.Iterable[Candidate], wish: Wish, release: Release) -> Candida
 
 @functools.lru_cache(maxsize=1)
 def _naming() -> dict[str | None, tuple[int, bool]]:
-    """By version the number of the newest release that names it, and whether it is the default there."""
+    """Maps versions to (index of the newest release that has it, whether it is its default)."""
     return {text: (number, text == releases.release(name).components["driver"])
             for number, name in enumerate(releases.available()) for text in releases.release(name).drivers}
 
 
-# -- why
+# -- reasons for a choice
 
-def _why_version(space: Universe, rules: t.Sequence[Constraint], driver: Candidate, wish: Wish,
+def _why_version(space: Universe, rules: t.Sequence[Constraint], driver: Candidate, request: Request,
                  release: Release) -> str:
     default = release.components["driver"]
-    if wish.version:
-        return f"driver {driver.version}: {wish.by}"
+    if request.version:
+        return f"driver {driver.version}: {request.by}"
     if driver.version.text == default:
         return f"driver {driver.version}: the default of release {release.version}"
     why = _excluded(space, rules, lambda one: one.version.text == default)
@@ -232,9 +234,9 @@ def _why_version(space: Universe, rules: t.Sequence[Constraint], driver: Candida
             f"{default} does not: {why}")
 
 
-def _why_flavour(space: Universe, rules: t.Sequence[Constraint], driver: Candidate, wish: Wish) -> str:
-    if wish.flavour != "auto":
-        return f"{driver.flavour} kernel modules: {wish.flavour_by}"
+def _why_flavour(space: Universe, rules: t.Sequence[Constraint], driver: Candidate, request: Request) -> str:
+    if request.flavour != "auto":
+        return f"{driver.flavour} kernel modules: {request.flavour_by}"
     why = _excluded(space, rules, lambda one: one.version == driver.version and one.flavour != driver.flavour)
     if not why:
         first = releases.open_by_default_from()
@@ -244,67 +246,67 @@ def _why_flavour(space: Universe, rules: t.Sequence[Constraint], driver: Candida
 
 
 def _excluded(space: Universe, rules: t.Sequence[Constraint], which: t.Callable[[Candidate], bool]) -> str:
-    """The fewest constraints that exclude all of these candidates, in words; empty where one of them is left."""
+    """The smallest set of constraints that excludes all of these candidates, for people; empty if one is left."""
     conflict = solve.core(space.where(which), rules)
     return " and ".join(rule.text for rule in conflict or ())
 
 
-# -- why not
+# -- reasons for a refusal
 
-def _refusals(here: Situation, wish: Wish, release: Release) -> t.Iterator[Refused]:
-    """Every conflict, explained among all drivers that are known to any release."""
+def _refusals(situation: Situation, request: Request, release: Release) -> t.Iterator[Refused]:
+    """A refusal for each conflict, with all drivers of all releases as candidates."""
     every = {Version.of(text) for name in releases.available() for text in releases.release(name).drivers}
     every |= {Version.of(str(number)) for number in releases.branches()} - {Version(None, one.branch) for one in every}
     versions = sorted(every, key=lambda one: one.key)
-    space = _space([*versions, *([wish.version] if wish.version else [])], wish)
-    rules = constraints(space, here, wish, release)
+    space = _space([*versions, *([request.version] if request.version else [])], request)
+    rules = constraints(space, situation, request, release)
     for conflict in solve.cores(space.all, rules):
-        free = _enough(list(_free(space, rules, conflict, here, wish, release)))
-        yield Refused(_reason(conflict), _remedy(conflict, free, here, wish),
+        free = _enough(list(_free(space, rules, conflict, situation, request, release)))
+        yield Refused(_reason(conflict), _remedy(conflict, free, situation, request),
                       [(one.id, one.text) for one in conflict], free)
 
 
-def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[Constraint], here: Situation,
-          wish: Wish, release: Release) -> t.Iterator[dict[str, t.Any]]:
-    """What would be the plan without each constraint that a user can change."""
+def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[Constraint], situation: Situation,
+          request: Request, release: Release) -> t.Iterator[Change]:
+    """The plan without each constraint that a user can change."""
     for dropped in dict.fromkeys(one.id for one in conflict if one.change):
         more = solve.also(space.all, rules, dropped)
         if more is None:
             continue
         gone = [dropped, *more]
-        driver = _best(space.members(solve.allowed(space.all, solve.without(rules, gone))), wish, release)
-        changes = dict.fromkeys(_change(rule, driver, here, wish, release)
+        driver = _best(space.members(solve.allowed(space.all, solve.without(rules, gone))), request, release)
+        changes = dict.fromkeys(_change(rule, driver, situation, request, release)
                                 for name in gone for rule in rules if rule.id == name)
         done = " and ".join(changes)
-        version = version_of(driver, wish)
-        told = str(version) in done or "driver_branch: " in done
-        details = ", ".join([f"driver {version}"] * (not told)
+        version = version_of(driver, request)
+        named = str(version) in done or "driver_branch: " in done
+        details = ", ".join([f"driver {version}"] * (not named)
                             + [f"{driver.flavour} modules"] * (driver.flavour not in done))
         yield {"drop": dropped, "also": list(more), "result": f"{done} ({details})" if details else done}
 
 
-def _enough(free: t.Sequence[dict[str, t.Any]]) -> list[dict[str, t.Any]]:
-    """Without those that change more than another one of them does."""
+def _enough(free: t.Sequence[Change]) -> list[Change]:
+    """The changes without those that include all of another one."""
     sets = [{one["drop"], *one["also"]} for one in free]
-    return [one for one, mine in zip(free, sets) if not any(other < mine for other in sets)]
+    return [one for one, own in zip(free, sets) if not any(other < own for other in sets)]
 
 
-def _change(rule: Constraint, driver: Candidate, here: Situation, wish: Wish, release: Release) -> str:
-    """What a user sets, as it would be set."""
+def _change(rule: Constraint, driver: Candidate, situation: Situation, request: Request, release: Release) -> str:
+    """The variable or key that a user sets so that a constraint no longer excludes a driver, with its value."""
     version = driver.version.text or str(driver.version.branch)
     if rule.id == "release":
         number, _default = _naming().get(driver.version.text, (None, False))
         return f"driver.version: {version}" if number is None else f"gpu_release: {releases.available()[number]}"
     return rule.change.format(version=version, branch=driver.version.branch, flavour=driver.flavour,
                               source=driver.source, switch=str(driver.flavour == "open").lower(),
-                              cuda=_level(driver, here, wish))
+                              cuda=_level(driver, situation, request))
 
 
-def _level(driver: Candidate, here: Situation, wish: Wish) -> str:
-    """The CUDA level that is nearest to the one asked for, and suits driver and GPUs."""
-    limits = [gpu.architecture.cuda for gpu in here.gpus if gpu.architecture and gpu.architecture.cuda]
+def _level(driver: Candidate, situation: Situation, request: Request) -> str:
+    """The CUDA level nearest to the requested one that the driver and the GPUs run."""
+    limits = [gpu.architecture.cuda for gpu in situation.gpus if gpu.architecture and gpu.architecture.cuda]
     first = max((one[0] for one in limits), key=version_key, default="")
-    if wish.cuda and version_key(wish.cuda) < version_key(first):
+    if request.cuda and version_key(request.cuda) < version_key(first):
         return first
     branch = releases.branch(driver.version.branch)
     lasts = [one[1] for one in limits if len(one) > 1] + ([branch.cuda] if branch and branch.cuda else [])
@@ -316,15 +318,15 @@ def _reason(conflict: t.Sequence[Constraint]) -> str:
     return ", but ".join(texts) if len(texts) < 3 else f"{'; '.join(texts)}: no driver does all of it"
 
 
-def _remedy(conflict: t.Sequence[Constraint], free: t.Sequence[t.Mapping[str, t.Any]], here: Situation,
-            wish: Wish) -> str:
+def _remedy(conflict: t.Sequence[Constraint], free: t.Sequence[Change], situation: Situation,
+            request: Request) -> str:
     if free:
-        return f"What would free it: {', or '.join(str(one['result']) for one in free)}."
+        return f"What would free it: {', or '.join(one['result'] for one in free)}."
     if conflict and all(rule.id.startswith("gpu:") for rule in conflict):
-        only = [gpu.name for gpu in here.gpus if gpu.open_modules == "required"]
-        mixed = any(gpu.open_modules == "no" for gpu in here.gpus)
+        only = [gpu.name for gpu in situation.gpus if gpu.open_modules == "required"]
+        mixed = any(gpu.open_modules == "no" for gpu in situation.gpus)
         partly = f" Open modules would install here, but drive only {' and '.join(only)}." if only and mixed else ""
         return f"Put these GPUs into different hosts.{partly}"
-    if wish.cluster:
+    if request.cluster:
         return "Install a driver on these Nodes yourself and set driver.enabled to false."
     return "Install a driver that suits it yourself and set driver_state to adopted, or take the host out of gpu_hosts."

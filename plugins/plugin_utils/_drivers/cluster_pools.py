@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver of each pool of a cluster's GPU nodes, and the one that serves several of them. Pure. PRIVATE.
+"""Chooses the driver of each pool of Nodes, and the one that a DaemonSet for several pools delivers. Pure. PRIVATE.
 
-A pool is what one driver image serves: Nodes of one system and one kind of GPU, of one kernel where modules come built,
-and of one NVIDIADriver where the policy has several.
+The Nodes of a pool have the same system, models of GPUs and NVIDIADriver. With precompiled modules, they also have the
+same kernel.
 """
 
 from __future__ import annotations
@@ -13,47 +13,43 @@ import typing as t
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import ClusterFacts, Node, Nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Concerned, Refusals, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, branch_of, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.candidates import Candidate, Version
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driver import Choice, choose, wish_of
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.constraints import Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import Situation, situation
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driver import Choice, choose, request_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.constraints import Request
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import Situation, situation_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import cluster_nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.node_facts import facts_of_node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_openshift
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
-Node = t.Mapping[str, t.Any]
-Nodes = t.Mapping[str, Node]
-
 _NOWHERE = Situation((), None, None, "", None, True, None, None, False)
 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Nodes that get the same driver. policy: the one that holds for them; choice: None where the version is a digest.
-
-    wish: what that policy asks for.
-    """
+    """Nodes that get the same driver. policy, request: those of their NVIDIADriver; situation: that of the Nodes;
+    choice: None if the version is a digest."""
 
     nodes: t.Tuple[str, ...]
     policy: Policy
-    wish: Wish
-    here: Situation
+    request: Request
+    situation: Situation
     choice: Choice | None
 
     @property
     def driver(self) -> Candidate | None:
-        """The chosen one."""
+        """The chosen driver, None if the version is a digest."""
         return self.choice.driver if self.choice else None
 
 
 @dataclass(frozen=True)
 class Delivered:
-    """The driver of one DaemonSet. version: as in the image's tag, or a digest; flavour: C(auto), C(open) or
+    """The driver of a DaemonSet. version: as in the tag of the image, or a digest; flavour: C(auto), C(open) or
     C(proprietary)."""
 
     version: str
@@ -63,11 +59,11 @@ class Delivered:
 
 def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerned],
           faulty: dict[str, list[Concerned]]) -> list[Pool]:
-    """The pools of Nodes that take their driver from the cluster, by their first Node. refused: gets Nodes that no
-    driver suits, or several NVIDIADrivers select; faulty: gets the NVIDIADrivers that cannot be followed. Raises
-    Refused if the section driver cannot be followed."""
+    """The pools of these Nodes, sorted by their first Node. Adds Nodes to refused that no driver suits or that several
+    NVIDIADrivers select, and NVIDIADrivers to faulty that cannot be followed. Raises Refused if the section driver
+    cannot be followed."""
     faults: dict[int, tuple[Policy, Refused, list[str]]] = {}
-    wishes: dict[int, tuple[Policy, Wish]] = {}
+    requests: dict[int, tuple[Policy, Request]] = {}
     grouped: dict[tuple[int, Situation], list[str]] = {}
     unfit: dict[tuple[str, str], list[str]] = {}
     for name in sorted(nodes):
@@ -79,94 +75,93 @@ def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerne
         if len(takers) != 1:
             continue
         which = takers[0]
-        if which not in wishes and which not in faults:
-            mine = policy if which < 0 else policy.for_pool(policy.pools[which])
+        if which not in requests and which not in faults:
+            own = policy if which < 0 else policy.for_pool(policy.pools[which])
             try:
-                wishes[which] = mine, cluster_wish(mine, release)
+                requests[which] = own, cluster_request(own, release)
             except Refused as error:
-                if not mine.driver_name:
+                if not own.driver_name:
                     raise
-                faults[which] = mine, error, []
+                faults[which] = own, error, []
         if which in faults:
             faults[which][2].append(name)
             continue
-        why = _unfit(policy, wishes[which][0], nodes[name])
+        why = _unfit(policy, requests[which][0], nodes[name])
         if why:
             unfit.setdefault(why, []).append(name)
             continue
-        here = situation(facts_of_node(name, nodes[name]))
-        if wishes[which][1].precompiled:
-            here = replace(here, kernel=cluster_nodes.kernel_of(nodes[name]))
+        situation = situation_of(facts_of_node(name, nodes[name]))
+        if requests[which][1].precompiled:
+            situation = replace(situation, kernel=cluster_nodes.kernel_of(nodes[name]))
         else:
-            here = replace(here, kernel="", kernel_flavour=None)
-        # What is on its board and how it boots is the container's business.
-        grouped.setdefault((which, replace(here, fabric=None)), []).append(name)
+            situation = replace(situation, kernel="", kernel_flavour=None)
+        # The container itself handles the fabric.
+        grouped.setdefault((which, replace(situation, fabric=None)), []).append(name)
     refused += [(Refused(*why), names) for why, names in unfit.items()]
-    faulty.update({mine.driver_name: of_driver(mine, [error], names) for mine, error, names in faults.values()})
+    faulty.update({own.driver_name: of_driver(own, [error], names) for own, error, names in faults.values()})
     found = []
-    for (which, here), names in grouped.items():
-        mine, wish = wishes[which]
+    for (which, situation), names in grouped.items():
+        own, request = requests[which]
         try:
-            choice = None if is_digest(mine) else choose(here, wish, release)
-            found.append(Pool(tuple(names), mine, wish, here, choice))
+            choice = None if is_digest(own) else choose(situation, request, release)
+            found.append(Pool(tuple(names), own, request, situation, choice))
         except Refusals as error:
             refused += [(one, names) for one in error.reasons]
     return found
 
 
-def of_driver(mine: Policy, reasons: t.Iterable[Refused], nodes: t.Sequence[str]) -> list[Concerned]:
-    """Why an NVIDIADriver cannot be followed, with its name in each reason. nodes: those that it selects."""
-    name = f"NVIDIADriver {mine.driver_name}"
+def of_driver(own: Policy, reasons: t.Iterable[Refused], nodes: t.Sequence[str]) -> list[Concerned]:
+    """The reasons why an NVIDIADriver cannot be followed, each with its name. nodes: those that it selects."""
+    name = f"NVIDIADriver {own.driver_name}"
     return [(one if name in one.reason else one.of([name]), nodes) for one in reasons]
 
 
-def _unfit(policy: Policy, mine: Policy, node: Node) -> tuple[str, str] | None:
-    """Why a Node gets no driver, whichever it would be: reason and remedy. mine: the policy that holds for it."""
-    if mine.get("driver.usePrecompiled") and not cluster_nodes.kernel_of(node):
+def _unfit(policy: Policy, own: Policy, node: Node) -> tuple[str, str] | None:
+    """(reason, remedy) if a Node can get no driver of any version, else None. own: the policy of its NVIDIADriver."""
+    if own.get("driver.usePrecompiled") and not cluster_nodes.kernel_of(node):
         return ("driver.usePrecompiled needs an image for each kernel, and the Node's kernelVersion is empty or cannot "
                 "be the value of a label", "Look at what its kubelet reports (kubectl get node --output wide), or set "
                 "driver.usePrecompiled to false.")
-    return cluster_openshift.NO_TOOLKIT if cluster_openshift.needs_toolkit(policy, mine, node) else None
+    return cluster_openshift.NO_TOOLKIT if cluster_openshift.needs_toolkit(policy, own, node) else None
 
 
 @dataclass(frozen=True)
 class Running:
-    """What the driver DaemonSets in the cluster are made of: systems, tags of images, and types of kernel modules."""
+    """The systems, image tags and kernel module types of the driver DaemonSets in the cluster."""
 
     systems: t.FrozenSet[str]
     tags: t.FrozenSet[str]
     flavours: t.FrozenSet[str]
 
     def versions(self, system: str, known: t.Iterable[str]) -> t.Set[str]:
-        """Those of the known versions that a DaemonSet has. system: as tags have it, empty where any counts."""
+        """The known versions that a DaemonSet has. system: as in tags, empty for any."""
         return {version for version in known if any(
             tag == f"{version}-{system}" if system else tag.startswith(f"{version}-") for tag in self.tags)}
 
 
-def running_of(facts: t.Mapping[str, t.Any]) -> Running:
-    """What runs, as it was read from the cluster: from objects that no kubelet may write."""
-    images = (facts.get("driver_images") or {}).values()
-    return Running(frozenset((facts.get("driver_daemon_sets") or {}).values()), frozenset(one["tag"] for one in images),
+def running_of(facts: ClusterFacts) -> Running:
+    """What runs, from objects that kubelets cannot change."""
+    images = facts.get("driver_images", {}).values()
+    return Running(frozenset(facts.get("driver_daemon_sets", {}).values()), frozenset(one["tag"] for one in images),
                    frozenset(one["kernel_module_type"] for one in images))
 
 
 def agreed(found: t.Sequence[Pool], release: Release, asked: t.Collection[cluster_nodes.System], running: Running,
            refused: list[Concerned]) -> list[Pool]:
-    """The pools without those that need another driver than the one that is chosen for their DaemonSet, see
-    L(cluster_nodes.agree). refused: gets the Nodes of these; asked: the systems that the user names, whatever the Nodes
-    have."""
+    """The pools without those that need another driver than the one that L(cluster_nodes.agree) chooses for their
+    DaemonSet. Adds the Nodes of the others to refused. asked: the systems in gpu_node_os, instead of those of Nodes."""
     def system(pool: Pool) -> str:
-        return "" if asked or pool.here.os is None else cluster_nodes.tag(pool.here.os, release)
+        return "" if asked or pool.situation.os is None else cluster_nodes.tag(pool.situation.os, release)
 
     left: list[Pool] = []
-    for mine in _grouped(found, lambda pool: pool.policy.driver_name):
-        if is_digest(mine[0].policy):
-            mine = _chosen(mine, system, running.systems, lambda _pools, systems: of_one_system(systems), refused)
-        for beside in _grouped(mine, lambda pool: f"{pool.here.kernel} {system(pool)}"):
+    for own in _grouped(found, lambda pool: pool.policy.driver_name):
+        if is_digest(own[0].policy):
+            own = _chosen(own, system, running.systems, lambda _pools, systems: of_one_system(systems), refused)
+        for beside in _grouped(own, lambda pool: f"{pool.situation.kernel} {system(pool)}"):
             alike = _chosen(beside, _tagged, running.versions(system(beside[0]), map(_tagged, beside)),
                             lambda pools, _tags: _several(release, pools), refused)
             one = alike[0]
-            if one.driver and one.wish.flavour == "auto" and not _understands_auto(_tagged(one)):
+            if one.driver and one.request.flavour == "auto" and not _understands_auto(_tagged(one)):
                 alike = _chosen(alike, _flavour, running.flavours, _of_one_flavour, refused)
             left += alike
     return [pool for pool in found if pool in left]
@@ -181,7 +176,8 @@ def _grouped(found: t.Iterable[Pool], key: t.Callable[[Pool], str]) -> t.Iterabl
 
 def _chosen(found: list[Pool], key: t.Callable[[Pool], str], running: t.Collection[str],
             why: t.Callable[[list[Pool], list[str]], Refused], refused: list[Concerned]) -> list[Pool]:
-    """The pools with the value that is chosen for all. refused: gets the Nodes of the others."""
+    """The pools with the value of key that is chosen. Adds the Nodes of the others to refused. running: the values that
+    run; why: makes the refusal from the pools and the values."""
     counts: dict[str, int] = {}
     for pool in found:
         counts[key(pool)] = counts.get(key(pool), 0) + len(pool.nodes)
@@ -195,7 +191,7 @@ def _chosen(found: list[Pool], key: t.Callable[[Pool], str], running: t.Collecti
 
 
 def of_one_system(systems: list[str]) -> Refused:
-    """Why a digest serves no more than one of these."""
+    """The refusal of a digest for several systems."""
     return Refused(f"driver.version is a digest, which suits one system; the Nodes have {', '.join(systems)}",
                    "Write a version instead.")
 
@@ -209,7 +205,7 @@ def _of_one_flavour(pools: list[Pool], _flavours: list[str]) -> Refused:
 
 
 def _understands_auto(version: str) -> bool:
-    """Whether a container looks at its GPUs by itself."""
+    """Whether the container of a version chooses the type of kernel modules itself."""
     return version_key(version) >= version_key(releases.floor("container_auto"))
 
 
@@ -217,8 +213,8 @@ def _flavour(pool: Pool) -> str:
     return pool.driver.flavour if pool.driver else ""
 
 
-def cluster_wish(policy: Policy, release: Release) -> Wish:
-    """What a policy asks of driver containers. A branch alone is the newest that the release supports. Raises
+def cluster_request(policy: Policy, release: Release) -> Request:
+    """The request of a policy for driver containers. A branch means its newest version in the release. Raises
     Refused."""
     if is_digest(policy):
         if policy.get("driver.usePrecompiled"):
@@ -226,25 +222,44 @@ def cluster_wish(policy: Policy, release: Release) -> Wish:
                           "kernel", "Write the branch, such as 580.",
                           [("driver.version", "driver.version is a digest"),
                            ("driver.usePrecompiled", "driver.usePrecompiled asks for an image for each kernel")])
-        return Wish(cluster=True)
-    wish = replace(wish_of(policy, release, {}), cluster=True)
-    if wish.version and not wish.version.text and not wish.precompiled:
-        known = [text for text in release.drivers if branch_of(text) == wish.version.branch]
+        return Request(cluster=True)
+    request = replace(request_of(policy, release, {}), cluster=True)
+    if request.version and not request.version.text and not request.precompiled:
+        known = [text for text in release.drivers if branch_of(text) == request.version.branch]
         if not known:
-            raise Refused(f"no driver of branch {wish.version.branch} is known to release {release.version}",
+            raise Refused(f"no driver of branch {request.version.branch} is known to release {release.version}",
                           "Write driver.version in full.",
-                          [("driver.version", f"{wish.by} asks for driver {wish.version}"),
+                          [("driver.version", f"{request.by} asks for driver {request.version}"),
                            ("release", f"release {release.version} supports drivers {', '.join(release.drivers)}")])
-        wish = replace(wish, version=Version.of(max(known, key=version_key)))
-    return wish
+        request = replace(request, version=Version.of(max(known, key=version_key)))
+    return request
 
 
-def described(pool: Pool, release: Release, mirror: str, nodes: Nodes) -> dict[str, t.Any]:
-    """C({nodes, os, kernel, gpu, driver: {version, kernel_module_type, image, because}})."""
+class PoolDriver(t.TypedDict):
+    """The driver of a pool for reports. version: also a branch or a digest; image: its reference, None if not known."""
+
+    version: str
+    kernel_module_type: t.Optional[str]
+    image: t.Optional[str]
+    because: t.List[str]
+
+
+class Described(t.TypedDict):
+    """A pool for reports. os: C(ubuntu 24.04); kernel: with precompiled modules; gpu: names of models."""
+
+    nodes: t.List[str]
+    os: str
+    kernel: t.Optional[str]
+    gpu: t.Optional[str]
+    driver: PoolDriver
+
+
+def described(pool: Pool, release: Release, mirror: str, nodes: Nodes) -> Described:
+    """A pool of these Nodes for reports."""
     gpus = sorted({str(nodes[name]["labels"].get(cluster_nodes.GPU_PRODUCT) or "") for name in pool.nodes} - {""})
     driver = pool.driver
     return {"nodes": list(pool.nodes), "os": cluster_nodes.words(nodes[pool.nodes[0]]),
-            "kernel": pool.here.kernel or None, "gpu": ", ".join(gpus) or None,
+            "kernel": pool.situation.kernel or None, "gpu": ", ".join(gpus) or None,
             "driver": {"version": _version(pool), "kernel_module_type": driver.flavour if driver else None,
                        "image": _image(pool, release, mirror),
                        "because": list(pool.choice.because) if pool.choice else ["driver.version is a digest"]}}
@@ -257,38 +272,38 @@ def _version(pool: Pool) -> str:
     return pool.driver.version.text or str(pool.driver.version.branch)
 
 
-def _tag(driver: Candidate, wish: Wish) -> str:
-    """The version as it stands in the tag of the image, without kernel and system."""
+def _tag(driver: Candidate, request: Request) -> str:
+    """The version in the tag of the image, without kernel and system."""
     text = driver.version.text
     if driver.signed or not text:
         return str(driver.version.branch)
-    return f"{text}-grid" if wish.grid else text
+    return f"{text}-grid" if request.grid else text
 
 
 def _tagged(pool: Pool) -> str:
-    return _tag(pool.driver, pool.wish) if pool.driver else _version(pool)
+    return _tag(pool.driver, pool.request) if pool.driver else _version(pool)
 
 
 def _image(pool: Pool, release: Release, mirror: str) -> str | None:
-    if pool.here.os is None:
+    if pool.situation.os is None:
         return None
     version = _tagged(pool)
     if pool.driver and pool.driver.signed:
-        version = f"{version}-{pool.here.kernel}"
+        version = f"{version}-{pool.situation.kernel}"
     return images.for_system(pool.policy, release, "driver", mirror, version,
-                             cluster_nodes.tag(pool.here.os, release))
+                             cluster_nodes.tag(pool.situation.os, release))
 
 
 def one_for_all(policy: Policy, release: Release, found: t.Sequence[Pool]) -> Delivered:
-    """What serves all of these pools, which one DaemonSet reaches and which agree. policy: what holds for them. Raises
-    Refused and Refusals."""
-    wish = cluster_wish(policy, release)
+    """The driver of the DaemonSet for all of these pools. policy: that of their NVIDIADriver. Raises Refused and
+    Refusals."""
+    request = cluster_request(policy, release)
     if is_digest(policy):
-        return Delivered(str(policy.get("driver.version")), wish.flavour, (f"driver.version of {policy.origin}",))
-    choice = next((pool.choice for pool in found if pool.choice), None) or choose(_NOWHERE, wish, release)
-    version = _tag(choice.driver, wish)
-    if wish.flavour != "auto":
-        return Delivered(version, wish.flavour, choice.because)
+        return Delivered(str(policy.get("driver.version")), request.flavour, (f"driver.version of {policy.origin}",))
+    choice = next((pool.choice for pool in found if pool.choice), None) or choose(_NOWHERE, request, release)
+    version = _tag(choice.driver, request)
+    if request.flavour != "auto":
+        return Delivered(version, request.flavour, choice.because)
     if _understands_auto(version):
         return Delivered(version, "auto", choice.because[:1])
     return Delivered(version, choice.driver.flavour, choice.because)
@@ -308,14 +323,14 @@ def _several(release: Release, found: t.Sequence[Pool]) -> Refused:
 
 def _suits(pool: Pool, text: str, release: Release) -> bool:
     try:
-        choose(pool.here, replace(pool.wish, version=Version.of(text), by="one for all"), release)
+        choose(pool.situation, replace(pool.request, version=Version.of(text), by="one for all"), release)
     except Refusals:
         return False
     return True
 
 
 def _nvidia_drivers(policy: Policy, node: Node) -> list[int]:
-    """Which of the policy's NVIDIADrivers select a Node: their numbers; C([-1]) for that without a selector."""
+    """The indexes of the policy's NVIDIADrivers that select a Node, C([-1]) for the one without a selector."""
     takers = [number for number, one in enumerate(policy.pools) if one.node_selector.items() <= node["labels"].items()]
     return takers or ([-1] if policy.fallback else [])
 

@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What excludes drivers: wishes of a user, the GPUs, the system, the data of the release, by name. Pure. PRIVATE.
+"""The constraints that exclude drivers: requests of users, the GPUs, the system, the release. Pure. PRIVATE.
 
-The order of the list counts: of several explanations that are equally short, the one that stands first is given.
+Their order matters: of several explanations of the same length, the one with the first constraints is shown.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.solve impor
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is asked of the driver of one host or pool.
+class Request:
+    """What the policy and variables request for the driver of a host or pool.
 
-    version: None where nobody names one; by: who does (C(driver.version of FILE)); key: what is set to name another.
-    grid: the version is one of the vGPU guest driver. flavour: C(auto), C(open), C(proprietary); flavour_by: who asks.
-    source: None where nobody asks. gds_by, gdrcopy_by: what is set to ask for it. gds_open: whether this GPUDirect
-    Storage needs open modules. peermem: excludes nothing. mig: the selected layout. cuda: the level that must run.
-    vgpu: the guest driver is asked for. own_image: the image is in another repository than the vendor's. own_key:
-    modules are signed with a key of the user. runfile: the user names a .run file. fabric: the services of the fabric
-    are to run. cluster: in containers, else on the host.
+    version: None for any; by: what sets it, such as C(driver.version of FILE); key: the variable or key to change it;
+    grid: whether it is a version of the vGPU guest driver; flavour: C(auto), C(open) or C(proprietary); flavour_by:
+    what sets it; source: None for any; gds, gdrcopy, peermem: whether they are installed, too; gds_by, gdrcopy_by: what
+    requests them; gds_open: whether this version of GPUDirect Storage needs open modules; mig: the selected layout;
+    cuda: the level that must run; vgpu: whether the guest driver is requested; own_image: whether the image is not in
+    the vendor's repository; own_key: whether modules are signed with a key of the user; runfile: whether the user names
+    a .run file; fabric: whether the services of the fabric are to run; cluster: in containers, otherwise on the host.
     """
 
     version: Version | None = None
@@ -62,103 +62,104 @@ class Wish:
 
     @property
     def features(self) -> frozenset[str]:
-        """Of L(candidates.FEATURES) those that are asked for."""
+        """Those of L(candidates.FEATURES) that are requested."""
         asked = {"gds": self.gds, "mig": self.mig, "cuda": self.cuda}
         return frozenset(name for name, value in asked.items() if value)
 
 
-def constraints(space: Universe, here: Situation, wish: Wish, release: Release) -> list[Constraint]:
-    """Everything that excludes a candidate, each with its name."""
-    every = [*_wishes(space, wish), *_host(space, here, wish), *_gpus(space, here, wish), *_coherent(space, here),
-             _flavours(space, wish), *_system(space, here, wish, release), *_fabric(space, here, wish),
-             *_defaults(space, here, wish, release)]
+def constraints(space: Universe, situation: Situation, request: Request, release: Release) -> list[Constraint]:
+    """All constraints that exclude a candidate."""
+    every = [*_requested(space, request), *_host(space, situation, request), *_gpus(space, situation, request),
+             *_coherent(space, situation), _flavours(space, request), *_system(space, situation, request, release),
+             *_fabric(space, situation, request), *_defaults(space, situation, request, release)]
     return [constraint for constraint in every if constraint.allows != space.all]
 
 
-def _wishes(space: Universe, wish: Wish) -> t.Iterator[Constraint]:
-    """What a user asks for and can take back."""
-    if wish.version:
-        change = f"{wish.key}: {{branch}}" if wish.key == "driver_branch" else f"{wish.key}: {{version}}"
-        if wish.key == "driver_runfile_src":
+def _requested(space: Universe, request: Request) -> t.Iterator[Constraint]:
+    """The constraints that a user can lift."""
+    if request.version:
+        change = f"{request.key}: {{branch}}" if request.key == "driver_branch" else f"{request.key}: {{version}}"
+        if request.key == "driver_runfile_src":
             change = "a driver_runfile_src of {version}"
-        yield Constraint("driver.version", f"{wish.by} asks for driver {wish.version}",
-                         space.where(lambda one: one.version == wish.version), change)
-    if wish.flavour != "auto":
-        value = "{switch}" if wish.flavour_by == "driver.useOpenKernelModules" else "{flavour}"
-        yield Constraint("driver.kernelModuleType", f"{wish.flavour_by} asks for {wish.flavour} kernel modules",
-                         space.where(lambda one: one.flavour == wish.flavour),
-                         f"{wish.flavour_by.split(' ')[0]}: {value}")
-    if wish.precompiled:
+        yield Constraint("driver.version", f"{request.by} asks for driver {request.version}",
+                         space.where(lambda driver: driver.version == request.version), change)
+    if request.flavour != "auto":
+        value = "{switch}" if request.flavour_by == "driver.useOpenKernelModules" else "{flavour}"
+        yield Constraint("driver.kernelModuleType", f"{request.flavour_by} asks for {request.flavour} kernel modules",
+                         space.where(lambda driver: driver.flavour == request.flavour),
+                         f"{request.flavour_by.split(' ')[0]}: {value}")
+    if request.precompiled:
         yield Constraint("driver.usePrecompiled", "driver.usePrecompiled asks for modules that come built",
-                         space.where(lambda one: one.signed), "driver.usePrecompiled: false")
-    if wish.source:
-        yield Constraint("driver.source", f"driver_source of this host asks for {wish.source}",
-                         space.where(lambda one: one.signed if wish.source == "precompiled"
-                                     else one.source == wish.source), "driver_source: {source}")
-    if wish.source == "runfile" and not wish.runfile:
+                         space.where(lambda driver: driver.signed), "driver.usePrecompiled: false")
+    if request.source:
+        yield Constraint("driver.source", f"driver_source of this host asks for {request.source}",
+                         space.where(lambda driver: driver.signed if request.source == "precompiled"
+                                     else driver.source == request.source), "driver_source: {source}")
+    if request.source == "runfile" and not request.runfile:
         yield Constraint("runfile", "a .run file is of one version, which must be named in full",
-                         space.where(lambda one: one.source != "runfile" or one.version.text is not None),
+                         space.where(lambda driver: driver.source != "runfile" or driver.version.text is not None),
                          "driver_runfile_src")
-    if wish.gds:
-        needs = "open kernel modules that are built" if wish.gds_open else "kernel modules that are built"
-        yield Constraint("gds.enabled", f"{wish.gds_by} (GPUDirect Storage) needs {needs}",
-                         space.where(lambda one: one.gds and not one.signed
-                                     and (one.flavour == "open" or not wish.gds_open)), f"{wish.gds_by}: false")
-    if wish.gdrcopy:
-        yield Constraint("gdrcopy.enabled", f"{wish.gdrcopy_by} needs kernel modules that are built",
-                         space.where(lambda one: not one.signed), f"{wish.gdrcopy_by}: false")
-    if wish.mig:
-        yield Constraint("mig.layout", f"MIG layout {wish.mig!r} is selected for this host",
-                         space.where(lambda one: one.mig), "no mig_manager_selected")
-    if wish.cuda:
-        yield _cuda(space, wish.cuda)
+    if request.gds:
+        needs = "open kernel modules that are built" if request.gds_open else "kernel modules that are built"
+        yield Constraint("gds.enabled", f"{request.gds_by} (GPUDirect Storage) needs {needs}",
+                         space.where(lambda driver: driver.gds and not driver.signed
+                                     and (driver.flavour == "open" or not request.gds_open)),
+                         f"{request.gds_by}: false")
+    if request.gdrcopy:
+        yield Constraint("gdrcopy.enabled", f"{request.gdrcopy_by} needs kernel modules that are built",
+                         space.where(lambda driver: not driver.signed), f"{request.gdrcopy_by}: false")
+    if request.mig:
+        yield Constraint("mig.layout", f"MIG layout {request.mig!r} is selected for this host",
+                         space.where(lambda driver: driver.mig), "no mig_manager_selected")
+    if request.cuda:
+        yield _cuda(space, request.cuda)
 
 
 def _cuda(space: Universe, level: str) -> Constraint:
-    """Within a major every driver of that major runs every minor, from a first version on."""
+    """Minor version compatibility: a driver that is new enough runs all minor versions of a CUDA major version."""
     major = version_key(level)[:1]
     first = releases.cuda_needs(level)
 
-    def runs(one: Candidate) -> bool:
+    def runs(driver: Candidate) -> bool:
         if first:
-            return one.version.key >= version_key(first)
-        branch = releases.branch(one.version.branch)
+            return driver.version.key >= version_key(first)
+        branch = releases.branch(driver.version.branch)
         return branch is None or branch.cuda is None or version_key(branch.cuda)[:1] >= major
 
     needs = f"needs driver {first} or newer" if first else "needs a newer driver than is known"
     return Constraint("cuda.version", f"CUDA {level} (cuda.version) {needs}",
-                      space.where(lambda one: one.cuda and runs(one)), "cuda.version: {cuda}")
+                      space.where(lambda driver: driver.cuda and runs(driver)), "cuda.version: {cuda}")
 
 
-def _host(space: Universe, here: Situation, wish: Wish) -> t.Iterator[Constraint]:
+def _host(space: Universe, situation: Situation, request: Request) -> t.Iterator[Constraint]:
     """What its administrator can change on the host itself."""
-    if here.secure_boot == "signed" and not wish.own_key:
-        own = "" if wish.cluster else ", driver_signing_key of this host"
+    if situation.secure_boot == "signed" and not request.own_key:
+        own = "" if request.cluster else ", driver_signing_key of this host"
         yield Constraint("secure_boot", "Secure Boot is on and no key of DKMS is enrolled: only signed modules load",
-                         space.where(lambda one: one.signed), "a key of DKMS that is enrolled (mokutil --import)"
+                         space.where(lambda driver: driver.signed), "a key of DKMS that is enrolled (mokutil --import)"
                          f"{own}, or Secure Boot off")
-    if not here.headers and not wish.cluster:
-        yield Constraint("kernel.headers", f"kernel {here.kernel} has no headers, neither installed nor in the package "
-                         "manager's index: nothing can be built for it", space.where(lambda one: one.signed),
-                         "a kernel whose headers are in the repositories")
-    if here.secure_boot and wish.gds:
+    if not situation.headers and not request.cluster:
+        yield Constraint("kernel.headers", f"kernel {situation.kernel} has no headers, neither installed nor in the "
+                         "package manager's index: nothing can be built for it",
+                         space.where(lambda driver: driver.signed), "a kernel whose headers are in the repositories")
+    if situation.secure_boot and request.gds:
         yield Constraint("secure_boot", "Secure Boot is on, and GPUDirect Storage does not work under it",
-                         space.where(lambda one: not one.gds), "Secure Boot off")
-    if wish.vgpu and wish.cluster:
+                         space.where(lambda driver: not driver.gds), "Secure Boot off")
+    if request.vgpu and request.cluster:
         yield Constraint("vgpu", "driverType asks for a vGPU driver, which is built in the container",
-                         space.where(lambda one: not one.signed))
-    elif (here.vgpu or wish.vgpu) and not wish.grid:
-        what = "this is a vGPU guest" if here.vgpu else "driverType asks for vGPU"
+                         space.where(lambda driver: not driver.signed))
+    elif (situation.vgpu or request.vgpu) and not request.grid:
+        what = "this is a vGPU guest" if situation.vgpu else "driverType asks for vGPU"
         yield Constraint("vgpu", f"{what}: its guest driver comes from the vGPU licence portal, no repository has it",
-                         space.where(lambda one: wish.own_image if wish.cluster else
-                                     wish.runfile and one.source == "runfile"),
-                         "" if wish.cluster else "driver_runfile_src with the guest driver of your licence")
+                         space.where(lambda driver: request.own_image if request.cluster else
+                                     request.runfile and driver.source == "runfile"),
+                         "" if request.cluster else "driver_runfile_src with the guest driver of your licence")
 
 
-def _gpus(space: Universe, here: Situation, wish: Wish) -> t.Iterator[Constraint]:
-    """First what holds for an architecture, then what is a model's own."""
+def _gpus(space: Universe, situation: Situation, request: Request) -> t.Iterator[Constraint]:
+    """The requirements of architectures, then those of models."""
     families: dict[str, list[Needs]] = {}
-    for gpu in here.gpus:
+    for gpu in situation.gpus:
         if gpu.family and gpu.architecture:
             families.setdefault(gpu.family, []).append(gpu)
     for family, gpus in sorted(families.items()):
@@ -166,8 +167,8 @@ def _gpus(space: Universe, here: Situation, wish: Wish) -> t.Iterator[Constraint
         if known is not None:
             first = str(known.first_branch) if known.first_branch else None
             yield _gpu(space, f"gpu:{family}", " and ".join(gpu.name for gpu in gpus), known.open_modules, first,
-                       known.last_branch, known if wish.cuda else None, wish.cuda)
-    for gpu in here.gpus:
+                       known.last_branch, known if request.cuda else None, request.cuda)
+    for gpu in situation.gpus:
         generation = gpu.architecture.open_modules if gpu.architecture else None
         own = gpu.open_modules if gpu.open_modules and gpu.open_modules != generation else "optional"
         if gpu.first or own != "optional":
@@ -180,9 +181,9 @@ def _gpu(space: Universe, name: str, gpus: str, modules: str, first: str | None,
     needed = {"no": "proprietary", "required": "open"}.get(modules)
     compiles = known is None or cuda is None or _compiles(known, cuda)
 
-    def drives(one: Candidate) -> bool:
-        return ((needed is None or one.flavour == needed) and one.version.key >= floor
-                and (last is None or one.version.branch <= last) and (compiles or not one.cuda))
+    def drives(driver: Candidate) -> bool:
+        return ((needed is None or driver.flavour == needed) and driver.version.key >= floor
+                and (last is None or driver.version.branch <= last) and (compiles or not driver.cuda))
 
     words = [f"{needed} kernel modules" if needed else "", f"driver {first} or newer" if first else "",
              f"a branch up to {last}" if last else "",
@@ -199,95 +200,99 @@ def _compiles(known: releases.Architecture, level: str) -> bool:
     return wanted >= first[:len(wanted)] and all(wanted[:1] <= version_key(major) for major in last)
 
 
-def _coherent(space: Universe, here: Situation) -> t.Iterator[Constraint]:
-    coherent = [gpu.short for gpu in here.gpus if gpu.coherent]
+def _coherent(space: Universe, situation: Situation) -> t.Iterator[Constraint]:
+    coherent = [gpu.short for gpu in situation.gpus if gpu.coherent]
     if coherent:
         first = releases.floor("coherent_memory")
         floor = version_key(first)
         yield Constraint("cdmm", f"{' and '.join(coherent)} with driver {first} or newer uses coherent driver memory "
                          "(CDMM), which excludes MIG and GPUDirect Storage",
-                         space.where(lambda one: one.version.key < floor or not (one.gds or one.mig)))
+                         space.where(lambda driver: driver.version.key < floor or not (driver.gds or driver.mig)))
 
 
-def _flavours(space: Universe, wish: Wish) -> Constraint:
-    known = releases.branch(wish.version.branch) if wish.version else None
+def _flavours(space: Universe, request: Request) -> Constraint:
+    known = releases.branch(request.version.branch) if request.version else None
     text = (f"branch {known.number} has {' and '.join(known.flavours)} kernel modules only" if known
             else "not every branch has both flavours of kernel modules")
 
-    def has(one: Candidate) -> bool:
-        branch = releases.branch(one.version.branch)
-        return branch is None or one.flavour in branch.flavours
+    def has(driver: Candidate) -> bool:
+        branch = releases.branch(driver.version.branch)
+        return branch is None or driver.flavour in branch.flavours
 
     return Constraint("branch.flavours", text, space.where(has))
 
 
-def _system(space: Universe, here: Situation, wish: Wish, release: Release) -> t.Iterator[Constraint]:
+def _system(space: Universe, situation: Situation, request: Request, release: Release) -> t.Iterator[Constraint]:
     """What is published for the machine, the operating system and the kernel."""
-    if here.arch and here.arch not in ARCHITECTURES:
-        yield Constraint("arch", f"drivers are published for {' and '.join(ARCHITECTURES)}, not for {here.arch}", 0)
-    elif here.arch:
-        yield Constraint("arch", f"the machine is {here.arch}", space.where(lambda one: one.arch == here.arch))
-    # What the vendor publishes says nothing about images that the user has built.
-    if here.os is None or (wish.cluster and wish.own_image):
+    if situation.arch and situation.arch not in ARCHITECTURES:
+        yield Constraint("arch", f"drivers are published for {' and '.join(ARCHITECTURES)}, not for {situation.arch}",
+                         0)
+    elif situation.arch:
+        yield Constraint("arch", f"the machine is {situation.arch}",
+                         space.where(lambda driver: driver.arch == situation.arch))
+    # Images that the user has built can be for systems that the vendor does not support.
+    if situation.os is None or (request.cluster and request.own_image):
         return
-    system, words = here.os, " ".join(here.os).strip()
-    built = space.where(lambda one: one.signed or (
-        packages.has_container(system, one.arch) if wish.cluster
-        else packages.publishes(system, one.source, one.flavour, one.version.branch)))
-    there = _signed(here, wish, release, {one.version.branch for one in space.candidates})
-    # The vendor's images hold modules for x86_64 alone; Canonical's packages are there for both.
-    signed = space.where(lambda one: not one.signed or (
-        one.version.branch in there and (one.arch == ARCHITECTURES[0] or not wish.cluster)))
+    system, words = situation.os, " ".join(situation.os).strip()
+    built = space.where(lambda driver: driver.signed or (
+        packages.has_container(system, driver.arch) if request.cluster
+        else packages.publishes(system, driver.source, driver.flavour, driver.version.branch)))
+    there = _signed(situation, request, release, {driver.version.branch for driver in space.candidates})
+    # The vendor's images have modules for x86_64 only, and Canonical's packages have them for both.
+    signed = space.where(lambda driver: not driver.signed or (
+        driver.version.branch in there and (driver.arch == ARCHITECTURES[0] or not request.cluster)))
     branches = " and ".join(str(number) for number in sorted(there))
-    limits = "driver containers for x86_64 only" if wish.cluster else packages.limits(system)
+    limits = "driver containers for x86_64 only" if request.cluster else packages.limits(system)
     some = f"precompiled modules of branch {branches} only" if branches else "no precompiled modules"
-    where = f" (release {release.version})" if wish.cluster else ""
+    where = f" (release {release.version})" if request.cluster else ""
     has = [limits] * (built != space.all) + [f"{some}{where}"] * (signed != space.all)
     yield Constraint("os", f"{words} has {' and '.join(has)}" if built & signed else
                      f"no driver is published for {words}", built & signed)
-    if here.kernel:
+    if situation.kernel:
         mine = {number for number in there if there[number]}
-        yield Constraint("kernel", f"there are no precompiled modules for kernel {here.kernel}{where}",
-                         space.where(lambda one: not one.signed or one.version.branch in mine))
+        yield Constraint("kernel", f"there are no precompiled modules for kernel {situation.kernel}{where}",
+                         space.where(lambda driver: not driver.signed or driver.version.branch in mine))
 
 
-def _signed(here: Situation, wish: Wish, release: Release, branches: t.Collection[int]) -> dict[int, bool]:
-    """By branch of which there are modules that come built for some kernel of the system: whether for this one."""
-    if here.os is None:
+def _signed(situation: Situation, request: Request, release: Release, branches: t.Collection[int]) -> dict[int, bool]:
+    """Maps branches with precompiled modules for any kernel of the system to whether they have them for this one."""
+    if situation.os is None:
         return {}
-    if not wish.cluster:
-        return {number: packages.signed(here.os, here.kernel_flavour or "", number) for number in branches
-                if packages.signed(here.os, None, number)}
+    if not request.cluster:
+        return {number: packages.signed(situation.os, situation.kernel_flavour or "", number) for number in branches
+                if packages.signed(situation.os, None, number)}
     flavours = sorted({str(flavour) for row in release.precompiled or () for flavour in row["flavours"]})
-    return {number: releases.precompiled(release, number, *here.os, here.kernel_flavour, here.kernel)
-            for number in branches if any(releases.precompiled(release, number, *here.os, one) for one in flavours)}
+    return {number: releases.precompiled(release, number, *situation.os, situation.kernel_flavour, situation.kernel)
+            for number in branches
+            if any(releases.precompiled(release, number, *situation.os, flavour) for flavour in flavours)}
 
 
 _WORDS = {"gds": "GPUDirect Storage", "gdrcopy": "GDRCopy"}
 
 
-def _fabric(space: Universe, here: Situation, wish: Wish) -> t.Iterator[Constraint]:
-    fabric = here.fabric
-    if fabric in ("nvswitch", "nvlink5") and wish.fabric and not wish.cluster:
+def _fabric(space: Universe, situation: Situation, request: Request) -> t.Iterator[Constraint]:
+    fabric = situation.fabric
+    if fabric in packages.FABRIC and request.fabric and not request.cluster:
         yield Constraint("nvswitch", "the NVSwitches of this host need a fabric manager of the driver's own version",
-                         space.where(lambda one: packages.has_fabric_manager(
-                             here.os, one.arch, one.source, one.version.named, fabric)))
-    beside = [kind for kind, asked in (("gds", wish.gds), ("gdrcopy", wish.gdrcopy)) if asked]
-    if beside and not wish.cluster:
+                         space.where(lambda driver: packages.brings(
+                             situation.os, driver.arch, driver.source, driver.version.named, packages.FABRIC[fabric])))
+    beside = [kind for kind, asked in (("gds", request.gds), ("gdrcopy", request.gdrcopy)) if asked]
+    if beside and not request.cluster:
         yield Constraint("packages", f"{' and '.join(_WORDS[kind] for kind in beside)} comes from NVIDIA's repository",
-                         space.where(lambda one: packages.brings(
-                             here.os, one.arch, one.source, one.version.named, beside)))
+                         space.where(lambda driver: packages.brings(
+                             situation.os, driver.arch, driver.source, driver.version.named, beside)))
 
 
-def _defaults(space: Universe, here: Situation, wish: Wish, release: Release) -> t.Iterator[Constraint]:
-    """What holds as nobody asks for anything else; least to blame, so it stands last.
+def _defaults(space: Universe, situation: Situation, request: Request, release: Release) -> t.Iterator[Constraint]:
+    """Defaults, which come last, so that explanations prefer other constraints.
 
-    On a host that loads signed modules only, these come first: nobody has to ask for them.
+    On a host that only loads signed modules, precompiled modules are used without a request.
     """
-    signed_only = here.secure_boot == "signed" and not wish.own_key and not wish.cluster
-    if not wish.precompiled and not wish.source and not signed_only:
+    signed_only = situation.secure_boot == "signed" and not request.own_key and not request.cluster
+    if not request.precompiled and not request.source and not signed_only:
         yield Constraint("driver.usePrecompiled", "driver.usePrecompiled is false: modules are built on the host",
-                         space.where(lambda one: not one.signed), "driver.usePrecompiled: true")
+                         space.where(lambda driver: not driver.signed), "driver.usePrecompiled: true")
     yield Constraint("release", f"release {release.version} supports drivers {', '.join(release.drivers)}",
-                     space.where(lambda one: one.version == wish.version or one.version.text in release.drivers),
+                     space.where(lambda driver: driver.version == request.version
+                                 or driver.version.text in release.drivers),
                      "{release}")

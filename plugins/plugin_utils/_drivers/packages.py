@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which packages bring a driver on which system, from which repository: for plans and people. Pure. PRIVATE.
+"""The packages and repositories of drivers for each system. Pure. PRIVATE.
 
-Names are those of what installs them (C(module_utils/_driver)). Here stands what is known before anybody asks a
-repository: which branches and flavours it has. Sources: NVIDIA Driver Installation Guide 580 to 620; Ubuntu Server
-documentation, "NVIDIA drivers installation"; package lists of Debian 12 and 13.
+The names of packages come from C(module_utils/_driver), which installs them. This file knows the branches and flavours
+of a repository without reading it. Sources: NVIDIA Driver Installation Guide 580 to 620; Ubuntu Server documentation,
+"NVIDIA drivers installation"; package lists of Debian 12 and 13.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.sources impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.kernel import headers_package
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import Kernel
 
 System = t.Tuple[str, str]
 
-# Debian's archive has one branch a release.
+# Maps releases of Debian to the only branch in their archive.
 _DEBIAN = {"12": 535, "13": 550}
-# Ubuntu releases, and the first branch of which Canonical's archive has more than names that lead to a newer one.
+# Maps releases of Ubuntu to the oldest branch with packages; those of older branches are transitional packages.
 _UBUNTU = {"22.04": 535, "24.04": 535, "26.04": 580}
 # Kernels for which Canonical builds and signs modules (linux-modules-nvidia-*).
 _CANONICAL = ("generic", "lowlatency", "aws", "azure", "azure-fde", "gcp", "gke", "ibm", "nvidia", "oem", "oracle")
-# What a fabric manager runs with, by fabric.
-_FABRIC = {"nvswitch": ("fabric_manager",), "nvlink5": ("fabric_manager", "nvlsm")}
+# Maps fabrics to the kinds of packages that they need.
+FABRIC = {"nvswitch": ("fabric_manager",), "nvlink5": ("fabric_manager", "nvlsm")}
 
 
 def folder(system: System) -> str | None:
@@ -50,7 +51,7 @@ def folder(system: System) -> str | None:
 
 
 def publishes(system: System, source: str, flavour: str, branch: int) -> bool:
-    """Whether a source has modules of this flavour and branch that are built on the host."""
+    """Whether a source has modules of a flavour and branch that are built on the host."""
     place = folder(system)
     if source == "distribution":
         return system[0] == "ubuntu" and system[1] in _UBUNTU or (
@@ -63,9 +64,9 @@ def publishes(system: System, source: str, flavour: str, branch: int) -> bool:
 
 
 def signed(system: System, kernel_flavour: str | None, branch: int) -> bool:
-    """Whether the distribution has signed modules for its kernels of a flavour; None: for any of its kernels.
+    """Whether the distribution has signed modules of a branch for its kernels of a flavour, None for any kernel.
 
-    Canonical's archive keeps production and long-term branches.
+    Canonical's archive has production and long-term branches.
     """
     first = _UBUNTU.get(system[1]) if system[0] == "ubuntu" else None
     known = releases.branch(branch)
@@ -74,7 +75,7 @@ def signed(system: System, kernel_flavour: str | None, branch: int) -> bool:
 
 
 def limits(system: System) -> str:
-    """What L(publishes) knows of a system that has drivers, in words: it has ..."""
+    """What L(publishes) allows on a system, for people, as the end of "it has ..."."""
     place = folder(system)
     if place in OPEN_ONLY:
         return "open kernel modules only"
@@ -87,7 +88,7 @@ def limits(system: System) -> str:
 
 
 def has_container(system: System, arch: str) -> bool:
-    """Whether the vendor has driver containers of a system for a machine.
+    """Whether the vendor publishes driver containers of a system for a machine.
 
     Source: GPU Operator 26.7, platform support (those of RHEL 9 are for x86_64 only).
     """
@@ -95,31 +96,26 @@ def has_container(system: System, arch: str) -> bool:
 
 
 def brings(system: System | None, arch: str, source: str, version: str, kinds: t.Collection[str]) -> bool:
-    """Whether all kinds of L(companions) come from where the driver comes from. A .run file brings the driver alone."""
+    """Whether the source of the driver has all kinds of L(companions). A .run file only has the driver."""
     return source != "runfile" and (system is None or all(
         companions(system, arch, source, version, (kind,)) for kind in kinds))
-
-
-def has_fabric_manager(system: System | None, arch: str, source: str, version: str, fabric: str) -> bool:
-    """Whether a fabric manager of exactly the driver's version, and what it runs, come from there."""
-    return brings(system, arch, source, version, _FABRIC[fabric])
 
 
 @functools.lru_cache(maxsize=4096)
 def companions(system: System, arch: str, source: str, version: str,
                kinds: t.Tuple[str, ...]) -> dict[str, str | None]:
-    """What stands beside a driver: package to the vendor's version, None for any. version: or a branch."""
-    found = _source(system, arch, source)
-    return {} if found is None else found.companions(version, kinds)
+    """Maps additional packages of a driver to the vendor's version, None for any. version: also a branch."""
+    origin = _source(system, arch, source)
+    return {} if origin is None else origin.companions(version, kinds)
 
 
 @functools.lru_cache(maxsize=4096)
 def wanted(system: System, arch: str, source: str, version: str, flavour: str, spec: Spec, fabric: str,
            kernels: t.Tuple[str, ...]) -> tuple[str, ...]:
-    """The packages to ask for, without those that they bring.
+    """The packages to install, without their dependencies.
 
-    version: or a branch. spec: what shall stand beside the driver. fabric: as in C(_driver.parts.Aim). kernels: the
-    releases for which modules may come built.
+    version: also a branch; spec: the additional services and modules; fabric: as in C(_driver.parts.Aim); kernels: the
+    releases for which there can be precompiled modules.
     """
     if source == "runfile":
         return ()
@@ -131,30 +127,38 @@ def wanted(system: System, arch: str, source: str, version: str, flavour: str, s
     return (*found.packages(version, flavour, spec.persistenced), *found.modules(version, flavour, kernels), *beside)
 
 
-def repository(system: System, arch: str, source: str, branch: int, flavour: str) -> dict[str, t.Any] | None:
-    """C({name, arch, stream}): the folder, how it calls the machine, the dnf module's stream or None."""
+class Repository(t.TypedDict):
+    """A folder of NVIDIA's network repository. arch: as in its path; stream: of the dnf module, None without one."""
+
+    name: str
+    arch: str
+    stream: t.Optional[str]
+
+
+def repository(system: System, arch: str, source: str, branch: int, flavour: str) -> Repository | None:
+    """The repository of a driver, None for other sources."""
     place = folder(system)
     if source != "cuda_repository" or place is None:
         return None
     return {"name": place, "arch": machine_of(place, arch), "stream": stream_of(place, branch, flavour)}
 
 
-def kernel_packages(kernel: t.Mapping[str, t.Any], family: str | None, system: System, following: bool) -> list[str]:
-    """What modules are built with. kernel: as in the facts; following: whether for the kernel that boots next too."""
-    release = str(kernel.get("release") or "")
-    name = kernel.get("headers_package") or (headers_package(release, family, system[0]) if release else None)
-    newest = kernel.get("newest_installed")
+def kernel_packages(kernel: Kernel, family: str, system: System, following: bool) -> list[str]:
+    """The packages that modules are built with. following: also those for the kernel that boots next."""
+    release, newest = kernel["release"], kernel["newest_installed"]
+    name = kernel["headers_package"] or (headers_package(release, family, system[0]) if release else None)
     coming = headers_package(newest, family, system[0]) if following and newest and newest != release else None
     return [str(one) for one in (name, coming) if one]
 
 
 def installs(system: System, arch: str, source: str) -> bool:
-    """Whether the module nvidia_driver can install from this source on this system."""
+    """Whether the module nvidia_driver can install a driver from a source on a system."""
     return source == "runfile" or source_of(source, *system, arch) is not None
 
 
 def _source(system: System, arch: str, name: str) -> Source | None:
-    """The source; that of the vendor also on a system whose package manager nothing here drives: names are the same."""
+    """The source, None if it has no packages for the system. The vendor's also on systems that nvidia_driver does not
+    support, as its packages have the same names there."""
     found = source_of(name, *system, arch)
     place = folder_of(*system)
     return CudaRpm(place, arch) if found is None and place and name == "cuda_repository" else found

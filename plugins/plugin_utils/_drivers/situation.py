@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What of a host's facts decides which driver suits it: equal situations get equal drivers. Pure. PRIVATE."""
+"""The facts of a host that the choice of its driver depends on: equal situations get equal drivers. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
-
-Facts = t.Mapping[str, t.Any]
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import Gpu, HostFacts, Machine
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What one model of GPU needs of a driver.
+    """The requirements of a model of GPU.
 
-    name: C(NVIDIA B200 (blackwell)); short: C(B200); open_modules: C(no), C(optional), C(required), or None where the
-    model is not known; first: the first version or branch; architecture: what the whole architecture needs.
+    name: C(NVIDIA B200 (blackwell)); short: C(B200); open_modules: C(no), C(optional), C(required), or None if the
+    model is not known; first: the first version or branch of the driver; family: name of the architecture;
+    architecture: its requirements; coherent: whether it uses coherent driver memory.
     """
 
     name: str
@@ -35,11 +35,11 @@ class Needs:
 
 @dataclass(frozen=True)
 class Situation:
-    """gpus: different models, sorted. os: id and version of os-release, None where unknown. kernel: its release.
-
-    kernel_flavour: C(generic), C(aws) ...; headers: whether modules can be built, or made buildable by a package;
-    secure_boot: None (off, or not known), C(mok) (a key of DKMS is enrolled), C(unknown) (whether one is enrolled), or
-    C(signed) (none is: what is built does not load). fabric: None, C(nvswitch), C(nvlink5) or C(nvlink5_rack).
+    """gpus: the models, sorted; os: id and version of os-release, None if not known; kernel: its release;
+    kernel_flavour: such as C(generic) or C(aws); headers: whether the kernel's headers are installed or can be
+    installed; secure_boot: None (off, or not known), C(mok) (the key of DKMS is enrolled), C(unknown) (it is not known
+    whether the key is enrolled), or C(signed) (no key is enrolled, so that only modules of the distribution are
+    loaded); fabric: None, C(nvswitch), C(nvlink5) or C(nvlink5_rack).
     """
 
     gpus: t.Tuple[Needs, ...]
@@ -53,42 +53,40 @@ class Situation:
     vgpu: bool
 
 
-def situation(facts: Facts) -> Situation:
-    """Of the facts that gpu_info returned, or that were made of a Node: what those do not know excludes nothing."""
+def situation_of(facts: HostFacts) -> Situation:
+    """The situation of a host or Node. Unknown facts exclude no driver."""
     host = facts["host"]
-    kernel, system = host.get("kernel") or {}, host.get("os") or {}
-    gpus = models(facts["gpus"])
-    headers = kernel.get("headers") is not False or kernel.get("headers_available") is not False
+    kernel, system = host["kernel"], host["os"]
+    headers = kernel["headers"] is not False or kernel["headers_available"] is not False
     return Situation(
-        tuple(gpus), (system["id"], system.get("version_id") or "") if system.get("id") else None, host.get("arch"),
-        str(kernel.get("release") or ""), kernel.get("flavour"), headers, _secure_boot(host), _fabric(facts, gpus),
-        bool(facts.get("vgpu")))
+        tuple(models(facts["gpus"])), (system["id"], system["version_id"] or "") if system["id"] else None,
+        host["arch"], kernel["release"] or "", kernel["flavour"], headers, _secure_boot(host), _fabric(facts),
+        bool(facts["vgpu"]))
 
 
-def _secure_boot(host: Facts) -> str | None:
-    if not host.get("secure_boot"):
+def _secure_boot(host: Machine) -> str | None:
+    if not host["secure_boot"]:
         return None
-    enrolled = (host.get("mok") or {}).get("enrolled")
+    enrolled = host["mok"]["enrolled"]
     return "unknown" if enrolled is None else "mok" if enrolled else "signed"
 
 
-def _fabric(facts: Facts, gpus: t.Sequence[Needs]) -> str | None:
-    known = (facts.get("nvlink") or {}).get("fabric")
+def _fabric(facts: HostFacts) -> str | None:
+    known = facts["nvlink"]["fabric"]
     if known:
-        return None if known == "none" else str(known)
-    return "nvswitch" if facts.get("nvswitches") else None
+        return None if known == "none" else known
+    return "nvswitch" if facts["nvswitches"] else None
 
 
-def models(gpus: t.Sequence[Facts]) -> list[Needs]:
-    """The different models of a host, sorted by name."""
-    found = {_needs(gpu.get("device_id"), gpu.get("subsystem"), gpu.get("model"), gpu.get("architecture"))
-             for gpu in gpus}
-    return sorted(found, key=lambda needs: needs.name)
+def models(gpus: t.Iterable[Gpu]) -> list[Needs]:
+    """The requirements of the models of these GPUs, sorted by name."""
+    return sorted({_needs(gpu["device_id"], gpu["subsystem"], gpu["model"], gpu["architecture"]) for gpu in gpus},
+                  key=lambda needs: needs.name)
 
 
 @functools.lru_cache(maxsize=1024)
 def _needs(device_id: str | None, subsystem: str | None, text: str | None, family: str | None) -> Needs:
-    """The needs of a GPU of the facts: by its model, else by its architecture."""
+    """The requirements of a GPU, by its model or else by its architecture (family)."""
     model = model_of(device_id, subsystem) if device_id else None
     unnamed = f"GPU {device_id}" if device_id else f"{family or 'unknown'} GPU"
     name = text or (model.name if model else None) or unnamed
@@ -103,6 +101,6 @@ def _needs(device_id: str | None, subsystem: str | None, text: str | None, famil
 
 
 def short_name(name: str) -> str:
-    """C(A100) of C(NVIDIA A100-SXM4-80GB), C(RTX A6000) of C(NVIDIA RTX A6000)."""
+    """A short name, such as C(A100) for C(NVIDIA A100-SXM4-80GB), or C(RTX A6000) for C(NVIDIA RTX A6000)."""
     words = re.sub(r"^(NVIDIA|Tesla)[ -]", "", name)
     return words if re.match(r"(RTX|GeForce|Quadro|GPU)\b", words) else re.split(r"[ -]", words)[0]

@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A finite choice under named constraints: what is left; where nothing is, the fewest that exclude each other. Pure.
+"""Finds the candidates that constraints allow, or the smallest sets of constraints that exclude all. Pure. PRIVATE.
 
-Candidates are numbered; a constraint is the set of numbers that it allows, as bits of an integer. PRIVATE.
+Candidates are numbered. A constraint has the set of the numbers that it allows, as bits of an integer.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Constraint:
-    """One reason why candidates are excluded.
+    """A reason why candidates are excluded.
 
-    id: for machines (C(driver.version)), several constraints may share one; text: for people, a clause without a full
-    stop; allows: bits of the allowed candidates; change: how a user frees what it excludes, empty where nobody can.
+    id: such as C(driver.version), several constraints can have the same; text: for people, a clause without a full
+    stop; allows: bits of the allowed candidates; change: what a user sets to lift the constraint, empty if nobody can.
     """
 
     id: str
@@ -35,10 +35,10 @@ def allowed(universe: int, constraints: t.Iterable[Constraint]) -> int:
 
 
 def core(universe: int, constraints: t.Sequence[Constraint]) -> tuple[Constraint, ...] | None:
-    """A smallest set of constraints that leaves no candidate, None where all together leave one.
+    """A smallest set of constraints that excludes all candidates, None if the constraints leave a candidate.
 
-    Of several smallest sets the one whose members stand first. Exact: every smaller set leaves a candidate, and so does
-    this one without any of its members. Its cost grows with the size of the result, which is two or three in practice.
+    Of several smallest sets, it is the one whose members come first. The time grows with the size of the result, which
+    is two or three in practice.
     """
     if allowed(universe, constraints):
         return None
@@ -51,8 +51,8 @@ def core(universe: int, constraints: t.Sequence[Constraint]) -> tuple[Constraint
 
 
 def cores(universe: int, constraints: t.Sequence[Constraint]) -> list[tuple[Constraint, ...]]:
-    """Conflicts that can be told apart: a smallest one, then a smallest one that is left when its members that a user
-    can change are gone, and so on. Empty where the constraints leave a candidate."""
+    """Separate conflicts: a smallest one, then a smallest one among the constraints without those of the first that a
+    user can change, and so on. Empty if the constraints leave a candidate."""
     found: list[tuple[Constraint, ...]] = []
     rest = list(constraints)
     while True:
@@ -67,12 +67,12 @@ def cores(universe: int, constraints: t.Sequence[Constraint]) -> list[tuple[Cons
 
 
 def without(constraints: t.Iterable[Constraint], ids: t.Collection[str]) -> list[Constraint]:
-    """The constraints apart from those with these ids."""
+    """The constraints without those that have these ids."""
     return [constraint for constraint in constraints if constraint.id not in ids]
 
 
 def also(universe: int, constraints: t.Sequence[Constraint], dropped: str) -> tuple[str, ...] | None:
-    """What must be changed beside one constraint so that a candidate is left: the fewest ids, None where none do."""
+    """The fewest ids that must be dropped together with one constraint so that a candidate is left, None if none do."""
     rest = without(constraints, {dropped})
     others = list(dict.fromkeys(constraint.id for constraint in rest if constraint.change
                                 and universe & ~constraint.allows))

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.kernel import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.machine import IMMUTABLE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.pci import MELLANOX
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.system import family_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.cluster_nodes import GPU_PRODUCT
 
 Facts = t.Dict[str, t.Any]
@@ -40,7 +41,7 @@ _LABELS = (("node.openshift.io/", "openshift"), ("eks.amazonaws.com/", "eks"), (
            ("kubernetes.azure.com/", "aks"), ("microk8s.io/", "microk8s"))
 
 
-def facts_of_node(name: str, node: Node) -> Facts:
+def facts_of_node(name: str, node: Node) -> HostFacts:
     """What gpu_info would say as far as a Node tells it; what it does not tell is None, and lists are empty.
 
     node: as read_cluster returned it. Of GPUs that feature discovery has not described yet there is one, unknown in
@@ -48,7 +49,7 @@ def facts_of_node(name: str, node: Node) -> Facts:
     """
     labels = node["labels"]
     system, gpus, version = _system(node), _gpus(node), _driver_version(labels)
-    return {
+    facts = {
         "schema": SCHEMA,
         "host": _host(name, node, system),
         "gpus": gpus,
@@ -71,6 +72,7 @@ def facts_of_node(name: str, node: Node) -> Facts:
         "mig_boot": {"enabled": None, "masked": None, "gpus": None, "vendor": None},
         "clients": [],
     }
+    return t.cast("HostFacts", facts)
 
 
 def _host(name: str, node: Node, system: Facts) -> Facts:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import ClusterFacts, Node, Nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.cluster_nodes import (
     KERNEL,
     NVIDIA_DRIVER,
@@ -51,7 +52,7 @@ class Reader(t.Protocol):
         """An object, None where it is not there."""
 
 
-def read_cluster(client: Reader) -> dict[str, t.Any]:
+def read_cluster(client: Reader) -> ClusterFacts:
     """C({server, version, nodes: {NAME: {labels, annotations, os: {id, version} or None, os_image, kernel, arch,
     runtime, runtime_version, kubelet, provider, taints, ready, gpu}}, nfd: none|ours|foreign, service_monitors: bool,
     openshift: bool or None, prometheus_rules: bool}).
@@ -62,7 +63,7 @@ def read_cluster(client: Reader) -> dict[str, t.Any]:
     with rights.named(t.cast(Client, client)):
         version = client.version()
         nodes = {node["metadata"]["name"]: _node(node) for node in client.list("v1", "Node")}
-        found = {
+        found: ClusterFacts = {
             "server": client.server, "version": version, "nodes": nodes, "openshift": _is_openshift(client, nodes),
             "nfd": whose_nfd(client),
             "service_monitors": _definition(client, "servicemonitors.monitoring.coreos.com") is not None,
@@ -157,7 +158,7 @@ def _found(client: Finder, kind: str, namespace: str, names: t.Iterable[str],
     return found
 
 
-def _node(node: Object) -> dict[str, t.Any]:
+def _node(node: Object) -> Node:
     labels = dict(node["metadata"].get("labels") or {})
     status, spec = node.get("status") or {}, node.get("spec") or {}
     info = status.get("nodeInfo") or {}
@@ -174,7 +175,7 @@ def _node(node: Object) -> dict[str, t.Any]:
     }
 
 
-def _is_openshift(client: Reader, nodes: t.Mapping[str, t.Mapping[str, t.Any]]) -> bool | None:
+def _is_openshift(client: Reader, nodes: Nodes) -> bool | None:
     """Whether the API server has OpenShift's own API, by which the GPU Operator knows it, too. It is asked only if a
     Node says so. None where the user may not read that."""
     if not any(claims(node) for node in nodes.values()):

@@ -1,29 +1,30 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What Nodes of prepared systems have already, so that a cluster does not get it twice. Pure. PRIVATE."""
+"""The components that the profiles of Nodes include, so that the cluster does not deliver them again. Pure. PRIVATE."""
 
 from __future__ import annotations
 
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import Nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Concerned, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import node_facts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import profiles
 
-Nodes = t.Mapping[str, t.Mapping[str, t.Any]]
-# For Nodes that are no hosts of the inventory.
+# The key in the setting profiles for Nodes that are not hosts of the inventory.
 OTHERS = ""
 
 
 def theirs(nodes: Nodes, places: t.Mapping[str, str], named: t.Collection[str], asked: t.Mapping[str, str | None],
            refused: list[Concerned]) -> dict[str, dict[str, str]]:
-    """By Node and component why it is there already, of what the cluster would deliver.
+    """Maps Nodes to components that they already have, and these to the reason, of those that the cluster would
+    deliver.
 
-    nodes: those with GPUs. named: components that the user asks for by name. asked: by Node, and for all others under
-    C(OTHERS), the variable gpu_profile. refused: gets Nodes that cannot have what is asked for; it is left to them.
+    nodes: those with GPUs; named: components that the user names in gpu_placement; asked: as the setting C(profiles).
+    Adds refusals of Nodes whose system does not allow the named components.
     """
     found: dict[str, dict[str, str]] = {}
     fixed: dict[str, list[str]] = {}
@@ -46,11 +47,11 @@ def theirs(nodes: Nodes, places: t.Mapping[str, str], named: t.Collection[str], 
     return found
 
 
-def told(found: t.Mapping[str, t.Mapping[str, str]]) -> list[str]:
-    """One note a reason: C(sim-1, sim-2 and 3 more: driver is left to the system; Bottlerocket: ...)."""
+def notes_about(found: t.Mapping[str, t.Mapping[str, str]]) -> list[str]:
+    """A note for each reason in the result of L(theirs), with its Nodes and components."""
     groups: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
-    for name, mine in found.items():
-        for component, why in mine.items():
+    for name, reasons in found.items():
+        for component, why in reasons.items():
             nodes, titles = groups.setdefault(why, ({}, {}))
             nodes[name] = titles[components.by_name(component).title] = None
     return [f"{some_of(list(nodes))}: {', '.join(titles)} left to the system; {why}."

@@ -1,23 +1,26 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a preflight finds, before anything is changed. Pure. PRIVATE."""
+"""Findings of a preflight, which looks for problems before anything is changed. Pure. PRIVATE."""
 
 from __future__ import annotations
 
 import typing as t
 from dataclasses import asdict, dataclass
 
-# error: the run, or GPU work after it, will fail; warning: it may, or later; info: worth knowing.
+# error: the run, or GPU work after it, will fail; warning: it can fail; info: it will not.
 SEVERITIES = ("error", "warning", "info")
-# What a check says of its subject: (severity, text, fix).
-Said = t.Tuple[str, str, str]
-Dict = t.Dict[str, t.Any]
+# The result of a check: (severity, text, fix).
+Result = t.Tuple[str, str, str]
+# A finding as gpu_policy returns it: C({host, check, severity, text, fix}).
+FindingDict = t.Dict[str, str]
+_Mapping = t.TypeVar("_Mapping", bound=t.Mapping[str, object])
 
 
 @dataclass(frozen=True)
 class Finding:
-    """host: a host, a Node, C(cluster) or C(policy); check: which check; text, fix: sentences without a full stop."""
+    """host: a host, a Node, C(cluster) or C(policy); check: the name of the check; severity: one of L(SEVERITIES);
+    text, fix: sentences without a full stop."""
 
     host: str
     check: str
@@ -25,25 +28,25 @@ class Finding:
     text: str
     fix: str = ""
 
-    def as_dict(self) -> Dict:
+    def as_dict(self) -> FindingDict:
         """C({host, check, severity, text, fix})."""
         return asdict(self)
 
 
 def ordered(found: t.Iterable[Finding]) -> list[Finding]:
-    """Errors first, then as they were found; each once."""
+    """Findings sorted by severity, without duplicates."""
     return sorted(dict.fromkeys(found), key=lambda one: SEVERITIES.index(one.severity))
 
 
-def counts(found: t.Iterable[t.Mapping[str, t.Any]]) -> dict[str, int]:
-    """C({error: 1, warning: 2, info: 0}), each sentence once however many hosts have it."""
+def counts(found: t.Iterable[t.Mapping[str, object]]) -> dict[str, int]:
+    """The number of findings by severity. The same finding of several hosts counts once."""
     alike = {(one["severity"], one["check"], one["text"], one["fix"]) for one in found}
     return {severity: sum(one[0] == severity for one in alike) for severity in SEVERITIES}
 
 
-def grouped(found: t.Iterable[t.Mapping[str, t.Any]]) -> list[tuple[list[str], t.Mapping[str, t.Any]]]:
-    """Hosts of which the same is said together: C([(hosts, finding)]), in the order of the findings."""
-    groups: dict[tuple[str, ...], tuple[list[str], t.Mapping[str, t.Any]]] = {}
+def grouped(found: t.Iterable[_Mapping]) -> list[tuple[list[str], _Mapping]]:
+    """(hosts, finding) for each finding, with all hosts that have it, in the order of the findings."""
+    groups: dict[tuple[str, ...], tuple[list[str], _Mapping]] = {}
     for one in found:
         key = tuple(str(one[part]) for part in ("severity", "check", "text", "fix"))
         groups.setdefault(key, ([], one))[0].append(str(one["host"]))

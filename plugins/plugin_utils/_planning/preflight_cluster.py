@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a preflight looks at in a cluster. Pure. PRIVATE."""
+"""The checks of a preflight in a cluster. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -9,62 +9,69 @@ import posixpath
 import typing as t
 from dataclasses import dataclass
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.container_toolkit import ToolkitPart
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import by_name
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import ClusterFacts, HostFacts, Node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import PCI
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.tolerations import untolerated
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import node_facts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import LABELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight_release, profiles
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Finding, Said
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Finding, Result
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans import ClusterPlan, FleetPlan
 
-Facts = t.Mapping[str, t.Any]
-Node = t.Mapping[str, t.Any]
-# Checks of Nodes: by Node what is said of it.
-Told = t.Iterator[t.Tuple[str, str, str, str]]
+# The results of a check of Nodes: (Node, severity, text, fix).
+NodeResults = t.Iterator[t.Tuple[str, str, str, str]]
 CLUSTER = "cluster"
-# A label by which Google's own device plugin leaves a node pool alone (GKE, "Use the NVIDIA GPU Operator").
+# The label of Nodes on which Google's own device plugin does not run (GKE, "Use the NVIDIA GPU Operator").
 _NO_GKE_PLUGIN = "gke-no-default-nvidia-gpu-device-plugin"
 _GKE_GPU = "cloud.google.com/gke-accelerator"
-# The first containerd of each series whose NRI serves the toolkit (GPU Operator 26.3 release notes).
+# The first version of containerd that supports the NRI plugin, by major version (GPU Operator 26.3 release notes).
 _NRI_FROM = {1: (1, 7, 30), 2: (2, 1)}
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """seen: what read_cluster returned; part: the plan of the cluster, empty without one; hosts: facts by host."""
+    """plan: None if there is no plan; hosts: facts by host, None if a host has none."""
 
-    seen: Facts
-    part: Facts
+    facts: ClusterFacts
+    plan: ClusterPlan | None
     release: Release | None
-    hosts: t.Mapping[str, Facts | None]
-
-    @property
-    def nodes(self) -> t.Mapping[str, Node]:
-        """All Nodes by name."""
-        return t.cast("t.Mapping[str, Node]", self.seen["nodes"])
+    hosts: t.Mapping[str, HostFacts | None]
 
     @property
     def gpu_nodes(self) -> dict[str, Node]:
-        """The Nodes that are labelled as having a GPU."""
-        return {name: node for name, node in self.nodes.items() if node["gpu"]}
+        """The Nodes with the label of a GPU."""
+        return {name: node for name, node in self.facts["nodes"].items() if node["gpu"]}
+
+    @property
+    def toolkit(self) -> ToolkitPart | None:
+        """The plan of the container toolkit, None if it is not delivered in the cluster."""
+        return t.cast("ToolkitPart", self.plan["components"]["container_toolkit"]) if self.plan and self.delivers(
+            "container_toolkit") else None
+
+    @property
+    def by_host(self) -> t.Mapping[str, str]:
+        """Maps Nodes to their hosts in the inventory."""
+        return self.plan["nodes"]["by_host"] if self.plan else {}
 
     def delivers(self, component: str) -> bool:
-        """Whether the plan puts a component into the cluster."""
-        parts = self.part.get("components") or {}
+        """Whether the plan delivers a component in the cluster."""
+        parts = self.plan["components"] if self.plan else {}
         return component in parts and parts[component]["state"] == "present"
 
     def brings(self, component: str, node: str) -> bool:
-        """Whether a component comes to a Node from the cluster, and not by way of its host."""
-        on_host = (self.part.get("deploy") or {}).get("on_host") or {}
+        """Whether a Node gets a component from the cluster."""
+        on_host = self.plan["deploy"]["on_host"] if self.plan else {}
         return self.delivers(component) and component not in on_host.get(node, ())
 
 
-def of_cluster(seen: Facts, plan: Facts | None, release: Release | None,
-               hosts: t.Mapping[str, Facts | None]) -> t.Iterator[Finding]:
-    """All findings of a cluster."""
-    cluster = Cluster(seen, (plan or {}).get("cluster") or {}, release, hosts)
+def of_cluster(facts: ClusterFacts, plan: FleetPlan | None, release: Release | None,
+               hosts: t.Mapping[str, HostFacts | None]) -> t.Iterator[Finding]:
+    """All findings of a cluster. hosts: their facts."""
+    cluster = Cluster(facts, plan.get("cluster") if plan else None, release, hosts)
     for check, look in CLUSTER_CHECKS.items():
         for severity, text, fix in look(cluster):
             yield Finding(CLUSTER, check, severity, text, fix)
@@ -73,73 +80,72 @@ def of_cluster(seen: Facts, plan: Facts | None, release: Release | None,
             yield Finding(node, check, severity, text, fix)
 
 
-def _kubernetes(cluster: Cluster) -> t.Iterator[Said]:
-    version = str(cluster.seen["version"])
+def _kubernetes(cluster: Cluster) -> t.Iterator[Result]:
+    version = cluster.facts["version"]
     if cluster.release and releases.kubernetes_supported(cluster.release, version) is False:
         yield ("warning", f"Kubernetes {version} is not in the support table of release {cluster.release.version}",
-               "Choose a release that has it (gpu_release), or expect to be on your own")
+               "Choose a release that has it (gpu_release)")
 
 
-def _nfd(cluster: Cluster) -> t.Iterator[Said]:
+def _nfd(cluster: Cluster) -> t.Iterator[Result]:
     label = PCI[0]
     if cluster.gpu_nodes:
         return
-    if cluster.seen["nfd"] == "none" and not cluster.delivers("nfd"):
+    if cluster.facts["nfd"] == "none" and not cluster.delivers("nfd"):
         yield ("error", f"there is no NFD, and no Node carries {label}: nothing tells where GPUs are",
                "Set nfd.enabled to true, or install NFD")
-    elif cluster.seen["nfd"] == "none":
+    elif cluster.facts["nfd"] == "none":
         yield "info", "no Node is labelled as having a GPU yet: NFD comes with this run", ""
     else:
         yield ("warning", f"NFD is there and no Node carries {label}: it finds no GPU",
-               "See that its worker runs on the GPU nodes (taints) and that its PCI labels are made of the vendor, or "
-               "of class and vendor, alone (sources.pci.deviceLabelFields)")
+               "Make sure that its worker runs on the GPU nodes (taints) and that its PCI labels have the vendor, or "
+               "class and vendor, only (sources.pci.deviceLabelFields)")
 
 
-def _runtimes(cluster: Cluster) -> t.Iterator[Said]:
-    met = sorted({node["runtime"] for node in cluster.gpu_nodes.values()})
-    if len(met) > 1 and cluster.delivers("container_toolkit"):
-        yield ("warning", f"GPU nodes have different container runtimes ({', '.join(met)}); the toolkit configures "
-               f"{cluster.part['common']['runtime']} alone", "Give the GPU nodes one runtime")
+def _runtimes(cluster: Cluster) -> t.Iterator[Result]:
+    runtimes = sorted({node["runtime"] for node in cluster.gpu_nodes.values()})
+    if len(runtimes) > 1 and cluster.plan and cluster.toolkit:
+        yield ("warning", f"GPU nodes have different container runtimes ({', '.join(runtimes)}); the toolkit "
+               f"configures {cluster.plan['common']['runtime']} alone", "Give the GPU nodes one runtime")
 
 
-def _undetected(cluster: Cluster) -> Told:
-    """Nodes that are hosts of the inventory with GPUs, and are not labelled though NFD is at work."""
-    if cluster.seen["nfd"] == "none":
+def _undetected(cluster: Cluster) -> NodeResults:
+    """Nodes without the label of a GPU whose hosts in the inventory have GPUs."""
+    if cluster.facts["nfd"] == "none":
         return
-    label = PCI[0]
-    for name, host in ((cluster.part.get("nodes") or {}).get("by_host") or {}).items():
+    label, nodes = PCI[0], cluster.facts["nodes"]
+    for name, host in cluster.by_host.items():
         facts = cluster.hosts.get(host)
-        if facts and facts["gpus"] and name in cluster.nodes and not cluster.nodes[name]["gpu"]:
+        if facts and facts["gpus"] and name in nodes and not nodes[name]["gpu"]:
             yield (name, "error", f"the host has GPUs and its Node does not carry {label}: NFD does not detect them",
-                   "See that the NFD worker runs on this Node and look at its log")
+                   "Make sure that the NFD worker runs on this Node, and look at its log")
 
 
-def _ready(cluster: Cluster) -> Told:
+def _ready(cluster: Cluster) -> NodeResults:
     for name, node in cluster.gpu_nodes.items():
         if not node["ready"]:
-            yield name, "warning", "the Node is not ready: what is delivered to it waits", "Look at its kubelet"
+            yield name, "warning", "the Node is not ready: its pods do not start until it is", "Look at its kubelet"
 
 
-def _taints(cluster: Cluster) -> Told:
-    tolerations = (cluster.part.get("common") or {}).get("tolerations")
-    if tolerations is None:
+def _taints(cluster: Cluster) -> NodeResults:
+    if cluster.plan is None:
         return
     for name, node in cluster.gpu_nodes.items():
-        for taint in untolerated(node.get("taints") or (), tolerations):
+        for taint in untolerated(node["taints"], cluster.plan["common"]["tolerations"]):
             words = f"{taint['key']}={taint['value']}" if taint.get("value") else taint["key"]
             yield (name, "warning", f"no pod of the components comes here: taint {words}:{taint['effect']} is not "
                    "tolerated", "Add it to daemonsets.tolerations (and to the tolerations of the NFD worker)")
 
 
-def _systems(cluster: Cluster) -> Told:
+def _systems(cluster: Cluster) -> NodeResults:
     release = cluster.release
     for name, node in cluster.gpu_nodes.items():
-        system = node.get("os")
+        system = node["os"]
         if release and system and cluster.brings("driver", name):
-            yield from ((name, *said) for said in preflight_release.system(release, system["id"], system["version"]))
+            yield from ((name, *one) for one in preflight_release.system(release, system["id"], system["version"]))
 
 
-def _containerd(cluster: Cluster) -> Told:
+def _containerd(cluster: Cluster) -> NodeResults:
     release = cluster.release
     for name, node in cluster.gpu_nodes.items():
         version = node["runtime_version"]
@@ -149,16 +155,15 @@ def _containerd(cluster: Cluster) -> Told:
                    "Upgrade containerd, or choose a release that has it (gpu_release)")
 
 
-def _toolkit(cluster: Cluster) -> t.Iterator[Said]:
+def _toolkit(cluster: Cluster) -> t.Iterator[Result]:
     """Published faults of the toolkit's image."""
-    if cluster.delivers("container_toolkit"):
-        images = cluster.part["components"]["container_toolkit"].get("images") or {}
-        version = str(images.get("container_toolkit") or "").rpartition(":")[2].lstrip("v").split("-")[0]
+    if cluster.toolkit:
+        version = cluster.toolkit["images"]["container_toolkit"].rpartition(":")[2].lstrip("v").split("-")[0]
         yield from preflight_release.toolkit(version)
 
 
-def _nri(cluster: Cluster) -> Told:
-    if not (cluster.part.get("common") or {}).get("nri"):
+def _nri(cluster: Cluster) -> NodeResults:
+    if not cluster.plan or not cluster.plan["common"]["nri"]:
         return
     for name, node in cluster.gpu_nodes.items():
         version = version_key(node["runtime_version"])
@@ -167,29 +172,28 @@ def _nri(cluster: Cluster) -> Told:
                    "1.7.30 or 2.1", "Set cdi.nriPluginEnabled to false, or upgrade containerd")
 
 
-def _gke(cluster: Cluster) -> Told:
+def _gke(cluster: Cluster) -> NodeResults:
     if not cluster.delivers("device_plugin"):
         return
     for name, node in cluster.gpu_nodes.items():
         if _GKE_GPU in node["labels"] and node["labels"].get(_NO_GKE_PLUGIN) != "true":
-            yield (name, "warning", "GKE's own device plugin serves this Node too, and two of them contend",
+            yield (name, "warning", "GKE's own device plugin serves this Node, too, and conflicts with the planned one",
                    f"Make the node pool with the label {_NO_GKE_PLUGIN}=true, or set devicePlugin.enabled to false")
 
 
-def _profiles(cluster: Cluster) -> Told:
-    """What the profile of a Node says; a host of the inventory tells more of itself."""
-    by_host = (cluster.part.get("nodes") or {}).get("by_host") or {}
+def _profiles(cluster: Cluster) -> NodeResults:
+    """Profiles of Nodes. The summary is left out for hosts of the inventory, whose own findings have it."""
     for name, node in cluster.gpu_nodes.items():
         profile = profiles.detect(node_facts.facts_of_node(name, node), cluster=True)
         if profile is None:
             continue
-        if name not in by_host:
+        if name not in cluster.by_host:
             yield name, "info", f"{profile.summary}; {profile.because}", ""
-        yield from ((name, *said) for said in (*_contended(cluster, name, profile), *_settings(cluster, name, profile)))
+        yield from ((name, *one) for one in (*_conflicts(cluster, name, profile), *_settings(cluster, name, profile)))
 
 
-def _contended(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iterator[Said]:
-    """What the plan delivers to a Node although somebody else does so already."""
+def _conflicts(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iterator[Result]:
+    """Components that the plan delivers to a Node although its profile includes them."""
     for component in profile.components:
         if not cluster.brings(component, name):
             continue
@@ -200,23 +204,22 @@ def _contended(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iter
                f"Set {by_name(component).section}.enabled to false")
 
 
-def _settings(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iterator[Said]:
-    """Where the plan does not have what a profile needs, such as the socket of k3s's containerd."""
-    if not cluster.brings("container_toolkit", name):
+def _settings(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iterator[Result]:
+    """Differences of the plan from the settings of a profile, such as the socket of k3s's containerd."""
+    if not cluster.toolkit or not cluster.brings("container_toolkit", name):
         return
-    folders = cluster.part["components"]["container_toolkit"].get("folders") or ()
-    sockets = [folder["path"] for folder in folders if folder["name"] == "containerd-socket"]
+    sockets = [folder["path"] for folder in cluster.toolkit["folders"] if folder["name"] == "containerd-socket"]
     for path, value in profile.settings.items():
         variable = path.rpartition(".")[2]
         if path == "toolkit.env.CONTAINERD_SOCKET" and sockets and sockets != [posixpath.dirname(value)]:
-            yield ("error", f"the toolkit looks for containerd elsewhere than {profile.title} has it",
+            yield ("error", f"the toolkit does not use the socket of {profile.title}'s containerd",
                    f"Add {variable}={value} to toolkit.env of the policy")
 
 
-CLUSTER_CHECKS: t.Dict[str, t.Callable[[Cluster], t.Iterator[Said]]] = {
+CLUSTER_CHECKS: t.Dict[str, t.Callable[[Cluster], t.Iterator[Result]]] = {
     "kubernetes": _kubernetes, "nfd": _nfd, "runtime": _runtimes, "toolkit": _toolkit,
 }
-NODE_CHECKS: t.Dict[str, t.Callable[[Cluster], Told]] = {
+NODE_CHECKS: t.Dict[str, t.Callable[[Cluster], NodeResults]] = {
     "nfd": _undetected, "ready": _ready, "taints": _taints, "system": _systems, "containerd": _containerd, "nri": _nri,
     "device_plugin": _gke, "profile": _profiles,
 }

@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a preflight looks at on a host. Pure. PRIVATE.
+"""The checks of a preflight on a host. Pure. PRIVATE.
 
-A fact that is None is not known, as on a Node of which only its object was read: then nothing is said.
+A fact that is None is not known, as for many facts of a Node. It causes no finding.
 """
 
 from __future__ import annotations
@@ -15,29 +15,32 @@ from dataclasses import dataclass
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import SERVICES
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot import UNIT
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import container_toolkit, software
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver import fault_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.component import HostPlan
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver import DriverPlan, fault_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import Client, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, branch_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.packages import companions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight_release, profiles
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Finding, Said
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Finding, Result
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans import FleetPlan, PlanOfHost
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.profiles import Profile
 
-Facts = t.Mapping[str, t.Any]
-# As the kernel has it, which cuts names of processes to 15 letters.
+# Linux cuts names of processes to 15 characters.
 _MANAGER = "nv-fabricmanage"
 _802 = "without it CUDA says 'system not yet initialized' (802)"
-# What the roles of driver and MIG stop and start again by themselves.
+# Services that the roles driver and mig_manager stop and start again.
 _STEP_ASIDE = (*SERVICES, "nvsm.service")
 
 
 @dataclass(frozen=True)
 class Host:
-    """One host. mine: its plan, None where it has none; place: who delivers the driver: host, cluster or none."""
+    """A host. plan: None if it has no plan; place, toolkit_place: where driver and toolkit are delivered, C(host),
+    C(cluster) or C(none); today: for ends of life."""
 
-    facts: Facts
-    mine: t.Mapping[str, t.Any] | None
+    facts: HostFacts
+    plan: PlanOfHost | None
     place: str
     toolkit_place: str
     profile: Profile | None
@@ -47,79 +50,80 @@ class Host:
     @property
     def loaded(self) -> str | None:
         """The version of the loaded driver."""
-        return t.cast("str | None", self.facts["driver"]["loaded"])
+        return self.facts["driver"]["loaded"]
 
     @property
-    def driver(self) -> t.Mapping[str, t.Any]:
-        """The plan of the driver, empty where there is none."""
-        return (self.mine or {}).get("driver") or {}
+    def driver(self) -> DriverPlan:
+        """The plan of the driver. Some or all keys are missing if the host does not get a driver, or has no plan."""
+        return self.plan["driver"] if self.plan else t.cast("DriverPlan", {})
 
     @property
-    def wanted(self) -> str | None:
-        """The version or branch of the driver that shall run, None where only a plan would tell."""
+    def desired(self) -> str | None:
+        """The desired version or branch of the driver, None if it is not known without a plan."""
         planned = self.driver.get("version") or self.driver.get("branch")
         return str(planned or (self.loaded if self.place != "host" else None) or "") or None
 
     @property
     def runs(self) -> bool:
-        """Whether the driver that shall run is loaded already."""
+        """Whether the desired driver is loaded."""
         version = self.driver.get("version")
         return self.loaded is not None and (self.place != "host" or version in (None, self.loaded))
 
     @property
     def brings_fabric(self) -> bool:
-        """Whether the driver role brings what NVSwitches need; without a plan it would."""
-        manager = (self.driver.get("fabric") or {}).get("manager")
-        return self.place == "host" and (self.mine is None or manager is not None)
+        """Whether the driver role installs what NVSwitches need. Without a plan it is assumed."""
+        fabric = self.driver.get("fabric")
+        return self.place == "host" and (self.plan is None or bool(fabric and fabric["manager"]))
 
 
-def of_host(name: str, facts: Facts | None, plan: t.Mapping[str, t.Any] | None, release: Release | None,
+def of_host(name: str, facts: HostFacts | None, fleet: FleetPlan | None, release: Release | None,
             today: datetime.date) -> t.Iterator[Finding]:
-    """All findings of one host."""
-    if facts is None and plan is not None and not {"host", "hybrid"} & set(plan["placement"].values()):
-        # Nothing is delivered by way of the host.
+    """All findings of a host."""
+    if facts is None and fleet is not None and not {"host", "hybrid"} & set(fleet["placement"].values()):
+        # Hosts get nothing.
         return
     if facts is None:
         yield Finding(name, "facts", "error", "it could not be asked, as it is not reached or gave an error",
                       "Make it reachable, or leave it out by --limit")
         return
     if not facts["gpus"]:
-        # resolve refuses it; without a plan nothing else matters here.
+        # resolve refuses such a host.
         return
-    mine = (plan or {}).get("hosts", {}).get(name)
-    told = ((mine or {}).get("profile") or {}).get("name")
-    profile = profiles.by_name(told) if told and told != "none" else profiles.detect(facts) if mine is None else None
-    host = Host(facts, mine, _place(plan, mine, profile, "driver"), _place(plan, mine, profile, "container_toolkit"),
-                profile, release, today)
+    plan = fleet["hosts"].get(name) if fleet else None
+    planned = plan and plan["profile"] and plan["profile"]["name"]
+    profile = profiles.by_name(planned) if planned and planned != "none" else \
+        profiles.detect(facts) if plan is None else None
+    places = (_place(fleet, plan and plan["driver"], profile, "driver"),
+              _place(fleet, plan and plan["container_toolkit"], profile, "container_toolkit"))
+    host = Host(facts, plan, *places, profile, release, today)
     for check, look in CHECKS.items():
         for severity, text, fix in look(host):
             yield Finding(name, check, severity, text, fix)
 
 
-def _place(plan: t.Mapping[str, t.Any] | None, mine: t.Mapping[str, t.Any] | None, profile: Profile | None,
-           component: str) -> str:
-    if mine is not None:
-        return str(mine[component]["placement"])
+def _place(fleet: FleetPlan | None, plan: HostPlan | None, profile: Profile | None, component: str) -> str:
     if plan is not None:
-        place = str(plan["placement"].get(component, "none"))
+        return plan["placement"]
+    if fleet is not None:
+        place = fleet["placement"].get(component, "none")
         return "host" if place == "hybrid" else place
     return "none" if profile and profile.owner(component) == "theirs" else "host"
 
 
-def _profile(host: Host) -> t.Iterator[Said]:
+def _profile(host: Host) -> t.Iterator[Result]:
     if host.profile is not None:
-        told = ((host.mine or {}).get("profile") or {}).get("because") or host.profile.because
-        yield ("info", f"{host.profile.summary}; {told}",
+        because = host.plan["profile"]["because"] if host.plan and host.plan["profile"] else ""
+        yield ("info", f"{host.profile.summary}; {because or host.profile.because}",
                "Set gpu_profile of the host to none, or to another profile, where this is wrong")
 
 
-def _immutable(host: Host) -> t.Iterator[Said]:
+def _immutable(host: Host) -> t.Iterator[Result]:
     if host.facts["host"]["markers"]["immutable"] and "host" in (host.place, host.toolkit_place):
         yield ("error", "/usr cannot be written, so no packages can be installed on this system",
                "Deliver in the cluster (gpu_placement: cluster), or leave the host to its system (gpu_profile)")
 
 
-def _nouveau(host: Host) -> t.Iterator[Said]:
+def _nouveau(host: Host) -> t.Iterator[Result]:
     modules = host.facts["modules"]
     loaded, denied = modules["nouveau"], modules.get("nouveau_denied")
     how = "Write 'blacklist nouveau' and 'options nouveau modeset=0' to /etc/modprobe.d, rebuild the initramfs, reboot"
@@ -134,7 +138,7 @@ def _nouveau(host: Host) -> t.Iterator[Said]:
         yield "warning", "nouveau is not deny-listed and may take the GPUs at the next boot", how
 
 
-def _kernel_headers(host: Host) -> t.Iterator[Said]:
+def _kernel_headers(host: Host) -> t.Iterator[Result]:
     kernel = host.facts["host"]["kernel"]
     if kernel["headers"] is not False or host.place == "none" or host.driver.get("precompiled") or host.runs:
         return
@@ -149,7 +153,7 @@ def _kernel_headers(host: Host) -> t.Iterator[Said]:
                "can be had is not known", "Refresh the package index, or install the headers")
 
 
-def _next_kernel(host: Host) -> t.Iterator[Said]:
+def _next_kernel(host: Host) -> t.Iterator[Result]:
     kernel = host.facts["host"]["kernel"]
     newest = kernel.get("newest_installed")
     if not newest or newest == kernel["release"] or host.place == "cluster":
@@ -161,15 +165,15 @@ def _next_kernel(host: Host) -> t.Iterator[Said]:
         return
     if host.place == "none":
         yield ("warning", f"{what}: DKMS has no driver for the next one",
-               "See that the driver is there for it, by DKMS or by packages with modules, before the next boot")
+               "Install the driver for it, by DKMS or by packages with modules, before the next boot")
     elif host.driver.get("next_kernel") is False:
         yield ("warning", f"{what}: driver_next_kernel is false, so the driver is built for the running one alone",
                "Leave driver_next_kernel at true, or reboot first")
     else:
-        yield "info", f"{what}: the driver role brings modules for both", ""
+        yield "info", f"{what}: the driver role installs modules for both", ""
 
 
-def _dkms(host: Host) -> t.Iterator[Said]:
+def _dkms(host: Host) -> t.Iterator[Result]:
     release = host.facts["host"]["kernel"]["release"]
     for module in host.facts["driver"].get("dkms") or ():
         if module["kernel"] in (None, release) and not str(module["state"]).startswith("installed"):
@@ -179,13 +183,13 @@ def _dkms(host: Host) -> t.Iterator[Said]:
                    "wanted by dkms remove")
 
 
-def _secure_boot(host: Host) -> t.Iterator[Said]:
+def _secure_boot(host: Host) -> t.Iterator[Result]:
     facts = host.facts["host"]
     lockdown = facts.get("lockdown")
     checked = facts["secure_boot"] or lockdown in ("integrity", "confidentiality")
     if not checked or host.place != "host" or host.runs or host.driver.get("secure_boot") == "signed":
         return
-    enrolled = (facts.get("mok") or {}).get("enrolled")
+    enrolled = facts["mok"]["enrolled"]
     if enrolled:
         return
     what = "Secure Boot is on" if facts["secure_boot"] else f"the kernel is locked down ({lockdown})"
@@ -201,8 +205,8 @@ def _secure_boot(host: Host) -> t.Iterator[Said]:
            "of yours and ask for its enrolment (driver_signing_key), or switch Secure Boot off")
 
 
-def _end_of_life(host: Host) -> t.Iterator[Said]:
-    branch = releases.branch(branch_of(host.wanted)) if host.wanted and host.place != "cluster" else None
+def _end_of_life(host: Host) -> t.Iterator[Result]:
+    branch = releases.branch(branch_of(host.desired)) if host.desired and host.place != "cluster" else None
     if branch is not None and branch.ended(host.today):
         newer = [text for text in (host.release.drivers if host.release else ())
                  if not _ended(text, host.today)]
@@ -215,27 +219,27 @@ def _ended(version: str, today: datetime.date) -> bool:
     return branch is not None and branch.ended(today)
 
 
-def _known_faults(host: Host) -> t.Iterator[Said]:
-    if host.wanted and "." in host.wanted and host.place != "cluster":
-        for fault in releases.known_faults(host.wanted):
-            yield "warning", f"driver {host.wanted}: {fault}", "Choose another version of the branch"
+def _known_faults(host: Host) -> t.Iterator[Result]:
+    if host.desired and "." in host.desired and host.place != "cluster":
+        for fault in releases.known_faults(host.desired):
+            yield "warning", f"driver {host.desired}: {fault}", "Choose another version of the branch"
 
 
-def _no_driver(host: Host) -> t.Iterator[Said]:
-    if host.place == "none" and host.driver and software.no_driver(host.driver, host.facts):
+def _no_driver(host: Host) -> t.Iterator[Result]:
+    if host.place == "none" and host.driver and software.no_driver("none", host.driver.get("state", ""), host.facts):
         yield ("error", "no driver is installed, and the plan brings none, so that no program can use the GPUs",
                "Install a driver, or have it delivered: driver: host in gpu_placement, and driver.enabled true")
 
 
-def _foreign_driver(host: Host) -> t.Iterator[Said]:
+def _foreign_driver(host: Host) -> t.Iterator[Result]:
     if host.place == "host" and host.facts["driver"]["source"] == "container":
-        yield ("error", "a driver container delivers the driver here; a second one on the host would fight with it",
-               "Let the container go (remove the GPU Operator's driver from the Node), or place the driver in the "
+        yield ("error", "a driver container delivers the driver here, and a driver on the host would conflict with it",
+               "Remove the container (the GPU Operator's driver on the Node), or place the driver in the "
                "cluster")
 
 
-def _fabric(host: Host) -> t.Iterator[Said]:
-    fabric = (host.facts.get("nvlink") or {}).get("fabric")
+def _fabric(host: Host) -> t.Iterator[Result]:
+    fabric = host.facts["nvlink"]["fabric"]
     if fabric not in ("nvswitch", "nvlink5", "nvlink5_rack") or host.place == "cluster":
         return
     packages = host.facts["driver"]["packages"]
@@ -249,7 +253,7 @@ def _fabric(host: Host) -> t.Iterator[Said]:
                    "of this host need", "")
     else:
         yield from _fabric_manager(host, fabric, packages)
-    # The role loads ib_umad; the driver of the switches' management ports is the kernel's.
+    # The role loads ib_umad. mlx5_core, the driver of the switches' management ports, belongs to the kernel.
     missing = [module for module in ("ib_umad", "mlx5_core")[host.brings_fabric:]
                if host.facts["modules"].get(module) is False]
     if fabric == "nvlink5" and missing:
@@ -257,7 +261,7 @@ def _fabric(host: Host) -> t.Iterator[Said]:
                "Install the kernel's extra modules (linux-modules-extra) and load them at boot")
 
 
-def _imex(host: Host, packages: t.Mapping[str, str]) -> t.Iterator[Said]:
+def _imex(host: Host, packages: t.Mapping[str, str]) -> t.Iterator[Result]:
     what = "this is a tray of an NVLink rack"
     fabric = host.driver.get("fabric") or {}
     if host.place == "host" and fabric.get("imex"):
@@ -269,14 +273,14 @@ def _imex(host: Host, packages: t.Mapping[str, str]) -> t.Iterator[Said]:
                f"Install {_companion(host, 'imex')} and name the trays in /etc/nvidia-imex/nodes_config.cfg")
 
 
-def _fabric_manager(host: Host, fabric: str, packages: t.Mapping[str, str]) -> t.Iterator[Said]:
-    """Where somebody else looks after it."""
+def _fabric_manager(host: Host, fabric: str, packages: t.Mapping[str, str]) -> t.Iterator[Result]:
+    """Findings about a fabric manager that the role does not install."""
     name = next((name for name in packages if "fabric" in name and "manager" in name and "dev" not in name), None)
     if name and host.runs and not _same(packages[name], str(host.loaded)):
         yield ("error", f"{name} {packages[name]} does not fit driver {host.loaded}: it ends at its start, and {_802}",
                f"Install {name} of version {host.loaded}")
     elif host.runs and not _manager_runs(host):
-        # On boards with NVLink 5 the manager need not hold a device, so its absence is no proof.
+        # On boards with NVLink 5, the manager does not have to be a GPU client, so that it can run unseen.
         yield ("error" if fabric == "nvswitch" else "warning", f"no fabric manager runs on this host with "
                f"{'NVSwitches' if fabric == 'nvswitch' else 'an NVLink switch fabric'}: {_802}",
                "Run: systemctl enable --now nvidia-fabricmanager" if name else
@@ -288,8 +292,8 @@ def _fabric_manager(host: Host, fabric: str, packages: t.Mapping[str, str]) -> t
 
 
 def _companion(host: Host, what: str) -> str:
-    """The package beside the driver with its version, as far as they are known."""
-    system, version = host.facts["host"]["os"], host.wanted
+    """The additional package of a kind (what) with its version, as far as they are known."""
+    system, version = host.facts["host"]["os"], host.desired
     found = companions((system["id"] or "", system["version_id"] or ""), host.facts["host"]["arch"],
                        "cuda_repository", version, (what,)) if version else {}
     if not found:
@@ -307,32 +311,32 @@ def _manager_runs(host: Host) -> bool:
                for client in host.facts["clients"])
 
 
-def _holders(host: Host) -> t.Iterator[Said]:
-    preview = (host.mine or {}).get("preview", ())
+def _gpu_clients(host: Host) -> t.Iterator[Result]:
+    preview = host.plan["preview"] if host.plan else ()
     loose = [client for client in host.facts["clients"] if client.get("unit") not in _STEP_ASIDE
              and not str(client["name"]).startswith(("nvidia-persiste", _MANAGER))]
     what = "the driver" if "driver" in preview and _reloads(host) else "MIG" if "mig_manager" in preview else None
     if what and loose:
-        held = some_of(list(dict.fromkeys(_holder(client) for client in loose)))
+        held = some_of(list(dict.fromkeys(_client(client) for client in loose)))
         yield ("warning", f"{what} is to be changed while GPUs are held by {held}",
                "Stop them, or allow it by gpu_disruption (drain, reboot); else the change stays pending")
 
 
 def _reloads(host: Host) -> bool:
-    """Whether loaded modules have to go for what the plan says."""
-    driver, wanted = host.facts["driver"], host.driver.get("kernel_module_type")
+    """Whether the plan needs a reload of the loaded modules."""
+    driver, desired = host.facts["driver"], host.driver.get("kernel_module_type")
     return host.loaded is not None and (not host.runs or driver["library"] not in (None, host.loaded)
-                                        or wanted not in (None, driver["flavour"]))
+                                        or desired not in (None, driver["flavour"]))
 
 
-def _holder(client: t.Mapping[str, t.Any]) -> str:
-    if client.get("container"):
-        return f"{client['name']} (container {str(client['container'])[:12]})"
-    return str(client.get("unit") or f"{client['name']} (pid {client['pid']})")
+def _client(client: Client) -> str:
+    if client["container"]:
+        return f"{client['name']} (container {client['container'][:12]})"
+    return client["unit"] or f"{client['name']} (pid {client['pid']})"
 
 
-def _runtime(host: Host) -> t.Iterator[Said]:
-    # Some distributions of Kubernetes bring a containerd of their own.
+def _runtime(host: Host) -> t.Iterator[Result]:
+    # Some distributions of Kubernetes have their own containerd.
     if host.toolkit_place != "host" or host.facts["host"]["markers"]["kubernetes"] in container_toolkit.OWN_RUNTIME:
         return
     runtimes = {name: one for name, one in host.facts["runtimes"].items() if one}
@@ -348,50 +352,50 @@ def _runtime(host: Host) -> t.Iterator[Said]:
             yield "warning", f"{name} does not start at boot", f"Run: systemctl enable {name}"
 
 
-def _toolkit(host: Host) -> t.Iterator[Said]:
-    packages, planned = host.facts["toolkit"]["packages"], (host.mine or {}).get("container_toolkit") or {}
+def _toolkit(host: Host) -> t.Iterator[Result]:
+    packages = host.facts["toolkit"]["packages"]
     if host.toolkit_place == "cluster":
         return
-    version = planned.get("version") if host.toolkit_place == "host" else host.facts["toolkit"]["version"]
+    planned = host.plan["container_toolkit"].get("version") if host.plan else None
+    version = planned if host.toolkit_place == "host" else host.facts["toolkit"]["version"]
     yield from preflight_release.toolkit(str(version or ""))
     if len(set(packages.values())) > 1:
-        told = ", ".join(f"{name} {version}" for name, version in packages.items())
-        yield ("warning", f"packages of the container toolkit are of different versions: {told}",
+        listed = ", ".join(f"{name} {version}" for name, version in packages.items())
+        yield ("warning", f"packages of the container toolkit are of different versions: {listed}",
                "Install all of them in one version; the role does so where it delivers the toolkit")
 
 
-def _reboot(host: Host) -> t.Iterator[Said]:
+def _reboot(host: Host) -> t.Iterator[Result]:
     if host.facts["driver"]["reboot_pending"]:
         yield ("warning", "a reboot is pending: the loaded driver is not the installed one, or the distribution asks "
                "for it", "Reboot the host, or allow it by gpu_disruption: reboot")
 
 
-def _gpus(host: Host) -> t.Iterator[Said]:
+def _gpus(host: Host) -> t.Iterator[Result]:
     for gpu in host.facts["gpus"]:
         if gpu.get("error"):
             yield ("warning", *fault_of(gpu))
     models = dict.fromkeys(gpu["model"] or f"GPU {gpu['device_id']}" for gpu in host.facts["gpus"])
     if len(models) > 1:
         yield ("info", f"GPUs of several models in one host: {', '.join(models)}",
-               "Labels and the resource nvidia.com/gpu do not tell them apart; choose by MIG profile or by host")
+               "Labels and the resource nvidia.com/gpu do not distinguish them; select by MIG profile or by host")
 
 
-def _journals(host: Host) -> t.Iterator[Said]:
-    planned = (host.mine or {}).values()
-    if host.place == "host" or any(isinstance(one, dict) and one.get("placement") == "host" for one in planned):
+def _journals(host: Host) -> t.Iterator[Result]:
+    if host.place == "host" or (host.plan and host.plan.get("delivered")):
         faults = host.facts["journals"]["faults"]
         yield from dict.fromkeys(("error", fault["message"].rstrip("."), fault["hint"].rstrip(".")) for fault in faults)
 
 
-def _mig_boot(host: Host) -> t.Iterator[Said]:
-    mine = (host.mine or {}).get("mig_manager") or {}
-    if host.facts["mig_boot"].get("masked") and mine.get("selected") and mine.get("boot"):
-        yield ("warning", f"{UNIT} is masked, which is respected: MIG will not be as it is now after a boot",
+def _mig_boot(host: Host) -> t.Iterator[Result]:
+    mig = host.plan["mig_manager"] if host.plan else None
+    if host.facts["mig_boot"].get("masked") and mig and mig.get("selected") and mig.get("boot"):
+        yield ("warning", f"{UNIT} is masked and stays so: after a boot, the GPUs do not have their MIG layout",
                f"Run: systemctl unmask {UNIT}; or set mig_manager_boot to false")
 
 
-def _vgpu(host: Host) -> t.Iterator[Said]:
-    vgpu = host.facts.get("vgpu")
+def _vgpu(host: Host) -> t.Iterator[Result]:
+    vgpu = host.facts["vgpu"]
     if vgpu and host.driver.get("source") == "runfile":
         if not host.driver.get("licence"):
             yield ("warning", f"this is a guest with a vGPU (host driver {vgpu['version']}), and driver_licence_token "
@@ -403,17 +407,17 @@ def _vgpu(host: Host) -> t.Iterator[Said]:
                "adopted")
 
 
-def _system(host: Host) -> t.Iterator[Said]:
+def _system(host: Host) -> t.Iterator[Result]:
     system = host.facts["host"]["os"]
     if host.release and system["id"] and system["version_id"] and host.place == "cluster":
         yield from preflight_release.system(host.release, system["id"], system["version_id"])
 
 
-CHECKS: t.Dict[str, t.Callable[[Host], t.Iterator[Said]]] = {
+CHECKS: t.Dict[str, t.Callable[[Host], t.Iterator[Result]]] = {
     "immutable": _immutable, "vgpu": _vgpu, "nouveau": _nouveau, "secure_boot": _secure_boot,
     "no_driver": _no_driver, "kernel_headers": _kernel_headers, "next_kernel": _next_kernel, "dkms": _dkms,
     "foreign_driver": _foreign_driver,
-    "fabric": _fabric, "driver_end_of_life": _end_of_life, "driver_faults": _known_faults, "holders": _holders,
+    "fabric": _fabric, "driver_end_of_life": _end_of_life, "driver_faults": _known_faults, "holders": _gpu_clients,
     "reboot": _reboot, "runtime": _runtime, "toolkit": _toolkit, "system": _system, "gpus": _gpus,
     "profile": _profile, "journal": _journals, "mig_boot": _mig_boot,
 }

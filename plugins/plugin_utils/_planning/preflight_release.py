@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a preflight reads in the data of releases, for hosts and clusters alike. Pure. PRIVATE."""
+"""Findings from the data of releases, for hosts and clusters. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Finding, Said
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Finding, Result
 
 
 def of_release(release: Release) -> t.Iterator[Finding]:
-    """Findings of the release that was chosen."""
+    """Findings about the life cycle of the release."""
     if release.life == "ended":
         yield Finding("policy", "release", "warning", f"release {release.version} gets no more fixes",
                       "Choose a newer one by gpu_release")
     elif release.life == "deprecated":
         yield Finding("policy", "release", "info", f"release {release.version} is of the previous series, which gets "
-                      "only fixes", "Plan for a newer one (gpu_release)")
+                      "only fixes", "Plan an upgrade to a newer one (gpu_release)")
 
 
-def system(release: Release, os_id: str, os_version: str) -> t.Iterator[Said]:
-    """A system, by ID and VERSION_ID of os-release, on which the release was not validated."""
+def system(release: Release, os_id: str, os_version: str) -> t.Iterator[Result]:
+    """A finding if the release was not validated on a system (ID and VERSION_ID of os-release)."""
     if releases.os_supported(release, os_id, os_version) is False:
         yield ("warning", f"{os_id} {os_version} is not in the support table of release {release.version}",
-               "Use a system that is, or expect to be on your own")
+               "Use a system that is")
 
 
-def toolkit(version: str) -> t.Iterator[Said]:
-    """Published faults of a version of the container toolkit; empty: not known."""
+def toolkit(version: str) -> t.Iterator[Result]:
+    """Published faults of a version of the container toolkit, none for an empty version."""
     for fault in releases.known_faults(version, "container_toolkit") if version else ():
         yield "warning", f"container toolkit {version}: {fault}", "Set a newer toolkit.version"

@@ -1,21 +1,25 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From policy, release and facts to the plan of every host, or one refusal that lists all reasons. Pure. PRIVATE.
+"""Computes the plan of each host from policy, release and facts, or one error with all refusals. Pure. PRIVATE.
 
-Each host is resolved by itself: what one host has never changes the plan of another.
+The plan of a host does not depend on other hosts.
 """
 
 from __future__ import annotations
 
 import typing as t
+from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import ON_HOSTS, software, verify
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.component import Component, Host
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.mig_manager import NO_LAYOUT
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.component import Component, Host, HostPlan
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver import DriverPlan
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.mig_manager import NO_LAYOUT, MigPlan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import HostVars
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import (
     Refusals,
     Refused,
@@ -23,172 +27,201 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals impor
     policy_error,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Value
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driver import Asked
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import profiles
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans import FleetPlan, PlanOfHost
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.profiles import Profile
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
-Facts = t.Mapping[str, t.Any]
-Mine = t.Mapping[str, t.Any]
-Plan = t.Dict[str, t.Any]
 # Hosts that a note names.
 _SHOWN = 20
+_NO_SANDBOX = "sandboxWorkloads is enabled in the policy; this version of the collection does not deliver it on hosts."
 
 
-def check_level(disruption: t.Any) -> None:
-    """Raises InputError for a value of gpu_disruption that is no level."""
+def check_level(disruption: object) -> None:
+    """Raises InputError for a value of gpu_disruption that is not a level."""
     if disruption not in LEVELS:
         raise InputError(f"{disruption!r} is not a level.", f"Choose from {', '.join(LEVELS)}.", path="gpu_disruption",
                          value=disruption, allowed=list(LEVELS))
 
 
-def resolve(policy: Policy, release: Release, facts: t.Mapping[str, Facts | None], overrides: t.Mapping[str, Mine],
-            placement: t.Any = "hosts", disruption: str = "never", strict: bool = True) -> dict[str, t.Any]:
-    """The plan of the whole fleet.
+def resolve(policy: Policy, release: Release, facts: t.Mapping[str, HostFacts | None],
+            overrides: t.Mapping[str, HostVars], placement: object = "hosts", disruption: str = "never",
+            strict: bool = True) -> FleetPlan:
+    """The plan of all hosts. Those that get nothing as hosts are left out.
 
-    facts: by host what gpu_info returned, None where a host could not be asked (it is left out, and said so).
-    overrides: by host the role variables that its inventory sets. strict: whether one host that cannot follow the
-    policy leaves all without a plan. Raises PolicyError with every refusal of every host where strict, and where no
-    host is left. Returns C({release, policy, disruption, placement, hosts: {HOST: {COMPONENT: plan, preview,
-    delivered}}, notes, explanations: {HOST: [text]}, refused: {HOST: {path, message, hint}}}). Hosts to which
-    nothing is delivered as hosts are left out.
+    facts: by host, None for hosts without facts, which are left out with a note; overrides: role variables in the
+    inventory, by host; strict: whether one rejected host rejects all. Raises PolicyError with the refusals of all hosts
+    if strict, and if no host is left.
     """
     check_level(disruption)
     places = components.placements(placement)
-    notes = [*policy.warnings, *_unused(policy)]
+    notes = [*policy.warnings, *([_NO_SANDBOX] if policy.get("sandboxWorkloads.enabled") else [])]
     if not {"host", "hybrid"} & set(places.values()):
         facts = {}
     silent = sorted(host for host, known in facts.items() if known is None)
     if silent:
         notes.append(f"{', '.join(silent)}: no facts (unreachable, or left out by --limit); not part of this plan.")
-    hosts: dict[str, Plan] = {}
+    hosts: dict[str, PlanOfHost] = {}
     explanations: dict[str, list[str]] = {}
     refusals: dict[tuple[str, str], tuple[Refused, list[str]]] = {}
-    heard: dict[str, list[str]] = {}
+    hosts_by_note: dict[str, list[str]] = {}
     asked, named = Asked(policy, release), components.named(placement, "host")
     for host, known in facts.items():
         if known is None:
             continue
         try:
-            hosts[host], explanations[host], said = _host(
-                asked, known, overrides.get(host, {}), places, disruption, named)
-            for text in said:
-                heard.setdefault(text, []).append(host)
+            planning = _plan(asked, known, overrides.get(host, {}), places, disruption, named)
+            hosts[host], explanations[host] = planning.as_mapping(), planning.explanations()
+            for text in planning.notes:
+                hosts_by_note.setdefault(text, []).append(host)
         except Refusals as error:
             for reason in error.reasons:
                 refusals.setdefault((reason.reason, reason.remedy), (reason, []))[1].append(host)
     if refusals and (strict or not hosts):
         raise policy_error(policy.origin, release.version, refusals.values())
-    notes += [f"{some_of(having, _SHOWN)}: {text}" for text, having in heard.items()]
+    notes += [f"{some_of(names, _SHOWN)}: {text}" for text, names in hosts_by_note.items()]
     return {"release": release.version, "policy": policy.origin, "format": policy.kind, "disruption": disruption,
             "placement": places, "hosts": hosts, "notes": notes, "explanations": explanations,
             "refused": left_out(refusals.values())}
 
 
-def _host(asked: Asked, facts: Facts, mine: Mine, places: t.Mapping[str, str], disruption: str,
-          named: t.Collection[str]) -> tuple[Plan, list[str], list[str]]:
-    """(plan, explanations, notes) of one host. Raises Refusals with every reason, not only the first."""
-    plan: Plan = {}
-    said: list[str] = []
-    reasons = [Refused(f"{name} {mine[name]!r} is not allowed", f"Set one of {', '.join(allowed)}.")
-               for name, allowed in components.CHOICES.items() if mine.get(name) not in (None, "", *allowed)]
-    reasons += [Refused(f"{name} {mine[name]!r} is not allowed", f"Write {words}.")
-                for name, (shape, words) in components.SHAPES.items()
-                if mine.get(name) not in (None, "") and not isinstance(mine[name], shape)]
-    reasons += [Refused(f"{name} {mine[name]!r} is not allowed", "Write a number of seconds, 0 or more.")
-                for name in components.SECONDS if not str(mine.get(name) or 0).isdecimal()]
+@dataclass
+class _Planning:
+    """The plan of a host while it is computed. parts, levels: the plans of components and their levels of
+    gpu_disruption, by name; notes: for the user."""
+
+    facts: HostFacts
+    profile: Profile | None
+    parts: dict[str, HostPlan] = field(default_factory=dict)
+    levels: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def driver(self) -> DriverPlan:
+        """The plan of the driver."""
+        return t.cast("DriverPlan", self.parts["driver"])
+
+    @property
+    def mig(self) -> MigPlan:
+        """The plan of the MIG manager."""
+        return t.cast("MigPlan", self.parts["mig_manager"])
+
+    def delivered(self) -> list[Component[Value]]:
+        """The components that the host gets as a host."""
+        return [one for one in ON_HOSTS if self.parts[one.name]["placement"] == "host"]
+
+    def explanations(self) -> list[str]:
+        """The reasons of all parts."""
+        return [f"{one.name}: {text}" for one in ON_HOSTS for text in self.parts[one.name]["because"]]
+
+    def preview(self) -> list[str]:
+        """The components that differ from the plan. If the driver does, this includes MIG, because GPUs lose their
+        instances when the driver's modules are reloaded."""
+        differing = {check.component for check in verify.verify(self.parts, self.facts) if check.state != "ok"}
+        if "driver" in differing and self.mig["placement"] == "host" and self.mig["selected"]:
+            differing.add("mig_manager")
+        return [one.name for one in ON_HOSTS if one.name in differing]
+
+    def as_mapping(self) -> PlanOfHost:
+        """The plan as Ansible passes it to roles. Each component has its level in C(disruption)."""
+        profile = self.profile
+        return t.cast("PlanOfHost", {
+            **{name: {**part, "disruption": self.levels[name]} for name, part in self.parts.items()},
+            "profile": {"name": profile.name, "because": profile.because} if profile else {"name": None, "because": ""},
+            "software": {one.name: {key: value for key, value in self.parts[one.name].items() if key in one.options}
+                         for one in self.delivered() if one.options},
+            "preview": self.preview(), "delivered": [one.name for one in self.delivered()]})
+
+
+def _plan(asked: Asked, facts: HostFacts, variables: HostVars, places: t.Mapping[str, str], disruption: str,
+          named: t.Collection[str]) -> _Planning:
+    """The plan of a host. named: components that gpu_placement places on hosts by name. Raises Refusals with all
+    refusals."""
+    reasons = _invalid(variables)
     if not facts["gpus"]:
         reasons.append(Refused("no NVIDIA GPU is on its PCI bus", "Take the host out of the group gpu_hosts."))
     if reasons:
         raise Refusals(reasons)
-    profile = profiles.chosen(facts, mine.get("gpu_profile"))
+    planning = _Planning(facts, profiles.chosen(facts, variables.get("gpu_profile")))
     for component in ON_HOSTS:
         name = component.name
         try:
-            place, why = _place(asked, component, places[name], profile, mine, named)
-            if place == "cluster" or component.host_plan is None:
-                plan[name] = {"placement": place, "because": [why]}
-            else:
-                plan[name] = component.host_plan(Host(asked, facts, mine, place, why, said))
-            plan[name]["disruption"] = min(disruption, mine.get(f"{name}_disruption") or disruption, key=LEVELS.index)
+            place, why = _place(asked, component, places[name], planning.profile, variables, named)
+            planning.parts[name] = (
+                {"placement": place, "because": [why]} if place == "cluster" or component.host_plan is None
+                else component.host_plan(Host(asked, facts, variables, place, why, planning.notes)))
         except (Refused, Refusals) as error:
             reasons += error.reasons
+        planning.levels[name] = min(disruption, str(variables.get(f"{name}_disruption") or disruption),
+                                    key=LEVELS.index)
     if reasons:
         raise Refusals(reasons)
-    said += _without_driver(plan, facts)
-    # autoUpgrade false: a running driver is not replaced. All else in upgradePolicy says how to upgrade, not whether.
-    if asked.policy.get("driver.upgradePolicy.autoUpgrade") is False and plan["driver"]["disruption"] != "never":
-        plan["driver"]["disruption"] = "never"
-        plan["driver"]["because"].append("driver.upgradePolicy.autoUpgrade is false: what runs is not disturbed")
-    plan["profile"] = {"name": profile.name, "because": profile.because} if profile else {"name": None, "because": ""}
-    said += _left(plan, facts)
-    # Options of nvidia_software.
-    plan["software"] = {one.name: {key: plan[one.name][key] for key in one.options} for one in ON_HOSTS
-                        if one.options and plan[one.name]["placement"] == "host"}
-    plan["preview"] = _preview(plan, facts)
-    plan["delivered"] = [one.name for one in ON_HOSTS if plan[one.name]["placement"] == "host"]
-    explained = [f"{one.name}: {text}" for one in ON_HOSTS for text in plan[one.name].get("because", ())]
-    return plan, explained, said
+    _leave_out_without_driver(planning)
+    # With autoUpgrade false, a running driver is not replaced. The other keys of upgradePolicy are about how.
+    if asked.policy.get("driver.upgradePolicy.autoUpgrade") is False and planning.levels["driver"] != "never":
+        planning.levels["driver"] = "never"
+        planning.driver["because"].append("driver.upgradePolicy.autoUpgrade is false: what runs is not disturbed")
+    planning.notes += _no_longer_managed(planning)
+    return planning
 
 
-def _without_driver(plan: Plan, facts: Facts) -> t.Iterator[str]:
-    """Leaves out what needs a driver where there will be none. Returns notes. Raises Refusals for a MIG layout."""
-    why = software.no_driver(plan["driver"], facts)
-    mig = plan["mig_manager"]
+def _invalid(variables: HostVars) -> list[Refused]:
+    """Refusals of variables with values that are not allowed."""
+    wrong = [(name, f"Set one of {', '.join(allowed)}.") for name, allowed in components.CHOICES.items()
+             if variables.get(name) not in (None, "", *allowed)]
+    wrong += [(name, f"Write {words}.") for name, (shape, words) in components.SHAPES.items()
+              if variables.get(name) not in (None, "") and not isinstance(variables[name], shape)]
+    wrong += [(name, "Write a number of seconds, 0 or more.") for name in components.SECONDS
+              if not str(variables.get(name) or 0).isdecimal()]
+    return [Refused(f"{name} {variables[name]!r} is not allowed", remedy) for name, remedy in wrong]
+
+
+def _leave_out_without_driver(planning: _Planning) -> None:
+    """Leaves out components that need a driver if there will be none. Raises Refusals for a MIG layout."""
+    driver, mig = planning.driver, planning.mig
+    why = software.no_driver(driver["placement"], driver.get("state", ""), planning.facts)
     if why and mig["placement"] == "host" and mig["selected"]:
         text = f"MIG layout {mig['selected']!r} is selected"
         raise Refusals([Refused(f"{text}, but {why}", "Remove mig_manager_selected, or have a driver installed first.",
                                 [("mig.layout", text)], [NO_LAYOUT])])
-    for component in ON_HOSTS:
-        part = plan[component.name]
-        if why and part["placement"] == "host" and component.needs_driver(part):
-            part.update(placement="none", because=[f"not delivered: {why}"])
-            yield f"{component.entry.title} is not delivered there: {why}."
+    for component in planning.delivered():
+        part = planning.parts[component.name]
+        if why and component.needs_driver(part):
+            part["placement"], part["because"] = "none", [f"not delivered: {why}"]
+            planning.notes.append(f"{component.entry.title} is not delivered there: {why}.")
 
 
-def _left(plan: Plan, facts: Facts) -> t.Iterator[str]:
-    """What earlier runs have brought and this plan does not deliver, as a note for each: nothing takes it away."""
+def _no_longer_managed(planning: _Planning) -> t.Iterator[str]:
+    """A note for each component that earlier runs have installed and that is not delivered: it is not removed."""
     for component in ON_HOSTS:
-        name = component.name
-        if plan[name]["placement"] == "none" and (component.journal or name) in facts["journals"]["brought"]:
+        name, part = component.name, planning.parts[component.name]
+        if part["placement"] == "none" and (component.journal or name) in planning.facts["journals"]["brought"]:
             yield (f"{component.entry.title}: no longer managed, and what earlier runs have brought stays "
-                   f"({'; '.join(plan[name]['because'])}). To remove it: ansible-playbook gpuops.nvidia.remove --tags "
+                   f"({'; '.join(part['because'])}). To remove it: ansible-playbook gpuops.nvidia.remove --tags "
                    f"{name}, with --limit for some hosts alone.")
 
 
-def _preview(plan: Plan, facts: Facts) -> list[str]:
-    """The components whose modules are asked what they would do: those that differ, and MIG beside a driver that does,
-    as GPUs lose their instances where its modules are reloaded."""
-    differing = {check.component for check in verify.verify(plan, facts) if check.state != "ok"}
-    if "driver" in differing and plan["mig_manager"].get("selected") and plan["mig_manager"]["placement"] == "host":
-        differing.add("mig_manager")
-    return [component.name for component in ON_HOSTS if component.name in differing]
-
-
-def _place(asked: Asked, component: Component, place: str, profile: Profile | None, mine: Mine,
+def _place(asked: Asked, component: Component[Value], place: str, profile: Profile | None, variables: HostVars,
            named: t.Collection[str]) -> tuple[str, str]:
-    """(host, cluster or none; why). Raises Refused for what is asked for and impossible under the host's profile."""
+    """(C(host), C(cluster) or C(none), the reason). place: according to gpu_placement. Raises Refused for a requested
+    component that the profile of the host does not allow."""
     name, section = component.name, component.entry.section
-    wanted = name in named or component.asked_for(mine)
-    # What the policy leaves off comes where the inventory names it, or where something else needs it.
-    needed = bool(component.options) and (name in named or component.needed(asked, mine))
-    if place == "cluster" and (not section or asked.policy.enabled(section)):
+    requested = name in named or component.asked_for(variables)
+    # A component that the policy disables is delivered if the inventory names it, or if another component needs it.
+    needed = bool(component.options) and (name in named or component.needed(asked, variables))
+    enabled = not section or asked.policy.enabled(section)
+    if place == "cluster" and enabled:
         return place, "delivered in the cluster"
     if place == "none":
         return place, "gpu_placement says so"
-    if section and (place == "cluster" or not needed) and not asked.policy.enabled(section):
+    if not enabled and (place == "cluster" or not needed):
         return "none", f"{section}.enabled is false"
-    if profile is None or profile.owner(name) == "ours" or (wanted and profile.replaceable(name)):
+    if profile is None or profile.owner(name) == "ours" or (requested and profile.replaceable(name)):
         return "host", ""
-    if wanted:
+    if requested:
         raise Refused(f"the {component.entry.title} is asked for, but {profile.reason(name)}",
                       "Leave it to the system.", [("profile", profile.reason(name))])
     return "none", profile.reason(name)
-
-
-def _unused(policy: Policy) -> list[str]:
-    """What a policy switches on by itself and hosts do not deliver yet: said, not ignored."""
-    found = [name for name in ("sandboxWorkloads",) if policy.get(f"{name}.enabled")]
-    return [f"{name} is enabled in the policy; this version of the collection does not deliver it on hosts."
-            for name in found]

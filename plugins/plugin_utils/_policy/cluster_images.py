@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The images of a cluster's components: policy, release and mirror give one reference each. Pure. PRIVATE.
+"""The images of operands, from the policy, the release and the mirror. Pure. PRIVATE.
 
 Source of repositories and names: the charts of GPU Operator 24.6 to 26.7 (values.yaml) and of NFD.
 """
@@ -12,13 +12,14 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
 VENDOR = "nvcr.io"
-# The registries that a mirror (gpu_image_registry) stands for. What a policy names elsewhere is taken as it is.
+# The registries that a mirror (gpu_image_registry) replaces. Images in other registries are not changed.
 _PUBLIC = (VENDOR, "registry.k8s.io")
 
-# What a template calls the image: (where the policy speaks of it, its repository, its name).
+# Maps names of images in templates to (path of the policy, default repository, default name).
 _IMAGES: dict[str, tuple[str, str, str]] = {
     "nfd": ("", "registry.k8s.io/nfd", "node-feature-discovery"),
     "driver": ("driver", "nvcr.io/nvidia", "driver"),
@@ -38,17 +39,17 @@ _VERSIONS = {"nfd": "node_feature_discovery", "feature_discovery": "device_plugi
              "node_status_exporter": "validator"}
 
 
-def section(policy: Policy, name: str) -> t.Mapping[str, t.Any]:
-    """What the policy says about an image; empty where it says nothing."""
+def section(policy: Policy, name: str) -> Section:
+    """The section of the policy with the keys of an image, empty if it is not set."""
     found = policy.get(_IMAGES[name][0]) if _IMAGES[name][0] else None
     return found if isinstance(found, dict) else {}
 
 
 def image(policy: Policy, release: Release, name: str, mirror: str, version: str = "") -> str:
-    """The reference C(REPOSITORY/IMAGE:VERSION), with C(@) before a digest.
+    """The reference C(REPOSITORY/IMAGE:VERSION), or C(REPOSITORY/IMAGE@DIGEST).
 
-    version: instead of the policy's. An C(image) alone that is a path is the whole reference, as the operator has it.
-    What is missing is completed from the release.
+    version: replaces that of the policy. Parts that the policy does not set come from the release. If the policy only
+    sets C(image), and it has a slash, it is the whole reference, as for the operator.
     """
     wanted = section(policy, name)
     alone = str(wanted.get("image") or "")
@@ -63,24 +64,24 @@ def image(policy: Policy, release: Release, name: str, mirror: str, version: str
 
 
 def for_system(policy: Policy, release: Release, name: str, mirror: str, version: str, os_tag: str) -> str:
-    """The reference of an image that suits one system, whose tag has the system behind the version; no digest has."""
+    """The reference of an image for one system, with os_tag (C(ubuntu24.04)) after the version. A digest has none."""
     reference = image(policy, release, name, mirror, version)
     return reference if "sha256:" in reference else f"{reference}-{os_tag}"
 
 
 def mirrored(reference: str, mirror: str) -> str:
-    """The reference on the mirror, where it is on a public registry."""
+    """The reference in the mirror, if the reference is in a registry that the mirror replaces."""
     registry, _slash, path = reference.partition("/")
     return f"{mirror}/{path}" if registry in _PUBLIC and mirror != VENDOR else reference
 
 
 def pull_policy(policy: Policy, name: str) -> str:
-    """C(IfNotPresent) unless the policy says otherwise."""
+    """The pull policy of an image, C(IfNotPresent) if the policy does not set it."""
     return str(section(policy, name).get("imagePullPolicy") or "IfNotPresent")
 
 
 def pull_secrets(policy: Policy, names: t.Iterable[str], common: t.Iterable[str]) -> list[str]:
-    """Names of secrets: the common ones, then those of the images, each once."""
+    """Names of secrets without duplicates: the common ones, then those of the images."""
     found = [*common]
     for name in names:
         found += section(policy, name).get("imagePullSecrets") or []
@@ -88,8 +89,8 @@ def pull_secrets(policy: Policy, names: t.Iterable[str], common: t.Iterable[str]
 
 
 def of_former_releases(policy: Policy, release: Release) -> dict[str, str]:
-    """By path of the policy the versions that older releases have and this one has replaced. A chart writes them into
-    every ClusterPolicy, where they outlive its release. The driver's is a choice and not among them."""
+    """Maps paths of the policy to versions that are the defaults of older releases. A chart writes its defaults into
+    the ClusterPolicy, which keeps them after an upgrade. Without the driver's, which users choose."""
     stated = {name: str(section(policy, name).get("version") or "") for name in _IMAGES if name != "driver"}
     other = {name: version for name, version in stated.items()
              if version and version != release.components[_VERSIONS.get(name, name)]}

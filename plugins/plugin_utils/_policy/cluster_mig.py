@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The MIG layouts that a cluster offers by name, of the device tables or of a ConfigMap. Pure. PRIVATE."""
+"""The MIG layouts of a cluster: those of the tables of GPUs, and the names of those in a ConfigMap. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards, profile_names
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import parse
-
-Entry = t.Dict[str, t.Any]
 
 
 @functools.lru_cache(maxsize=None)
-def default_config() -> dict[str, list[Entry]]:
-    """C({name: [{device-filter, devices, mig-enabled, mig-devices}]}) for every GPU of the tables.
+def default_config() -> dict[str, list[Data]]:
+    """C({name: [{device-filter, devices, mig-enabled, mig-devices}]}) for all models in the tables of GPUs.
 
-    The names are those which the MIG manager generates on a GPU: all-disabled, all-enabled, all-balanced, and one for
-    each profile; a filter says which GPUs an entry is for.
+    The names are those that the MIG manager generates on a GPU: all-disabled, all-enabled, all-balanced, and one for
+    each profile. C(device-filter) lists the models that an entry applies to.
     """
-    configs: dict[str, list[Entry]] = {
+    configs: dict[str, list[Data]] = {
         "all-disabled": [{"devices": "all", "mig-enabled": False}],
         "all-enabled": [{"devices": "all", "mig-enabled": True, "mig-devices": {}}],
     }
@@ -30,14 +29,14 @@ def default_config() -> dict[str, list[Entry]]:
         target = profile_names.Target("gpu", 0, device, "", device, boards.profiles_of(device))
         names = ["all-balanced", *(f"all-{profile.name.replace('+', '.')}" for profile in target.profiles or ())]
         for name in names:
-            wish = profile_names.generate(name, [target])["gpu"]
-            counts = {profile: count for (profile, _slices), count in (wish.devices or {}).items()}
+            desired = profile_names.generate(name, [target])["gpu"]
+            counts = {profile: count for (profile, _slices), count in (desired.devices or {}).items()}
             _add(configs.setdefault(name, []), f"0x{device.upper()}10DE", counts)
     return configs
 
 
-def names_in(texts: t.Mapping[str, t.Any]) -> list[str]:
-    """The names under C(mig-configs) in the files of a ConfigMap; of one that is no YAML, or without bounds, none."""
+def names_in(texts: t.Mapping[str, object]) -> list[str]:
+    """The names below C(mig-configs) in the files of a ConfigMap (texts). A file that cannot be read has none."""
     found: dict[str, None] = {}
     for text in texts.values():
         try:
@@ -45,13 +44,13 @@ def names_in(texts: t.Mapping[str, t.Any]) -> list[str]:
         except InputError:
             continue
         for document in documents if len(documents) == 1 else ():
-            # As they are written: a layout called off is no boolean.
+            # From the text, where the name "off" is not a boolean.
             found.update(dict.fromkeys(str(path[1]) for path in document.lines
                                        if len(path) == 2 and path[0] == "mig-configs" and isinstance(path[1], str)))
     return list(found)
 
 
-def _add(entries: list[Entry], device: str, counts: dict[str, int]) -> None:
+def _add(entries: list[Data], device: str, counts: dict[str, int]) -> None:
     for entry in entries:
         if entry["mig-devices"] == counts:
             entry["device-filter"].append(device)

@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is different on OpenShift, as far as it takes none of OpenShift's own APIs. Pure. PRIVATE.
+"""The differences of clusters with OpenShift, without those that need its own APIs. Pure. PRIVATE.
 
-Source of all differences: GPU Operator 26.7 (what its controllers and assets do on OpenShift alone).
+Source: the controllers and assets of GPU Operator 26.7.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import ClusterFacts, Node, Nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
-Nodes = t.Mapping[str, t.Mapping[str, t.Any]]
-
-# Elsewhere others may live, whom neither labels of Pod Security nor the cluster's own Prometheus are for.
+# The labels for Pod Security and for the cluster's Prometheus are set in this namespace only, as others may be shared.
 NAMESPACE = "nvidia-gpu-operator"
 _LABEL = "node.openshift.io/os_id"
 _COREOS = "Red Hat Enterprise Linux CoreOS"
@@ -30,10 +29,10 @@ NO_TOOLKIT = (
     "driver to the system (driver.enabled: false).")
 
 
-def found(policy: Policy, facts: t.Mapping[str, t.Any] | None) -> bool:
-    """Whether the cluster is OpenShift: as the policy says, else as the API server does (C(openshift) of the facts).
+def found(policy: Policy, facts: ClusterFacts | None) -> bool:
+    """Whether the cluster is OpenShift, according to the policy or else to the API server (C(openshift) of the facts).
 
-    Where nobody could ask it, all Nodes have to say so: one kubelet does not decide for all.
+    If the API server was not asked, the cluster is OpenShift only if all Nodes report it.
     """
     if policy.get("platform.openshift") or facts is None:
         return bool(policy.get("platform.openshift"))
@@ -42,35 +41,40 @@ def found(policy: Policy, facts: t.Mapping[str, t.Any] | None) -> bool:
     return bool(facts["nodes"]) and all(claims(node) for node in facts["nodes"].values())
 
 
-def claims(node: t.Mapping[str, t.Any]) -> bool:
-    """Whether a Node says that it is one of OpenShift."""
+def claims(node: Node) -> bool:
+    """Whether a Node reports that it is a Node of OpenShift."""
     return _LABEL in node["labels"] or _coreos(node)
 
 
 def version(system: tuple[str, str]) -> dict[str, str]:
-    """The variable by which a driver's container knows OpenShift's version, which is that of CoreOS, to 4.18 as its
-    own system."""
+    """The variable with OpenShift's version for a driver container. Until 4.18, it is the version of CoreOS. system:
+    (id, version) of os-release."""
     name, text = system
     return {"OPENSHIFT_VERSION": text} if name == "rhcos" and re.fullmatch(r"\d\.\d+", text) else {}
 
 
-def needs_toolkit(policy: Policy, mine: Policy, node: t.Mapping[str, t.Any]) -> bool:
-    """Whether only the driver toolkit of OpenShift could build the driver of a Node. mine: the policy that holds for
-    it. The chart's default is not a user's word: it is made for other clusters."""
-    return _coreos(node) and not mine.get("driver.usePrecompiled") and not any(
+def needs_toolkit(policy: Policy, own: Policy, node: Node) -> bool:
+    """Whether only the driver toolkit of OpenShift can build the driver of a Node. own: the policy of the Node's pool.
+    The chart's default of use_ocp_driver_toolkit does not count, as it is for other clusters."""
+    return _coreos(node) and _needs_toolkit(policy, own)
+
+
+def _needs_toolkit(policy: Policy, own: Policy) -> bool:
+    return not own.get("driver.usePrecompiled") and not any(
         look(source.spec, "operator.use_ocp_driver_toolkit") is False for source in policy.sources)
 
 
 def without_gpus(policy: Policy, nodes: Nodes, asked: t.Iterable[tuple[str, str]]) -> list[Refused]:
-    """What only the driver toolkit could build: for the systems that the user names (asked), and, while no Node is
-    known to have a GPU, for the Nodes where all of them need it."""
+    """A refusal if only the driver toolkit can build the driver of a system that the user names (asked), or of all
+    Nodes, as long as no Node is known to have a GPU."""
     built = [f"{name}{text} of gpu_node_os" for name, text in asked
-             if name == "rhcos" and needs_toolkit(policy, policy, {"os": {"id": name}})]
+             if name == "rhcos" and _needs_toolkit(policy, policy)]
     if nodes and all(needs_toolkit(policy, policy, node) for node in nodes.values()):
         built += nodes
     return [Refused(*NO_TOOLKIT).of(built)] if built else []
 
 
-def _coreos(node: t.Mapping[str, t.Any]) -> bool:
-    """From OpenShift 4.19 on its os-release has the id rhel."""
-    return (node["os"] or {}).get("id") == "rhcos" or str(node.get("os_image") or "").startswith(_COREOS)
+def _coreos(node: Node) -> bool:
+    """Whether the system is CoreOS. Since OpenShift 4.19, its os-release has the id rhel."""
+    system = node["os"]
+    return (system is not None and system["id"] == "rhcos") or str(node.get("os_image") or "").startswith(_COREOS)

@@ -1,23 +1,21 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""ConfigMaps and Secrets of the user that a policy names: which they are, and what of them is not there. Pure. PRIVATE.
+"""The ConfigMaps and Secrets of users that a policy names, and which of them are missing. Pure. PRIVATE.
 
-What a cluster has of them is C(config_maps: {NAME: {KEY: TEXT} or None}) and C(secrets: {NAME: bool}) in its facts;
-None and False: it is not there; a name that is left out: nobody could look.
+The facts of a cluster have them in C(config_maps) and C(secrets). A name that is not there could not be read.
 """
 
 from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import ClusterFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
-Facts = t.Mapping[str, t.Any]
-
 CONFIG_MAP, SECRET = "ConfigMap", "Secret"
-# path in the policy: (what it names, keys that must be there).
+# Maps paths of the policy to (kind, required keys).
 REFERENCES: dict[str, tuple[str, tuple[str, ...]]] = {
     "driver.repoConfig.configMapName": (CONFIG_MAP, ()),
     "driver.certConfig.name": (CONFIG_MAP, ()),
@@ -31,24 +29,27 @@ _TOKEN = "client_configuration_token.tok"
 
 
 def named(policy: Policy) -> dict[str, list[str]]:
-    """C({ConfigMap: [NAME], Secret: [NAME]}): what a policy and its NVIDIADrivers name, each once."""
+    """C({ConfigMap: [NAME], Secret: [NAME]}): the objects that a policy and its NVIDIADrivers name, without
+    duplicates."""
     found: dict[str, dict[str, None]] = {CONFIG_MAP: {}, SECRET: {}}
-    for mine in (policy, *(policy.for_pool(pool) for pool in policy.pools)):
+    for own in (policy, *(policy.for_pool(pool) for pool in policy.pools)):
         for path, (kind, _keys) in REFERENCES.items():
-            if mine.get(path):
-                found[kind][str(mine.get(path))] = None
+            if own.get(path):
+                found[kind][str(own.get(path))] = None
     return {kind: list(names) for kind, names in found.items()}
 
 
-def missing(policy: Policy, facts: Facts | None, namespace: str) -> list[Refused]:
-    """What one policy names and its cluster does not have: pods would wait for it for ever."""
-    return [one for path in REFERENCES if policy.get(path) for one in _missing(policy, path, facts or {}, namespace)]
+def missing(policy: Policy, facts: ClusterFacts | None, namespace: str) -> list[Refused]:
+    """Refusals for objects and keys that a policy names and that are not in the cluster: pods would never start."""
+    return [one for path in REFERENCES if facts and policy.get(path)
+            for one in _missing(policy, path, facts, namespace)]
 
 
-def _missing(policy: Policy, path: str, facts: Facts, namespace: str) -> t.Iterator[Refused]:
+def _missing(policy: Policy, path: str, facts: ClusterFacts, namespace: str) -> t.Iterator[Refused]:
     kind, needed = REFERENCES[path]
     name = str(policy.get(path))
-    known = (facts.get("config_maps" if kind == CONFIG_MAP else "secrets") or {}).get(name, ...)
+    objects = facts.get("config_maps") if kind == CONFIG_MAP else facts.get("secrets")
+    known = (objects or {}).get(name, ...)
     where = f"{place(policy, path)}: {kind} {name!r}"
     if path.startswith("driver.licensingConfig.") and policy.get("driver.licensingConfig.nlsEnabled"):
         needed = (*needed, _TOKEN)
@@ -57,20 +58,20 @@ def _missing(policy: Policy, path: str, facts: Facts, namespace: str) -> t.Itera
         files = " ".join(f"--from-file={key}" for key in needed or ("FILE",))
         if path == "driver.secretEnv":
             files = "--from-literal=NAME=VALUE"
-        yield Refused(f"{where} is not in namespace {namespace}, and the driver's pods would wait for it for ever",
+        yield Refused(f"{where} is not in namespace {namespace}, and the driver's pods would never start",
                       f"Create it (kubectl -n {namespace} create {what} {name} {files}), or leave {path} out.")
     elif isinstance(known, t.Mapping):
-        lacking = [key for key in needed if key not in known]
-        if lacking or not known:
-            yield Refused(f"{where} in namespace {namespace} has no key {' and '.join(lacking)}" if lacking
-                          else f"{where} in namespace {namespace} is empty",
-                          f"Add {' and '.join(lacking) if lacking else 'a file'} to it, or leave {path} out.")
+        absent = " and ".join(key for key in needed if key not in known)
+        if absent or not known:
+            yield Refused(f"{where} in namespace {namespace} {f'has no key {absent}' if absent else 'is empty'}",
+                          f"Add {absent or 'a file'} to it, or leave {path} out.")
 
 
-def keys(policy: Policy, path: str, facts: Facts | None) -> list[str]:
-    """The keys of a ConfigMap that is there: of the cluster, else of the values' extraObjects. Raises Refused."""
+def keys(policy: Policy, path: str, facts: ClusterFacts | None) -> list[str]:
+    """The keys of a ConfigMap in the cluster or, if it is not known there, in extraObjects of the values, sorted.
+    Raises Refused if they are not known."""
     name = policy.get(path)
-    found = ((facts or {}).get("config_maps") or {}).get(name)
+    found: t.Collection[str] | None = facts and facts.get("config_maps", {}).get(name)
     for one in policy.get("extraObjects") or () if found is None else ():
         if one.get("kind") == CONFIG_MAP and (one.get("metadata") or {}).get("name") == name:
             found = list(one.get("data") or {})
@@ -82,5 +83,5 @@ def keys(policy: Policy, path: str, facts: Facts | None) -> list[str]:
 
 
 def place(policy: Policy, path: str) -> str:
-    """The path, with the NVIDIADriver where it is one's."""
+    """A path for messages, with the name of the NVIDIADriver if the policy is that of one."""
     return f"NVIDIADriver {policy.driver_name}, {path}" if policy.driver_name else path

@@ -1,33 +1,30 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What holds where a policy is silent, from C(defaults.yml), and how it is put below what a policy says. PRIVATE."""
+"""The defaults of a policy (C(defaults.yml)), and access to values by paths such as C(driver.version). PRIVATE."""
 
 from __future__ import annotations
 
 import functools
 import os
-import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, version_key
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import load_own
-
-Data = t.Dict[str, t.Any]
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section, Value
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import read_own
 
 
 @functools.lru_cache(maxsize=None)
 def _data() -> Data:
-    with open(os.path.join(os.path.dirname(__file__), "defaults.yml"), encoding="utf-8") as handle:
-        return t.cast("Data", load_own(handle.read()))
+    return read_own(os.path.dirname(__file__), "defaults.yml")
 
 
 def of_resource(release: Release) -> Data:
-    """In the shape of a ClusterPolicy's spec."""
+    """The defaults of a ClusterPolicy, in the shape of its spec."""
     return merge(_data()["resource"], {"cdi": {"enabled": release.defaults["cdi"]}})
 
 
 def of_chart(release: Release) -> Data:
-    """Where the chart of a release says something else; in the shape of its values."""
+    """The defaults of a release's chart that differ from those of a ClusterPolicy, in the shape of its values."""
     found: Data = {}
     for version, values in _data()["chart"].items():
         if version_key(version) <= version_key(release.version):
@@ -36,19 +33,19 @@ def of_chart(release: Release) -> Data:
 
 
 def of_definition() -> Data:
-    """By path what counts where a resource is silent and nothing else fills it in; for comparing."""
-    return t.cast("Data", _data()["definition"])
+    """Maps paths to the defaults that the API server or the operator fills in. Only comparisons use them."""
+    return dict(_data()["definition"])
 
 
 def on_when_silent(section: str) -> bool:
-    """Whether C(devicePlugin) or C(driver.rdma) is on where its C(enabled) is not set."""
+    """Whether a section such as C(devicePlugin) or C(driver.rdma) is on if its C(enabled) is not set."""
     return section in _data()["on"]
 
 
-def merge(below: t.Mapping[str, t.Any], above: t.Mapping[str, t.Any], drop_null: bool = False) -> Data:
-    """Both mappings; where both have a key, above wins, mappings are merged in depth.
+def merge(below: Section, above: Section, drop_null: bool = False) -> Data:
+    """Both mappings, merged at all levels. The values of above take precedence.
 
-    drop_null: null in above removes the key, as Helm has it for values.
+    drop_null: null in above removes the key, as in values of Helm.
     """
     result = dict(below)
     for key, value in above.items():
@@ -62,15 +59,15 @@ def merge(below: t.Mapping[str, t.Any], above: t.Mapping[str, t.Any], drop_null:
     return result
 
 
-def without_null(value: t.Any) -> t.Any:
-    """A copy in which every key that is null is left out: null is "not set"."""
+def without_null(value: Value) -> Value:
+    """A copy without the keys that are null, which means "not set"."""
     if isinstance(value, dict):
         return {key: without_null(item) for key, item in value.items() if item is not None}
     return [without_null(item) for item in value] if isinstance(value, list) else value
 
 
-def look(data: t.Any, path: str) -> t.Any:
-    """The value at C(driver.version), None where nothing is set."""
+def look(data: Value, path: str) -> Value:
+    """The value at a path, None if it is not set."""
     for part in path.split("."):
         if not isinstance(data, dict):
             return None
@@ -78,8 +75,8 @@ def look(data: t.Any, path: str) -> t.Any:
     return data
 
 
-def put(data: Data, path: str, value: t.Any) -> None:
-    """Sets the value at C(driver.version); what is above it and no mapping becomes one."""
+def put(data: Data, path: str, value: Value) -> None:
+    """Sets the value at a path. A parent that is not a mapping is replaced by one."""
     *parents, last = path.split(".")
     for part in parents:
         if not isinstance(data.get(part), dict):
@@ -88,8 +85,8 @@ def put(data: Data, path: str, value: t.Any) -> None:
     data[last] = value
 
 
-def take(data: Data, path: str) -> t.Any:
-    """Removes the value at C(driver.version) and returns it, None where nothing is set."""
+def take(data: Data, path: str) -> Value:
+    """Removes the value at a path and returns it, None if it is not set."""
     parent, _dot, last = path.rpartition(".")
     holder = look(data, parent) if parent else data
     return holder.pop(last, None) if isinstance(holder, dict) else None

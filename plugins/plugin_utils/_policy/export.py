@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A policy in another format. Pure. PRIVATE.
+"""Converts a policy to another format. Pure. PRIVATE.
 
-What is exported is what the documents say, not what defaults add; where the other format has another default, it is
-said there, too. So ClusterPolicy, values and ClusterPolicy again give the first one. Nothing that has no place in the
-other format is lost silently: L(left_out) names it.
+Only what the documents set is exported, not the defaults. If the other format has a different default, the value is
+written out. A ClusterPolicy that is converted to values and back is therefore the same. L(left_out) lists what has no
+place in the other format.
 """
 
 from __future__ import annotations
@@ -17,29 +17,28 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import known, says
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults, format_schemas, translate
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look, merge, put, take
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy, Source
 
-Data = t.Dict[str, t.Any]
-
-# The resource's definition wants these sections to be there, even if they say nothing.
+# Sections that the resource's definition requires, even if they are empty.
 _REQUIRED = ("daemonsets", "dcgm", "dcgmExporter", "devicePlugin", "driver", "gfd", "nodeStatusExporter", "operator",
              "toolkit")
-# Sections that mean something by being there; without them the resource is silent.
+# Sections that change the defaults of a resource by their presence.
 _WHOLE = ("driver.upgradePolicy",)
-# What the templates of the chart of GPU Operator 26.7 do not pass on to the ClusterPolicy.
+# Keys that the templates of the chart of GPU Operator 26.7 do not write to the ClusterPolicy.
 _NOT_RENDERED = (
     "operator.labels", "operator.annotations", "operator.defaultRuntime", "operator.initContainer", "cdi.default",
     "daemonsets.podSecurityContext", "driver.useOpenKernelModules", "driver.manager.imagePullSecrets", "toolkit.args",
     "devicePlugin.mps", "dcgm.hostPort", "psp", "vfioManager.driverManager.imagePullSecrets",
     "vgpuManager.driverManager.imagePullSecrets",
 )
-# Images of the operator itself, with its version: the default in clusterpolicy.yaml of the chart is its appVersion.
+# Images with the version of the operator: in clusterpolicy.yaml of the chart, the default is its appVersion.
 _OF_CHART = ("validator", "nodeStatusExporter")
-# Keys of the daemonsets section that an NVIDIADriver has for its own.
+# Keys of the section daemonsets that an NVIDIADriver has, too.
 _SHARED = ("labels", "annotations", "tolerations", "priorityClassName", "podSecurityContext")
-# Keys of the driver section that say where a driver comes from; an NVIDIADriver is that.
+# Keys of the section driver that an NVIDIADriver does not need.
 _SWITCHES = ("enabled", "useNvidiaDriverCRD", "useOpenKernelModules", "nvidiaDriverCRD")
 
 
@@ -53,7 +52,7 @@ def to_cluster_policy(policy: Policy) -> Data:
 
 
 def to_values(policy: Policy) -> Data:
-    """Values of the Helm chart. Null stands where the chart's default would say more than the policy does."""
+    """Values of the Helm chart. Null removes a default of the chart that the policy does not set."""
     values = _of_kind(policy, "values")
     if values:
         return copy.deepcopy(dict(values[0].spec))
@@ -72,7 +71,7 @@ def to_values(policy: Policy) -> Data:
 
 
 def to_nvidia_driver(policy: Policy) -> t.List[Data]:
-    """NVIDIADriver objects: those of the policy, or one that is the default. Empty where the policy has no driver."""
+    """The NVIDIADriver objects of the policy, or a default one. Empty if the policy disables the driver."""
     own = _of_kind(policy, "NVIDIADriver")
     if own:
         return [_object("NVIDIADriver", source.name, copy.deepcopy(dict(source.spec))) for source in own]
@@ -85,15 +84,15 @@ def to_nvidia_driver(policy: Policy) -> t.List[Data]:
     driver.update({key: said[key] for key in translate.BESIDE_DRIVER if key in said})
     translate.rename(driver, translate.DRIVER_PAIRS, back=True)
     driver, _empty = known(driver, format_schemas.NVIDIA_DRIVER)
-    # Nothing stands in for a part of the image that an NVIDIADriver does not name.
-    for key, value in (("repository", "nvcr.io/nvidia"), ("image", "driver"), ("version",
-                                                                               release.components["driver"])):
+    # An NVIDIADriver has no defaults for the parts of an image.
+    for key, value in (("repository", "nvcr.io/nvidia"), ("image", "driver"),
+                       ("version", release.components["driver"])):
         if not driver.get(key) and not (key != "image" and "/" in str(driver.get("image") or "")):
             driver[key] = value
     driver["driverType"] = look(said, "driver.nvidiaDriverCRD.driverType") or "gpu"
     if version_key(release.version) >= version_key("26.7"):
         driver["default"] = True
-        # An NVIDIADriver without a word upgrades by itself, a ClusterPolicy does not.
+        # The default of autoUpgrade is true in an NVIDIADriver, and false in a ClusterPolicy.
         driver["upgradePolicy"] = {"autoUpgrade": False, **driver.get("upgradePolicy", {})}
     else:
         driver.pop("upgradePolicy", None)
@@ -101,7 +100,8 @@ def to_nvidia_driver(policy: Policy) -> t.List[Data]:
 
 
 def left_out(policy: Policy, form: str) -> t.List[str]:
-    """What of a policy has no place in C(cluster_policy), C(values) or C(nvidia_driver), each a sentence."""
+    """The parts of a policy that a format (C(cluster_policy), C(values), C(nvidia_driver)) cannot have, each a
+    sentence."""
     if form == "nvidia_driver" or (form == "values" and (_of_kind(policy, "values") or not policy.sources)):
         return []
     spec, lost = _cluster_policy(policy)
@@ -112,7 +112,7 @@ def left_out(policy: Policy, form: str) -> t.List[str]:
     return found
 
 
-def _object(kind: str, name: str, spec: t.Mapping[str, t.Any]) -> Data:
+def _object(kind: str, name: str, spec: Section) -> Data:
     metadata = {} if name == "without a name" else {"name": name}
     return {"apiVersion": format_schemas.FORMS[kind].api_version, "kind": kind, "metadata": metadata, "spec": spec}
 
@@ -122,7 +122,7 @@ def _of_kind(policy: Policy, kind: str) -> list[Source]:
 
 
 def _stated(policy: Policy) -> Data:
-    """What the main document says, in the common shape, the chart's own defaults among it where it is of the chart."""
+    """What the main document sets, in the common shape. For values, with the defaults of the chart."""
     main = next((source for source in policy.sources if source.kind != "NVIDIADriver"), None)
     if main is not None and main.kind != "values":
         return translate.common(main.kind, main.spec)
@@ -131,9 +131,10 @@ def _stated(policy: Policy) -> Data:
 
 
 def _cluster_policy(policy: Policy) -> tuple[Data, list[str]]:
-    """(spec of a ClusterPolicy, paths that it has no place for)."""
+    """(spec of a ClusterPolicy, paths that it cannot have). Raises InputError."""
     if policy.kind in ("GPUCluster", "GPUClusterPolicy"):
-        _refuse_kind(policy)
+        raise InputError(f"{policy.origin}: a {policy.kind} cannot become another format: it says what no other can "
+                         "hold.", "Export a ClusterPolicy, NVIDIADrivers or the chart's values.", path="export")
     if policy.kind != "NVIDIADriver":
         stated = _stated(policy)
         if not any(source.kind == "ClusterPolicy" for source in policy.sources):
@@ -157,7 +158,7 @@ def _cluster_policy(policy: Policy) -> tuple[Data, list[str]]:
 
 
 def _complete(stated: Data, release: str) -> None:
-    """What the templates of the chart add to its values: an operator does not take an image without a version."""
+    """Adds the versions that the templates of the chart add, as the operator requires the version of an image."""
     for section in _OF_CHART:
         said = stated.get(section)
         if isinstance(said, dict) and said.get("image") and not said.get("version") and not (
@@ -165,13 +166,8 @@ def _complete(stated: Data, release: str) -> None:
             said["version"] = releases.release(release).components["validator"]
 
 
-def _refuse_kind(policy: Policy) -> t.NoReturn:
-    raise InputError(f"{policy.origin}: a {policy.kind} cannot become another format: it says what no other can hold.",
-                     "Export a ClusterPolicy, NVIDIADrivers or the chart's values.", path="export")
-
-
-def _silence(chart: t.Mapping[str, t.Any], spec: t.Mapping[str, t.Any], path: str) -> Data:
-    """Null for every default of the chart about which the resource says nothing."""
+def _silence(chart: Section, spec: Section, path: str) -> Data:
+    """Null for each default of the chart that the resource does not set."""
     found: Data = {}
     for key, value in chart.items():
         full, said = f"{path}.{key}" if path else key, spec.get(key)

@@ -1,62 +1,59 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The keys of every accepted format. Pure data in the language of L(schema). PRIVATE.
+"""The keys of all formats of a policy, in the language of L(_data.schema). Pure data. PRIVATE.
 
 Source: the custom resource definitions and the chart of GPU Operator 24.6 to 26.7 (ClusterPolicy nvidia.com/v1,
-NVIDIADriver and GPUCluster nvidia.com/v1alpha1, values.yaml); keys that a release has dropped stay known.
+NVIDIADriver and GPUCluster nvidia.com/v1alpha1, values.yaml). Keys that a later release has removed are kept.
 """
 
 from __future__ import annotations
 
-import typing as t
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Form, Keys, Needed, Schema
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Form, Needed
-
-VARIABLES: t.Any = [{"name": Needed("str"), "value": "str"}]
-TOLERATIONS: t.Any = [
+VARIABLES: Schema = [{"name": Needed("str"), "value": "str"}]
+TOLERATIONS: Schema = [
     {"key": "str", "operator": "str", "value": "str", "effect": "str", "tolerationSeconds": "int"},
 ]
 _ACTIONS = ("Replace", "Keep", "Drop", "HashMod", "LabelMap", "LabelDrop", "LabelKeep", "Lowercase", "Uppercase",
             "KeepEqual", "DropEqual")
-RELABELINGS: t.Any = [{
+RELABELINGS: Schema = [{
     "sourceLabels": "strs", "separator": "str", "targetLabel": "str", "regex": "str", "modulus": "int>=0",
     "replacement": "str", "action": (*_ACTIONS, *(action.lower() for action in _ACTIONS)),
 }]
-RUNTIME_CLASSES: t.Any = [{
+RUNTIME_CLASSES: Schema = [{
     "name": Needed("str"), "nodeSelector": "strmap", "artifacts": Needed({"url": Needed("str"), "pullSecret": "str"}),
 }]
-# Types of Kubernetes itself: their keys, not what is in them.
-POD_SECURITY: dict[str, t.Any] = {
+# Types of Kubernetes: their keys only.
+POD_SECURITY: Keys = {
     "runAsUser": "int", "runAsGroup": "int", "fsGroup": "int", "runAsNonRoot": "bool", "fsGroupChangePolicy": "str",
     "supplementalGroupsPolicy": "str", "supplementalGroups": "any", "sysctls": "objects", "seLinuxOptions": "map",
     "seLinuxChangePolicy": "str", "seccompProfile": "map", "appArmorProfile": "map", "windowsOptions": "map",
 }
-NODE_AFFINITY: dict[str, t.Any] = {
+NODE_AFFINITY: Keys = {
     "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": Needed("objects")},
     "preferredDuringSchedulingIgnoredDuringExecution": "objects",
 }
-IMAGE: dict[str, t.Any] = {
+IMAGE: Keys = {
     "repository": "str", "image": "image", "version": "str", "imagePullPolicy": "str", "imagePullSecrets": "strs",
 }
-MANAGER: dict[str, t.Any] = {**IMAGE, "env": VARIABLES}
-RESOURCES: dict[str, t.Any] = {"limits": "quantities", "requests": "quantities"}
-COMPONENT: dict[str, t.Any] = {
-    **IMAGE, "enabled": "bool", "args": "strs", "env": VARIABLES, "resources": RESOURCES, "hostNetwork": "bool",
-}
-PROBE: dict[str, t.Any] = {
+MANAGER: Keys = {**IMAGE, "env": VARIABLES}
+RESOURCES: Keys = {"limits": "quantities", "requests": "quantities"}
+POD: Keys = {**IMAGE, "args": "strs", "env": VARIABLES, "resources": RESOURCES, "hostNetwork": "bool"}
+COMPONENT: Keys = {**IMAGE, "enabled": "bool", **POD}
+PROBE: Keys = {
     "initialDelaySeconds": "int", "periodSeconds": "int>=1", "timeoutSeconds": "int>=1", "successThreshold": "int>=1",
     "failureThreshold": "int>=1",
 }
-MONITOR: dict[str, t.Any] = {
+MONITOR: Keys = {
     "enabled": "bool", "interval": "duration", "scrapeTimeout": "duration", "honorLabels": "bool",
     "additionalLabels": "strmap", "relabelings": RELABELINGS,
 }
-NAME: dict[str, t.Any] = {"name": "str"}
-ENV: dict[str, t.Any] = {"env": VARIABLES}
-SWITCH: dict[str, t.Any] = {"enabled": "bool"}
-EVICTION: dict[str, t.Any] = {"force": "bool", "timeoutSeconds": "int>=0", "deleteEmptyDir": "bool"}
-UPGRADE: dict[str, t.Any] = {
+NAME: Keys = {"name": "str"}
+ENV: Keys = {"env": VARIABLES}
+SWITCH: Keys = {"enabled": "bool"}
+EVICTION: Keys = {"force": "bool", "timeoutSeconds": "int>=0", "deleteEmptyDir": "bool"}
+UPGRADE: Keys = {
     "autoUpgrade": "bool", "maxParallelUpgrades": "int>=0", "maxUnavailable": "amount-or-int",
     "waitForCompletion": {"podSelector": "str", "timeoutSeconds": "int>=0"},
     "podDeletion": EVICTION,
@@ -64,50 +61,52 @@ UPGRADE: dict[str, t.Any] = {
 }
 MODULE_TYPES = ("auto", "open", "proprietary")
 DRIVER_TYPES = ("gpu", "vgpu", "vgpu-host-manager")
-RDMA: dict[str, t.Any] = {"enabled": "bool", "useHostMofed": "bool"}
-GDS: dict[str, t.Any] = {**IMAGE, "enabled": "bool", "args": "strs", "env": VARIABLES}
+RDMA: Keys = {"enabled": "bool", "useHostMofed": "bool"}
+GDS: Keys = {**IMAGE, "enabled": "bool", "args": "strs", "env": VARIABLES}
 
-DRIVER: dict[str, t.Any] = {
+DRIVER: Keys = {
     **COMPONENT, "useNvidiaDriverCRD": "bool", "usePrecompiled": "bool", "kernelModuleType": MODULE_TYPES,
     "useOpenKernelModules": "bool", "startupProbe": PROBE, "livenessProbe": PROBE, "readinessProbe": PROBE,
     "rdma": RDMA, "upgradePolicy": UPGRADE, "manager": MANAGER, "repoConfig": {"configMapName": "str"},
     "certConfig": NAME, "licensingConfig": {"configMapName": "str", "secretName": "str", "nlsEnabled": "bool"},
     "virtualTopology": {"config": "str"}, "kernelModuleConfig": NAME, "secretEnv": "str",
 }
-DCGM_EXPORTER: dict[str, t.Any] = {
+DCGM_EXPORTER: Keys = {
     **COMPONENT, "config": NAME, "serviceMonitor": MONITOR,
     "service": {"type": "str", "internalTrafficPolicy": "str"}, "hostPID": "bool",
     "hpcJobMapping": {"enabled": "bool", "directory": "str"}, "annotations": "strmap", "enablePodLabels": "bool",
     "enablePodUID": "bool", "podLabelAllowlistRegex": "strs",
 }
-DCGM: dict[str, t.Any] = {**COMPONENT, "hostPort": "int"}
-OPERATOR: dict[str, t.Any] = {
+DEVICE_PLUGIN: Keys = {**COMPONENT, "config": {"name": "str", "default": "str"}, "mps": {"root": "str"}}
+MIG_MANAGER: Keys = {
+    **COMPONENT, "config": {"name": "str", "default": ("all-disabled", "")}, "gpuClientsConfig": NAME,
+}
+DCGM: Keys = {**COMPONENT, "hostPort": "int"}
+OPERATOR: Keys = {
     "defaultRuntime": "str", "runtimeClass": "str", "initContainer": IMAGE, "labels": "strmap",
     "annotations": "strmap", "metrics": {"serviceMonitor": MONITOR}, "use_ocp_driver_toolkit": "bool",
 }
-DAEMONSETS: dict[str, t.Any] = {
+DAEMONSETS: Keys = {
     "labels": "strmap", "annotations": "strmap", "tolerations": TOLERATIONS, "priorityClassName": "str",
     "updateStrategy": ("RollingUpdate", "OnDelete"), "rollingUpdate": {"maxUnavailable": "amount"},
     "podSecurityContext": POD_SECURITY,
 }
-CLUSTER_POLICY: dict[str, t.Any] = {
+CLUSTER_POLICY: Keys = {
     "operator": OPERATOR,
     "daemonsets": DAEMONSETS,
     "driver": DRIVER,
     "toolkit": {**COMPONENT, "installDir": "str"},
-    "devicePlugin": {**COMPONENT, "config": {"name": "str", "default": "str"}, "mps": {"root": "str"}},
+    "devicePlugin": DEVICE_PLUGIN,
     "dcgm": DCGM,
     "dcgmExporter": DCGM_EXPORTER,
     "nodeStatusExporter": COMPONENT,
     "gfd": COMPONENT,
     "mig": {"strategy": ("none", "single", "mixed")},
-    "migManager": {
-        **COMPONENT, "config": {"name": "str", "default": ("all-disabled", "")}, "gpuClientsConfig": NAME,
-    },
+    "migManager": MIG_MANAGER,
     "psa": SWITCH,
     "psp": SWITCH,
     "validator": {
-        **{key: kind for key, kind in COMPONENT.items() if key != "enabled"}, "plugin": ENV, "toolkit": ENV,
+        **POD, "plugin": ENV, "toolkit": ENV,
         "driver": ENV, "cuda": ENV, "vfioPCI": ENV, "vgpuManager": ENV, "vgpuDevices": ENV,
     },
     "gds": GDS,
@@ -125,25 +124,18 @@ CLUSTER_POLICY: dict[str, t.Any] = {
     "ccManager": {**COMPONENT, "defaultMode": ("on", "off", "devtools")},
     "hostPaths": {"rootFS": "str", "driverInstallDir": "str", "kubeletRootDir": "str"},
 }
-
-
-def _with(section: str, **more: t.Any) -> dict[str, t.Any]:
-    """A section of the ClusterPolicy as the chart has it, with the chart's own keys."""
-    return {**CLUSTER_POLICY[section], **more}
-
-
-_CONFIG_MAP: dict[str, t.Any] = {"name": "str", "create": "bool", "data": "map"}
-_DRA_PLUGIN: dict[str, t.Any] = {
+_CONFIG_MAP: Keys = {"name": "str", "create": "bool", "data": "map"}
+_DRA_PLUGIN: Keys = {
     "env": VARIABLES, "resources": RESOURCES, "healthcheck": {"enabled": "bool", "port": "int>=1<=65535"},
 }
-DRA_DRIVER: dict[str, t.Any] = {
+DRA_DRIVER: Keys = {
     **IMAGE, "featureGates": "boolmap", "gpus": {"kubeletPlugin": _DRA_PLUGIN},
     "computeDomains": {
         "enabled": "bool", "controller": {"env": VARIABLES, "resources": RESOURCES}, "kubeletPlugin": _DRA_PLUGIN,
     },
 }
-# The chart calls podDeletion gpuPodDeletion; both spellings are in use.
-_CHART_DRIVER: dict[str, t.Any] = {
+# gpuPodDeletion is the chart's name of podDeletion; the values of users have either.
+_CHART_DRIVER: Keys = {
     **DRIVER,
     "upgradePolicy": {**UPGRADE, "gpuPodDeletion": EVICTION},
     "nvidiaDriverCRD": {
@@ -151,18 +143,18 @@ _CHART_DRIVER: dict[str, t.Any] = {
         "nodeSelector": "strmap",
     },
 }
-_CHART_OPERATOR: dict[str, t.Any] = {
+_CHART_OPERATOR: Keys = {
     **OPERATOR, **IMAGE, "env": VARIABLES, "priorityClassName": "str", "nodeSelector": "strmap", "cleanupCRD": "bool",
     "upgradeCRD": "bool", "tolerations": TOLERATIONS, "affinity": "map", "resources": RESOURCES,
     "logging": {"timeEncoding": "str", "level": "int-or-str", "develMode": "bool"},
 }
-VALUES: dict[str, t.Any] = {
+VALUES: Keys = {
     **CLUSTER_POLICY,
     "operator": _CHART_OPERATOR,
     "driver": _CHART_DRIVER,
-    "devicePlugin": _with("devicePlugin", config={**_CONFIG_MAP, "default": "str"}),
-    "dcgmExporter": _with("dcgmExporter", config={**_CONFIG_MAP, "data": "any"}),
-    "migManager": _with("migManager", config={**_CONFIG_MAP, "default": ("all-disabled", "")}),
+    "devicePlugin": {**DEVICE_PLUGIN, "config": {**_CONFIG_MAP, "default": "str"}},
+    "dcgmExporter": {**DCGM_EXPORTER, "config": {**_CONFIG_MAP, "data": "any"}},
+    "migManager": {**MIG_MANAGER, "config": {**_CONFIG_MAP, "default": ("all-disabled", "")}},
     "platform": {"openshift": "bool"},
     "nfd": {"enabled": "bool", "nodefeaturerules": "bool"},
     "node-feature-discovery": "map",
@@ -174,8 +166,8 @@ VALUES: dict[str, t.Any] = {
     "nameOverride": "str",
     "fullnameOverride": "str",
 }
-NVIDIA_DRIVER: dict[str, t.Any] = {
-    **{key: kind for key, kind in COMPONENT.items() if key != "enabled"},
+NVIDIA_DRIVER: Keys = {
+    **POD,
     "default": "bool", "driverType": DRIVER_TYPES, "usePrecompiled": "bool",
     "kernelModuleType": MODULE_TYPES, "useOpenKernelModules": "bool", "manager": MANAGER, "startupProbe": PROBE,
     "livenessProbe": PROBE, "readinessProbe": PROBE, "rdma": RDMA, "gds": GDS, "gdrcopy": GDS, "repoConfig": NAME,
@@ -184,19 +176,27 @@ NVIDIA_DRIVER: dict[str, t.Any] = {
     "nodeSelector": "strmap", "nodeAffinity": NODE_AFFINITY, "tolerations": TOLERATIONS, "labels": "strmap",
     "annotations": "strmap", "priorityClassName": "str", "podSecurityContext": POD_SECURITY, "upgradePolicy": UPGRADE,
 }
+# The keys of the section driver in the common shape that only an NVIDIADriver has.
+_OF_NVIDIA_DRIVER = ("default", "driverType", "nodeSelector", "nodeAffinity", "tolerations", "labels", "annotations",
+                     "priorityClassName", "podSecurityContext")
 # The resource of the introductory article on the operator: driver, cuda, devicePlugin, migManager.
-GPU_CLUSTER_POLICY: dict[str, t.Any] = {
+GPU_CLUSTER_POLICY: Keys = {
     "driver": {"enabled": "bool", "version": "str"}, "cuda": {"enabled": "bool", "version": "cuda"},
     "devicePlugin": SWITCH, "migManager": SWITCH,
 }
-# Its sample object has rootFS, which the definition drops.
-GPU_CLUSTER: dict[str, t.Any] = {
+# The vendor's sample object has rootFS, which the definition does not have.
+GPU_CLUSTER: Keys = {
     "daemonsets": DAEMONSETS, "dcgm": DCGM, "dcgmExporter": DCGM_EXPORTER,
     "hostPaths": {"driverInstallDir": "str", "kubeletRootDir": "str", "rootFS": "str"},
     "draDriver": Needed(DRA_DRIVER),
 }
-# What surrounds the spec of every custom resource.
-ENVELOPE: dict[str, t.Any] = {"apiVersion": "str", "kind": "str", "metadata": "map", "spec": "any", "status": "any"}
+# The common shape, to which all formats are translated: that of a ClusterPolicy with the keys that only others have.
+COMMON: Keys = {
+    **VALUES, "cuda": GPU_CLUSTER_POLICY["cuda"],
+    "driver": {**_CHART_DRIVER, **{key: NVIDIA_DRIVER[key] for key in _OF_NVIDIA_DRIVER}},
+}
+# The keys of a custom resource beside those of its spec.
+ENVELOPE: Keys = {"apiVersion": "str", "kind": "str", "metadata": "map", "spec": "any", "status": "any"}
 
 FORMS: dict[str, Form] = {form.kind: form for form in (
     Form("ClusterPolicy", "nvidia.com/v1", CLUSTER_POLICY, "ClusterPolicy of the GPU Operator (nvidia.com/v1)"),
@@ -208,8 +208,7 @@ FORMS: dict[str, Form] = {form.kind: form for form in (
     Form("values", "", VALUES, "Values of the GPU Operator's Helm chart"),
 )}
 
-# Keys of the common shape that are on their way out: (release from which on, what to say about them, whether they still
-# have an effect).
+# Deprecated keys of the common shape: (since which release, the note, whether they still have an effect).
 DEPRECATED: dict[str, tuple[str, str, bool]] = {
     "driver.useOpenKernelModules": ("25.3", "has no effect since 25.3; set driver.kernelModuleType instead", False),
     "driver.licensingConfig.configMapName": ("25.10", "is deprecated; set licensingConfig.secretName instead", True),
@@ -220,7 +219,7 @@ DEPRECATED: dict[str, tuple[str, str, bool]] = {
     "psp": ("", "is ignored; pod security policies no longer exist", False),
     "kataManager": ("26.3", "is ignored since 26.3", False),
 }
-# Keys of the common shape by the release whose definition has them first; those below them count with them.
+# Keys of the common shape, with all keys below them: the first release whose definition has them.
 SINCE: dict[str, str] = {
     "cdi.nriPluginEnabled": "26.3.0", "daemonsets.podSecurityContext": "26.3.0", "dcgmExporter.annotations": "26.3.2",
     "dcgmExporter.enablePodLabels": "26.3.2", "dcgmExporter.enablePodUID": "26.3.2", "dcgmExporter.hostPID": "25.10.0",
@@ -234,61 +233,4 @@ SINCE: dict[str, str] = {
         "ccManager", "dcgm", "devicePlugin", "driver", "gfd", "kataManager", "kataSandboxDevicePlugin", "migManager",
         "nodeStatusExporter", "sandboxDevicePlugin", "toolkit", "validator", "vfioManager", "vgpuDeviceManager",
         "vgpuManager")},
-}
-# What editors show beside a key of the common shape.
-ABOUT: dict[str, str] = {
-    "operator": "The operator itself.",
-    "operator.runtimeClass": "Name of the RuntimeClass and of its handler; nvidia where it is not set.",
-    "daemonsets": "What the DaemonSets of all components share.",
-    "daemonsets.rollingUpdate.maxUnavailable": "A number or a percentage, in quotes. The driver is not updated by it.",
-    "driver": "The driver. On where enabled is not set.",
-    "driver.enabled": "False where a driver is installed already: it is used as it is.",
-    "driver.version": "A version such as 595.91.07, a digest, or with usePrecompiled a branch such as 595.",
-    "driver.kernelModuleType": "Flavour of the kernel modules. auto chooses by GPU and branch.",
-    "driver.usePrecompiled": "Modules that the vendor has built for a kernel; version is then a branch.",
-    "driver.useNvidiaDriverCRD": "NVIDIADriver resources say which nodes get which driver.",
-    "driver.rdma": "GPUDirect RDMA. Off where enabled is not set.",
-    "driver.upgradePolicy": "How a new driver version reaches the nodes.",
-    "driver.upgradePolicy.autoUpgrade": "False: a running driver is not replaced.",
-    "driver.upgradePolicy.maxParallelUpgrades": "0 means all at the same time.",
-    "driver.upgradePolicy.maxUnavailable": "A number or a percentage of the nodes, rounded up.",
-    "driver.upgradePolicy.waitForCompletion": "Pods to wait for before a node is upgraded; 0 s means without end.",
-    "driver.upgradePolicy.podDeletion": "How pods with GPUs are removed from a node.",
-    "driver.upgradePolicy.gpuPodDeletion": "How pods with GPUs are removed from a node; the resource's podDeletion.",
-    "driver.upgradePolicy.drain": "Whether and how a node is drained where removing GPU pods is not enough.",
-    "driver.manager": "The driver manager, which clears a node before a driver is replaced.",
-    "driver.repoConfig": "ConfigMap with package repositories for the driver container.",
-    "driver.certConfig": "ConfigMap with certificates for the driver container.",
-    "driver.licensingConfig": "vGPU licence: gridd.conf and client_configuration_token.tok.",
-    "driver.virtualTopology": "ConfigMap with nvidia-topologyd.conf.",
-    "driver.kernelModuleConfig": "ConfigMap with parameters of the kernel modules, a file a module.",
-    "driver.secretEnv": "Secret whose keys become variables of the driver container.",
-    "driver.nvidiaDriverCRD": "Whether NVIDIADriver resources are used, and the one that the chart makes.",
-    "toolkit": "The NVIDIA Container Toolkit. On where enabled is not set.",
-    "toolkit.installDir": "Folder on the host; /usr/local/nvidia where it is not set.",
-    "devicePlugin": "The device plugin. On where enabled is not set.",
-    "devicePlugin.config": "ConfigMap with configurations (sharing, renaming). The label "
-                           "nvidia.com/device-plugin.config selects one for a node, default is for the others.",
-    "dcgm": "DCGM's engine as a DaemonSet of its own. On where enabled is not set; the chart sets it off.",
-    "dcgmExporter": "Metrics for Prometheus. On where enabled is not set.",
-    "dcgmExporter.config": "ConfigMap with dcgm-metrics.csv.",
-    "gfd": "Labels about the GPUs of a node. On where enabled is not set.",
-    "mig.strategy": "How MIG devices are offered: none, single (all alike) or mixed.",
-    "migManager": "Applies MIG layouts. On where enabled is not set.",
-    "migManager.config": "ConfigMap with layouts in mig-parted's format.",
-    "migManager.config.default": "Layout of nodes that no label gives another.",
-    "migManager.gpuClientsConfig": "ConfigMap with services of the host to stop while MIG changes.",
-    "nodeStatusExporter": "Metrics about the validation of a node. Off where enabled is not set.",
-    "validator": "Checks each component on its node before the next begins.",
-    "gds": "GPUDirect Storage. Off where enabled is not set; from 2.17.5 it needs open kernel modules.",
-    "gdrcopy": "GDRCopy. Off where enabled is not set.",
-    "cdi": "Container Device Interface. On where enabled is not set from 25.10, off before.",
-    "cdi.nriPluginEnabled": "Devices by containerd's NRI instead of a runtime class; needs cdi and toolkit.",
-    "sandboxWorkloads": "GPUs for virtual machines. Off where enabled is not set.",
-    "vgpuManager": "The host's part of vGPU. Off where enabled is not set.",
-    "ccManager": "Confidential computing. Off where enabled is not set.",
-    "psa": "Labels the namespace as privileged for pod security admission. Off where enabled is not set.",
-    "hostPaths": "Folders on the host.",
-    "draDriver": "Driver for dynamic resource allocation, in place of the device plugin.",
-    "cuda": "CUDA toolkit of this version.",
 }

@@ -1,18 +1,20 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reading a policy: which formats it is made of, whether it is well formed, and one shape from all. PRIVATE."""
+"""Reads a policy: detects the formats of its documents, checks them, and translates them to one shape. PRIVATE."""
 
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import typing as t
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import check, meant, shown
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Schema, check, faulty, meant, shown
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section, Value
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document, load_data, parse
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     defaults,
@@ -25,49 +27,47 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults imp
 
 SUPPORTED = ("ClusterPolicy (nvidia.com/v1), NVIDIADriver or GPUCluster (nvidia.com/v1alpha1), GPUClusterPolicy "
              "(gpu.nvidia.com/v1), values of the GPU Operator's Helm chart")
-LIVE = "live"  # the word that means the objects in the cluster
-
-Data = t.Dict[str, t.Any]
+LIVE = "live"  # the value of gpu_policy for the objects in the cluster
 
 
 @dataclass(frozen=True)
 class Source:
-    """One document as it was given. kind: as in L(Policy); name: its metadata.name; spec: without what is null."""
+    """One document as the user gives it. kind: as in L(Policy); name: its metadata.name; spec: without nulls, except in
+    values."""
 
     kind: str
     name: str
-    spec: t.Mapping[str, t.Any]
+    spec: Section
 
 
 @dataclass(frozen=True)
 class DriverPool:
-    """An NVIDIADriver for some nodes. spec: C({driver, gds, gdrcopy}) as in L(Policy), with the same defaults."""
+    """An NVIDIADriver with a node selector. spec: C({driver, gds, gdrcopy}) as in L(Policy), with the same defaults."""
 
     name: str
     node_selector: t.Mapping[str, str]
-    spec: t.Mapping[str, t.Any]
+    spec: Section
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy, whatever its format was.
+    """A policy in the common shape of all formats.
 
-    kind: ClusterPolicy, values, NVIDIADriver, GPUCluster, GPUClusterPolicy or defaults. origin: the file, or what
-    stands for it. release: whose defaults are filled in.
-    spec: in the shape of the ClusterPolicy's spec, defaults and versions of the release filled in.
-    mig_config: the mig-parted document that the chart's values carry, or None. sharing: likewise of the device plugin.
-    documents: the kinds that went in; sources: the documents themselves.
-    pools: NVIDIADrivers with a nodeSelector; spec.driver counts for the nodes that none of them takes. fallback: False
-    where such nodes get no driver, as every NVIDIADriver has a selector. driver_name: the NVIDIADriver that spec.driver
-    is, empty where it is a section. module_parameters: those of the ConfigMap that driver.kernelModuleConfig names,
-    where values carry it, else None.
+    kind: C(ClusterPolicy), C(values), C(NVIDIADriver), C(GPUCluster), C(GPUClusterPolicy) or C(defaults); origin: the
+    file, or the variable; spec: in the shape of L(format_schemas.COMMON), with the defaults of the release; mig_config:
+    the document of mig-parted in the values of the chart, or None; sharing: the same for the device plugin; release:
+    the version whose defaults are filled in; sources: the documents; pools: NVIDIADrivers with a node selector, spec is
+    for all other Nodes; fallback: False if other Nodes get no driver, because all NVIDIADrivers have a selector;
+    driver_name: the NVIDIADriver that is in spec.driver, empty if it is the section of another format;
+    module_parameters: C({module: {parameter: value}}) of the ConfigMap that driver.kernelModuleConfig names, None if it
+    is not in the values.
     """
 
     kind: str
     origin: str
-    spec: t.Mapping[str, t.Any]
-    mig_config: t.Mapping[str, t.Any] | None
-    sharing: t.Mapping[str, t.Any] | None
+    spec: Section
+    mig_config: Section | None
+    sharing: Section | None
     warnings: t.Tuple[str, ...]
     release: str = ""
     sources: t.Tuple[Source, ...] = ()
@@ -81,8 +81,11 @@ class Policy:
         """Kinds of the documents, in their order."""
         return tuple(source.kind for source in self.sources)
 
-    def get(self, path: str) -> t.Any:
-        """The value at C(driver.version), None where nothing is set."""
+    def get(self, path: str) -> Value:
+        """The value at a path such as C(driver.version), None if it is not set. Raises KeyError for a path that no
+        format has."""
+        if not _known(path):
+            raise KeyError(f"no policy has {path}")
         return look(self.spec, path)
 
     @property
@@ -92,23 +95,35 @@ class Policy:
         return str(self.get("driver.driverType") or by_chart or "gpu")
 
     def enabled(self, section: str) -> bool:
-        """Whether C(devicePlugin) or C(driver.rdma) is on; where nothing is set, as the operator has it."""
+        """Whether a section such as C(devicePlugin) or C(driver.rdma) is on, by default as for the operator."""
         value = self.get(f"{section}.enabled")
         return value if isinstance(value, bool) else defaults.on_when_silent(section)
 
     def for_pool(self, pool: DriverPool) -> Policy:
-        """The policy as it is for the nodes of one pool: with its driver, GDS and GDRCopy."""
+        """The policy for the Nodes of a pool: with its driver, GPUDirect Storage and GDRCopy."""
         kept = {key: value for key, value in self.spec.items() if key not in pool.spec}
         return replace(self, origin=f"NVIDIADriver {pool.name}", spec={**kept, **pool.spec}, pools=(), fallback=True,
                        driver_name=pool.name)
 
 
-def read(source: str | t.Mapping[str, t.Any] | t.Sequence[t.Any] | None, release: Release,
-         origin: str = "gpu_policy") -> Policy:
-    """Reads a policy from a file (path), a mapping, a list of mappings, or nothing (the release's defaults).
+@functools.lru_cache(maxsize=None)
+def _known(path: str) -> bool:
+    """Whether the common shape has a path. All paths below a mapping of any keys are known."""
+    schema: Schema = format_schemas.COMMON
+    for key in path.split("."):
+        if not isinstance(schema, t.Mapping):
+            return isinstance(schema, str) and schema in ("any", "map", "strmap", "boolmap")
+        if key not in schema:
+            return False
+        schema = schema[key]
+    return True
 
-    origin: for messages, where it is not a file. Raises InputError that lists every fault with its path, line and
-    nearest known key.
+
+def read(source: str | Section | t.Sequence[Value] | None, release: Release, origin: str = "gpu_policy") -> Policy:
+    """Reads a policy from a file (path), a mapping, or a list of mappings. None means the defaults of the release.
+
+    origin: for messages about a policy that is not in a file. Raises InputError that lists all faults with their path,
+    line and nearest known key.
     """
     try:
         if source is None:
@@ -124,7 +139,7 @@ def read(source: str | t.Mapping[str, t.Any] | t.Sequence[t.Any] | None, release
 
 
 def _empty(policy: Policy, origin: str) -> Policy:
-    """The policy with a note, as somebody has meant something by giving it."""
+    """The policy with a warning that an empty one was given."""
     note = f"{origin} is given and empty: the defaults of release {policy.release} count."
     return replace(policy, warnings=(note, *policy.warnings))
 
@@ -155,23 +170,23 @@ def _from_file(path: str) -> list[Document]:
 
 
 def _flat(text: str) -> int | None:
-    """The line of spec in a text that has lost its indentation, None for others."""
+    """The line of spec in a text that has lost its indentation, None for other texts."""
     lines = text.splitlines()
-    tops = [line.partition(":")[0] for line in lines]
-    if "kind" not in tops or "spec" not in tops:
+    keys = [line.partition(":")[0] for line in lines]
+    if "kind" not in keys or "spec" not in keys:
         return None
-    at = tops.index("spec")
-    below = next((line for line in lines[at + 1:] if line.strip() and not line.lstrip().startswith("#")), "")
-    told = lines[at].partition(":")[2].partition("#")[0].strip()
-    return at + 1 if not told and below[:1].isalpha() else None
+    index = keys.index("spec")
+    below = next((line for line in lines[index + 1:] if line.strip() and not line.lstrip().startswith("#")), "")
+    value = lines[index].partition(":")[2].partition("#")[0].strip()
+    return index + 1 if not value and below[:1].isalpha() else None
 
 
 def _indentation_lost(where: str) -> InputError:
-    return InputError(f"{where}: nothing stands below spec: the indentation of this document is lost.",
+    return InputError(f"{where}: nothing is below spec: the indentation of this document is lost.",
                       "Indent metadata's and spec's keys, as kubectl explain shows them.", path="spec")
 
 
-def _from_data(source: t.Any) -> list[Document]:
+def _from_data(source: object) -> list[Document]:
     if isinstance(source, dict):
         return [Document(copy.deepcopy(source))]
     if not isinstance(source, (list, tuple)):
@@ -181,7 +196,7 @@ def _from_data(source: t.Any) -> list[Document]:
 
 
 def _unfold(documents: t.Sequence[Document]) -> t.Iterator[Document]:
-    """Every document; of a List, as kubectl writes it, each of its items."""
+    """All documents, with the items of a List, as kubectl writes it, instead of the List."""
     for document in documents:
         data = document.data
         if isinstance(data, dict) and data.get("kind") == "List" and isinstance(data.get("items"), list):
@@ -190,17 +205,17 @@ def _unfold(documents: t.Sequence[Document]) -> t.Iterator[Document]:
             yield document
 
 
-def _kind_of(data: t.Any) -> str:
-    """What stands there in place of a mapping, without its content, which may be anything."""
+def _kind_of(data: object) -> str:
+    """A value for a message, without the content of texts and lists, which may be secret."""
     if isinstance(data, (bool, int, float)):
         return shown(data)
     return "nothing" if data is None else "a list" if isinstance(data, (list, tuple)) else "text"
 
 
-def _detect(data: t.Any, origin: str) -> str:
-    """The format, by content."""
+def _detect(data: Value, origin: str) -> str:
+    """The format of a document. Raises InputError."""
     if not isinstance(data, dict):
-        raise InputError(f"{origin}: a mapping is expected, {_kind_of(data)} stands there.",
+        raise InputError(f"{origin}: a mapping is expected, not {_kind_of(data)}.",
                          f"Give {SUPPORTED}.")
     kind, version = data.get("kind"), data.get("apiVersion")
     if kind is None and version is None and "spec" not in data:
@@ -210,12 +225,12 @@ def _detect(data: t.Any, origin: str) -> str:
         if kind is None:
             raise InputError(f"{origin}: kind is missing.", f"Give one of {SUPPORTED}.")
         hint = meant(str(kind)[:60], [name for name in format_schemas.FORMS if name != "values"])
-        told = " ".join(str(word)[:60] for word in (version, kind) if word is not None)
-        raise InputError(f"{origin}: {told} is not a policy{hint if 'mean' in hint else '.'}",
+        given = " ".join(str(word)[:60] for word in (version, kind) if word is not None)
+        raise InputError(f"{origin}: {given} is not a policy{hint if 'mean' in hint else '.'}",
                          f"Give one of {SUPPORTED}.")
     if version != form.api_version:
         has = "no apiVersion" if version is None else f"apiVersion {shown(version)}"
-        raise InputError(f"{origin}: {kind} has {has}, expected is {form.api_version!r}.", "Mend apiVersion.")
+        raise InputError(f"{origin}: {kind} has {has}, expected is {form.api_version!r}.", "Correct apiVersion.")
     return form.kind
 
 
@@ -229,22 +244,19 @@ def _read(documents: t.Sequence[Document], origin: str, release: Release) -> Pol
     several = len(found) > 1
     faults: list[str] = []
     for document, kind in found:
-        said = _faults(document, kind, origin)
-        faults += [f"{kind} {_name(document.data)}: {fault}" for fault in said] if several else said
+        own = _faults(document, kind, origin)
+        faults += [f"{kind} {_name(document.data)}: {fault}" for fault in own] if several else own
     if not faults:
         faults = [*rules.beside([kind for _document, kind in given]), *rules.of_drivers(
             [(_name(document.data), _spec(document, kind)) for document, kind in found if kind == "NVIDIADriver"])]
     if faults:
-        count = f"{len(faults)} faults" if len(faults) > 1 else "one fault"
-        listed = "".join(f"\n  {fault}" for fault in faults)
-        kinds = ", ".join(kind for _document, kind in found)
-        raise InputError(f"{origin} ({kinds}) has {count}:{listed}\nNothing was changed.", faults=faults)
+        raise faulty(f"{origin} ({', '.join(kind for _document, kind in found)})", faults)
     main = next((kind for _document, kind in found if kind != "NVIDIADriver"), "NVIDIADriver")
     return _policy(main, origin, found, release)
 
 
 def _in_values(given: t.Sequence[tuple[Document, str]]) -> list[tuple[Document, str]]:
-    """NVIDIADrivers that the chart's values carry among extraObjects."""
+    """The NVIDIADrivers in extraObjects of the chart's values."""
     found = []
     for document, kind in given:
         extra = document.data.get("extraObjects") if kind == "values" else None
@@ -255,7 +267,7 @@ def _in_values(given: t.Sequence[tuple[Document, str]]) -> list[tuple[Document, 
     return found
 
 
-def _name(data: t.Mapping[str, t.Any]) -> str:
+def _name(data: Section) -> str:
     metadata = data.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     return name if isinstance(name, str) and name else "without a name"
@@ -309,7 +321,7 @@ def _policy(kind: str, origin: str, found: t.Sequence[tuple[Document, str]], rel
 
 
 def _counted(kind: str, spec: Data, drivers: list[tuple[str, Data]], warnings: list[str]) -> list[tuple[str, Data]]:
-    """The NVIDIADrivers that count: beside a ClusterPolicy or values only where these say so."""
+    """The NVIDIADrivers that are used. A ClusterPolicy and values must enable them. Adds warnings."""
     used = kind not in ("ClusterPolicy", "values") or bool(look(spec, "driver.useNvidiaDriverCRD"))
     if drivers and not used:
         warnings.append(f"NVIDIADriver {', '.join(name for name, _spec in drivers)}: left aside, as the operator does "
@@ -320,15 +332,15 @@ def _counted(kind: str, spec: Data, drivers: list[tuple[str, Data]], warnings: l
 
 
 def _of_chart(kind: str, spec: Data, drivers: t.Sequence[tuple[str, Data]]) -> str:
-    """The name of the NVIDIADriver that the chart makes of the section driver, empty where it makes none."""
+    """The name of the NVIDIADriver that the chart creates from the section driver, empty if it creates none."""
     made = (kind == "values" and not drivers and look(spec, "driver.useNvidiaDriverCRD")
             and look(spec, "driver.nvidiaDriverCRD.deployDefaultCR") is not False)
     return "default" if made else ""
 
 
 def _common(document: Document, kind: str, release: Release, warnings: list[str]) -> Data:
-    """The spec of a document in the common shape, old keys translated."""
-    own: t.Mapping[str, t.Any] = _spec(document, kind)
+    """The spec of a document in the common shape, with deprecated keys translated. Adds warnings."""
+    own = _spec(document, kind)
     if kind == "values":
         own = merge(defaults.of_chart(release), own, drop_null=True)
     spec = translate.common(kind, own)
@@ -340,32 +352,32 @@ def _common(document: Document, kind: str, release: Release, warnings: list[str]
 
 def _pools(drivers: t.Sequence[tuple[str, Data]], base: Data,
            alone: bool) -> tuple[tuple[DriverPool, ...], tuple[str, Data] | None]:
-    """(NVIDIADrivers with a selector, name and spec of that which counts for all other nodes or, where it is all there
-    is, of the only one)."""
+    """(NVIDIADrivers with a selector, name and spec of the one for all other Nodes). alone: if there is only one
+    NVIDIADriver and no other document, it is the latter, even with a selector."""
     below = {key: base[key] for key in ("driver", *translate.BESIDE_DRIVER)}
     pools = tuple(DriverPool(name, spec["driver"]["nodeSelector"], merge(below, spec)) for name, spec in drivers
                   if spec["driver"].get("nodeSelector"))
     rest = [one for one in drivers if not one[1]["driver"].get("nodeSelector")]
-    # One that is no default takes every node, so that nothing is left for the default.
+    # Without a selector, one that is not the default selects all Nodes, and none are left for the default.
     rest.sort(key=lambda one: bool(one[1]["driver"].get("default")))
     return pools, rest[0] if rest else drivers[0] if alone and len(drivers) == 1 else None
 
 
 def _with_driver(spec: Data, driver: Data) -> Data:
-    """An NVIDIADriver in place of the sections of a ClusterPolicy, whose own switches stay."""
+    """A spec with the sections of an NVIDIADriver (driver) instead of its own, except the switches of driver."""
     kept = {key: value for key, value in spec.items() if key not in translate.BESIDE_DRIVER}
     switches = {key: value for key, value in (spec.get("driver") or {}).items()
                 if key in ("enabled", "useNvidiaDriverCRD")}
     return {**kept, **driver, "driver": {**driver["driver"], **switches}}
 
 
-def _config(spec: t.Mapping[str, t.Any], section: str) -> Data:
+def _config(spec: Section, section: str) -> Data:
     config = look(spec, f"{section}.config")
     return config if isinstance(config, dict) else {}
 
 
-def _embedded(spec: t.Mapping[str, t.Any], origin: str, section: str, key: str) -> Data | None:
-    """The document that the chart's values carry as the content of a ConfigMap."""
+def _embedded(spec: Section, origin: str, section: str, key: str) -> Data | None:
+    """The document in a key of a ConfigMap whose data is in the values of the chart, None if there is none."""
     data = _config(spec, section).get("data")
     text = data.get(key) if isinstance(data, dict) else None
     if not isinstance(text, str):
@@ -373,12 +385,12 @@ def _embedded(spec: t.Mapping[str, t.Any], origin: str, section: str, key: str) 
     where = f"{os.path.basename(origin)}, {section}.config.data[{key!r}]"
     content = load_data(text, where)
     if not isinstance(content, dict):
-        raise InputError(f"{where}: a mapping is expected.", "Mend the policy.")
+        raise InputError(f"{where}: a mapping is expected.", "Correct the policy.")
     return content
 
 
 def hosts_cannot(policy: Policy) -> list[str]:
-    """What of a well-formed policy hosts cannot follow, each a sentence; empty where they can."""
+    """The parts of a policy that hosts cannot follow, each a sentence; empty if there are none."""
     found = []
     if policy.driver_type not in ("gpu", "vgpu"):
         found.append(f"spec.driverType: {policy.driver_type!r} is not supported on hosts; allowed: 'gpu', 'vgpu'")

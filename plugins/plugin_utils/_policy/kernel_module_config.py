@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The ConfigMap with parameters of kernel modules, where values of the chart carry it. Pure. PRIVATE.
+"""Reads the parameters of kernel modules from a ConfigMap in the values of the chart. Pure. PRIVATE.
 
-Source: GPU Operator 26.7, "Customizing NVIDIA GPU driver parameters": a file a module (C(nvidia-uvm.conf)), a parameter
-a line (C(uvm_disable_hmm=1)).
+Source: GPU Operator 26.7, "Customizing NVIDIA GPU driver parameters": one file for each module (C(nvidia-uvm.conf)),
+one parameter in each line (C(uvm_disable_hmm=1)).
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Value
 
 Parameters = t.Dict[str, t.Dict[str, str]]
 
 
-def find(objects: t.Sequence[t.Any], name: str | None) -> Parameters | None:
-    """C({module: {parameter: value}}) of the ConfigMap of this name among objects, None where it is not there.
-
-    Raises InputError for what is no parameter.
-    """
+def find(objects: t.Sequence[Value], name: str | None) -> Parameters | None:
+    """C({module: {parameter: value}}) of the ConfigMap with this name among objects, None if it is not among them.
+    Raises InputError for a line that is not a parameter."""
     for one in objects:
         metadata = one.get("metadata") if isinstance(one, dict) and one.get("kind") == "ConfigMap" else None
         if name and isinstance(metadata, dict) and metadata.get("name") == name:

@@ -1,18 +1,17 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""MIG configurations as people have them: mig-parted's file, or the ConfigMap that the MIG manager reads. PRIVATE.
+"""Reads MIG configurations: mig-parted's file, or the ConfigMap of the MIG manager. PRIVATE.
 
-Hosts have no YAML, so the controller makes one plain document of it, and puts the place into what a host then says.
+Hosts have no YAML library. The controller converts the configuration to one document, and completes the paths in the
+errors of hosts with the name of the file.
 """
 
 from __future__ import annotations
 
-import typing as t
-
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import parse
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section, Value
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import load_documents, parse
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 
 _KEY = "config.yaml"
@@ -20,14 +19,14 @@ _NAMED = "mig-configs"
 
 
 class MigDocument:
-    """data: one document in mig-parted's format, joined from all that was given."""
+    """data: all given configurations as one document in mig-parted's format."""
 
     def __init__(self) -> None:
-        self.data: dict[str, t.Any] = {}
-        self._origins: dict[str, str] = {}  # of each configuration by name; of the whole by the empty name
+        self.data: Data = {}
+        self._origins: dict[str, str] = {}  # maps names of layouts, and the empty name, to files or options
 
-    def add(self, data: t.Mapping[str, t.Any], origin: str) -> None:
-        """Joins another document. Raises InputError for a name that stands in both."""
+    def add(self, data: Section, origin: str) -> None:
+        """Adds a document. Raises InputError for a layout that another document has, too."""
         self._origins.setdefault("", origin)
         named = data.get(_NAMED)
         if not isinstance(named, dict):
@@ -35,13 +34,13 @@ class MigDocument:
             return
         for name in named:
             if str(name) in self._origins:
-                raise InputError(f"{name!r} stands in {self._origins[str(name)]} too.", "Keep one of them.",
+                raise InputError(f"{name!r} is also in {self._origins[str(name)]}.", "Keep one of them.",
                                  path=f"{origin}: {_NAMED}.{name}", value=name)
             self._origins[str(name)] = origin
         self.data = {**self.data, **data, _NAMED: {**self.data.get(_NAMED, {}), **named}}
 
     def place(self, path: str) -> str:
-        """A path as the module names it (C(mig-configs.half[0].devices)), with the place where it stands."""
+        """A path in an error of the module (C(mig-configs.half[0].devices)), completed with its file."""
         if path != "config" and not path.startswith(("config.", f"{_NAMED}.")):
             return path
         name = max((one for one in self._origins if path.startswith(f"{_NAMED}.{one}")), key=len, default="")
@@ -49,21 +48,18 @@ class MigDocument:
         return f"{origin}: {path}" if origin else path
 
 
-def given(task_vars: t.Mapping[str, t.Any], name: t.Any, data: t.Any) -> MigDocument | None:
-    """Of a file on the controller or else of a mapping, None where there is neither. Raises InputError."""
+def given(task_vars: Section, name: object, data: object) -> MigDocument | None:
+    """The configuration in a file on the controller (name), or in a mapping (data); None without both. Raises
+    InputError."""
     if name:
         return from_file(task_vars, str(name))
     return from_data(data) if isinstance(data, dict) and data else None
 
 
-def from_file(task_vars: t.Mapping[str, t.Any], name: str) -> MigDocument:
-    """Of a file on the controller with any number of documents, of which others are skipped. Raises InputError."""
+def from_file(task_vars: Section, name: str) -> MigDocument:
+    """The configurations in a file on the controller, without its other documents. Raises InputError."""
     path = find_file(task_vars, name)
-    text = read_text(path)
-    if text is None:
-        raise InputError(f"{path} is not there or cannot be read.", "Give the path of a file on the controller.",
-                         path="config_file", value=name)
-    documents = [one.data for one in parse(text, path)]
+    documents = [one.data for one in load_documents(path, "config_file", name)]
     found, alone = MigDocument(), len(documents) == 1
     for number, data in enumerate(documents, 1):
         _take(found, data, path if alone else f"{path}, document {number}", alone)
@@ -74,15 +70,16 @@ def from_file(task_vars: t.Mapping[str, t.Any], name: str) -> MigDocument:
     return found
 
 
-def from_data(data: dict[str, t.Any]) -> MigDocument:
-    """Of what a task gives in C(config): mig-parted's document itself, or a ConfigMap. Raises InputError."""
+def from_data(data: Data) -> MigDocument:
+    """The configuration in the option C(config): a document of mig-parted, or a ConfigMap. Raises InputError."""
     found = MigDocument()
     _take(found, data, "config" if data.get("kind") == "ConfigMap" else "", alone=True)
     return found
 
 
-def _take(found: MigDocument, data: t.Any, origin: str, alone: bool) -> None:
-    """alone: whatever it is, it is meant to be a configuration."""
+def _take(found: MigDocument, data: Value, origin: str, alone: bool) -> None:
+    """Adds the configuration in data. alone: a document without a configuration is an error, otherwise it is
+    skipped."""
     if isinstance(data, dict) and data.get("kind") == "ConfigMap":
         content = data.get("data")
         content = content if isinstance(content, dict) else {}
@@ -93,7 +90,7 @@ def _take(found: MigDocument, data: t.Any, origin: str, alone: bool) -> None:
             if len(inner) == 1 and isinstance(inner[0], dict):
                 found.add(inner[0], where)
                 return
-            raise InputError(f"{where}: one document in mig-parted's format is expected.", "Mend the ConfigMap.",
+            raise InputError(f"{where}: one document in mig-parted's format is expected.", "Correct the ConfigMap.",
                              path=where)
         if alone:
             raise InputError(f"this ConfigMap has no text {_KEY!r}.",

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What keys of a document, and documents of a policy, exclude beyond the type of each key. Pure. PRIVATE.
+"""Keys of a document, and documents of a policy, that exclude each other. Pure. PRIVATE.
 
 Source: the resource definitions, the code and the chart's own checks (templates/validations.yaml) of GPU Operator 26.7.
 """
@@ -12,21 +12,18 @@ import itertools
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import say
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
 
-Spec = t.Mapping[str, t.Any]
-
-# The operator writes this label itself to route nodes to drivers.
+# The operator itself writes this label, to assign Nodes to NVIDIADrivers.
 _RESERVED = "nvidia.com/gpu-operator.driver.owner"
 _ALONE = ("values", "GPUClusterPolicy")
 
 
 def of_document(kind: str, document: Document, root: tuple[str, ...]) -> list[str]:
-    """Faults of one document whose keys are well formed."""
-    spec: t.Any = document.data
-    for part in root:
-        spec = spec[part]
+    """Faults of one document that matches its schema. root: the path of its spec."""
+    spec = document.part(*root).data
     found = []
     driver = "" if kind == "NVIDIADriver" else "driver."
     version = look(spec, f"{driver}version")
@@ -38,7 +35,7 @@ def of_document(kind: str, document: Document, root: tuple[str, ...]) -> list[st
     return [say(document, (*root, *path.split(".")), text) for path, text in found]
 
 
-def _of_driver(spec: Spec) -> list[tuple[str, str]]:
+def _of_driver(spec: Section) -> list[tuple[str, str]]:
     selector = spec.get("nodeSelector") or {}
     found = []
     if spec.get("default") and selector:
@@ -49,27 +46,27 @@ def _of_driver(spec: Spec) -> list[tuple[str, str]]:
     return found
 
 
-def _of_values(spec: Spec) -> list[tuple[str, str]]:
+def _of_values(spec: Section) -> list[tuple[str, str]]:
     if look(spec, "clusterPolicy.deployCR") and look(spec, "gpuCluster.deployCR"):
         return [("gpuCluster.deployCR", "GPUCluster and ClusterPolicy exclude each other; set one to false")]
     return []
 
 
-def _of_cdi(spec: Spec) -> list[tuple[str, str]]:
+def _of_cdi(spec: Section) -> list[tuple[str, str]]:
     if not look(spec, "cdi.nriPluginEnabled"):
         return []
     return [("cdi.nriPluginEnabled", f"the NRI plugin needs {path}; switch it on, or this off")
             for path in ("cdi.enabled", "toolkit.enabled") if look(spec, path) is False]
 
 
-_OF_KIND: dict[str, tuple[t.Callable[[Spec], list[tuple[str, str]]], ...]] = {
+_OF_KIND: dict[str, tuple[t.Callable[[Section], list[tuple[str, str]]], ...]] = {
     "NVIDIADriver": (_of_driver,), "ClusterPolicy": (_of_cdi,), "values": (_of_cdi, _of_values),
 }
 
 
 def beside(kinds: t.Sequence[str]) -> list[str]:
-    """Kinds of documents that make no policy together."""
-    found = [f"{kind} stands {kinds.count(kind)} times; a cluster has one, remove the others"
+    """Faults of documents that cannot be parts of one policy, by their kinds."""
+    found = [f"there are {kinds.count(kind)} documents of kind {kind}; a cluster has one, remove the others"
              for kind in dict.fromkeys(kinds) if kind != "NVIDIADriver" and kinds.count(kind) > 1]
     if {"ClusterPolicy", "GPUCluster"} <= set(kinds):
         found.append("GPUCluster and ClusterPolicy exclude each other; remove one of them")
@@ -77,10 +74,10 @@ def beside(kinds: t.Sequence[str]) -> list[str]:
                     for kind in _ALONE if kind in kinds and set(kinds) != {kind}]
 
 
-def of_drivers(drivers: t.Sequence[tuple[str, Spec]]) -> list[str]:
-    """Faults of NVIDIADrivers, C((name, spec)) of each, together."""
+def of_drivers(drivers: t.Sequence[tuple[str, Section]]) -> list[str]:
+    """Faults of NVIDIADrivers that exclude each other. drivers: name and spec of each."""
     names = [name for name, _spec in drivers]
-    found = [f"NVIDIADriver {name} stands {names.count(name)} times; give each a name of its own"
+    found = [f"{names.count(name)} NVIDIADrivers have the name {name}; give each its own name"
              for name in dict.fromkeys(names) if names.count(name) > 1]
     defaults = [name for name, spec in drivers if spec.get("default")]
     if len(defaults) > 1:
@@ -93,5 +90,5 @@ def of_drivers(drivers: t.Sequence[tuple[str, Spec]]) -> list[str]:
     return found
 
 
-def _selector(selector: Spec) -> str:
+def _selector(selector: Section) -> str:
     return ", ".join(f"{key}={value}" for key, value in sorted(selector.items())) or "every GPU node"

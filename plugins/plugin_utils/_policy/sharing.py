@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Configurations of the device plugin: reading them in every form that people have, and their faults. Pure. PRIVATE.
+"""Reads configurations of the device plugin in all their forms, and finds their faults. Pure. PRIVATE.
 
-Source: configuration file C(v1) of NVIDIA/k8s-device-plugin 0.20 and its config-manager. The plugin passes over keys
-that it does not know, takes C(mps) where C(timeSlicing) stands too, and of two entries for one resource the first; all
-of that is refused here. What it knows and only warns of (C(rename), C(devices), C(resources)) is a note.
+Source: configuration file C(v1) of NVIDIA/k8s-device-plugin 0.20 and its config-manager. The plugin ignores unknown
+keys, C(timeSlicing) beside C(mps), and the second of two entries for one resource; here these are errors. Keys that the
+plugin ignores with a warning (C(rename), C(devices), C(resources)) are notes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ import typing as t
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Needed, check, meant, say, shown
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import (
+    Keys,
+    Needed,
+    Schema,
+    check,
+    faulty,
+    meant,
+    say,
+    shown,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section, Value
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import (
     Document,
     Path,
@@ -29,15 +39,15 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext impor
 )
 
 CONFIG_MAP = "nvidia-device-plugin-config"
-# What one configuration without a name is called.
+# The name of a single configuration that is given without a name.
 ONLY = "default"
-# Of Volta and later; the daemon takes 16 on older GPUs.
+# The largest number of clients of one GPU, for Volta and later. On older GPUs it is 16.
 MPS_CLIENTS = 48
 
-_GROUP = {"renameByDefault": "bool", "failRequestsGreaterThanOne": "bool", "resources": Needed([
+_GROUP: Keys = {"renameByDefault": "bool", "failRequestsGreaterThanOne": "bool", "resources": Needed([
     {"name": Needed("str"), "rename": "str", "devices": "any", "replicas": Needed("int")}])}
-_RESOURCE = {"pattern": Needed("str"), "name": Needed("str")}
-SCHEMA: dict[str, t.Any] = {
+_RESOURCE: Keys = {"pattern": Needed("str"), "name": Needed("str")}
+SCHEMA: Keys = {
     "version": ("v1",),
     "flags": {
         **dict.fromkeys(("failOnInitError", "gdrcopyEnabled", "gdsEnabled", "mofedEnabled"), "bool"),
@@ -54,7 +64,7 @@ SCHEMA: dict[str, t.Any] = {
     "sharing": {"timeSlicing": _GROUP, "mps": _GROUP},
     "imex": {"channelIDs": ["int"], "required": "bool"},
 }
-# What a configuration may have: levels and values. One with all keys has about a hundred.
+# The largest depth and number of values. A configuration with all keys has about 100 values.
 _DEPTH, _VALUES = 30, 50_000
 _GROUPS = ("timeSlicing", "mps")
 _NAMED = ("default", "configs")
@@ -68,8 +78,9 @@ _DEVICE = re.compile(rf"[0-9]+(:[0-9]+)?|GPU-{_UUID}|MIG-{_UUID}|MIG-GPU-{_UUID}
 
 @dataclass(frozen=True)
 class Sharing:
-    """Named configurations. name: of their ConfigMap, empty where nobody has named it; default: the one for Nodes that
-    name none, empty for none; texts: as the ConfigMap has them; documents: what they say."""
+    """Named configurations. name: of their ConfigMap, empty if it is not set; default: the name of the configuration
+    for Nodes without one, empty for none; texts: maps names to the texts of the ConfigMap; documents: the same,
+    parsed."""
 
     origin: str
     name: str
@@ -78,22 +89,24 @@ class Sharing:
     documents: t.Mapping[str, Document]
 
     def strategy(self, config: str) -> str:
-        """C(mps), C(timeSlicing) or nothing: what a configuration shares by."""
-        groups = (self.documents[config].data or {}).get("sharing") or {}
+        """How a configuration shares GPUs: C(mps), C(timeSlicing), or empty if it does not or is not known."""
+        document = self.documents.get(config)
+        groups = ((document.data if document else None) or {}).get("sharing") or {}
         return next((name for name in ("mps", "timeSlicing") if groups.get(name)), "")
 
 
 def checksum(texts: t.Mapping[str, str]) -> str:
-    """Of everything that a pod has mounted of a ConfigMap; empty where nothing is known of it."""
+    """The checksum of the texts of a ConfigMap, empty if there are none. Pods have it as an annotation."""
     return hashlib.sha256(json.dumps(dict(texts), sort_keys=True).encode()).hexdigest()[:16] if texts else ""
 
 
-# -- from what is given to configurations
+# -- reading
 
 def read(document: Document, origin: str = "gpu_sharing") -> Sharing:
-    """Of the variable gpu_sharing: a ConfigMap, C({default, configs}), a configuration, or its part C(sharing) alone.
+    """The configurations in gpu_sharing: a ConfigMap, C({default, configs}), one configuration, or its section
+    C(sharing).
 
-    One configuration alone is the default. Raises InputError with every fault.
+    A single configuration is the default. Raises InputError with all faults.
     """
     found = _read(document, origin)
     return found if found.default or len(found.texts) > 1 else replace(found, default=next(iter(found.texts)))
@@ -108,27 +121,26 @@ def _read(document: Document, origin: str) -> Sharing:
         return _of_config_map(document, origin)
     if "configs" in data:
         return _of_named(document, origin)
-    part = any(key in data for key in _GROUPS) and not any(key in data for key in SCHEMA)
-    if not part and not any(key in data for key in SCHEMA):
+    if not any(key in data for key in (*_GROUPS, *SCHEMA)):
         keys = [*_NAMED, *_GROUPS, *SCHEMA]
-        raise _wrong(origin, [say(document, (key,), f"unknown key{meant(str(key), keys)}") for key in data]
+        raise faulty(origin, [say(document, (key,), f"unknown key{meant(str(key), keys)}") for key in data]
                      or ["nothing is in it; leave it out, or write {timeSlicing: {resources: [...]}}"])
-    return _whole(origin, "", ONLY, {ONLY: document})
+    return _from_data(origin, ONLY, {ONLY: document})
 
 
-def of_texts(name: str, default: str, texts: t.Any, origin: str) -> Sharing:
-    """Of the data of a ConfigMap. Raises InputError with every fault."""
+def of_texts(name: str, default: str, texts: Value, origin: str) -> Sharing:
+    """The configurations in the data of a ConfigMap (texts). Raises InputError with all faults."""
     if not isinstance(texts, dict) or not texts:
-        raise _wrong(origin, ["it has no configuration, and pods wait for one; write one as data: {any: \"version: v1 "
+        raise faulty(origin, ["it has no configuration, and pods wait for one; write one as data: {any: \"version: v1 "
                               "...\"}"])
-    faults = [f"{dotted((str(key),))}: a text is expected, {shown(text)} stands here; write {key}: | and indent what "
+    faults = [f"{dotted((str(key),))}: a text is expected, not {shown(text)}; write {key}: | and indent what "
               "belongs to it" for key, text in texts.items() if not isinstance(text, str)]
     texts = {key: text for key, text in texts.items() if isinstance(text, str)}
     documents: dict[str, Document] = {}
     for key, text in texts.items():
         found = parse(text, f"{origin}, {key}")
         if len(found) > 1:
-            faults.append(f"{key}: one document is expected, {len(found)} are there; keep one")
+            faults.append(f"{key}: one document is expected, not {len(found)}; keep one")
         documents[str(key)] = found[0] if found else Document({})
     return _checked(Sharing(origin, name, default, {str(key): text for key, text in texts.items()}, documents), faults)
 
@@ -139,7 +151,7 @@ def _of_config_map(document: Document, origin: str) -> Sharing:
     name = str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
     lost = [key for key in data if key in SCHEMA or key in _GROUPS]
     if lost:
-        raise _wrong(origin, [f"{lost[0]} stands beside data: the indentation of this document is lost; indent it "
+        raise faulty(origin, [f"{lost[0]} is beside data: the indentation of this document is lost; indent it "
                               "below the name of its configuration, data: {any: | ...}"])
     return of_texts(name, "", data.get("data"), f"{origin} (ConfigMap {name})" if name else origin)
 
@@ -149,27 +161,26 @@ def _of_named(document: Document, origin: str) -> Sharing:
     faults = [say(document, (key,), f"unknown key{meant(str(key), _NAMED)}") for key in data if key not in _NAMED]
     configs, default = data["configs"], data.get("default") or ""
     if not isinstance(configs, dict) or not configs:
-        faults.append(say(document, ("configs",), f"a mapping of names to configurations is expected, {shown(configs)} "
-                                                  "stands here; write {dense: {timeSlicing: {resources: [...]}}}"))
+        faults.append(say(document, ("configs",), "a mapping of names to configurations is expected, not "
+                          f"{shown(configs)}; write " "{dense: {timeSlicing: {resources: [...]}}}"))
     if not isinstance(default, str):
-        faults.append(say(document, ("default",), f"a name is expected, {shown(default)} stands here"))
+        faults.append(say(document, ("default",), f"a name is expected, not {shown(default)}"))
     if not isinstance(configs, dict):
-        raise _wrong(origin, faults)
+        raise faulty(origin, faults)
     inner = {str(key): document.part("configs", key) for key in configs}
-    return _whole(origin, "", default if isinstance(default, str) else "", inner, faults)
+    return _from_data(origin, default if isinstance(default, str) else "", inner, faults)
 
 
-def _whole(origin: str, name: str, default: str, given: t.Mapping[str, Document],
-           faults: t.Sequence[str] = ()) -> Sharing:
-    """Of configurations that are data: each made complete, and its text. faults: what is known already."""
+def _from_data(origin: str, default: str, given: t.Mapping[str, Document], faults: t.Sequence[str] = ()) -> Sharing:
+    """Completes configurations that are not texts, and adds their texts. faults: those that are already known."""
     documents = {key: _complete(one) for key, one in given.items()}
-    found = _checked(Sharing(origin, name, default, dict.fromkeys(documents, ""), documents), [*faults])
+    found = _checked(Sharing(origin, "", default, dict.fromkeys(documents, ""), documents), [*faults])
     return replace(found, texts={key: json.dumps(one.data, indent=2, sort_keys=True) + "\n"
                                  for key, one in documents.items()})
 
 
 def _complete(document: Document) -> Document:
-    """A part C(sharing) becomes a configuration; a text is read."""
+    """A text is parsed. A section C(sharing) becomes a configuration."""
     data = document.data
     if isinstance(data, str):
         return Document(load_data(data, "gpu_sharing"))
@@ -182,7 +193,7 @@ def _complete(document: Document) -> Document:
 
 
 def _checked(sharing: Sharing, faults: list[str]) -> Sharing:
-    """The same. faults: what is known already. Raises InputError with every fault."""
+    """The argument. faults: those that are already known. Raises InputError with all faults."""
     default = sharing.default
     for name, document in sharing.documents.items():
         if not _LABEL.fullmatch(name):
@@ -197,24 +208,18 @@ def _checked(sharing: Sharing, faults: list[str]) -> Sharing:
         faults.append(f"default: {shown(default)} is none of the configurations"
                       f"{meant(default, list(sharing.texts))}")
     if faults:
-        raise _wrong(sharing.origin, faults)
+        raise faulty(sharing.origin, faults)
     return sharing
 
 
-def _wrong(origin: str, faults: t.Sequence[str]) -> InputError:
-    count = f"{len(faults)} faults" if len(faults) > 1 else "one fault"
-    listed = "".join(f"\n  {fault}" for fault in faults)
-    return InputError(f"{origin} has {count}:{listed}\nNothing was changed.", faults=list(faults))
-
-
-# -- what is wrong with one configuration
+# -- the faults of one configuration
 
 def document_faults(document: Document) -> list[str]:
-    """All faults of a configuration file, each with its path, line, value, and what to write."""
+    """All faults of a configuration, each with its path, line and value, and how to correct it."""
     if document.data in (None, {}):
         return []
     if not isinstance(document.data, dict):
-        return [f"a mapping is expected, {shown(document.data)} stands here; write version: v1, and sharing below it"]
+        return [f"a mapping is expected, not {shown(document.data)}; write version: v1, and sharing below it"]
     found = list(_unfit(document))
     if found:
         return found
@@ -223,9 +228,9 @@ def document_faults(document: Document) -> list[str]:
 
 
 def _unfit(document: Document) -> t.Iterator[str]:
-    """Faults of what no configuration can hold, at any key: in JSON, which the plugin reads, keys are texts, and there
-    are no dates, bytes or numbers beyond 64 bits."""
-    rest: list[tuple[Path, t.Any]] = [((), document.data)]
+    """Values that JSON, which the plugin reads, cannot have at any key: dates, bytes, numbers of more than 64 bits,
+    keys that are not strings. Also too many values and levels."""
+    rest: list[tuple[Path, Value]] = [((), document.data)]
     count = 0
     while rest:
         path, value = rest.pop()
@@ -248,8 +253,8 @@ def _unfit(document: Document) -> t.Iterator[str]:
             yield say(document, path, f"{shown(value)} is no text; write it in quotes")
 
 
-def _without(document: Document, data: t.Any, schema: t.Any, path: Path, found: list[str]) -> t.Any:
-    """The data without known keys at wrong places. found: gets what is said of these."""
+def _without(document: Document, data: Value, schema: Schema, path: Path, found: list[str]) -> Value:
+    """The data without known keys in wrong places. Adds the faults of these to found."""
     schema = schema.schema if isinstance(schema, Needed) else schema
     if isinstance(schema, t.Mapping) and isinstance(data, dict):
         for key in list(data):
@@ -264,7 +269,7 @@ def _without(document: Document, data: t.Any, schema: t.Any, path: Path, found: 
     return data
 
 
-def _homes(schema: t.Any, path: str, found: dict[str, list[str]]) -> dict[str, list[str]]:
+def _homes(schema: Schema, path: str, found: dict[str, list[str]]) -> dict[str, list[str]]:
     schema = schema.schema if isinstance(schema, Needed) else schema
     if isinstance(schema, list):
         _homes(schema[0], f"{path}[]", found)
@@ -275,14 +280,14 @@ def _homes(schema: t.Any, path: str, found: dict[str, list[str]]) -> dict[str, l
     return found
 
 
-# Names that mean other things elsewhere do not tell where they belong.
+# Maps keys of the schema to their parents, without keys that are also used elsewhere.
 _HOMES = {key: paths for key, paths in _homes(SCHEMA, "", {}).items()
           if key not in ("name", "pattern", "rename", "resources", "devices", "gpus", "mig", "required")}
 
 
-# What follows is asked of what has the right type; the schema speaks of the rest.
+# The following functions skip values of wrong types, which the schema finds.
 
-def _mapping(value: t.Any) -> t.Mapping[str, t.Any]:
+def _mapping(value: object) -> Section:
     return value if isinstance(value, dict) else {}
 
 
@@ -290,8 +295,8 @@ def _group_faults(document: Document) -> t.Iterator[str]:
     sharing = _mapping(document.data.get("sharing"))
     groups = {name: _mapping(sharing[name]) for name in _GROUPS if sharing.get(name) is not None}
     if len(groups) > 1:
-        yield say(document, ("sharing", "mps"), "it stands beside timeSlicing, which the plugin then passes over; keep "
-                                                "one of them")
+        yield say(document, ("sharing", "mps"), "it is set together with timeSlicing, which the plugin then ignores; "
+                                                "keep one of them")
     for name, group in groups.items():
         path: Path = ("sharing", name, "resources")
         resources = group.get("resources")
@@ -304,12 +309,12 @@ def _group_faults(document: Document) -> t.Iterator[str]:
                 continue
             same = first.setdefault(one["name"].rpartition("/")[2], index)
             if same != index:
-                yield say(document, (*path, index, "name"), f"{one['name']!r} stands in resources[{same}] too, and "
+                yield say(document, (*path, index, "name"), f"{one['name']!r} is also in resources[{same}], and "
                           "only the first counts; all GPUs of a Node have the same replicas, so give other Nodes a "
                           "configuration of their own")
 
 
-def _resource_faults(document: Document, path: Path, group: str, one: t.Mapping[str, t.Any]) -> t.Iterator[str]:
+def _resource_faults(document: Document, path: Path, group: str, one: Section) -> t.Iterator[str]:
     name, replicas, devices = one.get("name"), one.get("replicas"), one.get("devices", "all")
     if isinstance(name, str) and not _SHARED.fullmatch(name):
         yield say(document, (*path, "name"), f"{name!r} is no resource of the device plugin; allowed: nvidia.com/gpu, "
@@ -329,7 +334,7 @@ def _resource_faults(document: Document, path: Path, group: str, one: t.Mapping[
                                                 "a list of indexes, MIG indexes such as '0:1', and UUIDs")
 
 
-def _are_devices(value: t.Any) -> bool:
+def _are_devices(value: object) -> bool:
     if isinstance(value, list):
         return all(isinstance(one, (int, str)) and not isinstance(one, bool) and _DEVICE.fullmatch(str(one))
                    for one in value)

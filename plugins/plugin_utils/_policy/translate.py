@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From the shape of each format to the common one, that of a ClusterPolicy's spec, and what becomes of old keys.
+"""Translates formats to the common shape, L(format_schemas.COMMON), and deprecated keys to their successors.
 
 Source of the pairs: the templates of the chart of GPU Operator 26.7 and its resource definitions. Pure. PRIVATE.
 """
@@ -12,41 +12,40 @@ import copy
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, version_key
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section, Value
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import format_schemas
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look, put, take, without_null
 
-Data = t.Dict[str, t.Any]
-
-# (what the chart calls it, what the resource calls it)
+# (path in the values of the chart, path in the resource)
 VALUES_PAIRS = (
     ("driver.upgradePolicy.gpuPodDeletion", "driver.upgradePolicy.podDeletion"),
     ("driver.nvidiaDriverCRD.enabled", "driver.useNvidiaDriverCRD"),
 )
-# (what an NVIDIADriver calls it, what the section driver of a ClusterPolicy calls it)
+# (path in an NVIDIADriver, path in the section driver of a ClusterPolicy)
 DRIVER_PAIRS = (
     ("repoConfig.name", "repoConfig.configMapName"),
     ("licensingConfig.name", "licensingConfig.configMapName"),
     ("virtualTopologyConfig.name", "virtualTopology.config"),
 )
-# Sections of a ClusterPolicy beside driver that an NVIDIADriver has too.
+# Sections of a ClusterPolicy, besides driver, that an NVIDIADriver has, too.
 BESIDE_DRIVER = ("gds", "gdrcopy")
 
 
-def common(kind: str, spec: t.Mapping[str, t.Any]) -> Data:
-    """A spec of a format in the common shape; nothing is filled in, null is left out. The argument stays as it is."""
-    found = copy.deepcopy(without_null(spec))
+def common(kind: str, spec: Section) -> Data:
+    """A copy of a spec in the common shape, without defaults and nulls."""
+    found: Data = copy.deepcopy(without_null(spec))
     if kind == "values":
         rename(found, VALUES_PAIRS)
     elif kind == "NVIDIADriver":
         found = _of_driver(found)
     elif kind == "GPUCluster":
         put(found, "gpuCluster.deployCR", True)
-    return t.cast("Data", found)
+    return found
 
 
 def rename(data: Data, pairs: t.Iterable[tuple[str, str]], back: bool = False) -> None:
-    """Moves what stands at the first path of each pair to the second, or back. A section left empty goes."""
+    """Moves the value at the first path of each pair to the second, or back. Removes sections that become empty."""
     for one, other in pairs:
         source, target = (other, one) if back else (one, other)
         value = take(data, source)
@@ -64,7 +63,7 @@ def _of_driver(spec: Data) -> Data:
 
 
 def complete(kind: str, spec: Data) -> None:
-    """Fills in what the API server or the operator would fill in where a section is there."""
+    """Fills in the defaults that the API server or the operator adds to existing sections."""
     upgrade = look(spec, "driver.upgradePolicy")
     if kind == "NVIDIADriver" and upgrade is None:
         put(spec, "driver.upgradePolicy", {"autoUpgrade": True})
@@ -73,7 +72,7 @@ def complete(kind: str, spec: Data) -> None:
 
 
 def retire(kind: str, spec: Data, document: Document, root: tuple[str, ...], release: Release) -> list[str]:
-    """Translates deprecated keys of a spec in the common shape or takes them out; returns what to say about it."""
+    """Translates or removes deprecated keys of a spec in the common shape. Returns warnings."""
     said = []
     for path, (since, text, kept) in format_schemas.DEPRECATED.items():
         value = look(spec, path)
@@ -94,25 +93,25 @@ def retire(kind: str, spec: Data, document: Document, root: tuple[str, ...], rel
 
 
 def unknown_then(kind: str, spec: Data, document: Document, root: tuple[str, ...], release: Release) -> list[str]:
-    """What to say about keys that the operator of an older release does not know."""
+    """Warnings about keys that the operator of this release does not know."""
     return [f"{place(kind, path, document, root)} is new in {since}; the operator of release {release.version} does "
             f"not know it." for path, since in format_schemas.SINCE.items()
             if version_key(since) > version_key(release.version) and not _switched_off(look(spec, path))]
 
 
-def _switched_off(value: t.Any) -> bool:
-    # An empty or switched-off section is how the chart and the samples carry keys along.
+def _switched_off(value: Value) -> bool:
+    # The chart and the vendor's samples have deprecated sections that are empty or disabled.
     return not value or (isinstance(value, dict) and not value.get("enabled", True))
 
 
 def place(kind: str, path: str, document: Document, root: tuple[str, ...]) -> str:
-    """C(driver.licensingConfig.configMapName (line 7)): the common name of a key and where it stands."""
+    """A path of the common shape with its line, such as C(driver.licensingConfig.configMapName (line 7))."""
     line = document.line((*root, *own_key(kind, path).split(".")))
     return f"{path} (line {line})" if line else path
 
 
 def own_key(kind: str, path: str) -> str:
-    """What a format calls a key of the common shape."""
+    """The path in a format for a path of the common shape."""
     if kind == "NVIDIADriver":
         own = path[len("driver."):] if path.startswith("driver.") else path
         return {new: old for old, new in DRIVER_PAIRS}.get(own, own)

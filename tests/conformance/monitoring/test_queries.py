@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import monitoring
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import monitoring
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.clusters import facts, node, objects
 
 from lab.tools import prometheus_programs

@@ -135,12 +135,12 @@ def test_mps_is_refused_where_mig_cuts_the_gpus_and_nowhere_else() -> None:
     ({"mig": {"strategy": "single"}}, {"flags": {"migStrategy": "none"}, "sharing": four()},
      "flags.migStrategy: none has no effect, as mig.strategy single"),
     (None, {"timeSlicing": {"resources": [{"name": "gpu", "replicas": 2, "devices": [0]}]}},
-     "resources[0].devices: the plugin passes it over"),
+     "resources[0].devices: the plugin ignores it"),
     (None, {"timeSlicing": {"resources": [{"name": "gpu", "replicas": 2, "rename": "nvidia.com/half"}]}},
-     "resources[0].rename: the plugin passes it over"),
+     "resources[0].rename: the plugin ignores it"),
     (None, {"timeSlicing": {"resources": [{"name": "mig-1g.10gb", "replicas": 2}]}},
      "mig-1g.10gb comes with the MIG strategy mixed only"),
-    (None, {"resources": {"gpus": [{"pattern": "*", "name": "x"}]}}, "resources: the plugin passes it over"),
+    (None, {"resources": {"gpus": [{"pattern": "*", "name": "x"}]}}, "resources: the plugin ignores it"),
     (None, {"configs": {"a": four(), "b": {}}}, "has no default: Nodes without the label"),
 ])
 def test_what_has_no_effect_is_said(policy: Any, given: dict[str, Any], told: str) -> None:

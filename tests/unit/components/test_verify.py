@@ -27,6 +27,8 @@ RUNS, OFF, MASKED, GONE = ({"state": state, "enabled": enabled} for state, enabl
 GOOD = facts("A100", "A100", driver="595.91.07", toolkit="1.20.0", containerd=True)
 NAMED = {"devices": ["0", "1", *(gpu["uuid"] for gpu in GOOD["gpus"])], "driver": "595.91.07"}
 SLICED = facts("A100", driver="595.91.07", mig={"1g.10gb": 7})
+UNNAMED = facts("A100", driver="595.91.07", toolkit="1.20.0", containerd=True, mig={"1g.10gb": 2})
+UNNAMED["gpus"][0]["mig"]["instances"][0]["uuids"] = [None]
 LOST = changed(GOOD, driver={})
 LOST["gpus"][1].update(uuid=None, error="The GPU does not answer: it is lost.")
 UNSEEN = changed(GOOD, driver={})
@@ -159,6 +161,8 @@ def runtimes(kubernetes: str | None = None, **parts: dict[str, Any]) -> dict[str
                                          mig={}), "ok", "1.20.0, containerd"),
     ("container_toolkit", TOOLKIT, facts("A100", driver="595.91.07", toolkit="1.20.0", containerd=True, cdi=False,
                                          mig={"1g.10gb": 2}), "failed", "there is no CDI specification"),
+    # the UUID of a MIG device is not known, so that the names in the specification cannot be compared
+    ("container_toolkit", TOOLKIT, changed(UNNAMED, toolkit={"cdi": {**NAMED, "devices": ["MIG-1"]}}), "ok", "CDI"),
     ("container_toolkit", {**TOOLKIT, "runtime": "rke2"}, GOOD, "ok", "1.20.0, CDI"),
     ("container_toolkit", {**TOOLKIT, "runtime": "docker"}, GOOD, "failed", "docker is not installed"),
     ("container_toolkit", TOOLKIT, facts("A100", toolkit="1.20.0", containerd=None), "ok", "1.20.0, CDI"),

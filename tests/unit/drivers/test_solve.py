@@ -13,8 +13,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals impor
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import solve
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.candidates import Version
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driver import Choice, choose
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.constraints import Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import situation
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.constraints import Request
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import situation_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.solve import Constraint
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.host_facts import facts
 from hypothesis import given, settings
@@ -97,21 +97,21 @@ def test_of_equal_ones_the_first_is_told() -> None:
 
 
 @pytest.mark.parametrize(("gpus", "wish", "expected"), [
-    (["1db5"], Wish(version=Version.of("595.91.07"), by="x"), [{"driver.version", "gpu:volta"}]),
-    (["1db5", "2901"], Wish(), [{"gpu:volta", "gpu:blackwell"}]),
-    (["3182"], Wish(version=Version.of("580.65.06"), by="x"), [{"driver.version", "gpu:B300"}]),
-    (["20b2"], Wish(precompiled=True, gds=True, gdrcopy=True), [{"driver.usePrecompiled", "gds.enabled"}]),
-    (["1db5"], Wish(version=Version.of("595.91.07"), by="x", gds=True),
+    (["1db5"], Request(version=Version.of("595.91.07"), by="x"), [{"driver.version", "gpu:volta"}]),
+    (["1db5", "2901"], Request(), [{"gpu:volta", "gpu:blackwell"}]),
+    (["3182"], Request(version=Version.of("580.65.06"), by="x"), [{"driver.version", "gpu:B300"}]),
+    (["20b2"], Request(precompiled=True, gds=True, gdrcopy=True), [{"driver.usePrecompiled", "gds.enabled"}]),
+    (["1db5"], Request(version=Version.of("595.91.07"), by="x", gds=True),
      [{"driver.version", "gpu:volta"}, {"gds.enabled", "gpu:volta"}]),
 ])
-def test_conflicts_by_name(gpus: list[str], wish: Wish, expected: list[set[str]]) -> None:
+def test_conflicts_by_name(gpus: list[str], wish: Request, expected: list[set[str]]) -> None:
     with pytest.raises(Refusals) as caught:
-        choose(situation(facts(gpus)), wish, releases.release("26.7.0"))
+        choose(situation_of(facts(gpus)), wish, releases.release("26.7.0"))
     assert [{name for name, _text in one.constraints} for one in caught.value.reasons] == expected
 
 
 def test_equal_situations_are_worked_out_once() -> None:
     release = releases.release("26.7.0")
-    one, other = (situation(facts(["20b2"], kernel=f"6.8.0-{number}-generic")) for number in (45, 60))
-    assert isinstance(choose(one, Wish(), release), Choice)
-    assert choose(one, Wish(), release) is choose(other, Wish(), release)
+    one, other = (situation_of(facts(["20b2"], kernel=f"6.8.0-{number}-generic")) for number in (45, 60))
+    assert isinstance(choose(one, Request(), release), Choice)
+    assert choose(one, Request(), release) is choose(other, Request(), release)

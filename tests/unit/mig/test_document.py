@@ -65,7 +65,7 @@ def test_several_documents_are_one(tmp_path: Path) -> None:
     assert found.place("mig-configs.all-1g.10gb[0].mig-devices") == (
         f"{path}, document 1: mig-configs.all-1g.10gb[0].mig-devices")
     assert found.place("selected") == "selected"
-    with pytest.raises(InputError, match="'mixed-mig' stands in .*, document 1 too"):
+    with pytest.raises(InputError, match="'mixed-mig' is also in .*, document 1"):
         of_file(tmp_path, PLAIN, config_map(PLAIN.replace("all-1g.10gb:", "one:")))
 
 

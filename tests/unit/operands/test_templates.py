@@ -13,9 +13,9 @@ import jinja2
 import pytest
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import monitoring
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import yamltext
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import render
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import monitoring
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.clusters import facts, node, objects, pod
 
 ROLES = Path(render.__file__).parents[3] / "roles"
@@ -109,7 +109,7 @@ def test_a_text_stays_a_text(text: str) -> None:
     ("kind: A\n\tname: a\n", "x.yaml.j2, line 2: not YAML"),
     ("kind: A\nname: *a\n", "x.yaml.j2, line 2: not YAML: found undefined alias"),
     ("kind: A\nname: !odd a\n", "x.yaml.j2, line 2: not YAML: could not determine a constructor"),
-    ("kind: A\nname: a\nkind: B\n", "x.yaml.j2, line 3: kind stands twice, first on line 1"),
+    ("kind: A\nname: a\nkind: B\n", "x.yaml.j2, line 3: kind is repeated, first on line 1"),
 ])
 def test_errors_name_template_and_line(text: str, told: str) -> None:
     assert hasattr(yaml, "CSafeLoader")

@@ -87,5 +87,5 @@ def test_layouts_and_drivers_for_some_nodes() -> None:
 def test_told_for_people() -> None:
     found = differences.compare(policy({"driver": {"version": "580", "secretEnv": "a"}}),
                                 policy({"driver": {"version": "595", "hostNetwork": True}}))
-    assert differences.told(found) == [
+    assert [differences.described(one) for one in found] == [
         "driver.hostNetwork: true is new", "driver.secretEnv: 'a' is gone", "driver.version: '580' becomes '595'"]

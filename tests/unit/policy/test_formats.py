@@ -14,6 +14,7 @@ import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases, yamltext
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
 
 NEWEST = releases.release()
 
@@ -76,7 +77,7 @@ toolkit:
 def test_formats(text: str, kind: str, expected: dict[str, Any], tmp_path: pathlib.Path) -> None:
     policy = read(text, tmp_path)
     assert policy.kind == kind
-    assert {path: policy.get(path) for path in expected} == expected
+    assert {path: look(policy.spec, path) for path in expected} == expected
 
 
 def test_nothing_is_the_defaults_of_the_release() -> None:
@@ -103,16 +104,16 @@ def test_deprecated_key_is_said_with_its_line(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(("text", "parts"), [
     ("driver:\n  verison: '1'\n", ["driver.verison (line 2): unknown key; did you mean 'version'?"]),
     ("tolkit: {}\ndriver:\n  enabled: 'yes'\n",
-     ["has 2 faults", "tolkit (line 1)", "driver.enabled (line 3): true or false is expected, 'yes' stands"]),
+     ["has 2 faults", "tolkit (line 1)", "driver.enabled (line 3): true or false is expected, not 'yes'"]),
     ("driver:\n  version: 580.10\n", ["driver.version (line 2): a string is expected", "write it in quotes"]),
     ("ccManager:\n  defaultMode: off\n", ["(line 2): false is not allowed; allowed: 'on', 'off'", "in quotes"]),
     ("driver:\n  env:\n    - name: A\n      valueFrom: {}\n",
      ["driver.env[0].valueFrom (line 4): unknown key; did you mean 'value'?"]),
-    ("driver: {}\ntoolkit: {}\ndriver: {}\n", ["policy.yml, line 3: driver stands twice, first on line 1"]),
+    ("driver: {}\ntoolkit: {}\ndriver: {}\n", ["policy.yml, line 3: driver is repeated, first on line 1"]),
     ("driver: [\n", ["policy.yml, line 2: not YAML"]),
     ("a: &a\n  b: *a\n", ["alias"]),
-    ("- driver\n", ["a mapping is expected, a list stands there"]),
-    ("just text\n", ["a mapping is expected, text stands there"]),
+    ("- driver\n", ["a mapping is expected, not a list"]),
+    ("just text\n", ["a mapping is expected, not text"]),
     ("{}\n---\n{kind: ConfigMap}\n", ["policy.yml: ConfigMap is not a policy"]),
     ("apiVersion: v1\nkind: Pod\n", ["v1 Pod is not a policy", "ClusterPolicy (nvidia.com/v1)"]),
     ("apiVersion: nvidia.com/v2\nkind: ClusterPolicy\n", ["apiVersion 'nvidia.com/v2', expected is 'nvidia.com/v1'"]),
@@ -125,8 +126,8 @@ def test_deprecated_key_is_said_with_its_line(tmp_path: pathlib.Path) -> None:
     ("$ANSIBLE_VAULT;1.1;AES256\n6162\n", ["policy.yml is encrypted. Give the policy in variables"]),
     ("driver.version: '595'\n", ["['driver.version'] (line 1): unknown key; write it nested, driver: {version: ...}"]),
     ("daemonsets:\n  updateStrategy.x: 1\n", ["unknown key; did you mean 'updateStrategy'?"]),
-    ("operator:\n  upgradeCRD: 2026-01-01\n", ["true or false is expected, 2026-01-01 stands"]),
-    ("driver:\n  version: 2026-01-01\n", ["a string is expected, 2026-01-01 stands here; write it in quotes"]),
+    ("operator:\n  upgradeCRD: 2026-01-01\n", ["true or false is expected, not 2026-01-01"]),
+    ("driver:\n  version: 2026-01-01\n", ["a string is expected, not 2026-01-01; write it in quotes"]),
     ("apiVersion: nvidia.com/v1alpha1\nkind: GPUCluster\n", ["spec: a mapping is expected; known here: daemonsets"]),
     ("apiVersion: nvidia.com/v1alpha1\nkind: GPUCluster\nspec: {}\n", ["spec.draDriver (line 3): is missing"]),
     ("apiVersion: nvidia.com/v1\nkind: ClusterPolicy\n", ["spec: a mapping is expected"]),
@@ -237,12 +238,12 @@ def test_a_list_as_kubectl_writes_it(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(("sources", "parts"), [
-    ([MAIN, resource("ClusterPolicy", "two")], ["ClusterPolicy stands 2 times"]),
+    ([MAIN, resource("ClusterPolicy", "two")], ["2 documents of kind ClusterPolicy"]),
     ([MAIN, GPU_CLUSTER], ["GPUCluster and ClusterPolicy exclude each other"]),
-    ([GPU_CLUSTER, GPU_CLUSTER], ["GPUCluster stands 2 times"]),
+    ([GPU_CLUSTER, GPU_CLUSTER], ["2 documents of kind GPUCluster"]),
     ([MAIN, {"driver": {}}], ["values cannot stand beside other documents (ClusterPolicy, values)"]),
     ([MAIN, resource("NVIDIADriver", "a"), resource("NVIDIADriver", "a", nodeSelector={"a": "b"})],
-     ["NVIDIADriver a stands 2 times"]),
+     ["2 NVIDIADrivers have the name a"]),
     ([resource("NVIDIADriver", "a", default=True), resource("NVIDIADriver", "b", default=True)],
      ["NVIDIADrivers a, b all are the default"]),
     ([resource("NVIDIADriver", "a", nodeSelector={"x": "1"}),
@@ -259,9 +260,9 @@ def test_a_list_as_kubectl_writes_it(tmp_path: pathlib.Path) -> None:
     ({"clusterPolicy": {"deployCR": True}, "gpuCluster": {"deployCR": True}}, ["gpuCluster.deployCR: GPUCluster and"]),
     (resource("GPUCluster", draDriver={"gpus": {"kubeletPlugin": {"healthcheck": {"port": 70000}}}}),
      ["port: 70000 is too large; the largest value is 65535"]),
-    ([MAIN, "x"], ["a mapping is expected, text stands there"]), (7, ["a path or a mapping is expected, 7 is given"]),
+    ([MAIN, "x"], ["a mapping is expected, not text"]), (7, ["a path or a mapping is expected, 7 is given"]),
     ({"apiVersion": "gpu.nvidia.com/v1", "kind": "GPUClusterPolicy", "spec": {"cuda": {"version": "newest"}}},
-     ["spec.cuda.version: a version of CUDA such as '13.0' is expected, 'newest' stands here"]),
+     ["spec.cuda.version: a version of CUDA such as '13.0' is expected, not 'newest'"]),
     ({"driver": {"startupProbe": {"periodSeconds": 0}}}, ["0 is too small; the smallest value is 1"]),
     ({"driver": {"env": [{"value": "x"}]}}, ["driver.env[0].name: is missing"]),
     ({"driver": {"env": [None]}}, ["driver.env[0]: an item is expected"]),

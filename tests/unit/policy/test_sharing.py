@@ -99,7 +99,7 @@ def test_right(data: Any, default: str, texts: int) -> None:
 
 
 WRONG: list[tuple[Any, list[str]]] = [
-    # misplaced, which the plugin passes over in silence
+    # misplaced, which the plugin ignores without a warning
     ({"flags": {"renameByDefault": True}, "sharing": slicing(GPU)},
      ["flags.renameByDefault: true has no effect here; it belongs in sharing.timeSlicing or sharing.mps"]),
     ({"sharing": {"renameByDefault": True, **slicing(GPU)}},
@@ -121,29 +121,30 @@ WRONG: list[tuple[Any, list[str]]] = [
     (slicing(gpu(replicas=1)), ["sharing.timeSlicing.resources[0].replicas: 1 is no sharing", "leave the entry out"]),
     (slicing(gpu(replicas=0)), ["resources[0].replicas: 0 is too small; give 2 or more"]),
     (slicing(gpu(replicas=-3)), ["resources[0].replicas: -3 is too small"]),
-    (slicing(gpu(replicas="4")), ["resources[0].replicas: a whole number is expected, '4' stands here"]),
+    (slicing(gpu(replicas="4")), ["resources[0].replicas: a whole number is expected, not '4'"]),
     (slicing({"name": "nvidia.com/gpu"}), ["resources[0].replicas: is missing"]),
     (mps(gpu(replicas=49)), ["sharing.mps.resources[0].replicas: 49 is too large; MPS has at most 48 clients"]),
     # which of them
-    ({"sharing": {**slicing(GPU), **mps(GPU)}}, ["sharing.mps: it stands beside timeSlicing", "keep one"]),
+    ({"sharing": {**slicing(GPU), **mps(GPU)}}, ["sharing.mps: it is set together with timeSlicing", "keep one"]),
     (slicing(gpu(name="nvidia.com/gpus")), ["resources[0].name: 'nvidia.com/gpus' is no resource", "nvidia.com/gpu"]),
     (slicing(gpu(name="amd.com/gpu")), ["resources[0].name: 'amd.com/gpu' is no resource"]),
     (slicing({"replicas": 4}), ["resources[0].name: is missing"]),
-    (slicing(GPU, gpu(name="gpu", replicas=2)), ["resources[1].name: 'gpu' stands in resources[0] too", "other Nodes"]),
+    (slicing(GPU, gpu(name="gpu", replicas=2)), ["resources[1].name: 'gpu' is also in resources[0]", "other Nodes"]),
     (slicing(), ["sharing.timeSlicing.resources: no resources are given"]),
     ({"timeSlicing": {}}, ["sharing.timeSlicing.resources: is missing"]),
     (slicing(gpu(devices="some")), ["resources[0].devices: 'some' is not allowed; allowed: all, a number"]),
     (slicing(gpu(devices=["GPU-1"])), ["resources[0].devices: ['GPU-1'] is not allowed"]),
     (slicing(gpu(devices=0)), ["resources[0].devices: 0 is not allowed"]),
     # types and the rest
-    (slicing(GPU, failRequestsGreaterThanOne="yes"), ["failRequestsGreaterThanOne: true or false is expected, 'yes'"]),
+    (slicing(GPU, failRequestsGreaterThanOne="yes"),
+     ["failRequestsGreaterThanOne: true or false is expected, not 'yes'"]),
     ({"version": "v2"}, ["version: 'v2' is not allowed; allowed: 'v1'"]),
     ({"version": 1}, ["version: 1 is not allowed; allowed: 'v1'; write it in quotes"]),
     ({"flags": {"migStrategy": "both"}},
      ["flags.migStrategy: 'both' is not allowed; allowed: 'none', 'single', 'mixed'"]),
     ({"imex": {"channelIDs": [1]}}, ["imex.channelIDs: [1] is not allowed; allowed: [] and [0]"]),
-    ({"sharing": []}, ["sharing: a mapping is expected, [] stands here"]),
-    ({"configs": []}, ["configs: a mapping of names to configurations is expected, [] stands here"]),
+    ({"sharing": []}, ["sharing: a mapping is expected, not []"]),
+    ({"configs": []}, ["configs: a mapping of names to configurations is expected, not []"]),
     ({"configs": {"a b": slicing(GPU)}}, ["'a b' cannot be the name of a configuration"]),
     ({"default": "dens", "configs": {"dense": {}, "b": {}}}, ["default: 'dens' is none", "did you mean 'dense'?"]),
     ({"configs": {"a": slicing(gpu(replicas=1)), "b": slicing(gpu(replicas=0))}},
@@ -169,8 +170,8 @@ WRONG: list[tuple[Any, list[str]]] = [
     ({"kind": "ConfigMap", "metadata": {"name": "my.config"}, "data": {"a": "version: v1"}},
      ["metadata.name: 'my.config'"]),
     ({"kind": "ConfigMap", "data": {"a": "version: v1\n---\nversion: v1\n"}},
-     ["a: one document is expected, 2 are there"]),
-    ({"kind": "ConfigMap", "data": {"a": "- 1"}}, ["a: a mapping is expected, [1] stands here"]),
+     ["a: one document is expected, not 2"]),
+    ({"kind": "ConfigMap", "data": {"a": "- 1"}}, ["a: a mapping is expected, not [1]"]),
 ]
 
 
@@ -224,7 +225,7 @@ def test_faults_of_all_kinds_come_at_once() -> None:
     faults = "\n".join(caught.value.details["faults"])
     for words in ("default", "other", "'v2' is not allowed", "1 is no sharing", "colour", "resources[1].name",
                   "resources[1].replicas", "'cpu' is no resource", "resources[2].replicas", "resources[3]",
-                  "[3] is not allowed", "99 is too large", "no resources are given", "stands beside timeSlicing"):
+                  "[3] is not allowed", "99 is too large", "no resources are given", "together with timeSlicing"):
         assert words in faults, words
     with pytest.raises(InputError, match="(?s)has 2 faults.*a: a text is expected.*b: .*1 is no sharing"):
         sharing.of_texts("m", "", {"a": 1, "b": "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, "

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import monitoring
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.read_cluster import read_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import monitoring
 from ansible_collections.gpuops.nvidia.tests.unit.nodes.test_read_cluster import MONITORS, Fake
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.clusters import env, facts, node, objects, plan, pod
 
@@ -66,14 +66,14 @@ def test_what_cannot_be_is_refused(seen: dict[str, Any], policy: Any, wanted: di
 
 @pytest.mark.parametrize(("wanted", "told"), [
     ({"rule": True}, "rule: unknown key; did you mean 'rules'"),
-    ({"rules": "yes"}, "rules: true or false is expected, 'yes'"),
+    ({"rules": "yes"}, "rules: true or false is expected, not 'yes'"),
     ({"counters": "all"}, "counters: 'all' is not allowed; allowed: 'vendor', 'full'"),
     ({"thresholds": {"temp": 80}}, "thresholds.temp: unknown key"),
     ({"thresholds": {"temperature": 851}}, "thresholds.temperature: 851 is too large; the largest value is 150"),
-    ({"thresholds": {"fatal_xids": ["79"]}}, r"thresholds.fatal_xids\[0\]: a whole number is expected, '79'"),
+    ({"thresholds": {"fatal_xids": ["79"]}}, r"thresholds.fatal_xids\[0\]: a whole number is expected, not '79'"),
     ({"dashboard_labels": []}, "dashboard_labels: a mapping of strings is expected"),
     ({"rule": 1, "rules": 2}, "gpu_monitoring has 2 faults"),
-    ("all", "a mapping is expected, 'all'"),
+    ("all", "a mapping is expected, not 'all'"),
 ])
 def test_wrong_values(wanted: Any, told: str) -> None:
     with pytest.raises(InputError, match=told):

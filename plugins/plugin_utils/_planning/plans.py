@@ -1,0 +1,157 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The types of plans, which gpu_policy returns and Ansible passes to roles as mappings. PRIVATE."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.component import ClusterPart, HostPlan
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.container_toolkit import ToolkitPlan
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver import DriverPlan
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.mig_manager import MigPlan
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.cluster_pools import Described
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.monitoring import Monitoring
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import Sharing
+
+
+class PlanProfile(t.TypedDict):
+    name: t.Optional[str]
+    because: str
+Rejected = t.Dict[str, t.Dict[str, str]]  # maps hosts or Nodes to C({path, message, hint})
+
+
+class PlanOfHost(t.TypedDict):
+    """The plan of a host, with the plans of its components. software: options of nvidia_software; preview: components
+    whose modules a preview calls in check mode; delivered: components with the placement host."""
+
+    driver: DriverPlan
+    container_toolkit: ToolkitPlan
+    mig_manager: MigPlan
+    feature_discovery: HostPlan
+    cuda: HostPlan
+    dcgm: HostPlan
+    dcgm_exporter: HostPlan
+    node_status_exporter: HostPlan
+    validator: HostPlan
+    profile: PlanProfile
+    software: t.Dict[str, Data]
+    preview: t.List[str]
+    delivered: t.List[str]
+
+
+class Validation(t.TypedDict):
+    """The init containers that wait for other operands. env: maps checks to variables."""
+
+    image: str
+    pull: str
+    resources: Section
+    env: t.Dict[str, t.Dict[str, str]]
+
+
+class Common(t.TypedDict):
+    """What the pods of all operands share. mps_rolls: whether an update may restart the MPS daemon; pod_runtime_class:
+    empty if pods get GPUs without it; cdi_hook: the program in CDI specifications, empty if it is not in the toolkit's
+    container; since: maps releases to whether this one is the same or newer; paths are those of Nodes."""
+
+    tolerations: t.List[Section]
+    priority_class: str
+    update_strategy: str
+    mps_rolls: bool
+    max_unavailable: t.Union[int, str]
+    labels: t.Dict[str, str]
+    annotations: t.Dict[str, str]
+    pod_security_context: Data
+    runtime: str
+    runtime_class: str
+    pod_runtime_class: str
+    host_root: str
+    driver_install_dir: str
+    kubelet_root: str
+    toolkit_install_dir: str
+    cdi_hook: str
+    since: t.Dict[str, bool]
+    openshift: bool
+    cdi: bool
+    nri: bool
+    mig_strategy: str
+    validation: Validation
+
+
+class Deploy(t.TypedDict):
+    """What the deploy labels of Nodes depend on, see L(deploy_labels.parse_deploy). hosts: those of the inventory that
+    compute the feature labels of their Nodes."""
+
+    components: t.Dict[str, bool]
+    on_host: t.Dict[str, t.List[str]]
+    mig_default: str
+    mig_changes: bool
+    pods_may_end: bool
+    without_driver: t.List[str]
+    hosts: t.List[str]
+    plugin_configs: t.Dict[str, str]
+
+
+class PlanNodes(t.TypedDict):
+    """The Nodes. gpu: names of those with a GPU; cpu: number of the others; pools: of L(cluster_nodes.pools); by_host:
+    maps Nodes to their hosts in the inventory."""
+
+    gpu: t.List[str]
+    cpu: int
+    pools: t.List[Data]
+    by_host: t.Dict[str, str]
+
+
+class ClusterPlan(t.TypedDict):
+    """The plan of a cluster. psa: whether the namespace gets labels for Pod Security; registry: that of images; server:
+    the URL of the API server, None without a cluster; components: by name; pools: those that get a driver."""
+
+    namespace: str
+    psa: bool
+    release: str
+    disruption: str
+    registry: str
+    server: t.Optional[str]
+    common: Common
+    components: t.Dict[str, ClusterPart]
+    nodes: PlanNodes
+    pools: t.List[Described]
+    rejected: Rejected
+    deploy: Deploy
+    notes: t.List[str]
+
+
+class FleetPlan(t.TypedDict):
+    """The plan of all hosts and the cluster. policy: its origin; placement: by component; explanations: reasons by
+    host; refused: rejected hosts."""
+
+    release: str
+    policy: str
+    format: str
+    disruption: str
+    placement: t.Dict[str, str]
+    hosts: t.Dict[str, PlanOfHost]
+    notes: t.List[str]
+    explanations: t.Dict[str, t.List[str]]
+    refused: Rejected
+    cluster: t.NotRequired[t.Optional[ClusterPlan]]
+
+
+class Settings(t.TypedDict, total=False):
+    """Variables for a cluster. proxy: of L(_proxy.read); placement: gpu_placement as the user sets it; profiles: maps
+    Nodes, and C("") for all others, to gpu_profile; sharing: of L(sharing.read); monitoring: of L(monitoring.read);
+    plugin_configs: maps Nodes to device_plugin_config; strict: whether a Node that no driver suits rejects all."""
+
+    namespace: str
+    image_registry: t.Optional[str]
+    pull_secrets: t.List[str]
+    proxy: t.Optional[t.Dict[str, str]]
+    node_os: t.List[str]
+    placement: object
+    profiles: t.Dict[str, t.Optional[str]]
+    sharing: t.Optional[Sharing]
+    monitoring: t.Optional[Monitoring]
+    plugin_configs: t.Dict[str, str]
+    strict: bool
