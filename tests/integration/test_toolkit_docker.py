@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.docker import Docker
-from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import shape
+from ansible_collections.gpuops.nvidia.tests.unit.runtimes.played import shape
 
 from lab.stages import ROOT
 from tests.integration import series, user

@@ -14,8 +14,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import pla
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.microk8s import TEMPLATE
 from ansible_collections.gpuops.nvidia.tests.unit.levels import NO, TABLE, YES, cases, on_page
-from ansible_collections.gpuops.nvidia.tests.unit.toolkit import test_crio, test_distributions, test_docker
-from ansible_collections.gpuops.nvidia.tests.unit.toolkit.conftest import played_host
+from ansible_collections.gpuops.nvidia.tests.unit.runtimes import test_crio, test_distributions, test_docker
+from ansible_collections.gpuops.nvidia.tests.unit.runtimes.conftest import played_host
 
 Steps = t.Callable[[t.Any, pytest.MonkeyPatch], t.Sequence[Step]]
 RUNS, LIVES = {"ContainersRunning": 2}, {"LiveRestoreEnabled": True}

@@ -13,7 +13,7 @@ import tomllib
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.crio import DROP_IN, FOLDER, Crio, _files, _merged
-from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import Played, shape
+from ansible_collections.gpuops.nvidia.tests.unit.runtimes.played import Played, shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

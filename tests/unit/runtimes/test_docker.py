@@ -15,7 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import pla
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.docker import Docker
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.json_text import Document
-from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import Played, shape
+from ansible_collections.gpuops.nvidia.tests.unit.runtimes.played import Played, shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -15,7 +15,7 @@ import tomllib
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import containerd
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3
-from ansible_collections.gpuops.nvidia.tests.unit.toolkit.conftest import effective
+from ansible_collections.gpuops.nvidia.tests.unit.runtimes.conftest import effective
 
 SHAPES = pathlib.Path(__file__).parent / "shapes"
 FORMS: dict[str, t.Callable[[bytes], bytes]] = {

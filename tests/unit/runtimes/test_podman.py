@@ -11,7 +11,7 @@ import typing as t
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.podman import Podman
-from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import Played, shape
+from ansible_collections.gpuops.nvidia.tests.unit.runtimes.played import Played, shape
 
 SHAPES = sorted((pathlib.Path(__file__).parent / "shapes" / "podman").glob("*.conf"))
 CONF = "/etc/containers/containers.conf"
