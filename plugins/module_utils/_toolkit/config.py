@@ -28,7 +28,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._files import (
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, allows
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.failure_text import words_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.failure_text import failure
 
 # Seconds until a daemon has what it was told; k3s and RKE2 write their containerd's file some time after their start.
 PATIENCE = 60
@@ -201,5 +201,5 @@ class ConfigWork:
         else:
             state = f"No file was changed, and a second try failed as well: {again}."
         return HostError(f"{unit} did not take its new configuration: {error}. {state} Its log: "
-                         f"{words_of({'rc': 0, 'stderr': log}, 8) if log.strip() else 'empty'}",
+                         f"{failure(0, log, most=8) if log.strip() else 'empty'}",
                          "Correct what the log names, then run again.", unit=unit, files=sorted(files))

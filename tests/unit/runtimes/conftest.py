@@ -25,10 +25,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Jour
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import apply
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import read
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import work as work_module
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import planning
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import host_answer, planning
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.containerd import Containerd
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V1, V2, V3
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Answer, HostState
 
 SHAPES = pathlib.Path(__file__).parent / "shapes"
 RUNC = {"runtime_type": "io.containerd.runc.v2", "base_runtime_spec": "", "pod_annotations": [],
@@ -138,30 +139,30 @@ class Host:
 
     def request(self, state: str) -> dict[str, t.Any]:
         repository = {"url": "http://x/", "key": "k", "fingerprint": "A" * 40}
-        return {"runtimes": [self.runtime.probe], "markers": [], "config_path": str(self.config), "state": state,
-                "drop_in_path": str(self.drop_in), "repository": repository, "disruption": "idle"}
+        return {"runtimes": [self.runtime.probe.as_request()], "markers": [], "config_path": str(self.config),
+                "state": state, "drop_in_path": str(self.drop_in), "repository": repository, "disruption": "idle"}
 
-    def see(self, state: str = "present") -> dict[str, t.Any]:
+    def see(self, state: str = "present") -> HostState:
         with Journal("container_toolkit", root=self.journal_root, readonly=True) as journal:
             seen = read.observe(self.request(state), journal, self.run)
         seen["packages"] = {"installed": {}, "version": None, "steps": []}
         seen["cdi"] = {"specs": [], "driver": None, "steps": [], "pending": [], "warnings": []}
-        return json.loads(json.dumps(seen))
+        return host_answer.state_of({"seen": json.loads(json.dumps(seen))})
 
     def plan(self, state: str = "present", **options: t.Any) -> tuple[list[t.Any], Proposal]:
         seen = self.see(state)
-        view = seen["runtimes"]["containerd"]
+        view, journal = seen.runtimes["containerd"], seen.journal.of("containerd")
         if state == "absent":
-            proposal = self.runtime.withdraw(view, planning.journal_of(seen, "containerd"))
+            proposal = self.runtime.propose_removal(view, journal)
             return planning.absent(seen, {"containerd": proposal}), proposal
         wish = Options(**{"set_as_default": True, "cdi": True, "mode": "auto", "drop_in_path": str(self.drop_in),
                           **options})
-        proposal = self.runtime.propose(view, planning.journal_of(seen, "containerd"), wish)
+        proposal = self.runtime.propose(view, journal, wish)
         if proposal.trials:
             trials = [{"files": one.files, "argv": one.argv} for one in proposal.trials]
             paths = [change.path for change in proposal.changes]
-            results = read.trials({"trials": trials, "paths": paths}, self.run)
-            self.runtime.judge(view, results, wish, proposal)
+            results = [Answer(**one) for one in read.trials({"trials": trials, "paths": paths}, self.run)]
+            self.runtime.check_trials(view, results, wish, proposal)
         return planning.present(seen, "containerd", proposal, {}), proposal
 
     def converge(self, state: str = "present", **options: t.Any) -> list[str]:

@@ -11,23 +11,30 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import planning, registry
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import FileChange, Proposal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import (
+    FileRecord,
+    HostJournal,
+    HostState,
+    Journal,
+    RuntimeState,
+)
 
 
 def test_registry() -> None:
-    assert registry.choose("auto", {"containerd": None}) is None
+    assert registry.choose("auto", {}) is None
     with pytest.raises(HostError, match="containerd is not installed"):
-        registry.choose("containerd", {"containerd": None})
-    assert registry.choose("auto", {"containerd": {"running": False}}) == "containerd"
-    both = {"docker": {"running": True}, "containerd": {"running": True}, "podman": {"running": False}}
+        registry.choose("containerd", {})
+    assert registry.choose("auto", {"containerd": RuntimeState("containerd", "/c")}) == "containerd"
+    both = {name: RuntimeState(name, "/c", running=name != "podman") for name in ("docker", "containerd", "podman")}
     assert registry.choose("auto", both) == "docker"
     assert registry.choose("auto", both, kubelet=True) == "containerd"
 
 
 def _acting(act: str, owed: dict[str, str], changed: bool = True, **more: t.Any) -> list[tuple[str, str, str]]:
     """Action, needs and reason of the steps of a runtime whose proposal asks for an act."""
-    view = {"unit": "x.service", "running": True, "health": []}
+    view = RuntimeState("x", "/etc/x", "x.service", running=True)
     changes = [FileChange("/etc/x", None, "x", "main", "")] if changed else []
-    seen = {"runtimes": {"containerd": view}, "journal": {"restart": owed}}
+    seen = HostState({"containerd": view}, journal=HostJournal(restart=owed))
     steps = planning.runtime_steps(seen, "containerd", Proposal(changes, act=act, **more))
     return [(step.action, step.needs, step.reason) for step in steps if step.action.endswith("service")]
 
@@ -48,15 +55,11 @@ def test_acts() -> None:
 
 def test_removal_is_of_every_runtime_that_was_configured() -> None:
     """Such as Docker first, and k3s after it took over the host."""
-    view = {"unit": "x.service", "running": True, "health": []}
     records = {"/etc/x": "docker", "/etc/y": "k3s"}
-    seen: dict[str, t.Any] = {
-        "runtimes": {"docker": {**view, "unit": "docker.service"}, "k3s": {**view, "unit": "k3s.service"}},
-        "journal": {"config": {path: {"runtime": name} for path, name in records.items()}, "restart": {},
-                    "default_runtime": {"docker": "runc", "k3s": "crun"}},
-        "cdi": {"steps": []}, "packages": {"steps": []}, "settings": {"text": None, "ours": {}, "file": None}}
-    assert planning.journal_of(seen, "k3s") == {"config": {"/etc/y": {"runtime": "k3s"}}, "restart": {},
-                                                "default_runtime": "crun"}
+    files = {path: FileRecord("drop-in", "ours", None, name) for path, name in records.items()}
+    seen = HostState({name: RuntimeState(name, "/c", f"{name}.service", running=True) for name in records.values()},
+                     journal=HostJournal(True, files, {"docker": "runc", "k3s": "crun"}))
+    assert seen.journal.of("k3s") == Journal({"/etc/y": files["/etc/y"]}, "crun")
     proposals = {name: Proposal([FileChange(path, "x", None, "drop-in", "")]) for path, name in records.items()}
     assert [step.id for step in planning.absent(seen, proposals)] == [
         "remove file: /etc/x", "restart service: docker.service", "remove file: /etc/y",
@@ -106,5 +109,5 @@ def test_all_else_is_shown(text: str) -> None:
 
 
 def test_a_runtime_without_a_service_has_nothing_to_start() -> None:
-    seen = {"runtimes": {"podman": {"unit": None}}, "cdi": {"pending": []}}
+    seen = HostState({"podman": RuntimeState("podman", "/c")})
     assert planning.waiting(seen, "podman", "") == []

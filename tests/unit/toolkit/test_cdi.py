@@ -23,6 +23,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import cdi as cdi_module
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import cdi_files
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import host_answer, planning
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import ModuleOptions, Options, Proposal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState
 
 VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module  {}  Release Build\n"
 INSTALL = Step("install packages", "x", data={"packages": {"x": "1"}})
@@ -233,11 +236,12 @@ def test_a_toolkit_that_comes_where_all_gpus_are_in_mig_mode(machine: Machine) -
 
 def test_what_waits_is_told_as_it_is_after_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     action = object.__new__(ActionModule)
-    plans = [([], [{"pending_reason": "every GPU is in MIG mode"}], None, None)]
-    monkeypatch.setattr(action, "_ask", lambda *_args, **_options: {"seen": {"specs": []}})
-    monkeypatch.setattr(action, "_plan", lambda *_args: plans.pop())
-    assert action._apply([INSTALL], {}, settle=False, prove=True) == (
-        {"specs": []}, [{"pending_reason": "every GPU is in MIG mode"}])
+    state, pending = HostState(), [{"pending_reason": "every GPU is in MIG mode"}]
+    monkeypatch.setattr(action, "_ask", lambda *_args, **_options: {})
+    monkeypatch.setattr(host_answer, "state_of", lambda _answer: state)
+    monkeypatch.setattr(planning, "plan", lambda *_args: planning.Plan([], pending, Proposal(), None))
+    options = ModuleOptions("present", "auto", None, {}, "idle", Options(True, True, "auto"))
+    assert action._apply([INSTALL], options, settle=False, prove=True) == (state, pending)
 
 
 def test_a_tool_that_fails_changes_nothing(machine: Machine) -> None:

@@ -25,6 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import conf
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import read as read_module
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import planning
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.docker import Docker
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Answer, HostState
 from ansible_collections.gpuops.nvidia.tests.unit.runtimes.conftest import SHAPES
 from ansible_collections.gpuops.nvidia.tests.unit.runtimes.played import Played
 
@@ -164,9 +165,9 @@ def test_an_owed_restart_that_somebody_did_is_not_owed(host: t.Any, monkeypatch:
         _kill(patch, 0, before=False)
         with pytest.raises(_Killed):
             one.converge()
-    assert one.see()["journal"]["restart"] == {"containerd.service": "restart"}
+    assert one.see().journal.restart == {"containerd.service": "restart"}
     one.invocation = "b1"
-    assert one.see()["journal"]["restart"] == {}
+    assert one.see().journal.restart == {}
     assert one.converge() == []
     # The next one is owed anew, with what has been read since as the last good start.
     read = one.config.read_bytes()
@@ -182,7 +183,7 @@ def test_removal_after_the_runtime_was_uninstalled(host: t.Any, monkeypatch: pyt
     former = one.shape()
     one.converge()
     monkeypatch.setattr(read_module, "which", lambda _name: None)
-    assert one.see()["runtimes"]["containerd"] is None
+    assert "containerd" not in one.see().runtimes
     steps = one.converge("absent")
     assert not any("service" in step for step in steps)
     assert one.shape() == former
@@ -320,14 +321,14 @@ def test_docker_is_asked_again_before_a_restart_that_was_planned_without_contain
     """At the level never, they live on. said: whether they do, and how many run and are paused."""
     path, live = str(tmp_path / "daemon.json"), level == "never"
     docker = Played(Docker(), "Docker version 26.1.5, build x", path, {path: json.dumps({"live-restore": live})},
-                    unit="docker.service", facts={"info": {"rc": 0, "stderr": "", "stdout": json.dumps({
+                    unit="docker.service", facts={"info": Answer(0, json.dumps({
                         "Runtimes": {"runc": {}}, "ContainersRunning": int(live), "ContainersPaused": 0,
-                        "LiveRestoreEnabled": live})}})
+                        "LiveRestoreEnabled": live}))})
     if state == "absent":
         docker.converge()
     (tmp_path / "daemon.json").write_text(docker.files[path])
-    seen = {"runtimes": {"docker": {**docker.seen(), "health": []}}, "journal": docker.journal()}
-    proposal = docker.propose() if state == "present" else Docker().withdraw(docker.seen(), docker.journal())
+    seen = HostState({"docker": docker.seen()})
+    proposal = docker.propose() if state == "present" else Docker().propose_removal(docker.seen(), docker.journal())
     proposal.confirm, run = [], []
     program = tmp_path / "docker"
     program.write_text(f"#!/bin/sh\nset -- \"$5\" {said}\ncase $1 in\n'{{{{.LiveRestoreEnabled}}}}') echo $2;;\n"
@@ -374,8 +375,8 @@ def test_a_daemon_that_hangs_is_one_that_cannot_be_asked(host: t.Any, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(one, "run", hang)
-        view = one.see()["runtimes"]["containerd"]
-        assert (view["version"], view["dump"]["rc"]) == ("", 124)
+        view = one.see().runtimes["containerd"]
+        assert (view.version, view.dump and view.dump.rc) == ("", 124)
         with pytest.raises(HostError, match="did not answer"):
             one.plan()
 
@@ -421,7 +422,7 @@ def test_a_daemon_that_has_not_read_its_files_is_restarted(host: t.Any) -> None:
         one.unit["StateChangeTimestampMonotonic"] = str(int((time.monotonic() - age) * 1_000_000))
         planned, _proposal = one.plan()
         assert [step.id for step in planned] == steps
-    assert one.see()["runtimes"]["containerd"]["stale"] is False
+    assert not one.see().runtimes["containerd"].stale
     one.unit["StateChangeTimestampMonotonic"] = str(int((time.monotonic() - 60) * 1_000_000))
     step, = one.plan()[0]
     assert (step.reason, step.needs) == ("its files have changed since it was started", "never")
