@@ -250,7 +250,7 @@ def test_a_broken_file_is_one_error(refused: Refused) -> None:
 
 
 def test_the_former_file_returns_when_docker_does_not(refused: Refused) -> None:
-    assert "former files are back and it runs with them" in refused.start.errors()[0], refused.start.output
+    assert "former files are restored, and it runs with them" in refused.start.errors()[0], refused.start.output
     before = refused.start.parts(HOST)[1]
     assert before.startswith("640 nobody adm\n") and before.endswith("\nactive")
     assert refused.done.parts(HOST) == [before]

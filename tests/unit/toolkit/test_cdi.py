@@ -118,7 +118,7 @@ class Machine:
 
     def plan(self, packages: t.Sequence[Step] = (), **options: t.Any) -> dict[str, t.Any]:
         with Journal("container_toolkit", root=str(self.root / "journal"), readonly=True) as journal:
-            return self.cdi(journal, **options).plan(packages)
+            return self.cdi(journal, **options).plan(packages)._asdict()
 
     def converge(self, packages: t.Sequence[Step] = (), **options: t.Any) -> list[str]:
         """The ids of the steps, after which nothing is left to do."""
@@ -154,10 +154,10 @@ def test_first_run_and_removal(machine: Machine) -> None:
 
 @pytest.mark.parametrize(("there", "reason"), [
     (None, "there is no specification"),
-    (spec("0", "GPU-a", driver="580.126.20"), "it is of driver 580.126.20, 595.91.07 is loaded"),
-    (spec("0", "0:0", "GPU-a", "MIG-b"), "it lacks 0 names of devices and has 2 that are gone"),
-    (spec("0"), "it lacks 1 names of devices and has 0 that are gone"),
-    (f"{spec('0', 'GPU-a')}    env: [A=b]\n", "it is not what nvidia-ctk says now"),
+    (spec("0", "GPU-a", driver="580.126.20"), "it is for driver 580.126.20, but 595.91.07 is loaded"),
+    (spec("0", "0:0", "GPU-a", "MIG-b"), "0 names of devices are missing, and 2 do not exist any more"),
+    (spec("0"), "1 names of devices are missing, and 0 do not exist any more"),
+    (f"{spec('0', 'GPU-a')}    env: [A=b]\n", "nvidia-ctk prints another one"),
 ])
 def test_a_wrong_specification_is_generated_again(machine: Machine, there: str | None, reason: str) -> None:
     machine.converge()
@@ -370,7 +370,7 @@ def test_a_specification_for_which_there_is_no_room_says_so(machine: Machine) ->
     machine.converge()
     machine.spec.unlink()
     machine.full = True
-    with pytest.raises(HostError, match="nvidia.yaml cannot be written: .*no space left on device.*has room"):
+    with pytest.raises(HostError, match="nvidia.yaml cannot be written: .*no space left on device.*has space"):
         machine.converge()
 
 

@@ -100,7 +100,7 @@ def test_a_restart_owed_is_made_good_alone(host: t.Any, monkeypatch: pytest.Monk
 def test_former_files_return_when_it_does_not_come_back(host: t.Any, version: str) -> None:
     one = host(version, KUBEADM)
     one.breaks = True
-    with pytest.raises(HostError, match=r"former files are back and it runs with them.*failed to load plugin"):
+    with pytest.raises(HostError, match=r"former files are restored, and it runs with them.*failed to load plugin"):
         one.converge()
     assert one.config.read_bytes() == KUBEADM
     assert not one.drop_in.parent.exists()
@@ -120,7 +120,7 @@ def test_a_removal_rolled_back_can_be_done_again(host: t.Any, version: str) -> N
     one.converge()
     wanted = one.effective()
     one.bad_restart = one.restarts + 1
-    with pytest.raises(HostError, match="former files are back and it runs with them"):
+    with pytest.raises(HostError, match="former files are restored, and it runs with them"):
         one.converge("absent")
     assert one.effective() == wanted
     assert one.converge("absent") != []
@@ -133,7 +133,7 @@ def test_another_drop_in_path_rolled_back_is_still_known(host: t.Any) -> None:
     one.converge()
     old, one.drop_in = one.drop_in, one.folder / "other.d" / "50-gpu.toml"
     one.bad_restart = one.restarts + 1
-    with pytest.raises(HostError, match="former files are back"):
+    with pytest.raises(HostError, match="former files are restored"):
         one.converge()
     assert old.exists()
     one.converge("absent")
@@ -172,7 +172,7 @@ def test_an_owed_restart_that_somebody_did_is_not_owed(host: t.Any, monkeypatch:
     # The next one is owed anew, with what has been read since as the last good start.
     read = one.config.read_bytes()
     one.bad_restart = 1
-    with pytest.raises(HostError, match="former files are back and it runs with them"):
+    with pytest.raises(HostError, match="former files are restored, and it runs with them"):
         one.converge(mode="cdi")
     assert one.config.read_bytes() == read
 
