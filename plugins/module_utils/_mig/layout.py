@@ -14,7 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import (
     compute_name,
 )
 
-# What is wanted on a GPU: (GPU instance profile, slices of the compute instance) -> how many MIG devices.
+# The desired MIG devices of a GPU: (GPU instance profile, slices of the compute instance) to number.
 Wanted = t.Mapping[t.Tuple[str, int], int]
 Part = t.Tuple[int, int]  # a compute instance: (slices, first slice in its GPU instance)
 
@@ -32,27 +32,28 @@ Layout = t.Tuple[Piece, ...]
 
 
 def layout_of(instances: t.Sequence[Instance]) -> Layout:
-    """Instances that NVML reports, as the planner sees them."""
+    """The layout of the instances that NVML reports."""
     return tuple(Piece(instance.profile.name, instance.start,
                        tuple((compute.slices, compute.start) for compute in instance.compute))
                  for instance in instances)
 
 
 class Board:
-    """The profiles of a GPU and what they allow."""
+    """The profiles of a GPU, and the layouts that they allow."""
 
     def __init__(self, profiles: t.Sequence[Profile]) -> None:
         self.profiles = {profile.name: profile for profile in profiles}
-        self._targets: dict[tuple[Layout, frozenset[t.Any]], Layout | None] = {}
+        self._targets: dict[tuple[Layout, frozenset[tuple[tuple[str, int], int]]], Layout | None] = {}
 
     def cells(self, profile: str, start: int) -> range:
-        """The memory units that a GPU instance takes."""
+        """The memory units that a GPU instance occupies."""
         return range(start, start + self.profiles[profile].size)
 
     def compatible(self, names: t.Iterable[str]) -> bool:
-        """What placements do not tell (nvml.h, comments on the profiles; NVIDIA MIG User Guide).
+        """Whether GPU instances can exist together, besides their placements.
 
-        There is one set of shared media engines, so one C(+me); an instance with all engines leaves none for others.
+        A GPU has one set of shared media engines, so one `+me`; an instance with all engines leaves none for others.
+        Sources: nvml.h, comments on the profiles; NVIDIA MIG User Guide.
         """
         counts = collections.Counter(names)
         if any(count > self.profiles[name].instances for name, count in counts.items()):
@@ -64,9 +65,9 @@ class Board:
         return everything == 0 or (everything == 1 and not others)
 
     def holds(self, layout: Layout) -> bool:
-        """Whether GPU instances of other origin can lie so: each where its profile may, and no two in one place.
+        """Whether a layout is possible: each instance at a placement of its profile, and no two at the same.
 
-        They may come from a file that somebody has edited, so their values can be of any type.
+        It can come from a file that somebody has edited, so its values can have any type.
         """
         if not all(self._can_be(piece) for piece in layout):
             return False
@@ -74,10 +75,10 @@ class Board:
         return len(cells) == len(set(cells)) and self.compatible(piece.profile for piece in layout)
 
     def _can_be(self, piece: Piece) -> bool:
-        """Whether there is such a GPU instance, and its compute instances lie in it beside each other."""
+        """Whether the GPU instance is possible, and its compute instances do not overlap."""
         profile = self.profiles.get(piece.profile) if isinstance(piece.profile, str) else None
         numbers = [piece.start, *(number for part in piece.parts for number in part)]
-        # True counts as an int in Python, and as no number here.
+        # In Python, True is an int.
         whole = all(isinstance(number, int) and not isinstance(number, bool) for number in numbers)
         if profile is None or not whole or piece.start not in profile.starts:
             return False
@@ -87,9 +88,9 @@ class Board:
         return len(slices) == len(set(slices))
 
     def target(self, present: Layout, wanted: Wanted) -> Layout | None:
-        """The wanted layout that destroys the fewest compute instances of the present one, busy ones last of all.
+        """The layout with the desired devices that destroys the fewest busy, then the fewest other compute instances.
 
-        Two such are told apart by the lowest placements. None: it cannot be placed at all.
+        Among equal ones, it is the one with the lowest placements. None if the devices do not fit.
         """
         key = (present, frozenset(wanted.items()))
         if key not in self._targets:
@@ -103,7 +104,7 @@ class Board:
         most = max((profile.slices for profile in self.profiles.values()), default=0)
         if sum(slices * count for (_name, slices), count in wanted.items()) > most:
             return None
-        # What fits on no empty GPU is found out once for all that there are.
+        # If the devices do not fit on an empty GPU, they fit on none.
         if present and self.target((), wanted) is None:
             return None
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.search import Search
@@ -117,12 +118,12 @@ class Board:
         return compute_name(profile, self.profiles[profile].slices, slices)
 
     def devices(self, layout: Layout) -> dict[str, int]:
-        """How many MIG devices of each name a layout has: mig-parted's C(mig-devices)."""
+        """Name to number of the MIG devices of a layout: mig-parted's `mig-devices`."""
         counts = collections.Counter(self.device(piece.profile, part[0]) for piece in layout for part in piece.parts)
         return dict(sorted(counts.items()))
 
     def describe(self, layout: Layout) -> str:
-        """Such as C(3g.40gb at 4, 1g.10gb at 0,1); of compute instances C(1c.3g.40gb at 4.0,4.1)."""
+        """A layout in words: `3g.40gb at 4, 1g.10gb at 0,1`; with compute instances, `1c.3g.40gb at 4.0,4.1`."""
         places: dict[str, list[str]] = collections.defaultdict(list)
         for piece in sorted(layout, key=lambda piece: (-self.profiles[piece.profile].size, piece.profile, piece.start)):
             for slices, first in piece.parts or ((self.profiles[piece.profile].slices, 0),):
@@ -132,9 +133,9 @@ class Board:
 
 
 class Difference(t.NamedTuple):
-    """What leads from one layout to another. kept, destroyed, created: pieces with the parts concerned.
+    """The difference of two layouts, by compute instance.
 
-    A destroyed or created piece whose GPU instance stays is in C(kept) too (with the parts that stay, maybe none).
+    A GPU instance that stays is in `kept` even if all of its compute instances are destroyed or created.
     """
 
     kept: Layout
@@ -143,7 +144,7 @@ class Difference(t.NamedTuple):
 
 
 def difference(present: Layout, target: Layout) -> Difference:
-    """Compares by placement: what is equal is kept."""
+    """Compares two layouts by placement."""
     old = {(piece.profile, piece.start): piece for piece in present}
     new = {(piece.profile, piece.start): piece for piece in target}
     kept, destroyed, created = [], [], []

@@ -56,7 +56,7 @@ class CdiPlan(t.NamedTuple):
     """specs: paths of the specifications; driver: the loaded version; steps: those to do; pending: those that wait."""
 
     specs: t.List[str]
-    driver: t.Optional[str]
+    driver: str | None
     steps: t.List[Step]
     pending: t.List[t.Dict[str, object]]
     warnings: t.List[str]

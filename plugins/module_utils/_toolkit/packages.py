@@ -84,7 +84,7 @@ class PackagesPlan(t.NamedTuple):
     """installed: name to version; version: that of the set, or of a toolkit without packages; steps: those to do."""
 
     installed: t.Dict[str, str]
-    version: t.Optional[str]
+    version: str | None
     steps: t.List[Step]
 
 

@@ -191,7 +191,7 @@ def test_a_gpu_that_a_pod_holds_open_is_freed_through_its_node(host: Host, monke
 
     monkeypatch.setattr(host.model, "destroy_compute", refuse)
     host.opens(POD, A, 0)
-    with pytest.raises(DeviceError, match=rf"held by watcher \({POD}, pod {UID}\): evict through the Node"):
+    with pytest.raises(DeviceError, match=rf"in use by watcher \({POD}, pod {UID}\): evict through the Node"):
         go(host, "all-7g.80gb", "idle")
 
 
@@ -249,7 +249,7 @@ def test_a_service_that_ends_slowly_is_waited_for_and_gets_no_signal(host: Host,
 def test_services_start_again_where_the_run_fails(host: Host) -> None:
     host.model.clients_of[A] = [(SERVICE, 0)]
     host.model.fail = 3
-    with pytest.raises(DeviceError, match="has its former layout again"):
+    with pytest.raises(DeviceError, match="The former layout of GPU .* is restored"):
         go(host, "all-7g.80gb")
     assert host.calls == ["systemctl stop train.service", "systemctl start train.service"]
     assert host.model.counts()[A] == {"1g.10gb": 7}
@@ -315,7 +315,7 @@ def test_in_use_says_by_whom_or_that_nobody_is_listed(host: Host, monkeypatch: p
         host.opens(SERVICE, A, 0)
     with pytest.raises(DeviceError) as caught:
         go(host, "all-7g.80gb", "idle")
-    words = "It is held by watcher (4001, train.service)" if known else "No process is listed as using it"
+    words = "It is in use by watcher (4001, train.service)" if known else "No process is listed as using it"
     assert words in str(caught.value)
     assert [holder["pid"] for holder in caught.value.details["holders"]] == ([SERVICE] if known else [])
     assert host.model.counts()[A] == {"1g.10gb": 7}
