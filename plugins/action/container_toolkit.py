@@ -44,7 +44,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import (
     registry,
     settings_file,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import ModuleOptions, Proposal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState, Pending
 
 # Driver actions that change the output of nvidia-ctk: actions on modules, files, device nodes and sockets of services.
@@ -106,7 +106,7 @@ class ActionModule(Asking):
             result["warnings"] = warnings
         return result
 
-    def _apply(self, steps: t.Sequence[Step], options: ModuleOptions, settle: bool, prove: bool
+    def _apply(self, steps: t.Sequence[Step], options: Options, settle: bool, prove: bool
                ) -> tuple[HostState, list[Pending]]:
         """Applies the steps. Returns the state of the host afterwards, and the pending steps.
 
@@ -123,7 +123,7 @@ class ActionModule(Asking):
             planning.prove(steps, plan.steps)
         return state, plan.pending
 
-    def _try(self, state: HostState, options: ModuleOptions, plan: planning.Plan) -> None:
+    def _try(self, state: HostState, options: Options, plan: planning.Plan) -> None:
         """Lets the runtime check the new files, and the host whether they can be written."""
         proposal = plan.proposal
         if plan.runtime is None or not (proposal.trials or proposal.changes):
@@ -132,7 +132,7 @@ class ActionModule(Asking):
             "try", trials=[{"files": trial.files, "argv": trial.argv} for trial in proposal.trials],
             paths=[change.path for change in proposal.changes]))
         if results:
-            registry.RUNTIMES[plan.runtime].check_trials(state.runtimes[plan.runtime], results, options.files, proposal)
+            registry.RUNTIMES[plan.runtime].check_trials(state.runtimes[plan.runtime], results, options, proposal)
 
     def _ask(self, phase: str, **more: object) -> Result:
         """Returns the answer of the host to a request, after a check of its structure."""

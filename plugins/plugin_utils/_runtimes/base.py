@@ -34,13 +34,18 @@ STALE = "its files have changed since it was started"
 
 @dataclass(frozen=True)
 class Options:
-    """The options of the module that determine the files of a runtime."""
+    """The options of the module."""
 
     set_as_default: bool
     cdi: bool
     mode: str
     drop_in_path: str | None = None
     nri: bool = False
+    state: str = "present"
+    runtime: str = "auto"
+    config_path: str | None = None
+    settings: t.Mapping[str, Value] = field(default_factory=dict)
+    disruption: str = "never"
 
     @property
     def classes(self) -> dict[str, str]:
@@ -52,18 +57,6 @@ class Options:
     def parts(self) -> list[str]:
         """The desired ones of PARTS."""
         return [*self.classes, *(name for name in PARTS if getattr(self, name, False))]
-
-
-@dataclass(frozen=True)
-class ModuleOptions:
-    """The options of the module that the controller needs. files: those for the files of the runtime."""
-
-    state: str
-    runtime: str
-    config_path: str | None
-    settings: dict[str, Value]
-    disruption: str
-    files: Options
 
 
 @dataclass(frozen=True)
@@ -153,6 +146,13 @@ class Proposal:
     parts: list[str] = field(default_factory=list)
     previous_default: str | None = None
     warnings: list[str] = field(default_factory=list)
+
+    def write(self, path: str, before: str | None, after: str | None, part: str, journal: Journal,
+              baseline: str | None = None) -> None:
+        """Adds the change of a file, if there is one."""
+        if before != after:
+            reason = EDITED if journal.is_edited(path) else ""
+            self.changes.append(FileChange(path, before, after, part, reason, baseline))
 
     def drop_unused(self, state: RuntimeState, journal: Journal, current: str | None) -> None:
         """Removes the drop-ins that runs have written, except the current one."""

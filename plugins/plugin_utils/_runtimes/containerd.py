@@ -17,20 +17,7 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import cri
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import (
-    EDITED,
-    HEADER,
-    NAMES,
-    STALE,
-    FileChange,
-    Options,
-    Probe,
-    Proposal,
-    Runtime,
-    Trial,
-    unwanted_parts,
-)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import base, cri
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V1, V2, V3, place
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Answer, Journal, RuntimeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import Document, dotted, load, render
@@ -41,34 +28,31 @@ DROP_IN = "/etc/containerd/conf.d/99-gpuops-nvidia.toml"
 VENDORS = ("/etc/containerd/conf.d/99-nvidia.toml", "/etc/containerd/config.d/99-nvidia.toml")
 
 
-class Containerd(Runtime):
-    """See Runtime."""
-
-    probe = Probe(
+class Containerd(base.Runtime):
+    probe = base.Probe(
         name="containerd", binary="containerd", units=["containerd.service"], config="/etc/containerd/config.toml",
         config_flags=["-c", "--config"], drop_in=DROP_IN, dump=["{binary}", "-c", "{config}", "config", "dump"],
         more=VENDORS, health=["ctr", "plugins", "ls"], reads_once=True)
 
-    def propose(self, state: RuntimeState, journal: Journal, options: Options) -> Proposal:
-        """See Runtime."""
-        current = _read(state, journal)
+    def propose(self, state: RuntimeState, journal: Journal, options: base.Options) -> base.Proposal:
+        current = _Current(state, journal, cri.read(state.text or "", state.config), _effective(state))
         path, text = state.config, state.text
-        proposal = Proposal(previous_default=journal.default_runtime or str(lookup(current.cri, cri.DEFAULT) or "runc"),
-                            parts=options.parts)
-        values = cri.desired(current.cri, options, proposal.previous_default)
+        default = lookup(current.cri, cri.DEFAULT)
+        former = journal.default_runtime or str(default or "runc")
+        proposal = base.Proposal(previous_default=former, parts=options.parts)
+        values = cri.desired(current.cri, options, former)
         _warn_disabled(current.effective, proposal)
         drop_in = options.drop_in_path or DROP_IN
         if _generation(state) == 1:
-            changed = _edited(current, values, unwanted_parts(journal, options, lookup(current.cri, cri.DEFAULT)),
-                              proposal)
+            changed = _edited(current, values, base.unwanted_parts(journal, options, default), proposal)
         else:
             changed = _with_drop_in(current, values, drop_in, proposal)
-        if text != changed:
-            edited = journal.is_edited(path)
-            baseline = _without_ours(text, path, journal, drop_in) if edited and text is not None else None
-            proposal.changes.append(FileChange(path, text, changed, "main", EDITED if edited else "", baseline))
+        baseline = None
+        if text is not None and text != changed and journal.is_edited(path):
+            baseline = _without_ours(text, path, journal, drop_in)
+        proposal.write(path, text, changed, "main", journal, baseline)
         _check_vendors(state, journal, proposal)
-        proposal.due = STALE if state.stale else ""
+        proposal.due = base.STALE if state.stale else ""
         if proposal.changes:
             if options.cdi and _is_before_cdi(current.cri):
                 proposal.warnings.append("The CRI plugin of this containerd does not support CDI, which came with 1.7: "
@@ -78,8 +62,8 @@ class Containerd(Runtime):
             proposal.trials = [_trial(state, changed or "", proposal.changes)]
         return proposal
 
-    def check_trials(self, state: RuntimeState, results: t.Sequence[Answer], options: Options, proposal: Proposal
-                     ) -> None:
+    def check_trials(self, state: RuntimeState, results: t.Sequence[Answer], options: base.Options,
+                     proposal: base.Proposal) -> None:
         """See Runtime. Also checks the effective configuration, since `config dump` does not find all faults."""
         super().check_trials(state, results, options, proposal)
         path, before = state.config, _effective(state)
@@ -101,15 +85,14 @@ class Containerd(Runtime):
                             f"not load.", "Declare it or correct default_runtime_name.", path=path)
         ours = {place(plugin, key) for key in (*values, cri.DEFAULT, cri.CDI, cri.NRI)}
         changed = [dotted(leaf) for leaf, value in leaves(before.get("plugins", {}), ("plugins",)).items()
-                   if leaf not in ours and leaf[-2:-1] != ("imports",) and not set(leaf) & set(NAMES)
+                   if leaf not in ours and leaf[-2:-1] != ("imports",) and not set(leaf) & set(base.NAMES)
                    and (lookup(after, leaf) or None) != (value or None)]
         if changed:
             raise HostError(f"The candidate for {path} would change other settings: {', '.join(changed[:5])}.",
                             "Nothing was changed. Use one configuration version and plugin id in all files.", path=path)
 
-    def propose_removal(self, state: RuntimeState, journal: Journal) -> Proposal:
-        """See Runtime."""
-        proposal = Proposal(previous_default=journal.default_runtime or None)
+    def propose_removal(self, state: RuntimeState, journal: Journal) -> base.Proposal:
+        proposal = base.Proposal(previous_default=journal.default_runtime or None)
         keep_import = False
         for path, record in sorted(journal.files.items(), key=lambda item: item[1].part):
             text = state.files.get(path)
@@ -122,7 +105,7 @@ class Containerd(Runtime):
             elif text is not None:
                 rest = _without_ours(text, path, journal, None if keep_import else DROP_IN)
                 if record.part == "drop-in" and set(load(rest, path)) <= {"version"}:
-                    proposal.changes.append(FileChange(path, text, None, "drop-in", "only our part was left"))
+                    proposal.changes.append(base.FileChange(path, text, None, "drop-in", "only our part was left"))
                 else:
                     keep_import = keep_import or record.part == "drop-in"
                     proposal.keep_edits(path, text, rest, record.part)
@@ -149,11 +132,6 @@ class _Current:
     def lookup(self, path: Path) -> Value:
         """The effective value at a path of `cri.py`."""
         return lookup(self.effective, place(_plugin(self.effective), path))
-
-
-def _read(state: RuntimeState, journal: Journal) -> _Current:
-    effective = _effective(state)
-    return _Current(state, journal, cri.read(state.text or "", state.config), effective)
 
 
 def _generation(state: RuntimeState) -> int:
@@ -205,14 +183,14 @@ def _disabled(effective: t.Mapping[str, Value]) -> set[str]:
     return {V1, V2, V3} & set(effective.get("disabled_plugins", []))
 
 
-def _warn_disabled(effective: t.Mapping[str, Value], proposal: Proposal) -> None:
+def _warn_disabled(effective: t.Mapping[str, Value], proposal: base.Proposal) -> None:
     disabled = _disabled(effective)
     if disabled:
         proposal.warnings.append(f"containerd's CRI plugin is disabled (disabled_plugins: {', '.join(disabled)}): "
                                  "Kubernetes cannot use this containerd until that entry is removed.")
 
 
-def _check_vendors(state: RuntimeState, journal: Journal, proposal: Proposal) -> None:
+def _check_vendors(state: RuntimeState, journal: Journal, proposal: base.Proposal) -> None:
     """Refuses a file of NVIDIA's tools that declares the same runtime; warns of one that has no effect."""
     imported = _imported(state, "")
     for path in VENDORS:
@@ -231,7 +209,7 @@ def _check_vendors(state: RuntimeState, journal: Journal, proposal: Proposal) ->
 # -- the desired configuration
 
 
-def _edited(current: _Current, values: dict[Path, Value], unwanted: set[str], proposal: Proposal) -> str | None:
+def _edited(current: _Current, values: dict[Path, Value], unwanted: set[str], proposal: base.Proposal) -> str | None:
     """The desired text of the main file for containerd 1.x."""
     state, journal = current.state, current.journal
     path, text = state.config, state.text
@@ -250,7 +228,7 @@ def _edited(current: _Current, values: dict[Path, Value], unwanted: set[str], pr
     return document.text
 
 
-def _with_drop_in(current: _Current, values: dict[Path, Value], drop_in: str, proposal: Proposal) -> str | None:
+def _with_drop_in(current: _Current, values: dict[Path, Value], drop_in: str, proposal: base.Proposal) -> str | None:
     """The desired text of the main file for containerd 2.0 and later. Adds the drop-in to the proposal."""
     state, journal, main = current.state, current.journal, current.main
     path, text = state.config, state.text
@@ -263,11 +241,9 @@ def _with_drop_in(current: _Current, values: dict[Path, Value], drop_in: str, pr
         return text  # somebody else has configured it
     version, plugin = _dialect(state, main, drop_in)
     heading: dict[Path, Value] = {("version",): version} if version else {}
-    desired = HEADER + render({**heading, **{place(plugin, key): value for key, value in values.items()}})
+    desired = base.HEADER + render({**heading, **{place(plugin, key): value for key, value in values.items()}})
     proposal.drop_unused(state, journal, drop_in)
-    if old != desired:
-        reason = EDITED if journal.is_edited(drop_in) else ""
-        proposal.changes.append(FileChange(drop_in, old, desired, "drop-in", reason))
+    proposal.write(drop_in, old, desired, "drop-in", journal)
     document = None
     if text and path in journal.files and cri.holds_ours(main) and not cri.holds_ours(
             cri.read(journal.before(path), path)):
@@ -328,7 +304,7 @@ def _without_ours(text: str, path: str, journal: Journal, drop_in: str | None) -
     return document.text
 
 
-def _trial(state: RuntimeState, main: str, changes: t.Sequence[FileChange]) -> Trial:
+def _trial(state: RuntimeState, main: str, changes: t.Sequence[base.FileChange]) -> base.Trial:
     """`config dump` of the candidate main file, whose imports name the candidate drop-ins and all other files."""
     files: dict[str, str] = {}
     candidates = {change.path: change.after for change in changes if change.part == "drop-in"}
@@ -336,12 +312,12 @@ def _trial(state: RuntimeState, main: str, changes: t.Sequence[FileChange]) -> T
     patterns = document.data.get("imports", [])
     if patterns:
         paths: list[str] = []
-        base = pathlib.PurePosixPath(state.config).parent
+        parent = pathlib.PurePosixPath(state.config).parent
         for pattern in patterns:
             matches = set(state.imports.get(pattern, []))
             matches |= {path for path, after in {**state.files, **candidates}.items()
                         if after is not None and _covers(pattern, path, state.config)}
-            for path in sorted(matches) or [str(base / pattern)]:
+            for path in sorted(matches) or [str(parent / pattern)]:
                 if path not in candidates:
                     paths.append(path)
                 elif candidates[path] is not None:
@@ -354,4 +330,4 @@ def _trial(state: RuntimeState, main: str, changes: t.Sequence[FileChange]) -> T
         if unique:
             document.set(("imports",), unique)
     files["main.toml"] = document.text
-    return Trial(files, [state.binary, "-c", "{dir}/main.toml", "config", "dump"])
+    return base.Trial(files, [state.binary, "-c", "{dir}/main.toml", "config", "dump"])

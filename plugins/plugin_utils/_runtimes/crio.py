@@ -16,18 +16,7 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import (
-    EDITED,
-    HEADER,
-    NAMES,
-    STALE,
-    FileChange,
-    Options,
-    Probe,
-    Proposal,
-    Runtime,
-    Trial,
-)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import base
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal, RuntimeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import load, render
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Path, Table, Value, lookup
@@ -45,33 +34,28 @@ _RUNTIME: Path = ("crio", "runtime")
 _PROGRAM = ("runtime_path", "runtime_type", "runtime_config_path", "inherit_default_runtime", "platform_runtime_paths")
 
 
-class Crio(Runtime):
-    """See Runtime."""
-
-    probe = Probe(
+class Crio(base.Runtime):
+    probe = base.Probe(
         name="crio", binary="crio", units=["crio.service", "cri-o.service"], config="/etc/crio/crio.conf",
         config_flags=["-c", "--config"], drop_in=DROP_IN, reads_once=True,
         more=[f"{FOLDER}/**", f"{FOLDER}/.*", _STRAY],
         facts={"low_level": ["sh", "-c", f"command -v runc; command -v crun; ls {_PACKAGED}/runc {_PACKAGED}/crun"]})
 
-    def propose(self, state: RuntimeState, journal: Journal, options: Options) -> Proposal:
-        """See Runtime."""
+    def propose(self, state: RuntimeState, journal: Journal, options: base.Options) -> base.Proposal:
         drop_in = options.drop_in_path or DROP_IN
         _check_folder(state, drop_in)
         without = _merged({path: text for path, text in _files(state).items()
                            if path != drop_in and path not in journal.files})
         default = without.default or ("crun" if state.release >= _CRUN_FIRST else "runc")
-        proposal = Proposal(act=_act(state), previous_default=journal.default_runtime or default)
+        proposal = base.Proposal(act=_act(state), previous_default=journal.default_runtime or default)
         proposal.settings = _low_level(state)
-        proposal.due = STALE if state.stale else ""
+        proposal.due = base.STALE if state.stale else ""
         old = state.files.get(drop_in)
         if old is None and _satisfies(without, options):
             return proposal  # somebody else has configured it
         desired = _render(without, str(proposal.previous_default), options)
         proposal.drop_unused(state, journal, drop_in)
-        if old != desired:
-            proposal.changes.append(FileChange(drop_in, old, desired, "drop-in",
-                                               EDITED if journal.is_edited(drop_in) else ""))
+        proposal.write(drop_in, old, desired, "drop-in", journal)
         candidate = {path: text for path, text in _files(state).items()
                      if path not in {change.path for change in proposal.changes}}
         candidate[drop_in] = desired
@@ -81,9 +65,9 @@ class Crio(Runtime):
             proposal.trials.append(_trial(state, candidate))
         return proposal
 
-    def propose_removal(self, state: RuntimeState, journal: Journal) -> Proposal:
+    def propose_removal(self, state: RuntimeState, journal: Journal) -> base.Proposal:
         """See Runtime. The drop-in is removed even if somebody has edited it."""
-        proposal = Proposal(act=_act(state), previous_default=journal.default_runtime)
+        proposal = base.Proposal(act=_act(state), previous_default=journal.default_runtime)
         proposal.drop_unused(state, journal, None)
         return proposal
 
@@ -147,7 +131,7 @@ def _merged(files: t.Mapping[str, str]) -> _Merged:
     return _Merged(default, runtimes, source)
 
 
-def _satisfies(merged: _Merged, options: Options) -> bool:
+def _satisfies(merged: _Merged, options: base.Options) -> bool:
     if options.set_as_default and merged.default != "nvidia":
         return False
     # CRI-O looks for a program on its PATH only if there is no runtime_path.
@@ -158,10 +142,10 @@ def _satisfies(merged: _Merged, options: Options) -> bool:
 # -- the desired configuration
 
 
-def _render(without: _Merged, default: str, options: Options) -> str:
+def _render(without: _Merged, default: str, options: base.Options) -> str:
     """The text of the drop-in. A runtime class is a copy of the default runtime with NVIDIA's program."""
     source = next((without.runtimes[name] for name in (default, "crun", "runc")
-                   if name not in NAMES and name in without.runtimes), {})
+                   if name not in base.NAMES and name in without.runtimes), {})
     values: dict[Path, Value] = {}
     if options.set_as_default:
         values[(*_RUNTIME, "default_runtime")] = "nvidia"
@@ -171,7 +155,7 @@ def _render(without: _Merged, default: str, options: Options) -> str:
         values[(*table, "runtime_type")] = "oci"
         for key in sorted(set(source) - set(_PROGRAM)):
             values[(*table, key)] = source[key]
-    return HEADER + render(values)
+    return base.HEADER + render(values)
 
 
 def _low_level(state: RuntimeState) -> dict[str, Value]:
@@ -186,7 +170,7 @@ def _low_level(state: RuntimeState) -> dict[str, Value]:
     return {"nvidia-container-runtime.runtimes": packaged}
 
 
-def _check_effect(files: t.Mapping[str, str], drop_in: str, options: Options) -> None:
+def _check_effect(files: t.Mapping[str, str], drop_in: str, options: base.Options) -> None:
     """Raises HostError if another file sets the same and is read after our drop-in."""
     merged = _merged({path: files[path] for path in sorted(files, key=lambda path: (
         path.startswith(f"{FOLDER}/") or path == drop_in, path.split("/")))})
@@ -206,7 +190,7 @@ def _check_effect(files: t.Mapping[str, str], drop_in: str, options: Options) ->
         raise HostError(f"{other}{who} sets {key}, too, and is read after {drop_in}.", hint, path=other)
 
 
-def _warn(state: RuntimeState, files: t.Mapping[str, str], drop_in: str, proposal: Proposal) -> None:
+def _warn(state: RuntimeState, files: t.Mapping[str, str], drop_in: str, proposal: base.Proposal) -> None:
     leftovers = [path for path in files if path != drop_in and path.startswith(f"{FOLDER}/")
                  and _LEFTOVER.match(pathlib.PurePosixPath(path).name)]
     if leftovers:
@@ -217,9 +201,9 @@ def _warn(state: RuntimeState, files: t.Mapping[str, str], drop_in: str, proposa
                                  "has written it; you can remove it.")
 
 
-def _trial(state: RuntimeState, files: t.Mapping[str, str]) -> Trial:
+def _trial(state: RuntimeState, files: t.Mapping[str, str]) -> base.Trial:
     """`crio config` with all drop-ins in one folder; numbers in their names keep the order."""
     below = _sorted(path for path in files if path != state.config)
     copies = {f"{index:03}-{pathlib.PurePosixPath(path).name}": files[path] for index, path in enumerate(below)}
     main = state.config if state.config in files else ""
-    return Trial(copies, [state.binary, "--config", main, "--config-dir", "{dir}", "config"])
+    return base.Trial(copies, [state.binary, "--config", main, "--config-dir", "{dir}", "config"])

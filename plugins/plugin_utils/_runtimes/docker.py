@@ -18,18 +18,7 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import (
-    EDITED,
-    NAMES,
-    PARTS,
-    FileChange,
-    Options,
-    Probe,
-    Proposal,
-    Runtime,
-    Trial,
-    unwanted_parts,
-)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import base
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal, RuntimeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.json_text import Document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import (
@@ -56,24 +45,22 @@ _CDI_KNOWN, _CDI_ON, _VALIDATES = (25, 0), (28, 2), (23, 0)
 _VARIABLES = ("/etc/default/docker", "/etc/sysconfig/docker")
 
 
-class Docker(Runtime):
-    """See Runtime."""
-
-    probe = Probe(
+class Docker(base.Runtime):
+    probe = base.Probe(
         name="docker", binary="dockerd", units=["docker.service", "snap.docker.dockerd.service"],
         config="/etc/docker/daemon.json", config_flags=["--config-file"], more=[*_VARIABLES, "/run/user/*/docker.pid"],
         # Only of a daemon that runs: a connection to its socket would start it.
         facts={"info": ["sh", "-c", f"systemctl -q is-active docker.service && exec {_INFO}"]})
 
-    def propose(self, state: RuntimeState, journal: Journal, options: Options) -> Proposal:
-        """See Runtime."""
+    def propose(self, state: RuntimeState, journal: Journal, options: base.Options) -> base.Proposal:
         _check_place(state)
         path, text = state.config, state.text
         document, flags = Document(text or "", path), _flags(state)
         before = copy.deepcopy(document.data)
         default = flags.default_runtime or before.get("default-runtime")
-        proposal = Proposal(previous_default=journal.default_runtime or str(default or "runc"), parts=options.parts)
-        unwanted = unwanted_parts(journal, options, default)
+        former = journal.default_runtime or str(default or "runc")
+        proposal = base.Proposal(previous_default=former, parts=options.parts)
+        unwanted = base.unwanted_parts(journal, options, default)
         if path in journal.files:
             _remove_parts(document, Document(journal.before(path), path).data, unwanted)
         for member, value in _desired(state, before, flags, options, proposal, unwanted).items():
@@ -81,12 +68,11 @@ class Docker(Runtime):
         if document.data != before:
             _check_flags(path, before, document.data, flags)
             _check_default(path, document.data, flags)
-            edited = journal.is_edited(path)
-            proposal.changes.append(FileChange(path, text, document.text, "main", EDITED if edited else "",
-                                               _without_ours(text or "", path, journal) if edited else None))
+            proposal.write(path, text, document.text, "main", journal,
+                           _without_ours(text or "", path, journal) if journal.is_edited(path) else None)
             if state.release >= _VALIDATES:
-                proposal.trials.append(Trial({"daemon.json": document.text},
-                                             [state.binary, "--validate", "--config-file", "{dir}/daemon.json"]))
+                proposal.trials.append(base.Trial({"daemon.json": document.text}, [
+                    state.binary, "--validate", "--config-file", "{dir}/daemon.json"]))
         else:
             proposal.warnings.clear()
         _choose_act(state, journal, before, document.data, proposal)
@@ -98,9 +84,8 @@ class Docker(Runtime):
             proposal.confirm = ["sh", "-c", _REPORTS, "sh", *words]
         return proposal
 
-    def propose_removal(self, state: RuntimeState, journal: Journal) -> Proposal:
-        """See Runtime."""
-        proposal = Proposal(previous_default=journal.default_runtime)
+    def propose_removal(self, state: RuntimeState, journal: Journal) -> base.Proposal:
+        proposal = base.Proposal(previous_default=journal.default_runtime)
         before = after = Document(state.files.get(state.config) or "", state.config).data
         # The file that the daemon reads comes last, because it determines how the removal takes effect.
         for path, record in sorted(journal.files.items(), key=lambda item: item[0] == state.config):
@@ -205,8 +190,8 @@ def _has_cdi(state: RuntimeState, data: Table) -> bool:
 # -- the desired configuration
 
 
-def _desired(state: RuntimeState, data: Table, flags: _Flags, options: Options, proposal: Proposal, unwanted: set[str]
-             ) -> dict[Path, Value]:
+def _desired(state: RuntimeState, data: Table, flags: _Flags, options: base.Options, proposal: base.Proposal,
+             unwanted: set[str]) -> dict[Path, Value]:
     """Path to value of the members that differ."""
     values: dict[Path, Value] = {}
     for name, binary in options.classes.items():
@@ -221,7 +206,8 @@ def _desired(state: RuntimeState, data: Table, flags: _Flags, options: Options, 
     if options.set_as_default:
         if default != "nvidia":
             values[("default-runtime",)] = "nvidia"
-    elif "set_as_default" in unwanted and default in NAMES and proposal.previous_default not in (None, *NAMES):
+    elif ("set_as_default" in unwanted and default in base.NAMES
+          and proposal.previous_default not in (None, *base.NAMES)):
         # Without this member, the daemon would keep its current default until it restarts.
         values[("default-runtime",)] = proposal.previous_default
     if options.cdi and data.get("cdi-spec-dirs") == []:
@@ -265,8 +251,8 @@ def _without_ours(text: str, path: str, journal: Journal) -> str:
     """The text without our part, the former values restored."""
     document = Document(text, path)
     former = Document(journal.before(path), path).data
-    _remove_parts(document, former, PARTS)
-    if document.data.get("default-runtime") in (*NAMES, "runc"):  # _desired can have set runc
+    _remove_parts(document, former, base.PARTS)
+    if document.data.get("default-runtime") in (*base.NAMES, "runc"):  # _desired can have set runc
         put_back(document, former, ("default-runtime",))
     return document.text
 
@@ -274,7 +260,7 @@ def _without_ours(text: str, path: str, journal: Journal) -> str:
 def _remove_parts(document: Document, former: Table, parts: t.Collection[str]) -> None:
     """Restores the former values of our runtime classes and of the CDI feature."""
     filled = [key for key in ("runtimes", "features") if document.data.get(key)]
-    for name in NAMES:
+    for name in base.NAMES:
         if name in parts:
             put_back(document, former, ("runtimes", name))
     if "cdi" in parts and lookup(document.data, _CDI) is True:
@@ -287,7 +273,7 @@ def _remove_parts(document: Document, former: Table, parts: t.Collection[str]) -
 # -- how it takes effect
 
 
-def _choose_act(state: RuntimeState, journal: Journal, before: Table, after: Table, proposal: Proposal) -> None:
+def _choose_act(state: RuntimeState, journal: Journal, before: Table, after: Table, proposal: base.Proposal) -> None:
     reasons = []
     if _has_cdi(state, before) != _has_cdi(state, after):
         reasons.append("CDI is set up when the daemon starts")
@@ -303,7 +289,7 @@ def _choose_act(state: RuntimeState, journal: Journal, before: Table, after: Tab
         _set_level(state, after, proposal)
 
 
-def _set_level(state: RuntimeState, data: Table, proposal: Proposal) -> None:
+def _set_level(state: RuntimeState, data: Table, proposal: base.Proposal) -> None:
     """Sets the level that a restart needs.
 
     Containers keep running if the daemon has live-restore, and still has it after its start: else it stops them then
@@ -319,7 +305,8 @@ def _set_level(state: RuntimeState, data: Table, proposal: Proposal) -> None:
     proposal.idle = ["sh", "-c", _LIVE_RESTORE if live else _IDLE]
 
 
-def _compare_live(state: RuntimeState, data: Table, flags: _Flags, options: Options, proposal: Proposal) -> None:
+def _compare_live(state: RuntimeState, data: Table, flags: _Flags, options: base.Options, proposal: base.Proposal
+                  ) -> None:
     """Adds the act for a daemon that does not run with its current files."""
     info = _info(state)
     if info is None:

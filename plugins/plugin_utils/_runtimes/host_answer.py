@@ -10,6 +10,8 @@ has the structure that `read.py` and `work.py` of `module_utils/_toolkit` give i
 from __future__ import annotations
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.cdi import CdiPlan
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import PackagesPlan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.shapes import (
     Anything,
     Fault,
@@ -24,14 +26,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.shapes import 
     Text,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import ModuleOptions, Options
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import (
     Answer,
-    CdiState,
     FileRecord,
     HostJournal,
     HostState,
-    PackagesState,
     RuntimeState,
     Setting,
     SettingsState,
@@ -108,11 +108,9 @@ def _incomplete(runtimes: Json) -> Fault | None:
     return None
 
 
-def options_of(answer: Json) -> ModuleOptions:
+def options_of(answer: Json) -> Options:
     """The options in an answer without faults."""
-    raw = answer["options"]
-    files = Options(raw["set_as_default"], raw["cdi"], raw["mode"], raw["drop_in_path"], raw["nri"])
-    return ModuleOptions(raw["state"], raw["runtime"], raw["config_path"], raw["settings"], raw["disruption"], files)
+    return Options(**{name: answer["options"][name] for name in _OPTIONS.needed})
 
 
 def state_of(answer: Json) -> HostState:
@@ -126,8 +124,8 @@ def state_of(answer: Json) -> HostState:
         {name: _runtime(runtime) for name, runtime in raw["runtimes"].items() if runtime}, raw["markers"],
         HostJournal(journal["present"], records, journal["default_runtime"], journal["restart"]),
         SettingsState(**{**settings, "ours": ours}),
-        PackagesState(**{**raw["packages"], "steps": _steps(raw["packages"])}),
-        CdiState(**{**raw["cdi"], "steps": _steps(raw["cdi"])}))
+        PackagesPlan(**{**raw["packages"], "steps": _steps(raw["packages"])}),
+        CdiPlan(**{**raw["cdi"], "steps": _steps(raw["cdi"])}))
 
 
 def trials_of(answer: Json) -> list[Answer]:

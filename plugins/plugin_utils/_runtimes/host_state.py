@@ -12,8 +12,9 @@ import re
 import typing as t
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.cdi import CdiPlan
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.failure_text import failure
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import PackagesPlan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Value
 
 # An entry of `pending` in the result: a step with its pending_reason, as JSON.
@@ -150,26 +151,6 @@ class SettingsState:
 
 
 @dataclass(frozen=True)
-class PackagesState:
-    """The toolkit's packages. installed: name to version; steps: what the host side has planned for them."""
-
-    installed: dict[str, str] = field(default_factory=dict)
-    version: str | None = None
-    steps: list[Step] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class CdiState:
-    """CDI. specs: paths of the specifications; steps, pending, warnings: what the host side has planned for them."""
-
-    specs: list[str] = field(default_factory=list)
-    driver: str | None = None
-    steps: list[Step] = field(default_factory=list)
-    pending: list[Pending] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
 class HostState:
     """A host. runtimes: those that are installed, or that a removal has files of; markers: paths that exist."""
 
@@ -177,5 +158,5 @@ class HostState:
     markers: list[str] = field(default_factory=list)
     journal: HostJournal = field(default_factory=HostJournal)
     settings: SettingsState = field(default_factory=SettingsState)
-    packages: PackagesState = field(default_factory=PackagesState)
-    cdi: CdiState = field(default_factory=CdiState)
+    packages: PackagesPlan = PackagesPlan({}, None, [])
+    cdi: CdiPlan = CdiPlan([], None, [], [], [])

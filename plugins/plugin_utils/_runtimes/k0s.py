@@ -17,15 +17,7 @@ import typing as t
 from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import cri
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import (
-    HEADER,
-    FileChange,
-    Options,
-    Probe,
-    Proposal,
-    Runtime,
-)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import base, cri
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3, place
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal, RuntimeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import render
@@ -38,16 +30,13 @@ MANAGED = "# k0s_managed=true"
 _MERGED = "/run/k0s/containerd-cri.toml"
 
 
-class K0s(Runtime):
-    """See Runtime."""
-
-    probe = Probe(
+class K0s(base.Runtime):
+    probe = base.Probe(
         name="k0s", binary="k0s", units=["k0sworker.service", "k0scontroller.service"],
         config="/etc/k0s/containerd.toml", drop_in=DROP_IN, more=[f"{FOLDER}/*.toml", _MERGED],
         facts={"version": ["{binary}", "version"]})
 
-    def propose(self, state: RuntimeState, journal: Journal, options: Options) -> Proposal:
-        """See Runtime."""
+    def propose(self, state: RuntimeState, journal: Journal, options: base.Options) -> base.Proposal:
         release = _release(state)
         plugin, version = (V3, 3) if release >= (1, 36) else (V2, 2)
         drop_in = options.drop_in_path or DROP_IN
@@ -58,7 +47,7 @@ class K0s(Runtime):
                   if text and path.startswith(f"{FOLDER}/") and path not in (drop_in, *journal.files)}
         table = _merged(state, plugin, others.values())
         former = journal.default_runtime or lookup(table, cri.DEFAULT) or "runc"
-        proposal = Proposal(act="none", previous_default=former)
+        proposal = base.Proposal(act="none", previous_default=former)
         if options.nri and plugin == V2:
             proposal.warnings.append("k0s before 1.36 runs containerd 1.7, which disables NRI.")
         proposal.drop_unused(state, journal, drop_in)
@@ -67,16 +56,14 @@ class K0s(Runtime):
         if old is None and all(lookup(table, path) == value for path, value in values.items()):
             return proposal  # a drop-in of somebody else has configured it
         _check(state, release, others)
-        desired = HEADER + render({("version",): version,
-                                   **{place(plugin, path): value for path, value in values.items()}})
-        if old != desired:
-            # k0s reads the folder 3 s after the last change, so it does not see the temporary file of an atomic write.
-            proposal.changes.append(FileChange(drop_in, old, desired, "drop-in"))
+        desired = base.HEADER + render({("version",): version,
+                                        **{place(plugin, path): value for path, value in values.items()}})
+        # k0s reads the folder 3 s after the last change, so it does not see the temporary file of an atomic write.
+        proposal.write(drop_in, old, desired, "drop-in", journal)
         return proposal
 
-    def propose_removal(self, state: RuntimeState, journal: Journal) -> Proposal:
-        """See Runtime."""
-        return Proposal(act="none").restore_all(state, journal)
+    def propose_removal(self, state: RuntimeState, journal: Journal) -> base.Proposal:
+        return base.Proposal(act="none").restore_all(state, journal)
 
 
 def _check(state: RuntimeState, release: tuple[int, int], others: t.Mapping[str, Table]) -> None:

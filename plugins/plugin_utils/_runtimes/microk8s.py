@@ -13,17 +13,7 @@ import re
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import BINARIES
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import cri
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import (
-    EDITED,
-    FileChange,
-    Options,
-    Probe,
-    Proposal,
-    Runtime,
-    Trial,
-    unwanted_parts,
-)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import base, cri
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3, place
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal, RuntimeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import Document
@@ -34,14 +24,11 @@ TEMPLATE = f"{_ARGS}/containerd-template.toml"
 _CONTAINERD = "/snap/microk8s/current/bin/containerd"
 
 
-class Microk8s(Runtime):
-    """See Runtime."""
+class Microk8s(base.Runtime):
+    probe = base.Probe(name="microk8s", binary=_CONTAINERD, units=["snap.microk8s.daemon-containerd.service"],
+                       config=TEMPLATE, facts={"version": [_CONTAINERD, "--version"]})
 
-    probe = Probe(name="microk8s", binary=_CONTAINERD, units=["snap.microk8s.daemon-containerd.service"],
-                  config=TEMPLATE, facts={"version": [_CONTAINERD, "--version"]})
-
-    def propose(self, state: RuntimeState, journal: Journal, options: Options) -> Proposal:
-        """See Runtime."""
+    def propose(self, state: RuntimeState, journal: Journal, options: base.Options) -> base.Proposal:
         path, text = state.config, state.text
         if text is None:
             raise HostError(f"{path} does not exist.", "Repair MicroK8s (snap refresh microk8s), or set config_path "
@@ -53,28 +40,26 @@ class Microk8s(Runtime):
         if re.search(r"\bv?1\.7\.", version.stdout):
             table.setdefault("enable_cdi", False)
         former = str(journal.default_runtime or lookup(table, cri.DEFAULT) or "runc")
-        proposal = Proposal(previous_default=former, parts=options.parts)
+        proposal = base.Proposal(previous_default=former, parts=options.parts)
         values = {key: value for key, value in cri.desired(table, options, former).items()
                   if lookup(data, place(plugin, key)) != value}
         rest = text
         if path in journal.files:
-            unwanted = unwanted_parts(journal, options, lookup(table, cri.DEFAULT))
+            unwanted = base.unwanted_parts(journal, options, lookup(table, cri.DEFAULT))
             rest = cri.without_parts(text, path, journal.before(path), unwanted)
         if values or rest != text:
             document = Document(rest, path)
             cri.declare(document, plugin, values, table, former)
-            edited = journal.is_edited(path)
-            proposal.changes.append(FileChange(path, text, document.text, "main", EDITED if edited else "",
-                                               _without_ours(text, path, journal) if edited else None))
+            proposal.write(path, text, document.text, "main", journal,
+                           _without_ours(text, path, journal) if journal.is_edited(path) else None)
             if version.rc == 0:
-                proposal.trials = [Trial({"main.toml": document.text},
-                                         [_CONTAINERD, "-c", "{dir}/main.toml", "config", "dump"])]
+                proposal.trials = [base.Trial({"main.toml": document.text},
+                                              [_CONTAINERD, "-c", "{dir}/main.toml", "config", "dump"])]
             proposal.confirm = ["grep", "-qF", BINARIES[options.mode], f"{_ARGS}/containerd.toml"]
         return proposal
 
-    def propose_removal(self, state: RuntimeState, journal: Journal) -> Proposal:
-        """See Runtime."""
-        proposal = Proposal(previous_default=journal.default_runtime or None)
+    def propose_removal(self, state: RuntimeState, journal: Journal) -> base.Proposal:
+        proposal = base.Proposal(previous_default=journal.default_runtime or None)
         for path, record in journal.files.items():
             text = state.files.get(path)
             if record.state == "ours":

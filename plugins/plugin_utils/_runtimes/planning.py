@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, diff_entry
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import owners, registry, settings_file
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import FileChange, ModuleOptions, Proposal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import FileChange, Options, Proposal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState, Pending, RuntimeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import TOKEN
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Value
@@ -47,7 +47,7 @@ class Plan:
     runtime: str | None
 
 
-def plan(state: HostState, options: ModuleOptions) -> Plan:
+def plan(state: HostState, options: Options) -> Plan:
     """The plan to the desired state, or of a removal. Raises HostError and InputError."""
     return _plan_removal(state) if options.state == "absent" else _plan(state, options)
 
@@ -64,15 +64,15 @@ def _plan_removal(state: HostState) -> Plan:
     return Plan(absent(state, proposals), [], merged, next(iter(proposals), None))
 
 
-def _plan(state: HostState, options: ModuleOptions) -> Plan:
+def _plan(state: HostState, options: Options) -> Plan:
     name = registry.choose(options.runtime, state.runtimes, registry.KUBELET in state.markers)
     proposal = Proposal()
     if name:
         runtime = state.runtimes[name]
-        registry.check_paths(name, runtime, options.files.drop_in_path)
-        proposal = registry.RUNTIMES[name].propose(runtime, state.journal.of(name), options.files)
+        registry.check_paths(name, runtime, options.drop_in_path)
+        proposal = registry.RUNTIMES[name].propose(runtime, state.journal.of(name), options)
         if proposal.changes and not options.config_path:
-            instructions = owners.refuse_foreign(state.markers, name, runtime, options.files)
+            instructions = owners.refuse_foreign(state.markers, name, runtime, options)
             if instructions:
                 proposal = Proposal(act="none", previous_default=proposal.previous_default, instructions=instructions)
     steps = present(state, name, proposal, {**proposal.settings, **options.settings})

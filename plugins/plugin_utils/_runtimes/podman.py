@@ -26,8 +26,6 @@ _CDI_07 = (5, 1)  # the first Podman that supports CDI 0.7
 
 
 class Podman(Runtime):
-    """See Runtime."""
-
     probe = Probe(name="podman", binary="podman", config=_CONF[1], more=[*_CONF, *_HOOKS],
                   facts={"cdi": ["grep", "-hsm1", "cdiVersion", *reversed(_SPECS)]})
 
@@ -52,7 +50,6 @@ class Podman(Runtime):
         return proposal
 
     def propose_removal(self, state: RuntimeState, journal: Journal) -> Proposal:
-        """See Runtime."""
         return Proposal(act="none")
 
 

@@ -19,27 +19,19 @@ import typing as t
 from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import cri
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import (
-    HEADER,
-    FileChange,
-    Options,
-    Probe,
-    Proposal,
-    Runtime,
-)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import base, cri
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3, place
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal, RuntimeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import render
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Path, Table, Value, lookup
 
-_DEFAULT = HEADER + "default-runtime: nvidia\n"
+_DEFAULT = base.HEADER + "default-runtime: nvidia\n"
 _FLAG = re.compile(r"default-runtime\s*:\s*[\"']?([^\"'\s#]+)")
 _OTHER = re.compile(r"^(--)?(container-runtime-endpoint\b.*|docker(: *true|=true)?)$", re.MULTILINE)
 _BASE = re.compile(r"\{\{-?\s*template\s+\"base\"")
 
 
-class Rancher(Runtime):
+class Rancher(base.Runtime):
     """See Runtime. name: `k3s` or `rke2`; servers: units whose restart interrupts the control plane."""
 
     def __init__(self, name: str, servers: tuple[str, ...], agents: tuple[str, ...]) -> None:
@@ -47,15 +39,14 @@ class Rancher(Runtime):
         self.settings = f"/etc/rancher/{name}"
         self.ours = f"{self.settings}/config.yaml.d/99-gpuops-nvidia.yaml"
         folder = f"/var/lib/rancher/{name}/agent/etc/containerd"
-        self.probe = Probe(
+        self.probe = base.Probe(
             name=name, binary=name, units=[*agents, *servers], config=f"{folder}/config.toml", drop_in=self.ours,
             more=[f"{folder}/*.tmpl", f"{folder}/config-v3.toml.d/*.toml"],
             # Only these lines, because the files also contain the cluster's token.
             facts={"settings": ["grep", "-rHE", "--include=*.yaml",
                                 "^(default-runtime|container-runtime-endpoint|docker) *:", self.settings]})
 
-    def propose(self, state: RuntimeState, journal: Journal, options: Options) -> Proposal:
-        """See Runtime."""
+    def propose(self, state: RuntimeState, journal: Journal, options: base.Options) -> base.Proposal:
         path, text = state.config, state.text
         name = self.probe.name
         self._check_own(state)
@@ -63,19 +54,19 @@ class Rancher(Runtime):
             if state.running:
                 raise HostError(f"{path} does not exist although {state.unit} runs.",
                                 f"If {name} has another data-dir, set config_path to its file.", path=path)
-            proposal = Proposal(act="none", previous_default=journal.default_runtime or "runc", warnings=[
+            proposal = base.Proposal(act="none", previous_default=journal.default_runtime or "runc", warnings=[
                 f"{name} has not been started yet. It declares the runtime itself when it starts after the toolkit was "
                 "installed."])
-            self._default(state, options, proposal)
+            self._default(state, journal, options, proposal)
             return proposal
         data = cri.read(text, path)
         plugin = V3 if lookup(data, ("plugins", V3)) is not None else V2
         table = lookup(data, ("plugins", plugin)) or {}
         former = journal.default_runtime or lookup(table, cri.DEFAULT) or "runc"
-        proposal = Proposal(previous_default=former, needs=self._needs(state))
+        proposal = base.Proposal(previous_default=former, needs=self._needs(state))
         if options.nri and plugin == V2:
             proposal.warnings.append(f"{name} of this release runs containerd 1.7, which disables NRI.")
-        self._default(state, options, proposal)
+        self._default(state, journal, options, proposal)
         values: dict[Path, Value] = {}
         missing: list[str] = []
         if options.mode == "auto":
@@ -83,7 +74,7 @@ class Rancher(Runtime):
         else:
             # k3s enables CDI itself if its containerd supports it, and has its own option for the default runtime.
             values = cri.desired(table, replace(options, nri=False, cdi=False, set_as_default=False), former)
-        self._drop_in(state, data, values, proposal)
+        self._drop_in(state, journal, data, values, proposal)
         confirm = ["grep", "-qF", "nvidia-container-runtime", path]
         if options.set_as_default and lookup(table, cri.DEFAULT) != "nvidia":
             missing.append("nvidia as the default")
@@ -123,7 +114,7 @@ class Rancher(Runtime):
                             'Begin it with {{ template "base" . }} and remove what that contains, or declare the '
                             "runtime there.", path=name)
 
-    def _default(self, state: RuntimeState, options: Options, proposal: Proposal) -> None:
+    def _default(self, state: RuntimeState, journal: Journal, options: base.Options, proposal: base.Proposal) -> None:
         """Adds the file for the option default-runtime. It is the last one of config.yaml.d, so it has precedence."""
         old = state.files.get(self.ours)
         flag = re.search(r"--default-runtime[= ](\S+)", " ".join(state.command))
@@ -133,10 +124,10 @@ class Rancher(Runtime):
         others = [match.group(1) for line in self._settings(state) if (match := _FLAG.match(line))]
         given = bool(flag) or others[-1:] == ["nvidia"]
         desired = _DEFAULT if options.set_as_default and (old is not None or not given) else None
-        if old != desired:
-            proposal.changes.append(FileChange(self.ours, old, desired, "drop-in"))
+        proposal.write(self.ours, old, desired, "drop-in", journal)
 
-    def _drop_in(self, state: RuntimeState, data: Table, values: t.Mapping[Path, Value], proposal: Proposal) -> None:
+    def _drop_in(self, state: RuntimeState, journal: Journal, data: Table, values: t.Mapping[Path, Value],
+                 proposal: base.Proposal) -> None:
         """Adds the drop-in with these values; removes it if there are none."""
         folder = pathlib.PurePosixPath(state.config).parent / "config-v3.toml.d"
         path = str(folder / "99-gpuops-nvidia.toml")
@@ -148,11 +139,9 @@ class Rancher(Runtime):
                     f"{state.config} imports no drop-ins (containerd 1.x, an older release or a template): "
                     f"{self.probe.name} itself chooses the program of the class nvidia.",
                     "Set mode to auto, and use a class that it declares, such as nvidia-cdi.", path=state.config)
-            desired = HEADER + render({("version",): data.get("version", 3),
-                                       **{place(V3, key): value for key, value in values.items()}})
-        if old != desired:
-            proposal.changes.append(FileChange(path, old, desired, "drop-in"))
+            desired = base.HEADER + render({("version",): data.get("version", 3),
+                                            **{place(V3, key): value for key, value in values.items()}})
+        proposal.write(path, old, desired, "drop-in", journal)
 
-    def propose_removal(self, state: RuntimeState, journal: Journal) -> Proposal:
-        """See Runtime."""
-        return Proposal(needs=self._needs(state)).restore_all(state, journal)
+    def propose_removal(self, state: RuntimeState, journal: Journal) -> base.Proposal:
+        return base.Proposal(needs=self._needs(state)).restore_all(state, journal)

@@ -24,7 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Complete
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import cdi as cdi_module
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import cdi_files
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import host_answer, planning
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import ModuleOptions, Options, Proposal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState
 
 VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module  {}  Release Build\n"
@@ -240,7 +240,7 @@ def test_what_waits_is_told_as_it_is_after_the_run(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(action, "_ask", lambda *_args, **_options: {})
     monkeypatch.setattr(host_answer, "state_of", lambda _answer: state)
     monkeypatch.setattr(planning, "plan", lambda *_args: planning.Plan([], pending, Proposal(), None))
-    options = ModuleOptions("present", "auto", None, {}, "idle", Options(True, True, "auto"))
+    options = Options(True, True, "auto")
     assert action._apply([INSTALL], options, settle=False, prove=True) == (state, pending)
 
 
