@@ -184,11 +184,6 @@ def _on(holder: Holder, pieces: Layout) -> bool:
         holder.part is None or any(part[1] == holder.part for part in piece.parts)) for piece in pieces)
 
 
-def starts(units: t.Iterable[str]) -> list[Step]:
-    """The steps at the end of a run that start services again, the last stopped one first."""
-    return [Step(START, unit, "it was stopped while MIG changes") for unit in reversed(list(units))]
-
-
 def plan(gpu: Gpu, goal: Goal, level: str, services: t.Sequence[str] = (), create: bool = True) -> GpuPlan:
     """The steps for a GPU: stop clients, destroy instances, change the mode, create instances.
 
@@ -218,16 +213,11 @@ def plan(gpu: Gpu, goal: Goal, level: str, services: t.Sequence[str] = (), creat
     allowed, pending = gate(steps, "never" if pods else level)
     if pods:
         pending[0]["pending_reason"] = f"in use by {', '.join(pods)}; {EVICT}"
-    if not create and creates(allowed):
+    if not create and any(now.action == CREATE for now in allowed):
         follows = f"it follows '{allowed[0].id}'"
         allowed, pending = [], [{**step.as_dict(), "pending_reason": follows if at else LATER}
                                 for at, step in enumerate(allowed)]
     return GpuPlan(gpu, goal, change, allowed, pending)
-
-
-def creates(steps: t.Iterable[Step]) -> bool:
-    """Whether the steps create instances."""
-    return any(step.action == CREATE for step in steps)
 
 
 def disturbs(gpu: Gpu, goal: Goal) -> bool:

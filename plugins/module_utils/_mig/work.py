@@ -304,8 +304,9 @@ class Work:
         plans = self.plans = [self._steps(gpu, goal) for gpu, goal in goals]
         steps = [step for plan in plans for step in plan.steps]
         stopped = [unit for step in steps if step.action == planning.STOP for unit in step.data["units"]]
-        # Including those that a killed run has stopped.
-        starts = planning.starts(dict.fromkeys([*journal.of_kind("paused"), *stopped]))
+        # Including those that a killed run has stopped; the last one is started first.
+        starts = [Step(planning.START, unit, "it was stopped while MIG changes")
+                  for unit in reversed(list(dict.fromkeys([*journal.of_kind("paused"), *stopped])))]
         if not self.request.check and (steps or journal.entries):
             self._carry_out(plans, steps, starts, journal)
         result = self._result(plans, [*steps, *starts])

@@ -215,9 +215,7 @@ def _edited(current: _Current, values: dict[Path, Value], unwanted: set[str], pr
     path, text = state.config, state.text
     missing = {key: value for key, value in values.items() if current.lookup(key) != value}
     proposal.drop_unused(state, journal, None)
-    rest = text
-    if text and path in journal.files:
-        rest = cri.without_parts(text, path, journal.before(path), unwanted)
+    rest = cri.without_parts(text, path, journal, unwanted) if text else text
     if not missing and not proposal.changes and rest == text:
         return text
     document = Document(rest or "version = 2\n", path)
@@ -295,9 +293,8 @@ def _drop_import(document: Document, drop_in: str, keep_empty: bool = False) -> 
 
 def _without_ours(text: str, path: str, journal: Journal, drop_in: str | None) -> str:
     """The text without our part, the former values restored. drop_in: its import is removed, too."""
-    before = journal.before(path)
-    former = load(before, path)
-    document = cri.without_ours(text, path, before)
+    former = load(journal.before(path), path)
+    document = cri.without_ours(text, path, journal)
     for imported in [drop_in, *journal.files] if drop_in else []:
         if _glob(imported) not in former.get("imports", []):
             _drop_import(document, imported, keep_empty="imports" in former)

@@ -13,6 +13,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import NAMES, PARTS, Options
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import Document, dotted, load
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import (
     Path,
@@ -117,14 +118,17 @@ def holds_ours(data: t.Mapping[str, Value]) -> bool:
     return any(lookup(data, place(plugin, RUNTIMES + ("nvidia",))) for plugin in (V1, V2, V3))
 
 
-def without_parts(text: str, name: str, before: str, parts: t.Collection[str] = PARTS) -> str:
+def without_parts(text: str, name: str, journal: Journal, parts: t.Collection[str]) -> str:
     """The text without some of PARTS, their former values restored; the same text if it has none of them."""
-    document = without_ours(text, name, before, parts)
+    if name not in journal.files:
+        return text
+    document = without_ours(text, name, journal, parts)
     return text if leaves(load(document.text, name)) == leaves(load(text, name)) else document.text
 
 
-def without_ours(text: str, name: str, before: str, parts: t.Collection[str] = PARTS) -> Document:
-    """The text without our runtime classes and settings, their former values restored. before: the former text."""
+def without_ours(text: str, name: str, journal: Journal, parts: t.Collection[str] = PARTS) -> Document:
+    """The text without our runtime classes and settings, their former values restored."""
+    before = journal.before(name)
     former = read(before, name)
     document = Document(text, name)
     read(text, name)

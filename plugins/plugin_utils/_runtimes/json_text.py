@@ -30,20 +30,14 @@ _INDENT = "    "
 
 @dataclass
 class _Node:
-    """A value in the text. start, end: offsets; members: those of an object, by key in their order."""
+    """A value in the text. start, end: offsets; members: those of an object, by key in their order; key: offset of the
+    key of a member."""
 
     start: int
     end: int
     data: Value
-    members: dict[str, _Member] = field(default_factory=dict)
-
-
-@dataclass
-class _Member:
-    """A key and its value. start: offset of the key."""
-
-    start: int
-    value: _Node
+    members: dict[str, _Node] = field(default_factory=dict)
+    key: int = 0
 
 
 class _Invalid(Exception):
@@ -87,11 +81,11 @@ class Document:
         target[path[-1]] = copy.deepcopy(value)
         rest = list(path)
         while len(rest) > 1 and rest[0] in holder.members:
-            holder = holder.members[rest.pop(0)].value
+            holder = holder.members[rest.pop(0)]
         for key in reversed(rest[1:]):
             value = {key: value}
         if rest[0] in holder.members:
-            old = holder.members[rest[0]].value
+            old = holder.members[rest[0]]
             self._splice(old.start, old.end, self._render(value, self._indent_at(old.start), self._is_flat(holder)),
                          expected)
         else:
@@ -102,16 +96,16 @@ class Document:
         expected = copy.deepcopy(self.data)
         target, holder = expected, self._root
         for key in path[:-1]:
-            target, holder = target[key], holder.members[key].value
+            target, holder = target[key], holder.members[key]
         del target[path[-1]]
         members = list(holder.members.values())
         place = list(holder.members).index(path[-1])
         if len(members) == 1:
             start, end = holder.start + 1, holder.end - 1
         elif place:
-            start, end = members[place - 1].value.end, members[place].value.end
+            start, end = members[place - 1].end, members[place].end
         else:
-            start, end = members[0].start, members[1].start
+            start, end = members[0].key, members[1].key
         self._splice(start, end, "", expected)
 
     # -- layout
@@ -126,16 +120,16 @@ class Document:
             self._splice(holder.start + 1, holder.end - 1, text, expected)
             return
         final = list(holder.members.values())[-1]
-        before = self._body[:final.start]
+        before = self._body[:final.key]
         space = before[len(before.rstrip(" \t\r\n")):]
-        colon = self._body[self._string(self._body, final.start):final.value.start]
+        colon = self._body[self._string(self._body, final.key):final.start]
         if not space and len(holder.members) == 1 and colon.endswith(" "):
             space = " "
-        shown = self._render(value, self._indent_at(final.start), "\n" not in space)
-        self._splice(final.value.end, final.value.end, f",{space}{json.dumps(key)}{colon}{shown}", expected)
+        shown = self._render(value, self._indent_at(final.key), "\n" not in space)
+        self._splice(final.end, final.end, f",{space}{json.dumps(key)}{colon}{shown}", expected)
 
     def _is_flat(self, holder: _Node) -> bool:
-        return "\n" not in self._body[holder.start:next(iter(holder.members.values())).start]
+        return "\n" not in self._body[holder.start:next(iter(holder.members.values())).key]
 
     def _indent_at(self, offset: int) -> str:
         line = self._body[self._body.rfind("\n", 0, offset) + 1:]
@@ -213,8 +207,8 @@ class Document:
             if body[colon:colon + 1] != ":":
                 raise _Invalid(_surprise(body, colon, "a colon"), colon)
             value = self._value(body, self._skip(body, colon + 1), depth + 1)
-            node.members[key] = _Member(at, value)
-            node.data[key] = value.data
+            value.key = at
+            node.members[key], node.data[key] = value, value.data
             at, done = self._next(body, value.end, "}")
             if done:
                 node.end = at

@@ -43,15 +43,13 @@ class Microk8s(base.Runtime):
         proposal = base.Proposal(previous_default=former, parts=options.parts)
         values = {key: value for key, value in cri.desired(table, options, former).items()
                   if lookup(data, place(plugin, key)) != value}
-        rest = text
-        if path in journal.files:
-            unwanted = base.unwanted_parts(journal, options, lookup(table, cri.DEFAULT))
-            rest = cri.without_parts(text, path, journal.before(path), unwanted)
+        unwanted = base.unwanted_parts(journal, options, lookup(table, cri.DEFAULT))
+        rest = cri.without_parts(text, path, journal, unwanted)
         if values or rest != text:
             document = Document(rest, path)
             cri.declare(document, plugin, values, table, former)
             proposal.write(path, text, document.text, "main", journal,
-                           _without_ours(text, path, journal) if journal.is_edited(path) else None)
+                           cri.without_ours(text, path, journal).text if journal.is_edited(path) else None)
             if version.rc == 0:
                 proposal.trials = [base.Trial({"main.toml": document.text},
                                               [_CONTAINERD, "-c", "{dir}/main.toml", "config", "dump"])]
@@ -65,10 +63,5 @@ class Microk8s(base.Runtime):
             if record.state == "ours":
                 proposal.restore(path, text, record)
             elif record.state == "edited" and text is not None:
-                proposal.keep_edits(path, text, _without_ours(text, path, journal), "main")
+                proposal.keep_edits(path, text, cri.without_ours(text, path, journal).text, "main")
         return proposal
-
-
-def _without_ours(text: str, path: str, journal: Journal) -> str:
-    """The template without our part, the former values restored."""
-    return cri.without_ours(text, path, journal.before(path)).text

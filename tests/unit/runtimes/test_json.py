@@ -89,7 +89,7 @@ def _span(document: Document, path: tuple[str, ...]) -> tuple[int, int]:
     """Where the value at path stands in the text."""
     value = document._root
     for key in path:
-        value = value.members[key].value
+        value = value.members[key]
     start = len(document.text) - len(document.text.removeprefix("\ufeff"))
     return start + value.start, start + value.end
 
@@ -113,7 +113,7 @@ def _spelled(text: str) -> dict[str, str]:
     """Each member of the outermost object as it is written."""
     document = Document(text, "x.json")
     body = text.removeprefix("\ufeff")
-    return {key: body[member.start:member.value.end] for key, member in document._root.members.items()}
+    return {key: body[member.key:member.end] for key, member in document._root.members.items()}
 
 
 @settings(max_examples=400, deadline=None)
