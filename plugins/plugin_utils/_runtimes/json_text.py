@@ -174,10 +174,8 @@ class Document:
         if depth > _DEEPEST:
             raise _Invalid(f"nested more than {_DEEPEST} deep", at)
         first = body[at:at + 1]
-        if first == "{":
-            return self._object(body, at, depth)
-        if first == "[":
-            return self._array(body, at, depth)
+        if first in ("{", "["):
+            return self._container(body, at, depth)
         if first == '"':
             end = self._string(body, at)
             return _Node(at, end, json.loads(body[at:end]))
@@ -192,51 +190,38 @@ class Document:
                 return _Node(at, at + len(word), data)
         raise _Invalid(_surprise(body, at, "a value"), at)
 
-    def _object(self, body: str, start: int, depth: int) -> _Node:
-        node = _Node(start, start, {})
+    def _container(self, body: str, start: int, depth: int) -> _Node:
+        """An object or an array."""
+        data: dict[str, Value] | list[Value] = {} if body[start] == "{" else []
+        node, closing = _Node(start, start, data), "}" if isinstance(data, dict) else "]"
         at = self._skip(body, start + 1)
-        if body[at:at + 1] == "}":
-            node.end = at + 1
-            return node
-        while True:
-            end = self._string(body, at)
-            key = json.loads(body[at:end])
-            if key in node.members:
-                raise _Invalid(f"the key {json.dumps(key)} is twice in one object", at)
-            colon = self._skip(body, end)
-            if body[colon:colon + 1] != ":":
-                raise _Invalid(_surprise(body, colon, "a colon"), colon)
-            value = self._value(body, self._skip(body, colon + 1), depth + 1)
-            value.key = at
-            node.members[key], node.data[key] = value, value.data
-            at, done = self._next(body, value.end, "}")
-            if done:
-                node.end = at
-                return node
-
-    def _array(self, body: str, start: int, depth: int) -> _Node:
-        items: list[Value] = []
-        at = self._skip(body, start + 1)
-        if body[at:at + 1] == "]":
-            return _Node(start, at + 1, items)
-        while True:
-            value = self._value(body, at, depth + 1)
-            items.append(value.data)
-            at, done = self._next(body, value.end, "]")
-            if done:
-                return _Node(start, at, items)
-
-    def _next(self, body: str, at: int, closing: str) -> tuple[int, bool]:
-        """After a member or item: the offset of the next one, or the end of the object or array and True."""
-        at = self._skip(body, at)
-        if body[at:at + 1] == closing:
-            return at + 1, True
-        if body[at:at + 1] != ",":
-            raise _Invalid(_surprise(body, at, f"a comma or '{closing}'"), at)
-        after = self._skip(body, at + 1)
-        if body[after:after + 1] == closing:
-            raise _Invalid(f"a comma before '{closing}', which JSON does not allow", at)
-        return after, False
+        while body[at:at + 1] != closing or data:
+            key_at = at
+            if isinstance(data, dict):
+                end = self._string(body, at)
+                key = json.loads(body[at:end])
+                if key in data:
+                    raise _Invalid(f"the key {json.dumps(key)} is twice in one object", at)
+                colon = self._skip(body, end)
+                if body[colon:colon + 1] != ":":
+                    raise _Invalid(_surprise(body, colon, "a colon"), colon)
+                value = self._value(body, self._skip(body, colon + 1), depth + 1)
+                value.key = key_at
+                node.members[key], data[key] = value, value.data
+            else:
+                value = self._value(body, at, depth + 1)
+                data.append(value.data)
+            comma = self._skip(body, value.end)
+            at = self._skip(body, comma + 1)
+            if body[comma:comma + 1] == closing:
+                at = comma
+                break
+            if body[comma:comma + 1] != ",":
+                raise _Invalid(_surprise(body, comma, f"a comma or '{closing}'"), comma)
+            if body[at:at + 1] == closing:
+                raise _Invalid(f"a comma before '{closing}', which JSON does not allow", comma)
+        node.end = at + 1
+        return node
 
     @staticmethod
     def _string(body: str, at: int) -> int:
