@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where MIG instances lie, and from what lies there to what is wanted with the least destroyed. Pure. PRIVATE."""
+"""Layouts of MIG instances, and the difference of two layouts. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import (
 )
 
 # The desired MIG devices of a GPU: (GPU instance profile, slices of the compute instance) to number.
-Wanted = t.Mapping[t.Tuple[str, int], int]
+Devices = t.Mapping[t.Tuple[str, int], int]
 Part = t.Tuple[int, int]  # a compute instance: (slices, first slice in its GPU instance)
 
 
@@ -87,29 +87,29 @@ class Board:
         slices = [cell for size, first in piece.parts for cell in range(first, first + size)]
         return len(slices) == len(set(slices))
 
-    def target(self, present: Layout, wanted: Wanted) -> Layout | None:
+    def target(self, present: Layout, desired: Devices) -> Layout | None:
         """The layout with the desired devices that destroys the fewest busy, then the fewest other compute instances.
 
         Among equal ones, it is the one with the lowest placements. None if the devices do not fit.
         """
-        key = (present, frozenset(wanted.items()))
+        key = (present, frozenset(desired.items()))
         if key not in self._targets:
-            self._targets[key] = self._find(present, wanted)
+            self._targets[key] = self._find(present, desired)
         return self._targets[key]
 
-    def _find(self, present: Layout, wanted: Wanted) -> Layout | None:
+    def _find(self, present: Layout, desired: Devices) -> Layout | None:
         there = collections.Counter((piece.profile, part[0]) for piece in present for part in piece.parts)
-        if there == dict(wanted) and all(piece.parts for piece in present):
+        if there == dict(desired) and all(piece.parts for piece in present):
             return present
         most = max((profile.slices for profile in self.profiles.values()), default=0)
-        if sum(slices * count for (_name, slices), count in wanted.items()) > most:
+        if sum(slices * count for (_name, slices), count in desired.items()) > most:
             return None
         # If the devices do not fit on an empty GPU, they fit on none.
-        if present and self.target((), wanted) is None:
+        if present and self.target((), desired) is None:
             return None
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.search import Search
 
-        return Search(self).best(present, collections.Counter(dict(wanted)))
+        return Search(self).best(present, collections.Counter(dict(desired)))
 
     # -- words
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import (
     Board,
+    Devices,
     Difference,
     Layout,
     Piece,
-    Wanted,
     difference,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.profile_names import Target, Wish
@@ -137,10 +137,10 @@ def goal_of(gpu: Gpu, wish: Wish) -> Goal:
     return Goal(True, layout, wish.path)
 
 
-def nearest(board: Board, wanted: Wanted) -> str:
+def nearest(board: Board, desired: Devices) -> str:
     """The desired devices without as few as possible, at most three alternatives: `1 x 4g.40gb or 2 x 3g.40gb`."""
     fits: list[dict[tuple[str, int], int]] = [{}]
-    for key, count in sorted(wanted.items()):
+    for key, count in sorted(desired.items()):
         # Devices that do not fit do not fit together with more, so only those that fit are extended.
         more = fits
         for _ignored in range(count):
@@ -152,7 +152,7 @@ def nearest(board: Board, wanted: Wanted) -> str:
     return " or ".join(_counted(board, one) for one in [one for one in fits if sum(one.values()) == most][:3])
 
 
-def _counted(board: Board, devices: Wanted) -> str:
+def _counted(board: Board, devices: Devices) -> str:
     return ", ".join(f"{count} x {board.device(*key)}" for key, count in sorted(devices.items())) or "none of them"
 
 

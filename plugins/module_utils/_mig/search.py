@@ -32,16 +32,16 @@ class Search:
             return ()
         return tuple(range(0, total - slices + 1, 4 if (slices, total) == (3, 7) else slices))
 
-    def best(self, present: Layout, wanted: collections.Counter[tuple[str, int]]) -> Layout | None:
+    def best(self, present: Layout, desired: collections.Counter[tuple[str, int]]) -> Layout | None:
         """See Board.target. A GPU has few instances, so all ways to keep some are tried, the cheapest one first."""
         parts = [(part in piece.busy, index, part) for index, piece in enumerate(present) for part in piece.parts]
         choices = []
         for lost in itertools.product((False, True), repeat=len(parts)):
             kept = [part for part, gone in zip(parts, lost) if not gone]
             names = collections.Counter((present[index].profile, part[0]) for busy, index, part in kept)
-            if not names - wanted:
+            if not names - desired:
                 gone_busy = sum(part[0] for part, gone in zip(parts, lost) if gone)
-                choices.append((gone_busy, sum(lost), lost, kept, wanted - names))
+                choices.append((gone_busy, sum(lost), lost, kept, desired - names))
         for _busy, _count, _lost, kept, missing in sorted(choices, key=lambda choice: choice[:3]):
             open_pieces: dict[int, list[Part]] = collections.defaultdict(list)
             for _ignored, index, part in kept:

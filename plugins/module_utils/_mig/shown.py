@@ -52,5 +52,5 @@ class Shown(Work):
             gpus.append(self._assume(number, f"gpu{number}", ident, ""))
         if not gpus:
             raise InputError("it must name the GPUs to plan for.", "Set PCI device ids or models.", path="devices")
-        plans = [planning.plan(gpu, goal, "reboot") for gpu, goal in self._wanted(gpus)]
+        plans = [planning.plan(gpu, goal, "reboot") for gpu, goal in self._goals(gpus)]
         return {**self._result(plans, [step for plan in plans for step in plan.steps]), "changed": False}

@@ -88,7 +88,7 @@ class Work:
         with Journal("mig", readonly=self.request.check) as journal:
             if self.request.state == "absent":
                 return self._reach(self._former(journal), journal)
-            return self._reach(self._wanted(self._read()), journal)
+            return self._reach(self._goals(self._read()), journal)
 
     # -- reading
 
@@ -214,7 +214,7 @@ class Work:
 
     # -- the desired state
 
-    def _wanted(self, gpus: list[planning.Gpu]) -> list[tuple[planning.Gpu, planning.Goal]]:
+    def _goals(self, gpus: list[planning.Gpu]) -> list[tuple[planning.Gpu, planning.Goal]]:
         """The configured GPUs with their goals. Raises InputError and HostError, before any change."""
         if not gpus:
             raise HostError("This host has no NVIDIA GPU.", "Remove it from the group, or check lspci -d 10de:.")

@@ -297,11 +297,11 @@ def _difference(there: str | None, now: str, driver: str) -> str:
     """The reason for writing a specification."""
     if there is None:
         return "a driver is loaded and there is no specification"
-    former, wanted = parse(there), parse(now)
+    former, desired = parse(there), parse(now)
     if former["driver"] not in (None, driver):
         return f"it is for driver {former['driver']}, but {driver} is loaded"
-    missing = len(set(wanted["devices"]) - set(former["devices"]))
-    gone = len(set(former["devices"]) - set(wanted["devices"]))
+    missing = len(set(desired["devices"]) - set(former["devices"]))
+    gone = len(set(former["devices"]) - set(desired["devices"]))
     if missing or gone:
         return f"{missing} names of devices are missing, and {gone} do not exist any more"
     return "nvidia-ctk prints another one"

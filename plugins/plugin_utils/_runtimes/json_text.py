@@ -238,9 +238,9 @@ class Document:
         return match.end() if match else at
 
 
-def _surprise(body: str, at: int, wanted: str) -> str:
+def _surprise(body: str, at: int, expected: str) -> str:
     rest = body[at:at + 2]
     if rest[:1] == "#" or rest in ("//", "/*"):
         return "a comment, which JSON does not have"
     found = json.dumps(rest[0], ensure_ascii=False) if rest else "the end of the file"
-    return f"{wanted} is expected, not {found}"
+    return f"{expected} is expected, not {found}"
