@@ -69,8 +69,8 @@ class Containerd(base.Runtime):
         path, before = state.config, _effective(state)
         after = load(results[0].stdout, "the candidate's effective configuration")
         plugin = _plugin(after)
-        table = lookup(after, ("plugins", plugin)) or {}
-        values = cri.desired(lookup(before, ("plugins", _plugin(before))) or {}, options, proposal.previous_default)
+        table = _cri(after)
+        values = cri.desired(_cri(before), options, proposal.previous_default)
         absent = [dotted(key) for key, value in values.items() if lookup(after, place(plugin, key)) != value
                   and (key != cri.NRI or lookup(after, key) is not None)]
         if absent:
@@ -127,7 +127,7 @@ class _Current:
     @property
     def cri(self) -> Table:
         """The effective table of the CRI plugin."""
-        return lookup(self.effective, ("plugins", _plugin(self.effective))) or {}
+        return _cri(self.effective)
 
     def lookup(self, path: Path) -> Value:
         """The effective value at a path of `cri.py`."""
@@ -153,7 +153,10 @@ def _effective(state: RuntimeState) -> Table:
 
 def cri_table(state: RuntimeState) -> Table:
     """The effective table of the CRI plugin. Raises HostError if containerd rejects its file."""
-    effective = _effective(state)
+    return _cri(_effective(state))
+
+
+def _cri(effective: Table) -> Table:
     return lookup(effective, ("plugins", _plugin(effective))) or {}
 
 
@@ -254,7 +257,7 @@ def _with_drop_in(current: _Current, values: dict[Path, Value], drop_in: str, pr
     data = document.data if document else main
     if not any(_covers(pattern, drop_in, path) for pattern in data.get("imports", [])):
         document = document or Document(text or "version = 3\n", path)
-        document.add_item(("imports",), _glob(drop_in))
+        document.set(("imports",), [*document.data.get("imports", []), _glob(drop_in)])
     return document.text if document else text
 
 
@@ -287,8 +290,12 @@ def _covers(pattern: str, path: str, config: str) -> bool:
 
 
 def _drop_import(document: Document, drop_in: str, keep_empty: bool = False) -> None:
-    if _glob(drop_in) in document.data.get("imports", []):
-        document.drop_item(("imports",), _glob(drop_in), keep_empty)
+    imports = document.data.get("imports", [])
+    rest = [pattern for pattern in imports if pattern != _glob(drop_in)]
+    if rest != imports and (rest or keep_empty):
+        document.set(("imports",), rest)
+    elif rest != imports:
+        document.remove(("imports",))
 
 
 def _without_ours(text: str, path: str, journal: Journal, drop_in: str | None) -> str:

@@ -195,18 +195,6 @@ class Document:
             self._insert(path, value)
         self._verify(expected, path)
 
-    def add_item(self, path: Path, item: str) -> None:
-        """Appends a string to the array at path; adds the array if there is none."""
-        self.set(path, [*(lookup(self.data, path) or []), item])
-
-    def drop_item(self, path: Path, item: str, keep_empty: bool) -> None:
-        """Removes a string from the array at path, and the array if it is empty then, unless keep_empty."""
-        rest = [other for other in lookup(self.data, path) or [] if other != item]
-        if rest or keep_empty:
-            self.set(path, rest)
-        else:
-            self.remove(path)
-
     def remove(self, path: Path) -> None:
         """Removes a value or a table with everything in it. Comments between tables stay."""
         if lookup(self.data, path) is None:
