@@ -97,6 +97,12 @@ def test_what_a_package_upgrade_undid_comes_again() -> None:
     assert again.data["ours"] == ours
 
 
+def test_the_last_setting_of_a_file_is_removed() -> None:
+    ours = {"disable-require": {"before": None, "after": True}}
+    step, = settings_file.plan({}, seen("disable-require = true\n", ours), False)
+    assert (step.data["text"], step.data["ours"]) == ("", {})
+
+
 def test_before_the_packages_and_without_a_file() -> None:
     step, = settings_file.plan({"disable-require": True}, seen(None), True)
     assert step.assumed and settings_file.plan({}, seen(None), True) == []
