@@ -17,8 +17,9 @@ import typing as t
 import pytest
 import tomllib
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3, leaves
-from ansible_collections.gpuops.nvidia.tests.unit.toolkit.conftest import SHAPES, Host, played_host
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import leaves
+from ansible_collections.gpuops.nvidia.tests.unit.runtimes.conftest import SHAPES, Host, played_host
 
 from lab.host import image, needs
 from lab.tools import containerd_programs, toolkit_program

@@ -47,8 +47,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Complete
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import read
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import settings_file
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Answer, SettingsState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.registry import RUNTIMES
-from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import Played
+from ansible_collections.gpuops.nvidia.tests.unit.runtimes.played import Played
 from hypothesis import strategies as st
 
 from tests.fuzz.inputs import Target, data, fields, lines, words
@@ -178,13 +179,13 @@ def _runtime(name: str) -> Callable[[tuple[str, str, str]], None]:
     def act(given: tuple[str, str, str]) -> None:
         config, drop_in, version = given
         runtime = RUNTIMES[name]
-        files = {str(runtime.probe["config"]): config}
-        if runtime.probe.get("drop_in"):
-            files[str(runtime.probe["drop_in"])] = drop_in
-        said = {"rc": 0, "stdout": drop_in, "stderr": version}
-        facts = dict.fromkeys(runtime.probe.get("facts", ()), said)
-        played = Played(runtime, version, str(runtime.probe["config"]), files, facts)
-        played.dump = said if runtime.probe.get("dump") else None
+        files = {runtime.probe.config: config}
+        if runtime.probe.drop_in:
+            files[runtime.probe.drop_in] = drop_in
+        said = Answer(0, drop_in, version)
+        facts = dict.fromkeys(runtime.probe.facts, said)
+        played = Played(runtime, version, runtime.probe.config, files, facts)
+        played.dump = said if runtime.probe.dump else None
         played.propose()
         played.remove()
 
@@ -192,7 +193,7 @@ def _runtime(name: str) -> Callable[[tuple[str, str, str]], None]:
 
 
 def _setting(text: str) -> None:
-    settings_file.plan({"nvidia-container-runtime.debug": "x"}, {"text": text, "ours": {}}, False)
+    settings_file.plan({"nvidia-container-runtime.debug": "x"}, SettingsState(text), False)
     settings_file.warnings({}, text)
 
 

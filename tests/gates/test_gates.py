@@ -272,7 +272,7 @@ ROWS: list[tuple[str, set[str], set[str]]] = [
     ("tests/gates/measured.py", {"gates"}, {"lab tests"}), ("tests/gates/unit.py", {"unit", "gates"}, {"lab tests"}),
     ("tests/gates/sanity.py", {"sanity"}, {"unit"}), ("tests/gates/docs.py", {"docs"}, {"unit"}),
     ("tests/unit/mig/published_layouts.yml", {"unit", "conformance"}, {"kill", "cluster"}),
-    ("tests/unit/toolkit/shapes/01-packaged.1.7+2.2.toml", {"unit", "conformance"},
+    ("tests/unit/runtimes/shapes/01-packaged.1.7+2.2.toml", {"unit", "conformance"},
      {"kill", "cluster", "driver", "sources", "lab tests"}),
     ("tests/requirements-python38.txt", {"python 3.8"}, {"unit", "kill", "cluster", "lab tests"}),
     ("lab/README.md", {"gates"}, {gate.name for gate in GATES} - {"gates"}),

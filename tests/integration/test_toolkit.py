@@ -263,7 +263,7 @@ def ended(lab: LabHosts, switched: Switched) -> Ended:
 @pytest.mark.parametrize("host", BOTH)
 def test_the_former_files_return_when_containerd_does_not(converged: Converged, host: str) -> None:
     error, = [line["result"]["msg"] for line in converged.refused.of(host, ("failed",))]
-    assert "The former files are back and it runs with them." in error
+    assert "Its former files are restored, and it runs with them." in error
     assert converged.preview.parts(host) == [converged.before[host].strip()]
 
 

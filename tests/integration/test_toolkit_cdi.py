@@ -51,7 +51,7 @@ done"""
 BAD = {
     "no such version": ({"container_toolkit_version": "1.2.3"}, f"It has {NEW}, {OLD}"),
     "another key": ({"container_toolkit_repository_fingerprint": "0" * 40}, "has the fingerprint"),
-    "no such setting": ({"container_toolkit_settings": {"mod": 1}}, "no known setting"),
+    "no such setting": ({"container_toolkit_settings": {"mod": 1}}, "not a known setting"),
 }
 
 

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.docker import Docker
-from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import shape
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal, RuntimeState
+from ansible_collections.gpuops.nvidia.tests.unit.runtimes.played import shape
 
 from lab.stages import ROOT
 from tests.integration import series, user
@@ -249,7 +250,7 @@ def test_a_broken_file_is_one_error(refused: Refused) -> None:
 
 
 def test_the_former_file_returns_when_docker_does_not(refused: Refused) -> None:
-    assert "former files are back and it runs with them" in refused.start.errors()[0], refused.start.output
+    assert "former files are restored, and it runs with them" in refused.start.errors()[0], refused.start.output
     before = refused.start.parts(HOST)[1]
     assert before.startswith("640 nobody adm\n") and before.endswith("\nactive")
     assert refused.done.parts(HOST) == [before]
@@ -290,10 +291,9 @@ def test_every_shape_is_valid_and_has_the_effect_of_nvidia_ctk(lab: LabHosts) ->
     script = "mkdir -p /tmp/s && cd /tmp/s\n"
     for path in SHAPES:
         before = shape(path).encode()
-        seen = {"binary": "dockerd", "unit": "docker.service", "running": True, "command": [], "facts": {},
-                "version": "Docker version 26.1.5", "config": FILE, "files": {FILE: before.decode()}}
-        journal: dict[str, Any] = {"config": {}, "default_runtime": None, "restart": {}}
-        changes = Docker().propose(seen, journal, Options(set_as_default=True, cdi=True, mode="auto")).changes
+        state = RuntimeState("dockerd", FILE, "docker.service", running=True, version="Docker version 26.1.5",
+                             files={FILE: before.decode()})
+        changes = Docker().propose(state, Journal(), Options(set_as_default=True, cdi=True, mode="auto")).changes
         after = changes[0].after.encode() if changes else before
         script += "".join(f"base64 -d > {name} <<< '{base64.b64encode(data).decode()}'\n" for name, data in (
             (f"{path.stem}.theirs", before), (f"{path.stem}.ours", after)))

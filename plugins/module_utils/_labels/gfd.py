@@ -1,12 +1,12 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The labels of GPU feature discovery, from plain values. Pure. PRIVATE to the collection.
+"""Computes the labels of GPU feature discovery. PRIVATE to the collection.
 
-Source: gpu-feature-discovery 0.20 (NVIDIA/k8s-device-plugin), its labels compared with captured output. Three things
-differ on purpose: there is no C(gfd.timestamp), which would change on every run; where several models compete for the
-labels of full GPUs, the model of the first GPU wins (there: whichever the map yields); and a value that no label can
-have, such as a long product with everything behind it, is made one (there: it reaches no Node).
+Source: gpu-feature-discovery 0.20 (NVIDIA/k8s-device-plugin); tests compare with its output. Three differences are
+intended: there is no `gfd.timestamp`, which would change in every run; if a host has several models, the labels of
+full GPUs are those of the first GPU's model (there: of a random one); and a value that is invalid for a label, such as
+a long product with suffixes, is shortened (there: no Node gets it).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.model import
 STRATEGIES = ("none", "single", "mixed")
 GPU = "nvidia.com/gpu"
 OUR_PREFIX = "gpuops.nvidia"
-# A label's name or value has at most 63 characters, and a letter or digit at either end (Kubernetes, "Labels and
-# Selectors"); our longest suffix of a name needs 14.
+# A name or value of a label has at most 63 characters, and begins and ends with a letter or digit (Kubernetes, "Labels
+# and Selectors"). The longest suffix of a name after the model has 14.
 _LENGTH, _MODEL_LENGTH = 63, 48
 _NO_END = "-_."
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9\-_. ]")
@@ -30,9 +30,9 @@ _MODES = {"0300": "graphics", "0302": "compute"}
 
 
 def compute_labels(node: Node, strategy: str = "none", sharing: Sharing | None = None) -> Labels:
-    """All labels of a host. strategy: C(none), C(single) or C(mixed).
+    """All labels of a host. strategy: one of STRATEGIES. Without a driver, they are based only on PCI ids.
 
-    Before a driver runs (node.driver None) only what PCI ids tell. Raises HostError for MPS with MIG.
+    Raises HostError for MPS with MIG.
     """
     shared = sharing or Sharing()
     labels: Labels = {}
@@ -60,7 +60,7 @@ def compute_labels(node: Node, strategy: str = "none", sharing: Sharing | None =
 
 
 def sanitise(text: str) -> str:
-    """A label value: other characters dropped, blanks become one dash, what is too long is cut."""
+    """A value of a label: without invalid characters, with a dash for blanks, shortened."""
     return _cut("-".join(_FORBIDDEN.sub("", text).split()), _LENGTH)
 
 
@@ -69,7 +69,7 @@ def _cut(text: str, length: int) -> str:
 
 
 def _product(model: str, *marks: str) -> str:
-    """What a product is called, with marks such as C(MIG), C(1g.10gb), C(SHARED): the model makes room for them."""
+    """The label of a product with suffixes such as `MIG`, `1g.10gb`, `SHARED`. The model is shortened, not these."""
     tail = "".join(f"-{mark}" for mark in marks)
     return (_cut(sanitise(model), _LENGTH - len(tail)) + tail).lstrip("-")
 
@@ -88,7 +88,7 @@ def _versions(node: Node) -> Labels:
     major, minor, revision = [*full.split("."), "", ""][:3]
     labels = {f"nvidia.com/cuda.driver-version.{key}": value
               for key, value in (("major", major), ("minor", minor), ("revision", revision), ("full", full))}
-    # The older names of the same; still written.
+    # Deprecated names of the same values, which gpu-feature-discovery still writes.
     labels.update({"nvidia.com/cuda.driver.major": major, "nvidia.com/cuda.driver.minor": minor,
                    "nvidia.com/cuda.driver.rev": revision})
     if node.cuda is not None:
@@ -102,7 +102,7 @@ def _mps_capable(node: Node, sharing: Sharing) -> bool:
     if sharing.strategy != "mps":
         return False
     if any(gpu.mig_enabled for gpu in node.gpus):
-        raise HostError("MPS sharing is asked for, and a GPU has MIG enabled: these exclude each other.",
+        raise HostError("MPS is configured, but a GPU has MIG enabled: they exclude each other.",
                         "Disable MIG on this host, or share by time-slicing.")
     return True
 
@@ -119,7 +119,7 @@ def _by_name(gpus: t.Iterable[Gpu]) -> dict[str, list[Gpu]]:
 
 
 def _full_gpus(gpus: t.Sequence[Gpu], sharing: Sharing) -> Labels:
-    """Of each model; the first one wins, and a model with a GPU that is not in MIG mode wins over one without."""
+    """The labels of full GPUs. A model with a GPU without MIG has precedence, then the first one."""
     whole = [name for name, members in _by_name(gpus).items() if any(not gpu.mig_enabled for gpu in members)]
     sliced = [name for name in _by_name(gpus) if name not in whole]
     labels: Labels = {}
@@ -129,7 +129,7 @@ def _full_gpus(gpus: t.Sequence[Gpu], sharing: Sharing) -> Labels:
 
 
 def _model(name: str, members: t.Sequence[Gpu], sharing: Sharing | None) -> Labels:
-    """sharing: None where all of the model are in MIG mode: then nothing of it is handed out whole."""
+    """sharing: None if all GPUs of the model are in MIG mode, so that none is allocated as a whole."""
     return {**_base(GPU, name, (), len(members), sharing), **_hardware(GPU, members)}
 
 
@@ -143,7 +143,7 @@ def _base(resource: str, model: str, marks: t.Sequence[str], count: int, sharing
 
 
 def _hardware(prefix: str, members: t.Sequence[Gpu]) -> Labels:
-    """Memory and architecture, from whichever of the model's GPUs could be read."""
+    """Memory and architecture, from the first GPU of the model that could be read."""
     labels: Labels = {}
     memory = next((gpu.memory_mib for gpu in members if gpu.memory_mib), None)
     if memory:
@@ -156,7 +156,7 @@ def _hardware(prefix: str, members: t.Sequence[Gpu]) -> Labels:
 
 
 def _models_from_pci(gpus: t.Sequence[Gpu]) -> Labels:
-    """Before a driver runs. Memory is left out: what NVML will say depends on ECC and the driver."""
+    """The labels without a driver. Memory is omitted, because NVML's value depends on ECC and the driver."""
     first = next((gpu for gpu in gpus if gpu.name is not None), gpus[0])
     members = [gpu for gpu in gpus if gpu.name == first.name]
     labels = {f"{GPU}.count": str(len(members))}
@@ -167,7 +167,7 @@ def _models_from_pci(gpus: t.Sequence[Gpu]) -> Labels:
 
 
 def _per_model(gpus: t.Sequence[Gpu]) -> Labels:
-    """Where a host has several models: each of them under our own prefix, since the labels above show one."""
+    """Labels of each model with our own prefix, if a host has several models: the other labels describe only one."""
     models = _by_name(gpus)
     if len(models) < 2:
         return {}
@@ -187,7 +187,7 @@ def _per_model(gpus: t.Sequence[Gpu]) -> Labels:
 
 
 def _mig_types(gpus: t.Sequence[Gpu]) -> dict[str, list[tuple[Gpu, MigDevice]]]:
-    """MIG devices by their type as labels write it (C(1g.10gb.me)), in order of GPUs."""
+    """Type as in labels (`1g.10gb.me`) to MIG devices, in order of GPUs."""
     types: dict[str, list[tuple[Gpu, MigDevice]]] = {}
     for gpu in gpus:
         for device in gpu.mig_devices or ():
@@ -216,7 +216,7 @@ def _single(gpus: t.Sequence[Gpu], sharing: Sharing) -> Labels:
     types = _mig_types(gpus)
     empty = any(gpu.mig_devices is not None and not gpu.mig_devices for gpu in enabled)
     if not types and not empty and len(enabled) == len(gpus):
-        return {}  # nothing of the layout could be read: then nothing is said of it
+        return {}  # the layout could not be read
     if empty or len(enabled) != len(gpus) or len(types) != 1:
         return {f"{GPU}.product": _product(enabled[0].name or "", "MIG", "INVALID"), f"{GPU}.count": "0",
                 f"{GPU}.replicas": "0", f"{GPU}.sharing-strategy": "", f"{GPU}.memory": "0"}
@@ -225,7 +225,7 @@ def _single(gpus: t.Sequence[Gpu], sharing: Sharing) -> Labels:
 
 
 def _clique(gpus: t.Sequence[Gpu]) -> Labels:
-    """Only where all attached GPUs are of one cluster and one clique."""
+    """The label of the clique, if all GPUs with a fabric have the same cluster and clique."""
     clusters = {gpu.fabric[0] for gpu in gpus if gpu.fabric}
     cliques = {gpu.fabric[1] for gpu in gpus if gpu.fabric}
     if len(clusters) != 1 or len(cliques) != 1:

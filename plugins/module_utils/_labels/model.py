@@ -1,20 +1,22 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What labels are computed from: plain values, no device, no file. PRIVATE to the collection."""
+"""The data from which labels are computed. PRIVATE to the collection."""
 
 from __future__ import annotations
 
 import typing as t
 
 Labels = t.Dict[str, str]
+# The facts of gpu_info, which documents them, or a part of them.
+Facts = t.Mapping[str, t.Any]
 
 
 class MigDevice(t.NamedTuple):
-    """One MIG device. profile: C(1g.10gb), C(1g.10gb+me), C(1c.2g.20gb).
+    """A MIG device. profile: `1g.10gb`, `1g.10gb+me`, `1c.2g.20gb`.
 
-    attributes: what NVML says of it, by label suffix: C(memory) (MiB), C(multiprocessors), C(slices.gi),
-    C(slices.ci), C(engines.copy), C(engines.decoder), C(engines.encoder), C(engines.jpeg), C(engines.ofa).
+    attributes: NVML's values by suffix of the label: `memory` (MiB), `multiprocessors`, `slices.gi`, `slices.ci`,
+    `engines.copy`, `engines.decoder`, `engines.encoder`, `engines.jpeg`, `engines.ofa`.
     """
 
     profile: str
@@ -22,10 +24,10 @@ class MigDevice(t.NamedTuple):
 
 
 class Gpu(t.NamedTuple):
-    """One GPU. None is what could not be read; for C(mig_devices) then nothing is said of them.
+    """A GPU. Values that could not be read are None; MIG devices that are None have no labels.
 
-    memory_mib: NVML's total. capability: compute capability. pci_class: C(0300) or C(0302).
-    fabric: C((cluster UUID, clique id)) where the GPU is attached to a fabric.
+    memory_mib: NVML's total; capability: the compute capability; pci_class: `0300` or `0302`; fabric: (cluster UUID,
+    clique id), None if the GPU has no fabric.
     """
 
     name: str | None
@@ -39,9 +41,8 @@ class Gpu(t.NamedTuple):
 
 
 class Node(t.NamedTuple):
-    """One host. driver, cuda: None before a driver runs; cuda: the newest CUDA that the driver serves.
-
-    machine: DMI product name. vgpu: C((version, branch)) of the host's driver for a vGPU guest.
+    """A host. driver: None if none is loaded; cuda: the newest version that the driver supports, None without a driver;
+    machine: DMI product name; vgpu: (version, branch) of the hypervisor's driver, for a vGPU guest.
     """
 
     gpus: t.Tuple[Gpu, ...]
@@ -52,21 +53,21 @@ class Node(t.NamedTuple):
 
 
 class Sharing(t.NamedTuple):
-    """How GPUs are shared. strategy: C(none), C(time-slicing) or C(mps); replicas by resource name
-    (C(nvidia.com/gpu)); renamed: whether shared resources get another name."""
+    """How GPUs are shared. strategy: `none`, `time-slicing` or `mps`; replicas: by name of the resource; renamed:
+    whether shared resources get another name."""
 
     strategy: str = "none"
     replicas: t.Mapping[str, int] | None = None
     renamed: bool = False
 
     def of(self, resource: str) -> int:
-        """The replicas of a resource; 1 where it is not shared."""
+        """The replicas of a resource; 1 if it is not shared."""
         return (self.replicas or {}).get(resource, 1)
 
 
 class Reading(t.NamedTuple):
-    """What one look at a host told. facts: of its GPUs; labels: of the host; unread: GPUs that could not be read."""
+    """What was read on a host. facts: those of its GPUs; unread: `{gpu, error}` of GPUs that could not be read."""
 
-    facts: t.Dict[str, t.Any]
+    facts: Facts
     labels: Labels
     unread: t.List[t.Dict[str, str]]

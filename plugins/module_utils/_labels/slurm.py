@@ -1,12 +1,12 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host's GPUs as generic resources and features of Slurm. Pure. PRIVATE to the collection.
+"""The GPUs of a host as generic resources and features of Slurm. PRIVATE to the collection.
 
-Source: gres.conf(5) and slurm.conf(5) of Slurm 22.05 to 25.11. C(AutoDetect=off) with a NodeName holds for that node
-alone and wins over a detection for all; C(MultipleFiles) (from 21.08) is a MIG device: the GPU's own file and the
-capability files of its GPU instance and its compute instance. Types are written as Slurm's detection by NVML writes
-them: the product in small letters with underscores, for a MIG device its profile behind that.
+Source: gres.conf(5) and slurm.conf(5) of Slurm 22.05 to 25.11. `AutoDetect=off` with a NodeName is for this node, and
+has precedence over a detection for all nodes. `MultipleFiles` (from 21.08 on) is for MIG devices: the device file of
+the GPU and the capability files of the GPU instance and the compute instance. Types are those of Slurm's detection
+with NVML: the product in lower case with underscores, followed by the profile of a MIG device.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.model import Facts
 
 MINORS_TABLE = "/proc/driver/nvidia-caps/mig-minors"
 _MINOR = re.compile(r"^(gpu\d+/gi\d+(?:/ci\d+)?)/access (\d{1,9})$", re.M)
-# Letters that mean something in a request for generic resources or in a list of features.
+# Characters with a meaning in a request for generic resources or in a list of features.
 _SPECIAL = re.compile(r"[^a-z0-9._-]+")
-_SAID = "# slurm.conf: "
+_ADVICE = "# slurm.conf: "
 
 
 class Resource(t.NamedTuple):
-    """One allocatable device. type: Slurm's name for its kind; files: its device files."""
+    """A device that jobs can allocate. type: Slurm's name of its type; files: its device files."""
 
     type: str
     files: t.Tuple[str, ...]
 
 
-def resources(facts: t.Mapping[str, t.Any], minors_table: str) -> t.List[Resource]:
-    """The GPUs, or MIG devices of those in MIG mode, that NVML told whole, in order of PCI address.
+def resources(facts: Facts, minors_table: str) -> t.List[Resource]:
+    """The GPUs, and MIG devices of GPUs in MIG mode, that could be read completely, in order of PCI address.
 
-    facts: of gpu_info; minors_table: the driver's table of capability files. Raises HostError where a MIG device has
-    none.
+    minors_table: the driver's table of capability files. Raises HostError if a MIG device has none.
     """
     minors = {name: int(minor) for name, minor in _MINOR.findall(minors_table)}
     found: t.List[Resource] = []
@@ -55,44 +55,41 @@ def resources(facts: t.Mapping[str, t.Any], minors_table: str) -> t.List[Resourc
 
 
 def word(text: str) -> str:
-    """A name as Slurm takes it: small letters, an underscore for what it would not take."""
+    """A name in Slurm's syntax: in lower case, with underscores for other characters."""
     return _SPECIAL.sub("_", text.lower()).strip("_")
 
 
 def _capability(minors: t.Mapping[str, int], name: str) -> str:
     if name not in minors:
-        raise HostError(f"{MINORS_TABLE} has no line for {name}, so its device file is not known.",
-                        "Look at this file and at nvidia-smi mig -lgi; the table comes with the driver's module.",
+        raise HostError(f"{MINORS_TABLE} has no line for {name}, so its device file is unknown.",
+                        "Check this file and nvidia-smi mig -lgi. The kernel module of the driver provides the table.",
                         path=MINORS_TABLE)
     return f"/dev/nvidia-caps/nvidia-cap{minors[name]}"
 
 
 def describe(found: t.Sequence[Resource], node: str, labels: t.Mapping[str, str]) -> t.List[str]:
-    """The lines of gres.conf for a node, after a comment with what its line in slurm.conf ought to say; none without
-    any resource."""
+    """The lines of gres.conf for a node, after a comment with its line for slurm.conf; none without resources."""
     if not found:
         return []
-    types = [one.type for one in found]
+    types = [resource.type for resource in found]
     gres = ",".join(f"gpu:{kind}:{types.count(kind)}" for kind in dict.fromkeys(types))
-    said = f"{_SAID}NodeName={node} Gres={gres} Feature={','.join(_features(labels, types))}"
-    return [said, *(f"NodeName={node} AutoDetect=off Name=gpu Type={one.type} "
-                    f"{'File' if len(one.files) == 1 else 'MultipleFiles'}={','.join(one.files)}" for one in found)]
+    advice = f"{_ADVICE}NodeName={node} Gres={gres} Feature={','.join(_features(labels, types))}"
+    return [advice, *(f"NodeName={node} AutoDetect=off Name=gpu Type={resource.type} "
+                      f"{'File' if len(resource.files) == 1 else 'MultipleFiles'}={','.join(resource.files)}"
+                      for resource in found)]
 
 
-def told(described: t.Sequence[str]) -> t.Dict[str, t.Any]:
-    """C({lines, gres, features}) of what L(describe) gave; gres is empty without any resource."""
-    said = dict(pair.split("=", 1) for line in described if line.startswith(_SAID)
-                for pair in line[len(_SAID):].split(" "))
-    return {"lines": [line for line in described if not line.startswith("#")], "gres": said.get("Gres", ""),
-            "features": [one for one in said.get("Feature", "").split(",") if one]}
+def summary(described: t.Sequence[str]) -> t.Dict[str, object]:
+    """JSON of the lines of describe for the result: `{lines, gres, features}`; gres is empty without resources."""
+    advice = dict(pair.split("=", 1) for line in described if line.startswith(_ADVICE)
+                  for pair in line[len(_ADVICE):].split(" "))
+    return {"lines": [line for line in described if not line.startswith("#")], "gres": advice.get("Gres", ""),
+            "features": [feature for feature in advice.get("Feature", "").split(",") if feature]}
 
 
 def _features(labels: t.Mapping[str, str], types: t.Sequence[str]) -> t.List[str]:
-    """By which jobs choose nodes with C(--constraint).
-
-    Models and MIG profiles, architecture (C(ampere)), compute capability (C(cc8.0)), driver branch (C(driver580)) and
-    the newest CUDA (C(cuda13.0)).
-    """
+    """The features with which jobs select nodes (`--constraint`): models and MIG profiles, architecture (`ampere`),
+    compute capability (`cc8.0`), branch of the driver (`driver580`) and the newest supported CUDA (`cuda13.0`)."""
     def label(key: str) -> str:
         return labels.get(f"nvidia.com/{key}", "")
 

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One lost reading moves nothing on which running work depends. PRIVATE to the collection.
+"""Keeps published labels after a single incomplete reading, because running work can depend on them. PRIVATE.
 
-A GPU that the driver has and that does not answer is C(unread): what was published stays until it answers. A GPU that
-is not even on the PCI bus may be in a reset, or gone: what was published stays until a second run does not see it.
+If a GPU of the driver does not answer, it is `unread`, and the published labels stay until it answers. If a GPU is not
+on the PCI bus, it can be in a reset, so the published labels stay until a second run does not find it either.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 
 _KIND, _KEY = "reading", "gpus"
-# The VERSION of L(_journal), which costs more to import than the shortcut saves.
+# VERSION of `_journal.py`, whose import takes longer than what this file saves.
 _FORMAT = 1
 
 
 def calm(path: str) -> bool:
-    """Whether a journal tells of a run that ended and saw all GPUs; path: its file. Where the labels are right too, it
-    need not be opened, which is a good part of what a task costs on a host where nothing differs."""
+    """Whether the last run has ended and found all GPUs, according to the journal in a file.
+
+    If the labels are as desired, too, the journal does not have to be opened, which saves much of the task's time.
+    """
     try:
         document = json.loads(read_bytes(path) or b"{}")
         readings = [one["after"] for one in document["entries"] if one["kind"] == _KIND]
@@ -35,10 +37,7 @@ def calm(path: str) -> bool:
 
 
 def fewer(journal: Journal, gpus: int) -> bool:
-    """Whether there are fewer GPUs than a former run saw, for the first time. Records what is seen.
-
-    gpus: their number on the PCI bus.
-    """
+    """Whether the PCI bus has fewer GPUs than in a former run, for the first time. Records their number."""
     entry = journal.get(_KIND, _KEY)
     known = entry["after"] if entry else {"gpus": 0, "fewer": False}
     first = gpus < known["gpus"] and not known["fewer"]
@@ -50,5 +49,5 @@ def fewer(journal: Journal, gpus: int) -> bool:
 
 
 def forget(journal: Journal) -> None:
-    """Once nothing is published any more."""
+    """Forgets the number of GPUs, after a removal."""
     journal.forget(_KIND, _KEY)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Executing MIG steps through NVML. What fails half-way is put back as it was. PRIVATE to the collection."""
+"""Executes MIG steps through NVML. If a step fails, the former layout is restored. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device, Instance
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
-# How long a client may take to end after SIGTERM, and a GPU to be reset, in seconds.
+# Seconds for a client to end after SIGTERM, and for the reset of a GPU.
 _STOP_LIMIT = 30
 _RESET_LIMIT = 120
 
 
 class Executor:
-    """Executes the steps of a run. former: GPUs by PCI address with their mode and layout at its start."""
+    """Executes the steps of a run. former: by PCI address the device, its mode and its layout before the run."""
 
     def __init__(self, nvml: Nvml, pauses: Pauses, root: Root,
                  former: t.Mapping[str, tuple[Device, bool, Layout]]) -> None:
@@ -52,9 +52,9 @@ class Executor:
         self.devices = {pci: device for pci, (device, _enabled, _layout) in former.items()}
 
     def __call__(self, step: Step) -> None:
-        """Raises HostError or DeviceError after the GPU has been put back to its former layout, if that could be.
+        """Raises HostError or DeviceError, after an attempt to restore the former layout of the GPU.
 
-        It is InUse where the GPU has its former layout, and somebody who is known uses it.
+        Raises InUse if the former layout is restored, and known processes use the GPU.
         """
         if step.action == START:
             self.pauses.start(step.target)
@@ -68,12 +68,12 @@ class Executor:
             try:
                 self._restore(pci)
             except GpuopsError as second:
-                error.hint += f" Its former layout could not be put back: {second.message}"
+                error.hint += f" Its former layout could not be restored: {second.message}"
                 raise error from second
             if holders:
                 way = f"; {EVICT}" if pods_of(holders) else ""
                 raise InUse(f"in use by {words(holders)} since the plan was made{way}", holders=holders) from error
-            error.hint += f" GPU {pci} has its former layout again."
+            error.hint += f" The former layout of GPU {pci} is restored."
             raise
 
     def _execute(self, pci: str, step: Step) -> None:
@@ -89,7 +89,7 @@ class Executor:
             self._switch(pci, step.data["enabled"])
 
     def _holders(self, pci: str) -> list[Holder]:
-        """Everybody who has the GPU open now; nobody where it does not answer."""
+        """The processes that have the GPU open now; none if the GPU does not answer."""
         try:
             mode = self.nvml.mode(self.devices[pci])
             instances = self.nvml.instances(self.devices[pci]) if mode and mode[0] else []
@@ -98,12 +98,13 @@ class Executor:
             return []
 
     def _name_holders(self, pci: str, error: GpuopsError) -> list[Holder]:
-        """Says of a GPU in use by whom, also where that cannot be told. Nobody where that is not what is wrong."""
+        """Adds the processes that use the GPU to an error that says that it is in use. Returns them."""
         if error.details.get("name") != "IN_USE" and "reset_required" not in error.details:
             return []
-        holders = error.details["holders"] = self._holders(pci)
-        way = EVICT if pods_of(holders) else "stop that, or allow it by disruption=drain"
-        error.hint = (f"It is held by {words(holders)}: {way}." if holders else
+        holders = self._holders(pci)
+        error.details["holders"] = [holder._asdict() for holder in holders]
+        way = EVICT if pods_of(holders) else "stop it, or set disruption to drain"
+        error.hint = (f"It is in use by {words(holders)}: {way}." if holders else
                       "No process is listed as using it: look for a display, a virtual machine or a kernel client "
                       "(lsof /dev/nvidia*, lsmod), or reboot the host.")
         return holders
@@ -120,7 +121,7 @@ class Executor:
             self._switch(pci, enabled)
 
     def _switch(self, pci: str, enabled: bool) -> None:
-        """NVML's pending mode decides whether a reset is needed: Ampere needs one where its own attempt failed."""
+        """Sets the mode, and resets the GPU if the mode is still pending, as on Ampere if NVML's own reset failed."""
         device = self.devices[pci] = self.nvml.set_mode(self.devices[pci], enabled)
         if self.nvml.mode(device) != (enabled, enabled):
             self._reset(pci)
@@ -129,7 +130,7 @@ class Executor:
                             "Reboot the host, then run again.", gpu=pci, reset_required=[pci])
 
     def _reset(self, pci: str) -> None:
-        """Resets this GPU and no other, with those that watch it out of the way and our own session closed."""
+        """Resets only this GPU, while its watchers are stopped and our own session is closed."""
         refused = None
         self.nvml.close()
         try:
@@ -141,12 +142,12 @@ class Executor:
             self.nvml.open()
             self.devices = {address: self.nvml.reopen(device) for address, device in self.devices.items()}
         if refused is not None:
-            raise HostError(f"The new MIG mode of GPU {pci} waits for a reset, which is refused: {refused.message}",
+            raise HostError(f"The new MIG mode of GPU {pci} needs a reset, which failed: {refused.message}",
                             gpu=pci, reset_required=[pci]) from refused
 
     @contextlib.contextmanager
     def _without_watchers(self) -> t.Iterator[None]:
-        """While services that only watch the GPUs are stopped; those that ran go on afterwards."""
+        """Stops the services that monitor GPUs, and starts them again at the end."""
         before = set(self.pauses.units)
         try:
             self.pauses.stop_watchers()
@@ -157,7 +158,7 @@ class Executor:
                     self.pauses.start(unit, check=False)
 
     def _destroy(self, pci: str, pieces: Layout) -> None:
-        """Removes the parts of each piece, and the GPU instance where nothing is left in it that was not named."""
+        """Destroys compute instances, and their GPU instance if it has no others."""
         if not pieces:
             return
         device = self.devices[pci]
@@ -173,7 +174,7 @@ class Executor:
                 self.nvml.destroy(device, instance)
 
     def _create(self, pci: str, pieces: Layout, present: t.Mapping[tuple[str, int], Instance]) -> None:
-        """Makes the parts of each piece, in the GPU instance that is there or a new one."""
+        """Creates compute instances, in the present GPU instance or in a new one."""
         device = self.devices[pci]
         profiles = {profile.name: profile for profile in self.nvml.profiles(device)}
         for piece in pieces:
@@ -188,13 +189,13 @@ class Executor:
                 for instance in self.nvml.instances(self.devices[pci])}
 
     def _stop(self, pci: str, units: t.Sequence[str], pids: t.Sequence[int]) -> None:
-        """Services by systemd, other processes by SIGTERM. Raises HostError where one does not end, or is in a pod."""
+        """Stops services, and sends SIGTERM to other processes. Raises HostError if one is in a pod or does not end."""
         self._clients(pci, pids)
         self.pauses.stop(units)
         for holder in self._clients(pci, pids):
-            if holder["unit"] not in units:
+            if holder.unit not in units:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(holder["pid"], signal.SIGTERM)
+                    os.kill(holder.pid, signal.SIGTERM)
         deadline = time.monotonic() + _STOP_LIMIT
         while True:
             left = self._clients(pci, pids)
@@ -202,13 +203,15 @@ class Executor:
                 return
             if time.monotonic() > deadline:
                 raise HostError(f"{words(left)} did not end within {_STOP_LIMIT} s of SIGTERM.",
-                                "Stop it by its own means, then run again.", gpu=pci, holders=left)
+                                "Stop it, then run again.", gpu=pci,
+                                holders=[holder._asdict() for holder in left])
             time.sleep(0.5)
 
     def _clients(self, pci: str, pids: t.Sequence[int]) -> list[Holder]:
-        """Those of these processes that still use the GPU. Raises HostError where one is in a pod."""
-        holders = [holder for holder in self._holders(pci) if holder["pid"] in pids]
+        """Those of these processes that still use the GPU. Raises HostError if one is in a pod."""
+        holders = [holder for holder in self._holders(pci) if holder.pid in pids]
         if pods_of(holders):
             raise HostError(f"{words(holders)} uses GPU {pci}; processes in pods are never signalled.",
-                            f"{EVICT[0].upper()}{EVICT[1:]}; then run again.", gpu=pci, holders=holders)
+                            f"{EVICT[0].upper()}{EVICT[1:]}; then run again.", gpu=pci,
+                            holders=[holder._asdict() for holder in holders])
         return holders

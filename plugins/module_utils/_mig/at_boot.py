@@ -1,11 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The program that brings MIG back at boot; C(boot.py) puts it on hosts. PRIVATE to the collection.
+"""The program that restores MIG at boot; `boot.py` installs it. PRIVATE to the collection.
 
-No GPU keeps its instances over a boot, and from Hopper on none keeps its mode (NVIDIA MIG User Guide, "Deployment
-Considerations"). What it prints is for the journal of systemd, which takes the level from a number in front
-(sd-daemon(3)).
+No GPU keeps its instances over a reboot, and from Hopper on none keeps its mode (NVIDIA MIG User Guide, "Deployment
+Considerations"). systemd reads the level of a line of the output from a number in front of it (sd-daemon(3)).
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, run
 
-# How long the kernel module may take to come, in seconds.
+# Seconds to wait for the kernel module.
 _DRIVER_LIMIT = 60
 _WARNING, _ERROR = "<4>", "<3>"
 
 
 class Restoration(Work):
-    """One GPU after the other is brought to what is remembered of it; what fails on one does not keep the others."""
+    """Restores one GPU after the other. A failure on one does not affect the others."""
 
     def __init__(self, nvml: Nvml, say: t.Callable[[str], None]) -> None:
         super().__init__(Request("present", None, None, None, "idle", False), nvml)
@@ -40,11 +39,11 @@ class Restoration(Work):
 
     @property
     def _fixed(self) -> bool:
-        """Placements are put back as they were."""
+        """Placements are restored, too."""
         return True
 
-    def restore(self, gpus: t.Mapping[str, t.Mapping[str, t.Any]], journal: Journal) -> list[str]:
-        """What could not be reached, a sentence each. gpus: by UUID what L(planning.shape) wrote, and C(pci)."""
+    def restore(self, gpus: t.Mapping[str, planning.Result], journal: Journal) -> list[str]:
+        """The errors, as sentences. gpus: by UUID the JSON of planning.shape with `pci`."""
         there = {uuid.lower(): device for uuid, device in self.nvml.answering()}
         failed = []
         for uuid, entry in gpus.items():
@@ -57,7 +56,7 @@ class Restoration(Work):
                 self.say(f"{_WARNING}{uuid}, which was GPU {entry['pci']}, is not in this host any more.")
         return failed
 
-    def _restore_one(self, device: Device, entry: t.Mapping[str, t.Any], journal: Journal) -> list[str]:
+    def _restore_one(self, device: Device, entry: planning.Result, journal: Journal) -> list[str]:
         try:
             gpu = self._ask(device, device.number)
             result = self._reach([(gpu, planning.unshape(gpu, entry, STATE))], journal)
@@ -66,23 +65,25 @@ class Restoration(Work):
         for step in result["plan"]:
             self.say(f"done: {step['id']}")
         if not result["plan"] and not result["pending"]:
-            self.say(f"GPU {device.pci} stands as wanted.")
-        # The others follow the first.
+            self.say(f"GPU {device.pci} is as desired.")
+        # The other pending steps wait for the first one.
         return [f"{step['id']}: {step['pending_reason']}." for step in result["pending"][:1]]
 
 
-def _without_waiting(argv: t.Sequence[str], **options: t.Any) -> Completed:
-    """A unit to be started may be ordered after ours: then each would wait for the other."""
-    return run([*argv, "--no-block"] if list(argv[:2]) == ["systemctl", "start"] else argv, **options)
+def _without_waiting(argv: t.Sequence[str], *, timeout: float = 60, check: bool = True, stdin: str | None = None,
+                     env: t.Mapping[str, str] | None = None, hint: str = "") -> Completed:
+    """Runs a command, but does not wait for a started unit: it can be ordered after ours, and would wait for it."""
+    words = [*argv, "--no-block"] if list(argv[:2]) == ["systemctl", "start"] else argv
+    return run(words, timeout=timeout, check=check, stdin=stdin, env=env, hint=hint)
 
 
 def _answers_not(pci: str, others: t.Iterable[Device]) -> bool:
-    """Whether a GPU that does not answer is still in its place."""
+    """Whether the GPU is still on the PCI bus, but NVML does not report it."""
     return os.path.exists(f"/sys/bus/pci/devices/{pci}") and all(device.pci != pci for device in others)
 
 
 def _open(nvml: Nvml) -> None:
-    """Opens NVML, as soon as the kernel module is there. Raises HostError, MissingLibrary."""
+    """Opens NVML when the kernel module is loaded. Raises HostError and MissingLibrary."""
     deadline = time.monotonic() + _DRIVER_LIMIT
     nvml.open()
     while "DRIVER_NOT_LOADED" in (nvml.error or "") and not nvml.available and time.monotonic() < deadline:
@@ -93,24 +94,24 @@ def _open(nvml: Nvml) -> None:
 
 
 def work(say: t.Callable[[str], None]) -> None:
-    """Brings all GPUs of the host to what is remembered. Raises GpuopsError that names all that could not be."""
+    """Restores all GPUs of the host. Raises GpuopsError with all errors."""
     gpus = read_mig_boot(Root())["gpus"]
     if gpus is None:
-        raise HostError(f"{STATE} is missing or damaged, so nobody knows the MIG layout.", "Run mig_config again.")
+        raise HostError(f"{STATE} is missing or damaged, so the MIG layout is unknown.", "Run mig_config again.")
     nvml = Nvml()
     _open(nvml)
     try:
-        # A run of mig_config may still be under way.
+        # A run of mig_config can still hold the lock.
         with Journal("mig", wait=240) as journal:
             failed = Restoration(nvml, say).restore(gpus, journal)
     finally:
         nvml.close()
     if failed:
-        raise HostError(" ".join(failed), "Run mig_config again, with what it needs.")
+        raise HostError(" ".join(failed), "Run mig_config again, with the level of disruption that it needs.")
 
 
 def main() -> None:
-    """C(mig-boot.pyz)."""
+    """The entry point of mig-boot.pyz."""
     try:
         work(_say)
     except GpuopsError as error:

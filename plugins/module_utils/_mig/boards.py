@@ -1,11 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""GPU instance profiles by PCI device id, for plans made before a driver can be asked. Pure data. PRIVATE.
+"""GPU instance profiles by PCI device id, for plans without a driver. PRIVATE to the collection.
 
-Sources: NVIDIA MIG User Guide 580 ("Supported MIG Profiles"), the vendor's names in mig-parted's default
-configuration, public C(nvidia-smi mig -lgip) and C(-lgipp) output. A driver's own answer always wins: names follow
-its memory sizes.
+Sources: NVIDIA MIG User Guide 580 ("Supported MIG Profiles"), names in mig-parted's default configuration, public
+output of `nvidia-smi mig -lgip` and `-lgipp`. If there is a driver, its answer is used instead.
 """
 
 from __future__ import annotations
@@ -83,15 +82,15 @@ _TABLES = dict(_tables())
 
 
 def profiles_of(device_id: str) -> list[Profile] | None:
-    """The profiles of a PCI device id (C(20b2)) in NVML's order, None where no table is known."""
+    """The profiles of a PCI device id such as `20b2`, in NVML's order; None if they are unknown."""
     return _TABLES.get(device_id.lower())
 
 
 def find(word: str) -> tuple[str | None, list[str]]:
-    """(PCI device id, None for none; models that the word can mean as well) of a GPU that need not be there.
+    """(PCI device id, other models that the word can mean) of a GPU, which does not have to be in the host.
 
-    A model is named as NVML does, with NVIDIA or not. Where other models whose name goes on (H100: H100 PCIe) have
-    the same profiles, they are not worth a word.
+    word: a PCI device id, or NVML's name of a model, with or without NVIDIA. The other models are those with a longer
+    name (H100: H100 PCIe) and other profiles. If no model has this name: (None, similar models).
     """
     word = word.lower()
     names = [(model.device_id, (model.name or model.device_id).replace("NVIDIA ", "", 1), model.mig_capable)

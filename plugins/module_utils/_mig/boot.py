@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The MIG layout outlives a boot: a unit, its program, and what it shall put back. PRIVATE to the collection."""
+"""The unit that restores the MIG layout at boot, its program, and the file with the layout. PRIVATE."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PROGRAM = f"{FOLDER}/mig-boot.pyz"
 _FILES = (STATE, PYNVML, PROGRAM, UNIT_FILE)
 _START = f"{__package__}.at_boot"
 _SYSTEMD = "/run/systemd/system"
-# Before all that hands GPUs to work or looks at MIG devices once: container runtimes, node agents, DCGM, CDI.
+# Before everything that uses GPUs or reads MIG devices only once: container runtimes, node agents, DCGM, CDI.
 _UNIT = """\
 # Written by gpuops.nvidia.
 [Unit]
@@ -68,7 +68,7 @@ WantedBy=multi-user.target
 
 
 class Boot:
-    """Plans and executes what stands on the host for the next boot."""
+    """Plans and executes the steps for the next boot."""
 
     def __init__(self, journal: Journal, command: Runner, request: Request) -> None:
         self.journal = journal
@@ -78,20 +78,20 @@ class Boot:
 
     @staticmethod
     def refuse() -> None:
-        """Raises HostError where the host cannot be made to keep its layout; before anything is changed."""
+        """Raises HostError if the unit cannot be installed, before anything is changed."""
         vendor = read_mig_boot(Root())["vendor"]
         if vendor:
-            raise HostError(f"{vendor} is enabled: at boot it applies a layout of its own.",
-                            f"Let one of the two decide: systemctl disable {vendor}, or set boot: false.", unit=vendor)
+            raise HostError(f"{vendor} is enabled: at boot it applies its own layout.",
+                            f"Use only one of them: systemctl disable {vendor}, or set boot to false.", unit=vendor)
         for path in _FILES:
             check_writable(path)
 
     # -- plans
 
-    def present(self, gpus: t.Mapping[str, t.Mapping[str, t.Any]], assumed: bool = False) -> list[Step]:
-        """The steps for L(at_boot) to put this back. gpus: see L(at_boot.Restoration.restore); assumed: see Step."""
+    def present(self, gpus: t.Mapping[str, planning.Result], assumed: bool = False) -> list[Step]:
+        """The steps for the restoration of this layout. gpus: see Restoration.restore; assumed: see Step."""
         if not gpus:
-            return [] if assumed else self.absent("there is nothing to put back")
+            return [] if assumed else self.absent("there is no layout to restore")
         steps, text = [], _document(gpus)
         if not self._remembers(gpus) if assumed else self._differs(STATE, text):
             why = "it has another layout" if self._ours(STATE) and os.path.exists(STATE) else "GPUs forget it at boot"
@@ -100,30 +100,30 @@ class Boot:
                    for path in _FILES if path != STATE):
             steps.append(Step(INSTALL, UNIT, "GPUs forget their instances at boot"))
         elif self._differs(UNIT_FILE, _unit()) or self._differs(PROGRAM, program(_START)):
-            steps.append(Step(INSTALL, UNIT, "it is not as wanted"))
+            steps.append(Step(INSTALL, UNIT, "it is not as desired"))
         elif not os.path.islink(ENABLED):
             steps.append(Step(INSTALL, UNIT, "it is not enabled"))
         return steps
 
-    def _remembers(self, gpus: t.Mapping[str, t.Mapping[str, t.Any]]) -> bool:
-        """Whether the file has the same of GPUs whose UUIDs are not known yet."""
+    def _remembers(self, gpus: t.Mapping[str, planning.Result]) -> bool:
+        """Whether the file has the same layout for GPUs whose UUIDs are unknown."""
         kept = {entry["pci"]: entry for entry in (read_mig_boot(Root())["gpus"] or {}).values()}
         return self._ours(STATE) and all(kept.get(entry["pci"]) == entry for entry in gpus.values())
 
     def absent(self, why: str) -> list[Step]:
-        """The steps that take all of it out."""
+        """The steps that remove all files."""
         return [Step(REMOVE, UNIT, why)] if any(self._ours(path) for path in _FILES) else []
 
     def _ours(self, path: str) -> bool:
         return self.journal.get("file", path) is not None
 
-    def _differs(self, path: str, wanted: bytes) -> bool:
-        return not self._ours(path) or read_bytes(path) != wanted
+    def _differs(self, path: str, desired: bytes) -> bool:
+        return not self._ours(path) or read_bytes(path) != desired
 
     # -- execution
 
-    def carry_out(self, steps: t.Sequence[Step]) -> dict[str, t.Any]:
-        """Executes the steps, in check mode none; their part of the result."""
+    def carry_out(self, steps: t.Sequence[Step]) -> planning.Result:
+        """Executes the steps, unless in check mode. Returns their part of the result."""
         diff = [diff_entry(STATE, (read_bytes(STATE) or b"").decode("utf-8", "replace"),
                            step.data.get("text", b"").decode()) for step in steps
                 if step.action == REMEMBER or step.action == REMOVE and self._ours(STATE)]
@@ -140,12 +140,12 @@ class Boot:
             self._remove()
 
     def _install(self) -> None:
-        # Here, so that it travels with the module; a run that changes nothing need not compile it.
+        # Imported here, so that the module contains it, but a run that changes nothing does not compile it.
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import at_boot
 
         for path, data in ((PYNVML, pynvml(Root())), (PROGRAM, program(at_boot.__name__)), (UNIT_FILE, _unit())):
             self.journal.write_file(path, data)
-        # Not without need: a reload takes devices from containers that were started without links of device nodes.
+        # Only if needed: containers that were started without links of device nodes lose their devices by a reload.
         if "yes" in self.command(["systemctl", "show", UNIT, "-p", "NeedDaemonReload"], check=False).stdout:
             self.command(["systemctl", "daemon-reload"])
         self.command(["systemctl", "enable", "--no-reload", UNIT])
@@ -161,37 +161,37 @@ class Boot:
                 self.journal.restore_file(path)
 
     def forgive(self) -> None:
-        """A failure at the last boot has been put right by this run."""
+        """Resets the failed state of the unit after its failure at the last boot."""
         if os.path.exists(UNIT_FILE):
             self.command(["systemctl", "reset-failed", UNIT], check=False)
 
 
 class LastingWork(Work):
-    """The work of mig_config, and that its outcome is there again after a boot. boot: whether it shall be."""
+    """A run of mig_config that also makes the layout survive a reboot, if `boot` is set."""
 
     def __init__(self, request: Request, nvml: Nvml, boot: bool) -> None:
         super().__init__(request, nvml)
         self.boot = boot
 
-    def _reach(self, goals: list[tuple[planning.Gpu, planning.Goal]], journal: Journal) -> dict[str, t.Any]:
+    def _reach(self, goals: list[tuple[planning.Gpu, planning.Goal]], journal: Journal) -> planning.Result:
         keeper = Boot(journal, self.command, self.request)
         if self.request.state == "absent":
-            first = keeper.carry_out(keeper.absent("MIG is given back"))
+            first = keeper.carry_out(keeper.absent("the former layout is restored"))
             return _joined(first, super()._reach(goals, journal))
         lasting = self.boot and self._has_systemd()
         if lasting and read_mig_boot(Root())["masked"]:
-            self.warnings.append(f"{UNIT} is masked, which is respected: MIG will not be as it is now after a boot. To "
-                                 f"have it kept, run systemctl unmask {UNIT}; else set boot to false.")
+            self.warnings.append(f"{UNIT} is masked, so the MIG layout will be lost at the next reboot. To keep it, "
+                                 f"run systemctl unmask {UNIT}; else set boot to false.")
             return super()._reach(goals, journal)
         if lasting:
             keeper.refuse()
             if self.nvml.available:
-                pynvml(Root())  # where it is missing, before anything is changed
+                pynvml(Root())  # raises if it is missing, before anything is changed
         result = super()._reach(goals, journal)
         if lasting:
             steps = keeper.present(self._remembered(), assumed=not self.nvml.available)
         else:
-            steps = keeper.absent("it is not wanted")
+            steps = keeper.absent("it is not desired")
         last = keeper.carry_out(steps)
         if (result["changed"] or last["changed"]) and not self.request.check:
             keeper.forgive()
@@ -200,38 +200,38 @@ class LastingWork(Work):
     def _has_systemd(self) -> bool:
         if os.path.isdir(_SYSTEMD):
             return True
-        self.warnings.append("systemd does not run here, so MIG will not be as it is now after a boot.")
+        self.warnings.append("systemd does not run, so the MIG layout will be lost at the next reboot.")
         return False
 
-    def _remembered(self) -> dict[str, dict[str, t.Any]]:
-        """By UUID what each GPU shall have, also those of former tasks that are still in the host."""
+    def _remembered(self) -> dict[str, planning.Result]:
+        """By UUID the layout of each GPU, including those of former tasks that are still in the host."""
         if not self.nvml.available:
             return {plan.gpu.pci: {"pci": plan.gpu.pci, **planning.shape(plan.goal.enabled, plan.goal.layout)}
                     for plan in self.plans}
-        wanted = {self._uuid(plan.gpu.pci).lower(): {
+        desired = {self._uuid(plan.gpu.pci).lower(): {
             "pci": plan.gpu.pci, **planning.shape(plan.goal.enabled, plan.goal.layout)} for plan in self.plans}
         kept = read_mig_boot(Root())["gpus"]
         if kept is None and os.path.exists(STATE):
-            self.warnings.append(f"{STATE} was damaged: at boot only the GPUs of this task get their layout back.")
-        former = {uuid: entry for uuid, entry in (kept or {}).items() if uuid not in wanted}
+            self.warnings.append(f"{STATE} was damaged: at boot only the GPUs of this task get their layout.")
+        former = {uuid: entry for uuid, entry in (kept or {}).items() if uuid not in desired}
         if former:
             here = {self._uuid(pci).lower() for pci in self._devices}
             former = {uuid: entry for uuid, entry in former.items()
                       if uuid in here or entry["pci"] in self.unread or self.nvml.silent}
-        return {**former, **wanted}
+        return {**former, **desired}
 
 
 def _unit() -> bytes:
     return _UNIT.format(interpreter=sys.executable, program=PROGRAM).encode()
 
 
-def _document(gpus: t.Mapping[str, t.Mapping[str, t.Any]]) -> bytes:
-    """The file, the same for the same GPUs in whatever order."""
+def _document(gpus: t.Mapping[str, planning.Result]) -> bytes:
+    """The content of the file, which does not depend on the order of GPUs."""
     ordered = dict(sorted(gpus.items(), key=lambda item: (item[1]["pci"], item[0])))
     return json.dumps({"version": VERSION, "gpus": ordered}, indent=1).encode() + b"\n"
 
 
-def _joined(one: t.Mapping[str, t.Any], other: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """Two results of one run, in the order in which it went."""
-    lists = {key: [*one[key], *other[key]] for key in ("plan", "pending", "diff")}
-    return {**one, **other, **lists, "changed": one["changed"] or other["changed"]}
+def _joined(first: planning.Result, second: planning.Result) -> planning.Result:
+    """The result of a run from the results of its two parts."""
+    lists = {key: [*first[key], *second[key]] for key in ("plan", "pending", "diff")}
+    return {**first, **second, **lists, "changed": first["changed"] or second["changed"]}

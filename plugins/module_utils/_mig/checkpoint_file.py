@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What mig-parted's C(checkpoint) writes (version v1): placements by GPU UUID. Written, checked, resolved. PRIVATE.
+"""Checkpoints in mig-parted's format (version v1): placements by GPU UUID. PRIVATE to the collection.
 
-C({Version: v1, MigState: {Devices: [{UUID, MigMode: 0 or 1, GpuInstances: [{ProfileID, Placement: {Start, Size},
-ComputeInstances: [{ProfileID, EngProfileID}]}]}]}}). Profiles are NVML's enums, not the board's ids; an empty list is
-null. Where compute instances lie in their GPU instance is not in it.
+`{Version: v1, MigState: {Devices: [{UUID, MigMode: 0 or 1, GpuInstances: [{ProfileID, Placement: {Start, Size},
+ComputeInstances: [{ProfileID, EngProfileID}]}]}]}}`. Profiles are NVML's enums, not the ids of the GPU model. An empty
+list is null. The placements of compute instances are not in it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.planning import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.search import Search
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import COMPUTE_SLICES, Instance
 
-_HINT = "Give what state=gathered returns as checkpoint, or what nvidia-mig-parted checkpoint has written."
-_NUMBER = (int, "a number")
-_LIST = (list, "a list")
-_FIELDS: dict[str, tuple[type, str]] = {"UUID": (str, "a text"), "MigMode": _NUMBER, "ProfileID": _NUMBER,
-                                        "Start": _NUMBER, "Size": _NUMBER, "Placement": (dict, "a mapping"),
-                                        "MigState": (dict, "a mapping"), "Devices": _LIST, "GpuInstances": _LIST,
-                                        "ComputeInstances": _LIST}
+_HINT = "Set checkpoint to the one that state gathered returns, or to the output of nvidia-mig-parted checkpoint."
+_TYPES: dict[type, str] = {str: "a string", int: "a number", list: "a list", dict: "a mapping"}
+_T = t.TypeVar("_T")
 
 
-def write(gpus: t.Iterable[tuple[str, bool, t.Sequence[Instance]]]) -> dict[str, t.Any]:
-    """The document for GPUs as (UUID, MIG on, instances), in the order in which mig-parted lists them."""
+def write(gpus: t.Iterable[tuple[str, bool, t.Sequence[Instance]]]) -> dict[str, object]:
+    """The checkpoint of GPUs, in mig-parted's order. gpus: (UUID, whether MIG is on, instances)."""
     devices = [{"UUID": uuid, "MigMode": int(enabled), "GpuInstances": [
         {"ProfileID": item.profile.enum, "Placement": {"Start": item.start, "Size": item.profile.size},
          "ComputeInstances": [{"ProfileID": part.profile, "EngProfileID": 0}
@@ -38,30 +34,31 @@ def write(gpus: t.Iterable[tuple[str, bool, t.Sequence[Instance]]]) -> dict[str,
     return {"Version": "v1", "MigState": {"Devices": devices}}
 
 
-def read(document: t.Mapping[str, t.Any]) -> dict[str, tuple[str, t.Mapping[str, t.Any]]]:
-    """The devices by UUID in small letters, each with its path. Raises InputError."""
-    if document.get("Version") != "v1":
-        raise InputError(f"{document.get('Version')!r} is not a version of mig-parted's checkpoints.", _HINT,
-                         path="checkpoint.Version", value=document.get("Version"), allowed=["v1"])
+def read(document: object) -> dict[str, tuple[str, object]]:
+    """By UUID in lower case the path and the data of each device. Raises InputError."""
+    version = document.get("Version") if isinstance(document, dict) else None
+    if version != "v1":
+        raise InputError(f"{version!r} is not a version of mig-parted's checkpoints.", _HINT,
+                         path="checkpoint.Version", value=version, allowed=["v1"])
     path = "checkpoint.MigState.Devices"
-    devices = _field(_field(document, "MigState", "checkpoint"), "Devices", "checkpoint.MigState")
+    devices = _field(_field(document, "MigState", dict, "checkpoint"), "Devices", list, "checkpoint.MigState")
     found = {}
     for index, device in enumerate(devices):
-        uuid = _field(device, "UUID", f"{path}[{index}]").lower()
+        uuid = _field(device, "UUID", str, f"{path}[{index}]").lower()
         if uuid in found:
-            raise InputError(f"GPU {uuid} stands here twice.", "Keep one of them.", path=f"{path}[{index}].UUID")
+            raise InputError(f"GPU {uuid} is here twice.", "Keep one of them.", path=f"{path}[{index}].UUID")
         found[uuid] = (f"{path}[{index}]", device)
     return found
 
 
-def goal_of(gpu: Gpu, path: str, device: t.Mapping[str, t.Any]) -> Goal:
-    """What a device of the document asks of its GPU. Raises InputError where the GPU cannot have it."""
-    enabled = bool(_field(device, "MigMode", path))
+def goal_of(gpu: Gpu, path: str, device: object) -> Goal:
+    """The goal of a GPU from its data in the checkpoint. Raises InputError if the GPU cannot have it."""
+    enabled = bool(_field(device, "MigMode", int, path))
     pieces = [_piece(gpu, f"{path}.GpuInstances[{index}]", item)
-              for index, item in enumerate(_field(device, "GpuInstances", path) if enabled else [])]
+              for index, item in enumerate(_field(device, "GpuInstances", list, path) if enabled else [])]
     if gpu.board is None or not gpu.target.profiles:
         if enabled:
-            raise InputError(f"GPU {gpu.pci} ({gpu.target.model}) cannot do MIG.", "Leave it out.", path=path)
+            raise InputError(f"GPU {gpu.pci} ({gpu.target.model}) cannot do MIG.", "Remove it.", path=path)
         return Goal(False, (), path)
     if not gpu.board.holds(tuple(pieces)):
         raise InputError(f"{gpu.board.describe(tuple(pieces))} do not fit together on GPU {gpu.pci}.", _HINT,
@@ -69,20 +66,20 @@ def goal_of(gpu: Gpu, path: str, device: t.Mapping[str, t.Any]) -> Goal:
     return Goal(enabled, tuple(pieces), path)
 
 
-def _piece(gpu: Gpu, path: str, item: t.Any) -> Piece:
-    """A GPU instance with its compute instances where present ones lie, as far as they are the same."""
-    enum, place = _field(item, "ProfileID", path), _field(item, "Placement", path)
-    start, size = _field(place, "Start", f"{path}.Placement"), _field(place, "Size", f"{path}.Placement")
+def _piece(gpu: Gpu, path: str, item: object) -> Piece:
+    """A GPU instance. Its compute instances have the placements of equal present ones."""
+    enum, place = _field(item, "ProfileID", int, path), _field(item, "Placement", dict, path)
+    start, size = _field(place, "Start", int, f"{path}.Placement"), _field(place, "Size", int, f"{path}.Placement")
     profile = next((one for one in gpu.target.profiles or () if one.enum == enum), None)
     if profile is None or gpu.board is None:
-        raise InputError(f"GPU {gpu.pci} ({gpu.target.model}) has no profile of this number.", _HINT,
+        raise InputError(f"GPU {gpu.pci} ({gpu.target.model}) has no profile with this number.", _HINT,
                          path=f"{path}.ProfileID", value=enum, allowed=[one.enum for one in gpu.target.profiles or ()])
     if start not in profile.starts or size != profile.size:
-        raise InputError(f"{profile.name} of GPU {gpu.pci} ({gpu.target.model}) cannot lie at {start}:{size}.",
-                         f"It can at {', '.join(f'{one}:{profile.size}' for one in profile.starts)}.",
+        raise InputError(f"{profile.name} of GPU {gpu.pci} ({gpu.target.model}) cannot be placed at {start}:{size}.",
+                         f"Allowed: {', '.join(f'{one}:{profile.size}' for one in profile.starts)}.",
                          path=f"{path}.Placement", value=start, allowed=list(profile.starts))
-    sizes = [COMPUTE_SLICES.get(_field(part, "ProfileID", f"{path}.ComputeInstances[{index}]"), 0)
-             for index, part in enumerate(_field(item, "ComputeInstances", path))]
+    sizes = [COMPUTE_SLICES.get(_field(part, "ProfileID", int, f"{path}.ComputeInstances[{index}]"), 0)
+             for index, part in enumerate(_field(item, "ComputeInstances", list, path))]
     there = next((piece.parts for piece in gpu.layout if (piece.profile, piece.start) == (profile.name, start)), ())
     parts = Search(gpu.board).pack(profile.name, sizes, there)
     if parts is None:
@@ -91,12 +88,11 @@ def _piece(gpu: Gpu, path: str, item: t.Any) -> Piece:
     return Piece(profile.name, start, parts)
 
 
-def _field(data: t.Any, name: str, path: str) -> t.Any:
-    """A field of the right type; a list that is null or missing is empty. Raises InputError."""
-    kind, word = _FIELDS[name]
+def _field(data: object, name: str, kind: type[_T], path: str) -> _T:
+    """A field of this type; a list that is null or missing is empty. Raises InputError."""
     value = data.get(name) if isinstance(data, dict) else None
     if value is None and kind is list:
-        return []
+        return kind()
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise InputError(f"{value!r} is not {word}.", _HINT, path=f"{path}.{name}", value=value)
+        raise InputError(f"{value!r} is not {_TYPES[kind]}.", _HINT, path=f"{path}.{name}", value=value)
     return value

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""mig-parted's configuration format (version v1): checked, resolved for GPUs, written. Pure. PRIVATE."""
+"""Configurations in mig-parted's format (version v1): checks, resolves and writes them. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.profile_names import Target, Wish, named, nearest_of
 
-# 1c.3g.40gb, 1g.10gb+me, 1g.24gb-me, and lists of attributes behind one sign (go-nvlib, names of MIG profiles).
+# 1c.3g.40gb, 1g.10gb+me, 1g.24gb-me, and lists of attributes after one sign (go-nvlib, names of MIG profiles).
 _ATTRIBUTE = r"[a-zA-Z](?:[a-zA-Z0-9.]*[a-zA-Z0-9])?"
 _DEVICE = re.compile(rf"(?:(\d{{1,9}})c\.)?(\d{{1,9}})g\.\d+gb(?:[+-]({_ATTRIBUTE}(?:,{_ATTRIBUTE})*))?")
 _FILTER = re.compile(r"(?:0[xX])?([0-9a-fA-F]{4})10[dD][eE](?::(?:0[xX])?([0-9a-fA-F]{4})([0-9a-fA-F]{4}))?")
@@ -21,7 +21,8 @@ _KEYS = ("device-filter", "devices", "mig-enabled", "mig-devices")
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a configuration. path: where it stands; words: names of GPUs (L(Target.answers_to)), None: all."""
+    """An entry of a configuration. path: its place; filters: (PCI device id, subsystem or None); words: names of GPUs,
+    see Target.answers_to, None for all; devices: (name of a MIG device, number)."""
 
     path: str
     filters: t.Tuple[t.Tuple[str, str | None], ...]
@@ -30,20 +31,20 @@ class Entry:
     devices: t.Tuple[t.Tuple[str, int], ...]
 
     def passes(self, gpu: Target) -> bool:
-        """Whether C(device-filter) lets a GPU through."""
+        """Whether a GPU passes `device-filter`."""
         return not self.filters or any(device == gpu.device_id and subsystem in (None, gpu.subsystem)
                                        for device, subsystem in self.filters)
 
     def matches(self, gpu: Target) -> bool:
-        """Whether the entry speaks of this GPU. C(all) speaks of those that can do MIG."""
+        """Whether the entry is for this GPU. `all` is for those that can do MIG."""
         if self.words is None:
             return self.passes(gpu) and gpu.profiles != []
         return self.passes(gpu) and any(gpu.answers_to(word) for word in self.words)
 
 
-def parse(config: t.Any) -> dict[str, list[Entry]]:
-    """The named configurations of a document. Raises InputError with the path of what is wrong."""
-    _mapping(config, "config", ("version", "mig-configs"))
+def parse(document: object) -> dict[str, list[Entry]]:
+    """Name to configuration of a document. Raises InputError with the path of the fault."""
+    config = _mapping(document, "config", ("version", "mig-configs"))
     if config.get("version") != "v1":
         raise InputError(f"{config.get('version')!r} is not a version of mig-parted's format.", "Write 'version: v1'.",
                          path="config.version", value=config.get("version"), allowed=["v1"])
@@ -67,12 +68,12 @@ def select(configs: t.Mapping[str, list[Entry]], name: str | None) -> tuple[str,
 
 
 def resolve(entries: t.Sequence[Entry], gpus: t.Sequence[Target], chosen: t.Collection[str]) -> dict[str, Wish]:
-    """What each of the chosen GPUs shall have, by PCI address. One of which no entry speaks is left as it is.
+    """By PCI address the desired devices of the chosen GPUs. A GPU without an entry stays as it is.
 
-    Raises InputError: a name that no GPU has, two entries that differ on a GPU, a profile that a GPU lacks.
+    Raises InputError: for a name that no GPU has, two different entries for a GPU, a profile that a GPU does not have.
     """
     wishes: dict[str, Wish] = {}
-    # 'all' passes over GPUs without MIG beside others; on a host that has no other, MIG is asked of them.
+    # 'all' skips GPUs without MIG, unless the host has no other GPUs: then it is an error.
     mine = [gpu for gpu in gpus if gpu.pci in chosen]
     none_can = all(gpu.profiles == [] for gpu in mine)
     for entry in entries:
@@ -85,12 +86,12 @@ def resolve(entries: t.Sequence[Entry], gpus: t.Sequence[Target], chosen: t.Coll
                 former = wishes.setdefault(gpu.pci, wish)
                 if (former.enabled, former.devices) != (wish.enabled, wish.devices):
                     raise InputError(f"GPU {gpu.pci} is configured differently by {former.path}.",
-                                     "Let one entry speak of a GPU.", path=entry.path)
+                                     "Use one entry for a GPU.", path=entry.path)
     return wishes
 
 
-def export(gpus: t.Sequence[tuple[int, bool, t.Mapping[str, int]]]) -> dict[str, t.Any]:
-    """GPUs as (index, MIG on, devices by name) in mig-parted's format, under the name C(current)."""
+def export(gpus: t.Sequence[tuple[int, bool, t.Mapping[str, int]]]) -> dict[str, object]:
+    """A document with the configuration `current`. gpus: (index, whether MIG is on, number of devices by name)."""
     groups: dict[tuple[bool, tuple[tuple[str, int], ...]], list[int]] = {}
     for index, enabled, devices in gpus:
         groups.setdefault((enabled, tuple(sorted(devices.items()))), []).append(index)
@@ -106,9 +107,9 @@ def _wish(entry: Entry, gpu: Target) -> Wish:
         return Wish(entry.path, True, None if entry.devices else {})
     if not gpu.profiles:
         raise InputError(f"GPU {gpu.pci} ({gpu.model}) cannot do MIG.",
-                         "Name the others by 'devices' or 'device-filter'.", path=entry.path, value=gpu.model)
+                         "Select the other GPUs with 'devices' or 'device-filter'.", path=entry.path, value=gpu.model)
     slices = {_canonical(profile.name): (profile.name, profile.slices) for profile in gpu.profiles}
-    wanted: dict[tuple[str, int], int] = {}
+    devices: dict[tuple[str, int], int] = {}
     for device, count in entry.devices:
         prefix, _ignored, rest = device.rpartition("c.")
         profile, most = slices.get(_canonical(rest), ("", 0))
@@ -119,26 +120,26 @@ def _wish(entry: Entry, gpu: Target) -> Wish:
                              path=f"{entry.path}.mig-devices", value=device,
                              allowed=[profile.name for profile in gpu.profiles])
         if count:
-            wanted[(profile, size)] = wanted.get((profile, size), 0) + count
-    return Wish(f"{entry.path}.mig-devices", True, wanted)
+            devices[(profile, size)] = devices.get((profile, size), 0) + count
+    return Wish(f"{entry.path}.mig-devices", True, devices)
 
 
-def _entries(entries: t.Any, path: str) -> list[Entry]:
+def _entries(entries: object, path: str) -> list[Entry]:
     if not isinstance(entries, list) or not entries:
         raise InputError("it must be a list of entries.", f"Each has the keys {', '.join(_KEYS)}.", path=path,
                          value=entries)
     return [_entry(entry, f"{path}[{index}]") for index, entry in enumerate(entries)]
 
 
-def _entry(entry: t.Any, path: str) -> Entry:
-    _mapping(entry, path, _KEYS)
+def _entry(data: object, path: str) -> Entry:
+    entry = _mapping(data, path, _KEYS)
     enabled = entry.get("mig-enabled")
     if not isinstance(enabled, bool):
-        raise InputError(f"{enabled!r} is not true or false.", "Write one of them, without quotes.",
+        raise InputError(f"{enabled!r} is not true or false.", "Write it without quotes.",
                          path=f"{path}.mig-enabled", value=enabled, allowed=[True, False])
     given = entry.get("mig-devices")
     if enabled and given is None:
-        raise InputError("it is needed where mig-enabled is true.", "Write {} for MIG without any device.",
+        raise InputError("it is required if mig-enabled is true.", "Write {} for MIG without any device.",
                          path=f"{path}.mig-devices", value=given)
     devices = _counts({} if given is None else given, f"{path}.mig-devices")
     if devices and not enabled:
@@ -148,39 +149,39 @@ def _entry(entry: t.Any, path: str) -> Entry:
                  _words(entry.get("devices"), f"{path}.devices"), enabled, devices)
 
 
-def _filters(value: t.Any, path: str) -> t.Iterator[tuple[str, str | None]]:
+def _filters(value: object, path: str) -> t.Iterator[tuple[str, str | None]]:
     for text in value if isinstance(value, list) else [value] if value else []:
-        # Without quotes YAML reads 0x20B210DE as a number.
+        # Without quotes, YAML parses 0x20B210DE as a number.
         match = _FILTER.fullmatch(f"{text:08x}" if isinstance(text, int) else str(text))
         if match is None:
-            raise InputError(f"{text!r} is not a GPU's PCI id.",
-                             "Write 0xDDDD10DE (device and vendor), with a subsystem 0xDDDD10DE:0xSSSSVVVV.",
+            raise InputError(f"{text!r} is not the PCI id of a GPU.",
+                             "Write 0xDDDD10DE (device and vendor), or with a subsystem 0xDDDD10DE:0xSSSSVVVV.",
                              path=path, value=text)
         device, subsystem, vendor = match.groups()
         yield device.lower(), f"{vendor}:{subsystem}".lower() if subsystem else None
 
 
-def _words(value: t.Any, path: str) -> tuple[str, ...] | None:
+def _words(value: object, path: str) -> tuple[str, ...] | None:
     if value == "all":
         return None
     words = value if isinstance(value, list) else [value]
     if not words or any(isinstance(word, bool) or not isinstance(word, (int, str)) or str(word) in ("", "all")
                         or isinstance(word, int) and word < 0 for word in words):
         raise InputError(f"{value!r} is neither 'all' nor a list of GPUs.",
-                         "Name them by index, PCI address (in quotes: YAML reads it as a number), UUID, PCI device id "
-                         "or model.", path=path, value=value, allowed=["all", "[0, 1, ...]"])
+                         "Name them by index, PCI address (in quotes, because YAML parses it as a number), UUID, PCI "
+                         "device id or model.", path=path, value=value, allowed=["all", "[0, 1, ...]"])
     return tuple(str(word) for word in words)
 
 
-def _counts(value: t.Any, path: str) -> tuple[tuple[str, int], ...]:
+def _counts(value: object, path: str) -> tuple[tuple[str, int], ...]:
     if not isinstance(value, dict):
-        raise InputError("it must be a mapping of profile to count.", "Such as '1g.10gb: 7'.", path=path, value=value)
+        raise InputError("it must be a mapping of profile to count.", "Example: '1g.10gb: 7'.", path=path, value=value)
     for name, count in value.items():
         match = _DEVICE.fullmatch(str(name))
         attributes = match.group(3).split(",") if match and match.group(3) else []
         if match is None or int(match.group(1) or 0) > int(match.group(2)) or len(attributes) > len(set(attributes)):
             raise InputError(f"{name!r} is not the name of a MIG device.",
-                             "Names are such as 1g.10gb, 1g.10gb+me, 1c.3g.40gb.", path=path, value=name)
+                             "Examples of names: 1g.10gb, 1g.10gb+me, 1c.3g.40gb.", path=path, value=name)
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise InputError(f"{count!r} is not a count.", "Write a number, without quotes.", path=f"{path}.{name}",
                              value=count)
@@ -190,15 +191,16 @@ def _counts(value: t.Any, path: str) -> tuple[tuple[str, int], ...]:
 
 
 def _canonical(device: str) -> str:
-    """The name of a profile with its attributes in order: mig-parted takes them in any."""
+    """The name of a profile with sorted attributes. mig-parted accepts them in any order."""
     name, sign, rest = re.fullmatch(r"([^+-]*)([+-]?)(.*)", device).groups()  # type: ignore[union-attr]
     return f"{name}{sign}{','.join(sorted(rest.split(',')))}"
 
 
-def _mapping(value: t.Any, path: str, keys: t.Sequence[str]) -> None:
+def _mapping(value: object, path: str, keys: t.Sequence[str]) -> dict[str, object]:
     if not isinstance(value, dict):
         raise InputError("it must be a mapping.", f"It has the keys {', '.join(keys)}.", path=path, value=value)
     for key in value:
         if key not in keys:
-            raise InputError(f"unknown key {key!r}{nearest_of(str(key), keys)}.", f"Known are {', '.join(keys)}.",
+            raise InputError(f"unknown key {key!r}{nearest_of(str(key), keys)}.", f"Known keys: {', '.join(keys)}.",
                              path=path, value=key, allowed=list(keys))
+    return value

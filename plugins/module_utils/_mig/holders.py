@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who holds a GPU, and services that are stopped for a while. PRIVATE to the collection."""
+"""The processes that use a GPU, and services that are stopped during a change. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import De
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import read_units
 
-# Services that hold every GPU open to watch it, in the order in which they are stopped (MIG User Guide: a GPU is reset
-# with DCGM and NVSM stopped).
+# Services that monitor all GPUs, in the order in which they are stopped (MIG User Guide: stop DCGM and NVSM before a
+# reset).
 WATCHERS = ("nvsm.service", "nvidia-dcgm-exporter.service", "nvidia-dcgm.service")
-# The driver's own daemons, which hold GPUs all the time and step aside by themselves.
+# The driver's own daemons, which use GPUs all the time and do not block a change.
 _DAEMONS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-imex.service",
             "nvidia-gridd.service", "nvidia-topologyd.service")
 _PAUSED = "paused"
@@ -30,11 +30,9 @@ _LIMIT = 120
 
 def read_holders(root: Root, nvml: Nvml, device: Device, instances: t.Sequence[Instance],
                  files: bool = False) -> list[Holder]:
-    """C([{pid, name, gpu, instance, unit, container, pod, start, part}]), by pid.
+    """The processes that use a GPU, by pid, without WATCHERS and the driver's own daemons.
 
-    Processes that NVML lists, with files also those that only have the GPU open (they hinder a reset, but no change of
-    instances), without services of L(WATCHERS) and the driver's own. start: first unit of the GPU instance (None: the
-    whole GPU); part: first slice of the compute instance (None: not known).
+    files: also those that only have the GPU open; they block a reset, but not a change of instances.
     """
     by_id = {instance.id: instance for instance in instances}
     found = [(process["pid"], process["name"], process["instance"], process["compute"])
@@ -49,8 +47,8 @@ def read_holders(root: Root, nvml: Nvml, device: Device, instances: t.Sequence[I
         owner = owner_of(root, pid)
         if owner["unit"] not in WATCHERS + _DAEMONS:
             start, part = _place(by_id.get(ident), compute)
-            holders.append({"pid": pid, "name": name, "gpu": device.pci, "instance": ident, **owner,
-                            "pod": pod_of(root, pid), "start": start, "part": part})
+            holders.append(Holder(pid, name, device.pci, ident, owner["unit"], owner["container"], pod_of(root, pid),
+                                  start, part))
     return holders
 
 
@@ -63,7 +61,8 @@ def _place(instance: Instance | None, compute: int | None) -> tuple[int | None, 
 
 
 class Pauses:
-    """Services that are stopped for a while, journalled first: where a run is killed the next one starts them."""
+    """Services that are stopped during a change. They are in the journal: after a killed run, the next one starts them.
+    """
 
     def __init__(self, run: Runner, journal: Journal) -> None:
         self.run = run
@@ -71,7 +70,7 @@ class Pauses:
 
     @property
     def units(self) -> list[str]:
-        """What is stopped, in the order of stopping."""
+        """The stopped services, in the order of stopping."""
         return list(self.journal.of_kind(_PAUSED))
 
     def stop(self, units: t.Iterable[str]) -> None:
@@ -80,14 +79,12 @@ class Pauses:
             self.journal.keep(_PAUSED, unit, None)
             self.run(["systemctl", "stop", unit], timeout=_LIMIT, hint=f"Look at journalctl -u {unit}.")
 
-    def stop_watchers(self) -> list[str]:
-        """Stops those of L(WATCHERS) that run, and names them."""
-        units = [unit for unit, service in read_units(self.run, WATCHERS).items() if service.state == "active"]
-        self.stop(units)
-        return units
+    def stop_watchers(self) -> None:
+        """Stops those of WATCHERS that run. Raises CommandError."""
+        self.stop(unit for unit, service in read_units(self.run, WATCHERS).items() if service.state == "active")
 
     def start(self, unit: str, check: bool = True) -> None:
-        """Starts a service again. Raises CommandError, once: it is its owner's."""
+        """Starts a service again. Raises CommandError; the next run does not try again."""
         try:
             self.run(["systemctl", "start", unit], timeout=_LIMIT, check=check,
                      hint=f"It was stopped while MIG changed. Look at journalctl -u {unit}.")
@@ -97,6 +94,6 @@ class Pauses:
         self.journal.forget(_PAUSED, unit)
 
     def start_all(self) -> None:
-        """Starts whatever is still stopped, after a failure that must not be hidden by another."""
+        """Starts the services that are still stopped, without errors that would hide the first one."""
         for unit in reversed(self.units):
             self.start(unit, check=False)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where MIG instances lie, and from what lies there to what is wanted with the least destroyed. Pure. PRIVATE."""
+"""Layouts of MIG instances, and the difference of two layouts. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import (
     compute_name,
 )
 
-# What is wanted on a GPU: (GPU instance profile, slices of the compute instance) -> how many MIG devices.
-Wanted = t.Mapping[t.Tuple[str, int], int]
+# The desired MIG devices of a GPU: (GPU instance profile, slices of the compute instance) to number.
+Devices = t.Mapping[t.Tuple[str, int], int]
 Part = t.Tuple[int, int]  # a compute instance: (slices, first slice in its GPU instance)
 
 
@@ -32,27 +32,28 @@ Layout = t.Tuple[Piece, ...]
 
 
 def layout_of(instances: t.Sequence[Instance]) -> Layout:
-    """Instances that NVML reports, as the planner sees them."""
+    """The layout of the instances that NVML reports."""
     return tuple(Piece(instance.profile.name, instance.start,
                        tuple((compute.slices, compute.start) for compute in instance.compute))
                  for instance in instances)
 
 
 class Board:
-    """The profiles of a GPU and what they allow."""
+    """The profiles of a GPU, and the layouts that they allow."""
 
     def __init__(self, profiles: t.Sequence[Profile]) -> None:
         self.profiles = {profile.name: profile for profile in profiles}
-        self._targets: dict[tuple[Layout, frozenset[t.Any]], Layout | None] = {}
+        self._targets: dict[tuple[Layout, frozenset[tuple[tuple[str, int], int]]], Layout | None] = {}
 
     def cells(self, profile: str, start: int) -> range:
-        """The memory units that a GPU instance takes."""
+        """The memory units that a GPU instance occupies."""
         return range(start, start + self.profiles[profile].size)
 
     def compatible(self, names: t.Iterable[str]) -> bool:
-        """What placements do not tell (nvml.h, comments on the profiles; NVIDIA MIG User Guide).
+        """Whether GPU instances can exist together, besides their placements.
 
-        There is one set of shared media engines, so one C(+me); an instance with all engines leaves none for others.
+        A GPU has one set of shared media engines, so one `+me`; an instance with all engines leaves none for others.
+        Sources: nvml.h, comments on the profiles; NVIDIA MIG User Guide.
         """
         counts = collections.Counter(names)
         if any(count > self.profiles[name].instances for name, count in counts.items()):
@@ -64,9 +65,9 @@ class Board:
         return everything == 0 or (everything == 1 and not others)
 
     def holds(self, layout: Layout) -> bool:
-        """Whether GPU instances of other origin can lie so: each where its profile may, and no two in one place.
+        """Whether a layout is possible: each instance at a placement of its profile, and no two at the same.
 
-        They may come from a file that somebody has edited, so their values can be of any type.
+        It can come from a file that somebody has edited, so its values can have any type.
         """
         if not all(self._can_be(piece) for piece in layout):
             return False
@@ -74,10 +75,10 @@ class Board:
         return len(cells) == len(set(cells)) and self.compatible(piece.profile for piece in layout)
 
     def _can_be(self, piece: Piece) -> bool:
-        """Whether there is such a GPU instance, and its compute instances lie in it beside each other."""
+        """Whether the GPU instance is possible, and its compute instances do not overlap."""
         profile = self.profiles.get(piece.profile) if isinstance(piece.profile, str) else None
         numbers = [piece.start, *(number for part in piece.parts for number in part)]
-        # True counts as an int in Python, and as no number here.
+        # In Python, True is an int.
         whole = all(isinstance(number, int) and not isinstance(number, bool) for number in numbers)
         if profile is None or not whole or piece.start not in profile.starts:
             return False
@@ -86,29 +87,29 @@ class Board:
         slices = [cell for size, first in piece.parts for cell in range(first, first + size)]
         return len(slices) == len(set(slices))
 
-    def target(self, present: Layout, wanted: Wanted) -> Layout | None:
-        """The wanted layout that destroys the fewest compute instances of the present one, busy ones last of all.
+    def target(self, present: Layout, desired: Devices) -> Layout | None:
+        """The layout with the desired devices that destroys the fewest busy, then the fewest other compute instances.
 
-        Two such are told apart by the lowest placements. None: it cannot be placed at all.
+        Among equal ones, it is the one with the lowest placements. None if the devices do not fit.
         """
-        key = (present, frozenset(wanted.items()))
+        key = (present, frozenset(desired.items()))
         if key not in self._targets:
-            self._targets[key] = self._find(present, wanted)
+            self._targets[key] = self._find(present, desired)
         return self._targets[key]
 
-    def _find(self, present: Layout, wanted: Wanted) -> Layout | None:
+    def _find(self, present: Layout, desired: Devices) -> Layout | None:
         there = collections.Counter((piece.profile, part[0]) for piece in present for part in piece.parts)
-        if there == dict(wanted) and all(piece.parts for piece in present):
+        if there == dict(desired) and all(piece.parts for piece in present):
             return present
         most = max((profile.slices for profile in self.profiles.values()), default=0)
-        if sum(slices * count for (_name, slices), count in wanted.items()) > most:
+        if sum(slices * count for (_name, slices), count in desired.items()) > most:
             return None
-        # What fits on no empty GPU is found out once for all that there are.
-        if present and self.target((), wanted) is None:
+        # If the devices do not fit on an empty GPU, they fit on none.
+        if present and self.target((), desired) is None:
             return None
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.search import Search
 
-        return Search(self).best(present, collections.Counter(dict(wanted)))
+        return Search(self).best(present, collections.Counter(dict(desired)))
 
     # -- words
 
@@ -117,12 +118,12 @@ class Board:
         return compute_name(profile, self.profiles[profile].slices, slices)
 
     def devices(self, layout: Layout) -> dict[str, int]:
-        """How many MIG devices of each name a layout has: mig-parted's C(mig-devices)."""
+        """Name to number of the MIG devices of a layout: mig-parted's `mig-devices`."""
         counts = collections.Counter(self.device(piece.profile, part[0]) for piece in layout for part in piece.parts)
         return dict(sorted(counts.items()))
 
     def describe(self, layout: Layout) -> str:
-        """Such as C(3g.40gb at 4, 1g.10gb at 0,1); of compute instances C(1c.3g.40gb at 4.0,4.1)."""
+        """A layout in words: `3g.40gb at 4, 1g.10gb at 0,1`; with compute instances, `1c.3g.40gb at 4.0,4.1`."""
         places: dict[str, list[str]] = collections.defaultdict(list)
         for piece in sorted(layout, key=lambda piece: (-self.profiles[piece.profile].size, piece.profile, piece.start)):
             for slices, first in piece.parts or ((self.profiles[piece.profile].slices, 0),):
@@ -132,9 +133,9 @@ class Board:
 
 
 class Difference(t.NamedTuple):
-    """What leads from one layout to another. kept, destroyed, created: pieces with the parts concerned.
+    """The difference of two layouts, by compute instance.
 
-    A destroyed or created piece whose GPU instance stays is in C(kept) too (with the parts that stay, maybe none).
+    A GPU instance that stays is in `kept` even if all of its compute instances are destroyed or created.
     """
 
     kept: Layout
@@ -143,7 +144,7 @@ class Difference(t.NamedTuple):
 
 
 def difference(present: Layout, target: Layout) -> Difference:
-    """Compares by placement: what is equal is kept."""
+    """Compares two layouts by placement."""
     old = {(piece.profile, piece.start): piece for piece in present}
     new = {(piece.profile, piece.start): piece for piece in target}
     kept, destroyed, created = [], [], []

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The search for a layout; a GPU that is as wanted needs none. Pure. PRIVATE to the collection."""
+"""The search for a layout with desired devices. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import B
 
 
 class Search:
-    """For one kind of board.
+    """The search for one type of GPU.
 
-    Compute instances start at multiples of their size, and one that does not fill its GPU instance takes at most half
-    of it, rounded up; three of seven slices start at 0 or 4 (NVIDIA MIG User Guide, "Compute Instances").
+    A compute instance starts at a multiple of its size. If it does not fill its GPU instance, it has at most half of
+    the slices, rounded up. If it has three of seven slices, it starts at 0 or 4 (NVIDIA MIG User Guide, "Compute
+    Instances").
     """
 
     def __init__(self, board: Board) -> None:
         self.board = board
 
     def part_starts(self, profile: str, slices: int) -> tuple[int, ...]:
-        """Where a compute instance of so many slices may start; empty: there is no such one."""
+        """The possible first slices of a compute instance of this size; none if the size is impossible."""
         total = self.board.profiles[profile].slices
         if slices == total:
             return (0,)
@@ -31,21 +32,21 @@ class Search:
             return ()
         return tuple(range(0, total - slices + 1, 4 if (slices, total) == (3, 7) else slices))
 
-    def best(self, present: Layout, wanted: collections.Counter[tuple[str, int]]) -> Layout | None:
-        """See L(Board.target). Few instances fit on a GPU, so all ways to keep some are tried, cheapest first."""
+    def best(self, present: Layout, desired: collections.Counter[tuple[str, int]]) -> Layout | None:
+        """See Board.target. A GPU has few instances, so all ways to keep some are tried, the cheapest one first."""
         parts = [(part in piece.busy, index, part) for index, piece in enumerate(present) for part in piece.parts]
         choices = []
         for lost in itertools.product((False, True), repeat=len(parts)):
             kept = [part for part, gone in zip(parts, lost) if not gone]
             names = collections.Counter((present[index].profile, part[0]) for busy, index, part in kept)
-            if not names - wanted:
+            if not names - desired:
                 gone_busy = sum(part[0] for part, gone in zip(parts, lost) if gone)
-                choices.append((gone_busy, sum(lost), lost, kept, wanted - names))
+                choices.append((gone_busy, sum(lost), lost, kept, desired - names))
         for _busy, _count, _lost, kept, missing in sorted(choices, key=lambda choice: choice[:3]):
             open_pieces: dict[int, list[Part]] = collections.defaultdict(list)
             for _ignored, index, part in kept:
                 open_pieces[index].append(part)
-            # A GPU instance without a compute instance may serve again; most first.
+            # GPU instances without compute instances can be used again. First all of them are kept.
             spare = [index for index, piece in enumerate(present) if index not in open_pieces
                      and any(name == piece.profile for name, _size in missing)]
             for count in range(len(spare), -1, -1):
@@ -61,7 +62,7 @@ class Search:
         return (-self.board.profiles[item[0]].size, item[0], -item[1])
 
     def _place(self, start: list[Piece], items: list[tuple[str, int]]) -> Layout | None:
-        """Adds the items to the pieces; None where they do not all fit, or a piece stays without part."""
+        """Adds compute instances; None if they do not all fit, or a GPU instance would stay without any."""
         failed: set[tuple[int, Layout]] = set()
 
         def add(position: int, pieces: Layout) -> Layout | None:
@@ -80,7 +81,7 @@ class Search:
         return add(0, tuple(sorted(start, key=lambda piece: piece.start)))
 
     def _options(self, pieces: Layout, name: str, slices: int) -> t.Iterator[Layout]:
-        """Each way to add one compute instance: in a GPU instance that is there, then in a new one."""
+        """Each way to add a compute instance: in a present GPU instance, then in a new one."""
         for index, piece in enumerate(pieces):
             if piece.profile == name:
                 taken = {cell for size, first in piece.parts for cell in range(first, first + size)}
@@ -96,7 +97,7 @@ class Search:
                     yield tuple(sorted((*pieces, made), key=lambda piece: piece.start))
 
     def pack(self, profile: str, sizes: t.Sequence[int], there: t.Sequence[Part] = ()) -> t.Tuple[Part, ...] | None:
-        """Where compute instances of these sizes lie in a GPU instance: on as many of those there as can be."""
+        """Compute instances of these sizes in a GPU instance, with as many of the present ones as possible."""
         counts = sorted(collections.Counter(sizes).items(), reverse=True)
         ways = [[[(size, start) for start in starts] for starts in itertools.combinations(
             self.part_starts(profile, size), count)] for size, count in counts]

@@ -1,11 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The states of mig_config that change nothing: gathered and rendered. PRIVATE to the collection."""
+"""The states of mig_config that only read: gathered and rendered. PRIVATE to the collection."""
 
 from __future__ import annotations
-
-import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot import read_mig_boot
@@ -15,44 +13,44 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import outco
 
 
 class Shown(Work):
-    """One run that only tells."""
+    """A run that only reads."""
 
-    def run(self) -> dict[str, t.Any]:
+    def run(self) -> planning.Result:
         """The result of the module. Raises GpuopsError."""
         if self.request.state == "gathered":
             return self._gathered()
         self._read_config()
         return self._rendered()
 
-    def _gathered(self) -> dict[str, t.Any]:
+    def _gathered(self) -> planning.Result:
         if not self.nvml.available:
             raise HostError(f"MIG cannot be read: {self.nvml.error or 'the NVIDIA driver is not installed.'}",
                             "Install and load the driver first.")
         capable = [gpu for gpu in self._read() if gpu.target.profiles]
         gpus = [gpu for gpu in capable if gpu.pci in self._chosen(capable)]
-        standing = {gpu.pci: gpu.as_dict() for gpu in gpus}
+        current = {gpu.pci: gpu.as_dict() for gpu in gpus}
         config = config_file.export([
             (gpu.target.number, gpu.mode[0], gpu.board.devices(gpu.layout) if gpu.board else {}) for gpu in gpus])
         checkpoint = checkpoint_file.write(
             (self._uuid(gpu.pci), gpu.mode[0], self.nvml.instances(self._devices[gpu.pci]) if gpu.mode[0] else [])
             for gpu in gpus)
-        return outcome([], before=standing, after=standing, config=config, checkpoint=checkpoint, holders=[],
+        return outcome([], before=current, after=current, config=config, checkpoint=checkpoint, holders=[],
                        kept=[], created=[], destroyed=[], touched=[], boot=read_mig_boot(self.root),
                        reset_required=[gpu.pci for gpu in gpus if gpu.mode[0] != gpu.mode[1]])
 
-    def _rendered(self) -> dict[str, t.Any]:
-        """A plan for models that need not be here, from MIG off; nothing is read but the device tables."""
+    def _rendered(self) -> planning.Result:
+        """A plan from MIG off for models that do not have to be in the host, from the device tables."""
         gpus = []
         for number, word in enumerate(self.request.devices or ()):
             ident, others = boards.find(word)
             if ident is None:
-                raise InputError(f"{word!r} is no known GPU.", f"Give a PCI device id (20b2) or a model: "
+                raise InputError(f"{word!r} is not a known GPU.", f"Set a PCI device id (20b2) or a model: "
                                  f"{', '.join(others)}.", path="devices", value=word, allowed=others)
             if others:
-                self.warnings.append(f"{word} is planned for as PCI device {ident}; other layouts have "
+                self.warnings.append(f"{word} is planned as PCI device {ident}; these models have other profiles: "
                                      f"{', '.join(others)}.")
             gpus.append(self._assume(number, f"gpu{number}", ident, ""))
         if not gpus:
-            raise InputError("it must name the GPUs to plan for.", "Give PCI device ids or models.", path="devices")
-        plans = [planning.plan(gpu, goal, "reboot") for gpu, goal in self._wanted(gpus)]
+            raise InputError("it must name the GPUs to plan for.", "Set PCI device ids or models.", path="devices")
+        plans = [planning.plan(gpu, goal, "reboot") for gpu, goal in self._goals(gpus)]
         return {**self._result(plans, [step for plan in plans for step in plan.steps]), "changed": False}

@@ -1,13 +1,14 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The work of mig_config: read, plan, gate, apply, read again. PRIVATE to the collection.
+"""A run of mig_config: read, plan, gate, apply, read again. PRIVATE to the collection.
 
-What a run that changes nothing has no use for is imported where it is used: a host compiles whatever is imported.
+Code that is only needed for changes is imported where it is used, because a host compiles all that is imported.
 """
 
 from __future__ import annotations
 
+import collections
 import os
 import typing as t
 
@@ -28,35 +29,40 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run
 
-# What waits until a GPU can be read; which steps that takes is known only then.
+if t.TYPE_CHECKING:
+    from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.pci import Function
+    from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.config_file import Entry
+    from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Profile
+
+# The pending step for a GPU that cannot be read, whose steps are unknown.
 CONFIGURE = "configure MIG"
-# What NVML returns for a GPU that is not well; what else it refuses is not the GPU's fault.
-_ILL = ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND", "TIMEOUT", "IRQ_ISSUE", "UNKNOWN")
+# NVML's errors for a faulty GPU. Other errors have other reasons.
+_FAULTY = ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND", "TIMEOUT", "IRQ_ISSUE", "UNKNOWN")
 UNREAD = "See dmesg | grep -i nvrm; reset the GPU while nothing uses it (nvidia-smi -r -i), else reboot the host."
 
 
 class Request(t.NamedTuple):
-    """What the task asks. config, checkpoint: mig-parted's documents or None; devices: which GPUs, None for all;
-    create: whether instances may be created.
+    """The options of the module. config, checkpoint: mig-parted's documents or None, which are not checked yet;
+    devices: names of GPUs, None for all; create: whether instances may be created.
 
-    In check mode only: after_reload, plan from what GPUs have once the driver has been reloaded; files_before, paths of
-    files that are brought before.
+    Only in check mode: after_reload, whether to plan for the state after a reload of the driver; files_before, paths of
+    files that an earlier task of the play installs.
     """
 
     state: str
-    config: t.Any
+    config: object
     selected: str | None
     devices: t.Sequence[str] | None
     level: str
     check: bool
-    checkpoint: t.Any = None
+    checkpoint: object = None
     after_reload: bool = False
     files_before: t.Sequence[str] = ()
     create: bool = True
 
 
 class Work:
-    """One run on one host that reaches a state; L(shown.Shown) is one that only tells."""
+    """A run on a host that changes it. Shown in `shown.py` only reads."""
 
     def __init__(self, request: Request, nvml: Nvml) -> None:
         self.request = request
@@ -69,20 +75,20 @@ class Work:
         self.plans: list[planning.GpuPlan] = []
         self._uuids: dict[str, str] = {}
         self.unread: set[str] = set()
-        self._waiting: list[dict[str, t.Any]] = []
-        self._entries: t.Sequence[t.Any] | None = None
+        self._waiting: list[dict[str, object]] = []
+        self._entries: t.Sequence[Entry] | None = None
 
-    def run(self) -> dict[str, t.Any]:
+    def run(self) -> planning.Result:
         """The result of the module. Raises GpuopsError."""
         self._read_config()
         if self.request.state == "absent" and self.request.devices is not None:
-            raise InputError("it does not go with state absent, which gives back every GPU that was changed.",
-                             "Leave it out, or give these GPUs another layout.", path="devices",
+            raise InputError("it cannot be used with state absent, which restores all GPUs that were changed.",
+                             "Omit it, or give these GPUs another layout.", path="devices",
                              value=list(self.request.devices))
         with Journal("mig", readonly=self.request.check) as journal:
             if self.request.state == "absent":
                 return self._reach(self._former(journal), journal)
-            return self._reach(self._wanted(self._read()), journal)
+            return self._reach(self._goals(self._read()), journal)
 
     # -- reading
 
@@ -93,30 +99,30 @@ class Work:
             self._entries = config_file.select(config_file.parse(self.request.config), self.request.selected)[1]
 
     def _read(self) -> list[planning.Gpu]:
-        """The GPUs of the host in NVML's order, that of PCI addresses; without NVML as sysfs and tables say."""
+        """The GPUs of the host by PCI address, from NVML, or else from sysfs and the device tables."""
         if self.nvml.available:
             return self._read_by_nvml()
         gpus = []
         for number, function in enumerate(one for one in self._bus() if one.driver != "vfio-pci"):
             what = number, function.address, function.device, function.subsystem or ""
-            # A driver is at work that cannot be asked: the GPU need not be what tables say of a bare one.
+            # There is a driver that does not answer: the GPU can differ from the device tables.
             asked_later = self.request.after_reload and self.request.check
             gpus.append(self._left_out(*what, self.nvml.error or "NVML is not installed.")
                         if function.driver == "nvidia" and not asked_later else self._assume(*what))
         return gpus
 
-    def _bus(self) -> t.Sequence[t.Any]:
+    def _bus(self) -> t.Sequence[Function]:
         from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.pci import read_bus
 
         return read_bus(self.root).gpus
 
     def _read_by_nvml(self) -> list[planning.Gpu]:
-        """All GPUs, those marked that cannot be read. Raises DeviceError where all are to be told."""
+        """All GPUs, also those that cannot be read. Raises DeviceError for these if the state is gathered."""
         gpus = [self._ask_or_leave(device) for device in self.nvml.devices()]
         whys = [f"GPU {number} does not answer: {why}." for number, why in self.nvml.silent]
         if whys:
             known = {gpu.pci for gpu in gpus}
-            # NVML names such a GPU by its number only; which address it has is told by who is missing.
+            # NVML reports only the number of such a GPU. Its address is one that NVML does not report.
             lost = [one for one in self._bus() if one.driver == "nvidia" and one.address not in known]
             gpus += [self._left_out(number, one.address, one.device, one.subsystem or "", why)
                      for (number, _name), one, why in zip(self.nvml.silent, lost, whys)]
@@ -132,7 +138,7 @@ class Work:
         try:
             return self._ask(device, device.number)
         except DeviceError as error:
-            if error.details.get("name") not in _ILL:
+            if error.details.get("name") not in _FAULTY:
                 raise
             del self._devices[device.pci]
             return self._left_out(device.number, device.pci, device.device_id, device.subsystem, str(error))
@@ -141,7 +147,7 @@ class Work:
         self._waiting.append({**Step(CONFIGURE, target, reason).as_dict(), "pending_reason": why})
 
     def _left_out(self, number: int, pci: str, device_id: str, subsystem: str, why: str) -> planning.Gpu:
-        self.warnings.append(f"GPU {pci}: its MIG state is not known, so nothing is planned for it. {why}")
+        self.warnings.append(f"GPU {pci}: its MIG state is unknown, so nothing is planned for it. {why}")
         gpu = self._assume(number, pci, device_id, subsystem)
         gpu.unread = why
         self.unread.add(pci)
@@ -162,8 +168,7 @@ class Work:
 
     @staticmethod
     def _keeps_mode(gpu: planning.Gpu) -> bool:
-        """Whether a GPU keeps MIG mode without a driver, as on Ampere alone (MIG User Guide, "MIG Mode Persistence").
-        """
+        """Whether a GPU keeps MIG mode without a driver: only Ampere (MIG User Guide, "MIG Mode Persistence")."""
         model = model_of(gpu.target.device_id, gpu.target.subsystem)
         return model is not None and model.architecture == "ampere"
 
@@ -181,24 +186,24 @@ class Work:
         return gpu
 
     def _was_enabled(self, pci: str) -> bool:
-        """Whether MIG was on when this module last changed the GPU, as is kept for the next boot."""
+        """Whether MIG was on after the last run, according to the file for the next boot."""
         from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot import read_mig_boot
 
         kept = read_mig_boot(self.root)["gpus"] or {}
         return any(entry["pci"] == pci and entry["enabled"] for entry in kept.values())
 
-    def _board(self, key: str, profiles: t.Sequence[t.Any]) -> Board:
+    def _board(self, key: str, profiles: t.Sequence[Profile]) -> Board:
         return self._boards.setdefault(key, Board(profiles))
 
     @staticmethod
-    def _target(number: int, pci: str, device_id: str, subsystem: str, profiles: t.Any,
+    def _target(number: int, pci: str, device_id: str, subsystem: str, profiles: t.Sequence[Profile] | None,
                 uuid: str = "") -> profile_names.Target:
         model = model_of(device_id, subsystem)
         return profile_names.Target(
             pci, number, device_id, subsystem, (model and model.name) or device_id, profiles, uuid)
 
     def _by_uuid(self) -> bool:
-        """Whether somebody names GPUs by UUID, which costs a call for each."""
+        """Whether options name GPUs by UUID. Reading the UUIDs takes a call for each GPU."""
         words = [*(self.request.devices or ()), *(word for entry in self._entries or () for word in entry.words or ())]
         return any(profile_names.names_uuid(word) for word in words)
 
@@ -207,12 +212,12 @@ class Work:
             self._uuids[pci] = self.nvml.uuid(self._devices[pci])
         return self._uuids[pci]
 
-    # -- what is wanted
+    # -- the desired state
 
-    def _wanted(self, gpus: list[planning.Gpu]) -> list[tuple[planning.Gpu, planning.Goal]]:
-        """Each GPU of which the configuration speaks with its goal. All refusals come from here, before any change."""
+    def _goals(self, gpus: list[planning.Gpu]) -> list[tuple[planning.Gpu, planning.Goal]]:
+        """The configured GPUs with their goals. Raises InputError and HostError, before any change."""
         if not gpus:
-            raise HostError("This host has no NVIDIA GPU.", "Take it out of the group, or look at lspci -d 10de:.")
+            raise HostError("This host has no NVIDIA GPU.", "Remove it from the group, or check lspci -d 10de:.")
         asks = self.request.state == "present" and not self.request.check and not self.nvml.available
         if asks and not all(gpu.unread for gpu in gpus):
             raise HostError(f"MIG cannot be configured: {self.nvml.error or 'the NVIDIA driver is not installed.'}",
@@ -224,8 +229,8 @@ class Work:
         wishes = self._resolve(targets, chosen)
         if not wishes:
             models = ", ".join(sorted({target.model for target in targets if target.pci in chosen}))
-            self.warnings.append(f"The configuration speaks of none of this host's GPUs ({models}) that can do MIG."
-                                 if chosen else "No GPU of this host is chosen by devices; by UUID they are known only "
+            self.warnings.append(f"The configuration has no entry for the GPUs of this host ({models}) that can do MIG."
+                                 if chosen else "The option devices selects no GPU of this host. UUIDs are known only "
                                  "once the driver runs.")
         goals = []
         for gpu in gpus:
@@ -249,22 +254,22 @@ class Work:
         return config_file.resolve(self._entries, targets, chosen)
 
     def _checkpointed(self, gpus: list[planning.Gpu]) -> list[tuple[planning.Gpu, planning.Goal]]:
-        """The GPUs that the checkpoint names, with what stood there."""
+        """The GPUs in the checkpoint with their layouts there."""
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import checkpoint_file
 
-        found = checkpoint_file.read(self.request.checkpoint)
+        devices = checkpoint_file.read(self.request.checkpoint)
         if not self.nvml.available:
-            self.warnings.append("GPUs are known by UUID only once the driver runs: the checkpoint is not in the plan.")
+            self.warnings.append("UUIDs are known only once the driver runs, so the checkpoint is not in the plan.")
             return []
         by_uuid = {self._uuid(gpu.pci).lower(): gpu for gpu in gpus if not gpu.unread}
-        for uuid, (path, _device) in found.items():
+        for uuid, (path, _device) in devices.items():
             if uuid not in by_uuid:
                 raise InputError(f"this host has no GPU {uuid}.", f"It has {', '.join(by_uuid)}.", path=f"{path}.UUID",
                                  value=uuid, allowed=list(by_uuid))
-        return [(gpu, checkpoint_file.goal_of(gpu, *found[uuid])) for uuid, gpu in by_uuid.items() if uuid in found]
+        return [(gpu, checkpoint_file.goal_of(gpu, *devices[uuid])) for uuid, gpu in by_uuid.items() if uuid in devices]
 
     def _chosen(self, gpus: list[planning.Gpu]) -> set[str]:
-        """The PCI addresses of the GPUs that the option devices names; of a mere plan it is what is planned for."""
+        """The PCI addresses of the GPUs in the option devices. With state rendered, it names models instead."""
         words = None if self.request.state == "rendered" else self.request.devices
         return profile_names.chosen(words, [gpu.target for gpu in gpus])
 
@@ -275,7 +280,7 @@ class Work:
         if not self.nvml.available:
             raise HostError("The former MIG layout cannot be restored: "
                             f"{self.nvml.error or 'the NVIDIA driver is not installed.'}",
-                            "Load the driver, or delete /var/lib/gpuops/journal/mig.json to give the layout up.")
+                            "Load the driver, or delete /var/lib/gpuops/journal/mig.json to keep the current layout.")
         goals = []
         gpus = self._read()
         by_uuid = {self._uuid(gpu.pci).lower(): gpu for gpu in gpus if not gpu.unread}
@@ -286,27 +291,28 @@ class Work:
                 goals.append((gpu, planning.unshape(gpu, entry["before"], journal.path)))
                 continue
             if silent:
-                self.warnings.append(f"GPU {uuid} does not answer: its former layout stays on record.")
+                self.warnings.append(f"GPU {uuid} does not answer: its former layout stays in the journal.")
                 continue
-            self.warnings.append(f"GPU {uuid} is not in this host any more: its former layout is dropped.")
+            self.warnings.append(f"GPU {uuid} is not in this host any more: its former layout is forgotten.")
             if not self.request.check:
                 journal.forget("gpu", uuid)
         return goals
 
-    # -- reaching it
+    # -- execution
 
-    def _reach(self, goals: list[tuple[planning.Gpu, planning.Goal]], journal: Journal) -> dict[str, t.Any]:
+    def _reach(self, goals: list[tuple[planning.Gpu, planning.Goal]], journal: Journal) -> planning.Result:
         plans = self.plans = [self._steps(gpu, goal) for gpu, goal in goals]
         steps = [step for plan in plans for step in plan.steps]
         stopped = [unit for step in steps if step.action == planning.STOP for unit in step.data["units"]]
-        # Of those that a killed run has left stopped too.
-        starts = planning.starts(dict.fromkeys([*journal.of_kind("paused"), *stopped]))
+        # Including those that a killed run has stopped; the last one is started first.
+        starts = [Step(planning.START, unit, "it was stopped while MIG changes")
+                  for unit in reversed(list(dict.fromkeys([*journal.of_kind("paused"), *stopped])))]
         if not self.request.check and (steps or journal.entries):
             plans = self.plans = self._carry_out(plans, starts, journal)
             steps = [step for plan in plans for step in plan.steps]
         result = self._result(plans, [*steps, *starts])
         if self.request.state == "absent" and not self.request.check:
-            journal.unfinished = None  # a killed run's last step: what it left has just been put right
+            journal.unfinished = None  # this run has repeated the last step of a killed run
             for plan in plans:
                 if not plan.pending:
                     journal.forget("gpu", self._uuid(plan.gpu.pci).lower())
@@ -314,9 +320,9 @@ class Work:
 
     def _carry_out(self, plans: list[planning.GpuPlan], starts: list[Step], journal: Journal
                    ) -> list[planning.GpuPlan]:
-        """Changes the GPUs, looks again, tells containers; only then what was stopped for it comes back.
+        """Changes the GPUs, checks them, refreshes CDI specifications, and then starts the stopped services.
 
-        Returns the plans as they were carried out: a GPU that somebody has come to use meanwhile is left as it was.
+        Returns the plans that were carried out: the steps of a GPU that a process has come to use are pending.
         """
         from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.apply import Executor
@@ -341,7 +347,7 @@ class Work:
                 self._devices.update(executor.devices)
                 self._prove([plan for plan in plans if plan.steps and not plan.pending])
             if journal.get("cdi", UNIT) is not None:
-                self._tell_containers(journal)
+                self._refresh_cdi(journal)
             apply(starts, executor, journal)
         finally:
             pauses.start_all()
@@ -360,17 +366,17 @@ class Work:
             return planning.held_up(plan, error.message)
         return plan
 
-    def _tell_containers(self, journal: Journal) -> None:
-        """They know MIG devices by a specification; owed from before the first change until it has been refreshed."""
+    def _refresh_cdi(self, journal: Journal) -> None:
+        """Refreshes the CDI specifications, by which containers get MIG devices. Pending since the first change."""
         from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi
 
         if os.path.exists(_cdi.UNIT_FILE) and not _cdi.refresh(self.command):
-            self.warnings.append(f"{_cdi.UNIT} has failed: containers may not see the MIG devices as they are now. "
-                                 f"Look at journalctl -u {_cdi.UNIT}.")
+            self.warnings.append(f"{_cdi.UNIT} has failed: containers may not get the current MIG devices. "
+                                 f"See journalctl -u {_cdi.UNIT}.")
         journal.forget("cdi", _cdi.UNIT)
 
     def _steps(self, gpu: planning.Gpu, goal: planning.Goal) -> planning.GpuPlan:
-        """Who uses a GPU is asked only where something would be taken away; what is busy is spared if it can be."""
+        """The plan of a GPU. GPU clients are read only if it disturbs them; busy instances are kept if possible."""
         services: tuple[str, ...] = ()
         if not gpu.assumed and planning.disturbs(gpu, goal):
             from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.clients import stoppable
@@ -378,42 +384,39 @@ class Work:
 
             device = self._devices[gpu.pci]
             instances = self.nvml.instances(device) if gpu.mode[0] else []
-            # A change of the mode, which may take a reset, needs everybody away who has the GPU open.
+            # A change of the mode can need a reset, which any process with the GPU open blocks.
             files = gpu.mode != (goal.enabled, goal.enabled)
             gpu.holders = read_holders(self.root, self.nvml, device, instances, files)
             if gpu.holders:
                 gpu.layout = tuple(planning.busy(piece, gpu.holders) for piece in gpu.layout)
-                services = stoppable(self.root, gpu.holders)
+                services = stoppable(self.root, [holder.as_client() for holder in gpu.holders])
                 goal = self._again(gpu, goal)
         return planning.plan(gpu, goal, self.request.level, services, self.request.create)
 
     @property
     def _fixed(self) -> bool:
-        """Whether a layout is to be restored, with its placements."""
+        """Whether the goal has fixed placements, because a layout is restored."""
         return self.request.state == "absent" or self.request.checkpoint is not None
 
     def _again(self, gpu: planning.Gpu, goal: planning.Goal) -> planning.Goal:
-        """The goal once more, now that it is known what is busy. A layout to be restored is what it is."""
+        """The goal with placements that keep busy instances, unless its placements are fixed."""
         if self._fixed or not goal.enabled or gpu.board is None:
             return goal
-        wanted: dict[tuple[str, int], int] = {}
-        for piece in goal.layout:
-            for slices, _start in piece.parts:
-                wanted[(piece.profile, slices)] = wanted.get((piece.profile, slices), 0) + 1
-        layout = gpu.board.target(gpu.layout, wanted)
+        devices = collections.Counter((piece.profile, part[0]) for piece in goal.layout for part in piece.parts)
+        layout = gpu.board.target(gpu.layout, devices)
         return goal if layout is None else goal._replace(layout=layout)
 
     def _prove(self, plans: list[planning.GpuPlan]) -> None:
-        """Reads the changed GPUs again. Raises HostError where one does not stand as planned."""
+        """Reads the changed GPUs again. Raises HostError if one does not have the planned layout."""
         for plan in plans:
-            seen = self._ask(self._devices[plan.gpu.pci], plan.gpu.target.number)
-            if seen.as_dict() != planning.shape(plan.goal.enabled, plan.goal.layout):
-                raise HostError(f"GPU {seen.pci} does not stand as planned: {planning.text(seen).strip()}.",
-                                "Somebody else has changed it meanwhile: run again.")
+            gpu = self._ask(self._devices[plan.gpu.pci], plan.gpu.target.number)
+            if gpu.as_dict() != planning.shape(plan.goal.enabled, plan.goal.layout):
+                raise HostError(f"GPU {gpu.pci} is not as planned: {planning.text(gpu).strip()}.",
+                                "Somebody has changed it during the run: run again.")
 
     # -- results
 
-    def _result(self, plans: list[planning.GpuPlan], steps: list[t.Any]) -> dict[str, t.Any]:
+    def _result(self, plans: list[planning.GpuPlan], steps: list[Step]) -> planning.Result:
         done = [plan for plan in plans if not plan.pending]
         moving = [plan for plan in done if plan.steps]
         diff = [diff_entry("MIG", "".join(planning.text(plan.gpu) for plan in moving),
@@ -426,14 +429,9 @@ class Work:
                    plan.gpu.as_dict() for plan in plans},
             kept=[item for plan in plans for item in planning.moved(plan.gpu, plan.change.kept)],
             created=[item for plan in done for item in planning.moved(plan.gpu, plan.change.created)],
-            holders=[_holder(holder) for plan in plans for holder in plan.gpu.holders],
+            holders=[holder.as_client() for plan in plans for holder in plan.gpu.holders],
             destroyed=[item for plan in done for item in planning.moved(plan.gpu, plan.change.destroyed)],
             touched=[plan.gpu.pci for plan in plans if plan.steps or plan.pending],
             in_free_space=[plan.gpu.pci for plan in plans
                            if plan.change.created and not planning.disturbs(plan.gpu, plan.goal)],
             reset_required=[plan.gpu.pci for plan in plans if plan.pending and plan.gpu.mode[0] != plan.gpu.mode[1]])
-
-
-def _holder(holder: planning.Holder) -> dict[str, t.Any]:
-    """For the result, as gpu_info names clients."""
-    return {key: holder[key] for key in ("pid", "name", "gpu", "instance", "unit", "container")}

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""CDI specifications, the unit that refreshes them, and links for device nodes. PRIVATE to the collection.
+"""CDI specifications, the unit that refreshes them, and links of device nodes. PRIVATE to the collection.
 
-A specification is right when it says what the vendor's nvidia-ctk says now. Journal kind: C(cdi), a specification that
-we had generated, with C({state}) as it was before: C(absent), or C(file) for one that is not ours to remove.
+A specification is as desired if nvidia-ctk prints the same. Entries in the journal: `cdi`, a specification that a run
+has generated, with `{state}` before the first run: `absent`, or `file` for one that is foreign and is not removed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, which
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import cdi_files as files
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import Json
 
 GENERATE, REMOVE = "generate CDI specification", "remove CDI specification"
 INSTALL_UNIT, REMOVE_UNIT = "install refresh unit", "remove refresh unit"
@@ -33,14 +34,14 @@ WRITE_RULE, RESTORE_RULE = "write udev rule", "remove udev rule"
 LINK = "link device nodes"
 _OTHER = "/etc/cdi/nvidia.yaml"
 _SYSTEMD = "/run/systemd/system"
-# Seconds that a unit which writes the specifications may take before it is not waited for any more.
+# Seconds to wait for a unit that is writing specifications.
 _PATIENCE = 60
 _LINKS = "/dev/char"
 _NODES = ("/dev/nvidia*", "/dev/nvidia-caps/*")
 
 
 def nodes_without_link() -> list[str]:
-    """The vendor's device nodes that systemd would not find by their numbers."""
+    """NVIDIA's device nodes without a link in /dev/char, by which systemd finds them."""
     return [node for node, link in _links() if not os.path.exists(link)]
 
 
@@ -51,41 +52,50 @@ def _links() -> t.Iterator[tuple[str, str]]:
             yield node, f"{_LINKS}/{os.major(shape.st_rdev)}:{os.minor(shape.st_rdev)}"
 
 
-class Cdi:
-    """Plans and executes.
+class CdiPlan(t.NamedTuple):
+    """specs: paths of the specifications; driver: the loaded version; steps: those to do; pending: those that wait."""
 
-    request: the module's options; check, whether this is check mode; driver, in check mode the actions of the driver's
-    planned steps that change what nvidia-ctk says, and which a run does before this.
+    specs: t.List[str]
+    driver: str | None
+    steps: t.List[Step]
+    pending: t.List[t.Dict[str, object]]
+    warnings: t.List[str]
+
+
+class Cdi:
+    """Plans and executes the steps for CDI.
+
+    request: besides the options, `check`, whether this is check mode, and in check mode `driver`: the actions of the
+    driver's planned steps that change the output of nvidia-ctk. A run executes them before these steps.
     """
 
-    def __init__(self, request: t.Mapping[str, t.Any], journal: Journal, run: Runner) -> None:
+    def __init__(self, request: Json, journal: Journal, run: Runner) -> None:
         self.request = request
         self.journal = journal
         self.run = run
         self.driver_steps = request.get("driver") or ()
         self.environment = files.environment(read_text(files.ENVIRONMENT) or "")
-        self.pending: list[dict[str, t.Any]] = []
+        self.pending: list[dict[str, object]] = []
         self.warnings: list[str] = []
 
     # -- plans
 
-    def plan(self, package_steps: t.Sequence[Step]) -> dict[str, t.Any]:
-        """C({specs, driver, steps, pending, warnings}). package_steps: the plan of the packages, which comes before."""
+    def plan(self, package_steps: t.Sequence[Step]) -> CdiPlan:
+        """The plan. package_steps: the steps for packages, which are executed before."""
         driver = loaded_version(Root())
         absent = self.request["state"] == "absent"
         changing = any(step.data.get("packages") and (step.action != AGAIN or not which("nvidia-ctk"))
                        for step in package_steps)
         steps = self._absent(changing) if absent else self._present(driver, changing)
-        return {"specs": [path for path in (*files.paths(self.environment, True), _OTHER) if os.path.isfile(path)],
-                "driver": driver, "steps": steps, "pending": self.pending, "warnings": self.warnings}
+        specs = [path for path in (*files.paths(self.environment, True), _OTHER) if os.path.isfile(path)]
+        return CdiPlan(specs, driver, steps, self.pending, self.warnings)
 
     def _present(self, driver: str | None, changing: bool) -> list[Step]:
-        wanted = self.request["cdi"]
-        steps = self._unit_steps(wanted)
+        steps = self._unit_steps()
         if read_bytes(files.RULE) != files.RULE_TEXT or self.journal.get("file", files.RULE) is None:
             check_writable(files.RULE)
             steps.append(Step(WRITE_RULE, files.RULE, "systemd finds device nodes by these links"))
-        # A later step of the same play loads the driver, or an earlier one would have.
+        # In a run, another step of the same play has loaded the driver, or loads it later.
         assumed = driver is None and self.request["check"] and changing and _has_gpu()
         specs = self._all_spec_steps(driver, changing, assumed)
         if (specs or self.pending or self.warnings) and not changing and self._has_waited():
@@ -94,23 +104,24 @@ class Cdi:
         for step in specs:
             if step.action == GENERATE:
                 check_writable(step.target)
-        # Only now: nodes of MIG devices come into being when nvidia-ctk asks for them.
+        # After the specifications, because nvidia-ctk creates the nodes of MIG devices.
         missing = [] if REFRESH in self.driver_steps else nodes_without_link()
         if missing or assumed:
             steps.append(Step(LINK, _LINKS, "once the driver is loaded" if assumed else f"{len(missing)} have none",
                               assumed=assumed))
         return steps + specs
 
-    def _unit_steps(self, wanted: bool) -> list[Step]:
+    def _unit_steps(self) -> list[Step]:
         texts = files.unit_files(self.request["cdi_management"])
         ours = [path for path in texts if self.journal.get("file", path) is not None]
-        if not wanted or not os.path.isdir(_SYSTEMD):
-            return [Step(REMOVE_UNIT, UNIT, "it is not wanted")] if ours else []
+        if not self.request["cdi"] or not os.path.isdir(_SYSTEMD):
+            return [Step(REMOVE_UNIT, UNIT, "it is not desired")] if ours else []
         if len(ours) < len(texts) or any(read_bytes(path) != text for path, text in texts.items()):
             for path in texts:
                 check_writable(path)
-            why = "it is not as wanted" if ours else "the vendor's does not follow MIG and the driver's removal"
-            return [Step(INSTALL_UNIT, UNIT, why)]
+            reason = ("it is not as desired" if ours else
+                      "NVIDIA's unit does not react to MIG and to the removal of the driver")
+            return [Step(INSTALL_UNIT, UNIT, reason)]
         return [] if all(os.path.islink(path) for path in files.ENABLED) else [
             Step(INSTALL_UNIT, UNIT, "it is not enabled")]
 
@@ -118,10 +129,7 @@ class Cdi:
         return [step for kind in files.KINDS for step in self._spec_steps(kind, driver, changing, assumed)]
 
     def _has_waited(self) -> bool:
-        """Waits for units that bring the specifications in step just now; whether there was one.
-
-        What differs while they are at work is theirs to write.
-        """
+        """Waits for units that are writing specifications. Whether there was one."""
         end = time.monotonic() + _PATIENCE
         waited = False
         while time.monotonic() < end and self._is_refreshing():
@@ -131,7 +139,7 @@ class Cdi:
 
     def _is_refreshing(self) -> bool:
         shown = self.run(["systemctl", "show", UNIT, files.VENDORS_UNIT, "-p", "SubState"], check=False).stdout
-        # A unit that only waits to be tried again writes nothing.
+        # A unit that waits for a retry does not write.
         return any(line.startswith("SubState=start") for line in shown.splitlines())
 
     def _spec_steps(self, kind: str, driver: str | None, changing: bool, assumed: bool) -> list[Step]:
@@ -139,7 +147,7 @@ class Cdi:
         there = read_text(path)
         ours = self._is_ours(path)
         if not self.request["cdi"] or kind == "management" and not self.request["cdi_management"]:
-            return [Step(REMOVE, path, "it is not wanted")] if ours and there is not None else []
+            return [Step(REMOVE, path, "it is not desired")] if ours and there is not None else []
         if assumed:
             return [Step(GENERATE, path, "once the driver is loaded", assumed=True)]
         if self.driver_steps and not changing:
@@ -147,7 +155,7 @@ class Cdi:
         if driver is None:
             if there is None and _has_gpu():
                 self._wait(path, "no NVIDIA driver is loaded")
-            # WSL and Jetson have no such driver: a specification of theirs names none.
+            # WSL and Jetson have another driver, and their specifications do not name one.
             stale = there is not None and (ours or parse(there)["driver"] is not None)
             return [Step(REMOVE, path, "no NVIDIA driver is loaded")] if stale else []
         if changing:
@@ -155,38 +163,32 @@ class Cdi:
         return self._compare(kind, path, there, driver)
 
     def _after_driver_steps(self, kind: str, path: str) -> list[Step]:
-        """In check mode: what nvidia-ctk says of the driver as it is now is not what a run compares with."""
+        """For check mode, in which nvidia-ctk describes the current driver, not the planned one."""
         there = os.path.isfile(path) or kind == "gpu" and os.path.isfile(_OTHER)
-        if there or REFRESH in self.driver_steps:  # by that step the unit writes specifications and links
+        if there or REFRESH in self.driver_steps:  # by this step, the unit writes specifications and links
             return []
         return [Step(GENERATE, path, "once the driver works", assumed=True)]
 
     def _compare(self, kind: str, path: str, there: str | None, driver: str) -> list[Step]:
         words = [*files.command(kind), *(["--format=json"] if path.endswith(".json") else [])]
-        # With the variable the vendor's tool would write the file and print nothing.
+        # With this variable, nvidia-ctk writes the file instead of printing it.
         done = self.run(words, env={**self.environment, files.OUTPUT: ""}, timeout=120, check=False)
         if done.rc != 0 and self._has_no_devices():
             self._wait(path, "every GPU is in MIG mode and has no MIG device yet")
-            return [] if there is None else [Step(REMOVE, path, "no device is left that it could name")]
+            return [] if there is None else [Step(REMOVE, path, "there is no device for it")]
         if done.rc != 0:
-            said = (done.stderr.strip().splitlines() or [f"it ended with {done.rc}"])[-1]
-            self.warnings.append(f"nvidia-ctk cannot describe the devices: {said}")
+            reason = (done.stderr.strip().splitlines() or [f"it ended with {done.rc}"])[-1]
+            self.warnings.append(f"nvidia-ctk cannot describe the devices: {reason}")
             if there is None:
                 self._wait(path, "nvidia-ctk cannot describe the devices")
             return []
-        if there is None and kind == "gpu" and self._is_right(read_text(_OTHER), done.stdout):
-            return []
-        if self._is_right(there, done.stdout):
+        current = read_text(_OTHER) if there is None and kind == "gpu" else there
+        if current is not None and _lines(current) == _lines(done.stdout):
             return []
         return [Step(GENERATE, path, _difference(there, done.stdout, driver))]
 
-    @staticmethod
-    def _is_right(there: str | None, now: str) -> bool:
-        """Whether both say the same, in whatever order."""
-        return there is not None and _lines(there) == _lines(now)
-
     def _has_no_devices(self) -> bool:
-        """Whether all GPUs are in MIG mode and there is no MIG device: then nvidia-ctk fails."""
+        """Whether all GPUs are in MIG mode and have no MIG device. nvidia-ctk fails in this case."""
         try:
             modes = self.run(["nvidia-smi", "--query-gpu=mig.mode.current", "--format=csv,noheader"]).stdout.split()
             return set(modes) == {"Enabled"} and "MIG-" not in self.run(["nvidia-smi", "-L"]).stdout
@@ -199,12 +201,12 @@ class Cdi:
 
     def _absent(self, purging: bool) -> list[Step]:
         paths = [path for path in files.unit_files(False) if self.journal.get("file", path) is not None]
-        steps = [Step(REMOVE_UNIT, UNIT, "this collection brought it")] if paths else []
+        steps = [Step(REMOVE_UNIT, UNIT, "this collection has written it")] if paths else []
         if self.journal.get("file", files.RULE) is not None:
-            steps.append(Step(RESTORE_RULE, files.RULE, "this collection brought it"))
+            steps.append(Step(RESTORE_RULE, files.RULE, "this collection has written it"))
         specs = [path for path in files.paths(self.environment, False) if os.path.isfile(path)
                  and (purging or self._is_ours(path))]
-        return steps + [Step(REMOVE, path, "nothing keeps it right any more") for path in specs]
+        return steps + [Step(REMOVE, path, "nothing updates it any more") for path in specs]
 
     def _is_ours(self, path: str) -> bool:
         entry = self.journal.get("cdi", path)
@@ -213,7 +215,7 @@ class Cdi:
     # -- execution
 
     def keep(self) -> None:
-        """Notes what is there, before packages come whose scripts write it too."""
+        """Journals the specification before packages are installed, because their scripts write it, too."""
         if self.request["cdi"]:
             self._keep(files.path_of("gpu", self.environment))
 
@@ -222,7 +224,7 @@ class Cdi:
 
     @property
     def acts(self) -> dict[str, t.Callable[[Step], None]]:
-        """By action, what executes a step; each can be run again after having been killed in its middle."""
+        """Action to the method that executes its step. A step that was killed can be executed again."""
         return {GENERATE: self._generate, REMOVE: self._remove, INSTALL_UNIT: self._install_unit,
                 REMOVE_UNIT: self._remove_unit, LINK: self._link,
                 WRITE_RULE: lambda step: self.journal.write_file(files.RULE, files.RULE_TEXT),
@@ -235,20 +237,20 @@ class Cdi:
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         done = self.run([*files.command(kind), f"--output={path}"], env=self.environment, timeout=120, check=False)
         if done.rc != 0:
-            # The plan could not ask a toolkit that was yet to come. The read after the run says why there is none.
+            # The toolkit was not installed when the plan was made. The read after the run reports the reason.
             if self._has_no_devices():
                 if os.path.lexists(path):
                     os.unlink(path)
             elif self.run(files.command(kind), env={**self.environment, files.OUTPUT: ""}, timeout=120,
                           check=False).rc == 0:
-                said = (done.stderr.strip().splitlines() or [f"nvidia-ctk ended with {done.rc}"])[-1]
-                raise HostError(f"{path} cannot be written: {said.rstrip('.')}.",
-                                f"See whether {os.path.dirname(path)} has room and is writable (df -h, df -i).",
+                reason = (done.stderr.strip().splitlines() or [f"nvidia-ctk ended with {done.rc}"])[-1]
+                raise HostError(f"{path} cannot be written: {reason.rstrip('.')}.",
+                                f"Check whether {os.path.dirname(path)} has space and is writable (df -h, df -i).",
                                 path=path)
             return
         if not os.path.isfile(path):
             raise HostError(f"nvidia-ctk wrote no CDI specification to {path}.", "Run nvidia-ctk cdi generate by hand.")
-        self._link(step)  # of nodes that this has made
+        self._link(step)  # of nodes that nvidia-ctk has created
 
     def _remove(self, step: Step) -> None:
         if os.path.lexists(step.target):
@@ -258,7 +260,7 @@ class Cdi:
     def _install_unit(self, step: Step) -> None:
         for path, text in files.unit_files(self.request["cdi_management"]).items():
             self.journal.write_file(path, text, 0o755 if path == files.SCRIPT else 0o644)
-        # Not without need: a reload takes devices from containers that were started without the links of device nodes.
+        # Only if needed: containers that were started without links of device nodes lose their devices by a reload.
         stale = self.run(["systemctl", "show", *files.UNITS, "-p", "NeedDaemonReload"], check=False).stdout
         if "yes" in stale:
             self.run(["systemctl", "daemon-reload"])
@@ -292,14 +294,14 @@ def _lines(text: str) -> list[str]:
 
 
 def _difference(there: str | None, now: str, driver: str) -> str:
-    """Why a specification is to be written, in words."""
+    """The reason for writing a specification."""
     if there is None:
         return "a driver is loaded and there is no specification"
-    former, wanted = parse(there), parse(now)
+    former, desired = parse(there), parse(now)
     if former["driver"] not in (None, driver):
-        return f"it is of driver {former['driver']}, {driver} is loaded"
-    missing = len(set(wanted["devices"]) - set(former["devices"]))
-    gone = len(set(former["devices"]) - set(wanted["devices"]))
+        return f"it is for driver {former['driver']}, but {driver} is loaded"
+    missing = len(set(desired["devices"]) - set(former["devices"]))
+    gone = len(set(former["devices"]) - set(desired["devices"]))
     if missing or gone:
-        return f"it lacks {missing} names of devices and has {gone} that are gone"
-    return "it is not what nvidia-ctk says now"
+        return f"{missing} names of devices are missing, and {gone} do not exist any more"
+    return "nvidia-ctk prints another one"

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What stands on a host for CDI: units, a script, a udev rule, and how nvidia-ctk is called. Pure. PRIVATE.
+"""The files on a host for CDI: units, a script and a udev rule; and the command lines of nvidia-ctk. PRIVATE.
 
-Sources: the vendor's nvidia-cdi-refresh units (toolkit 1.18 to 1.20: paths, variables, what they watch); the udev rule
-and why links of device nodes matter, NVIDIA Container Toolkit documentation, Troubleshooting.
+Sources: NVIDIA's nvidia-cdi-refresh units (toolkit 1.18 to 1.20) for paths, variables and what they watch; NVIDIA
+Container Toolkit documentation, Troubleshooting, for the udev rule and the links of device nodes.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT, UNIT_FILE
 
-# Settings of the vendor's unit: variables that override options of nvidia-ctk.
+# The settings of NVIDIA's unit: variables that override options of nvidia-ctk.
 ENVIRONMENT = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
 OUTPUT = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
 PATH_UNIT = "gpuops-cdi-refresh.path"
 PATH_FILE = f"/etc/systemd/system/{PATH_UNIT}"
 UNITS = (UNIT, PATH_UNIT)
-# Of the toolkit's packages; it writes the specification for containers, too.
+# A unit of the toolkit's packages, which writes the specification for containers, too.
 VENDORS_UNIT = "nvidia-cdi-refresh.service"
 ENABLED = tuple(f"/etc/systemd/system/multi-user.target.wants/{unit}" for unit in UNITS)
 SCRIPT = "/usr/local/lib/gpuops/cdi-refresh"
 RULE = "/etc/udev/rules.d/71-gpuops-nvidia-dev-char.rules"
-# For containers that use GPUs, and for those that administrate all of them.
+# For containers that use GPUs, and for those that manage all GPUs.
 KINDS = ("gpu", "management")
 _ARGUMENTS = {"gpu": (), "management": ("--mode=management", "--vendor=management.nvidia.com")}
 _PATHS = {"gpu": "/var/run/cdi/nvidia.yaml", "management": "/var/run/cdi/nvidia-management.yaml"}
@@ -99,28 +99,28 @@ WantedBy=multi-user.target
 
 
 def command(kind: str) -> list[str]:
-    """What prints a specification."""
+    """The command that prints a specification."""
     return ["nvidia-ctk", "--quiet", "cdi", "generate", *_ARGUMENTS[kind]]
 
 
 def environment(text: str) -> dict[str, str]:
-    """The variables of an environment file (systemd.exec(5)), one a line."""
+    """The variables of an environment file (systemd.exec(5))."""
     pairs = [line.partition("=") for line in text.splitlines() if "=" in line and line.lstrip()[0] not in "#;"]
     return {name.strip(): value.strip().strip("\"'") for name, _sign, value in pairs}
 
 
 def path_of(kind: str, variables: t.Mapping[str, str]) -> str:
-    """Where a specification is kept. variables: of L(environment)."""
+    """The path of a specification. variables: see environment."""
     return variables.get(OUTPUT, _PATHS[kind]) if kind == "gpu" else _PATHS[kind]
 
 
 def paths(variables: t.Mapping[str, str], usual: bool) -> list[str]:
-    """Where all are kept. usual: also the vendor's default, whatever the variables say."""
+    """The paths of all specifications. usual: also NVIDIA's default path, if the variables set another one."""
     return list(dict.fromkeys([path_of(kind, variables) for kind in KINDS] + ([_PATHS["gpu"]] if usual else [])))
 
 
 def unit_files(management: bool) -> dict[str, bytes]:
-    """Path to content of the units and their script. management: whether they keep that specification too."""
+    """Path to content of the units and their script. management: whether they write that specification, too."""
     line = f"{' '.join(command('management'))} --output={_PATHS['management']}\n    "
     script = _SCRIPT
     for mark, value in (("OUTPUT", OUTPUT), ("GPU", _PATHS["gpu"]), ("MANAGEMENT", line if management else ""),

@@ -1,12 +1,12 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A runtime's files and its service, with rollback where it does not come back. PRIVATE to the collection.
+"""The files of a runtime and its service, with a rollback if it does not start. PRIVATE to the collection.
 
-Journal kinds: C(config) path to C({part, runtime}) and, as C(after), the list of what we have ever set in it;
-C(default_runtime) runtime to the name before us; C(restart) unit to C({act, invocation, files}): what is owed, the run
-of the unit that owes it (systemd's InvocationID), and by path the bytes and the journal's entry at its last good start.
-That entry stands from before the first write until the unit has come back.
+Entries in the journal: `config`, by path `{part, runtime}`, and in `after` the list of parts that runs have set in it;
+`default_runtime`, by runtime the default before the first run; `restart`, by unit `{act, invocation, files}`: the
+pending act, systemd's InvocationID of the unit, and by path the bytes and the journal's entry at its last good start.
+This entry exists from before the first write until the unit runs again.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._files import (
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, allows
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.failure_text import words_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.failure_text import failure
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import Json
 
-# Seconds until a daemon has what it was told; k3s and RKE2 write their containerd's file some time after their start.
+# Seconds for a daemon to apply a change. k3s and RKE2 write the file of their containerd some time after their start.
 PATIENCE = 60
 
 
 class ConfigWork:
-    """Writes and restores configuration files, and makes the service read them. level: the gpu_disruption."""
+    """Writes and restores configuration files, and restarts or reloads the service. level: the gpu_disruption."""
 
     def __init__(self, journal: Journal, run: Runner, level: str) -> None:
         self.journal = journal
@@ -62,7 +63,7 @@ class ConfigWork:
         self.journal.write_file(path, text)
 
     def give_back(self, path: str) -> None:
-        """Puts back what stood there before this collection came."""
+        """Restores a file as it was before the first run."""
         if self.journal.get("file", path) is not None:
             self.journal.restore_file(path)
         else:
@@ -77,13 +78,13 @@ class ConfigWork:
 
     @staticmethod
     def expect(path: str, before: str | None) -> None:
-        """Raises HostError where a file is not as it was when its new content was computed."""
+        """Raises HostError if a file has changed since its new content was computed."""
         data = read_bytes(path)
         if data != (None if before is None else before.encode("utf-8")):
-            raise HostError(f"{path} changed while its new content was being computed.", "Run again.", path=path)
+            raise HostError(f"{path} has changed while its new content was being computed.", "Run again.", path=path)
 
     def _rebase(self, path: str, baseline: bytes, after: str) -> None:
-        """Somebody has edited the file since: from now on removal gives back their file without our part."""
+        """Makes a removal restore the baseline: the file that somebody has edited, without our part."""
         entry = self.journal.get("file", path)
         if entry is None or entry["after"] == after:
             return
@@ -96,20 +97,21 @@ class ConfigWork:
 
     # -- the service
 
-    def _owe(self, data: t.Mapping[str, t.Any], path: str) -> None:
+    def _owe(self, data: Json, path: str) -> None:
+        """Journals that the service has to be restarted or reloaded, and the current bytes of the file."""
         unit = data["unit"]
         if unit is None:
             return
         self.journal.keep("restart", unit, None)
         owed, now = (self.journal.get("restart", unit) or {})["after"], self._invocation(unit)
-        if not owed or owed["invocation"] != now:  # what was owed is made good where it was started again since
+        if not owed or owed["invocation"] != now:  # the unit was restarted since
             owed = {"act": data["act"], "files": {}}
         files = dict(owed["files"])
         if path not in files:
             former = read_bytes(path)
             files[path] = {"bytes": None if former is None else base64.b64encode(former).decode(),
                            "config": self.journal.get("config", path)}
-        # What a restart is owed for, a reload does not make good.
+        # A reload does not replace a pending restart.
         act = "restart" if "restart" in (owed["act"], data["act"]) else data["act"]
         self.journal.note("restart", unit, {"act": act, "invocation": now, "files": files})
 
@@ -124,9 +126,9 @@ class ConfigWork:
         error = self._try(verb, unit)
         broken = sorted(healthy - self._healthy(step.data["health"])) if error is None and healthy else []
         if broken:
-            error = f"it came back without {', '.join(broken)}"
+            error = f"it started without {', '.join(broken)}"
         if error is None and not self._takes_over(step.data.get("confirm", ())):
-            error = "it goes on with its former configuration"
+            error = "it still runs with its former configuration"
         if error is None:
             owed = ((self.journal.get("restart", unit) or {}).get("after") or {}).get("act")
             if verb == "restart" or owed != "restart":
@@ -137,9 +139,9 @@ class ConfigWork:
         raise self._roll_back(verb, unit, error, log)
 
     def _expect_idle(self, unit: str, idle: t.Sequence[str]) -> None:
-        """Raises InUse where a restart would by now stop containers and the level does not allow that.
+        """Raises InUse if the restart would stop containers, and the level does not allow that.
 
-        The plan asked before packages were installed, which takes minutes.
+        The installation of packages takes minutes, so containers can have started since the plan was made.
         """
         if not idle or allows(self.level, "drain") or self.run(list(idle), timeout=20, check=False).rc == 0:
             return
@@ -157,7 +159,7 @@ class ConfigWork:
         return None if state == "active" else f"it is {state}"
 
     def _healthy(self, argv: t.Sequence[str]) -> set[str]:
-        """The plugins that the daemon reports as loaded; empty where it cannot be asked."""
+        """The plugins that the daemon reports as loaded; empty if it does not answer."""
         if not argv:
             return set()
         try:
@@ -168,7 +170,7 @@ class ConfigWork:
         return {".".join(row[:2]) for row in rows if len(row) > 2 and row[-1] == "ok"}
 
     def _takes_over(self, confirm: t.Sequence[str]) -> bool:
-        """Whether the daemon has the change; a reload goes on after systemctl has ended."""
+        """Whether the daemon has applied the change. A reload continues after systemctl has ended."""
         end = time.monotonic() + PATIENCE
         while confirm and self.run(list(confirm), timeout=20, check=False).rc != 0:
             if time.monotonic() > end:
@@ -185,7 +187,7 @@ class ConfigWork:
                 if self.journal.get("file", path):
                     self.journal.note("file", path, "absent")
             else:
-                # A removal has forgotten it; what stands there again is ours again.
+                # A removal has dropped the entry. The file is ours again.
                 self.journal.keep("config", path, old["config"]["before"])
                 self.journal.note("config", path, old["config"]["after"])
                 self.journal.write_file(path, base64.b64decode(old["bytes"]))
@@ -193,11 +195,11 @@ class ConfigWork:
         again = self._try(verb, unit)
         if again is None:
             self.journal.forget("restart", unit)
-            state = "The former files are back and it runs with them." if files else "It runs again."
+            state = "Its former files are restored, and it runs with them." if files else "It runs again."
         elif files:
-            state = f"The former files are back, yet it does not start with them either: {again}."
+            state = f"Its former files are restored, but it does not start with them either: {again}."
         else:
-            state = f"No file was changed, and a second try failed as well: {again}."
-        return HostError(f"{unit} did not take its new configuration: {error}. {state} Its log: "
-                         f"{words_of({'rc': 0, 'stderr': log}, 8) if log.strip() else 'empty'}",
+            state = f"No file was changed, and a second attempt failed, too: {again}."
+        return HostError(f"{unit} did not apply its new configuration: {error}. {state} Its log: "
+                         f"{failure(0, log, most=8) if log.strip() else 'empty'}",
                          "Correct what the log names, then run again.", unit=unit, files=sorted(files))

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The container toolkit's packages: one set, one version, held together. PRIVATE to the collection.
+"""The packages of the container toolkit: one set with one version, which is held. PRIVATE to the collection.
 
-Sources: names and relations, NVIDIA/nvidia-container-toolkit (folder packaging); repositories, their key and that the
-RPM packages themselves are not signed, the vendor's installation guide and its nvidia-container-toolkit.repo.
+Sources: NVIDIA/nvidia-container-toolkit (folder packaging) for names and relations; NVIDIA's installation guide and
+nvidia-container-toolkit.repo for the repositories and their key. The RPM packages themselves are not signed.
 """
 
 from __future__ import annotations
@@ -21,19 +21,26 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.system import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.apt_tools import SOURCES
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Repository, matches, upstream
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import (
+    PackageState,
+    Repository,
+    matches,
+    upstream,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.dnf_tools import hold_path
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.managers import MANAGERS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import INSTALL, RELEASE, PackageWork
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, which
 
-# Named together: apt does not find an older set by its dependencies (NVIDIA/nvidia-container-toolkit issue 1091).
+# A request to the host side: the options of the module, and what the controller adds to them as JSON.
+Json = t.Mapping[str, t.Any]
+# Named together: apt does not find an older set by dependencies (NVIDIA/nvidia-container-toolkit issue 1091).
 NAMES = ("nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools",
          "libnvidia-container1")
-# Holds the programs of the modes cdi and legacy.
+# Contains the programs of the modes cdi and legacy.
 EXTENSIONS = "nvidia-container-toolkit-operator-extensions"
-# The program that a runtime class starts, by mode.
+# The program of a runtime class, by mode.
 BINARIES = {
     "auto": "/usr/bin/nvidia-container-runtime",
     "cdi": "/usr/bin/nvidia-container-runtime.cdi",
@@ -42,7 +49,7 @@ BINARIES = {
 NAME = "container-toolkit"
 WRITE_SETTINGS = "write default settings"
 _STABLE = "https://nvidia.github.io/libnvidia-container/stable"
-# The vendor's repository by family of distribution; the marks are those of the vendor's own source files.
+# NVIDIA's repository by family of distribution, with the variables of NVIDIA's own source files.
 _URLS = {"debian": f"{_STABLE}/deb/$(ARCH)/", "redhat": f"{_STABLE}/rpm/$basearch/",
          "suse": f"{_STABLE}/rpm/$basearch/"}
 _MARKS = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "aarch64")}
@@ -52,14 +59,14 @@ _WHY = "no upgrade may split the set"
 
 
 def _apt_hold(version: str) -> dict[str, bytes]:
-    """Priority 1000: from there on apt also goes back to it (apt_preferences(5))."""
+    """A pin. From priority 1000 on, apt also downgrades to the version (apt_preferences(5))."""
     return {_PREFERENCES: ("# Written by gpuops.nvidia: an upgrade must not split the container toolkit.\n"
                            f"Package: {' '.join((*NAMES, EXTENSIONS))}\nPin: version {version}-*\n"
                            "Pin-Priority: 1000\n").encode()}
 
 
 def _zypp_hold(version: str) -> dict[str, bytes]:
-    """What no update may bring: newer versions. The ending sorts after every release of the version."""
+    """Conflicts with newer versions. The suffix sorts after every release of the version."""
     lines = [f"conflicts:{name} > {version}_z" for name in (*NAMES, EXTENSIONS)]
     return {_CHECK: "\n".join(["# Written by gpuops.nvidia: an update must not split the container toolkit.", *lines,
                                ""]).encode()}
@@ -73,10 +80,18 @@ _HOLDS: t.Dict[str, t.Callable[[str], t.Dict[str, bytes]]] = {
 }
 
 
-class Packages:
-    """Plans and executes what becomes of the packages. request: the module's options."""
+class PackagesPlan(t.NamedTuple):
+    """installed: name to version; version: that of the set, or of a toolkit without packages; steps: those to do."""
 
-    def __init__(self, request: t.Mapping[str, t.Any], journal: Journal, run: Runner) -> None:
+    installed: t.Dict[str, str]
+    version: str | None
+    steps: t.List[Step]
+
+
+class Packages:
+    """Plans and executes the steps for the packages."""
+
+    def __init__(self, request: Json, journal: Journal, run: Runner) -> None:
         self.request = request
         self.journal = journal
         self.run = run
@@ -95,114 +110,106 @@ class Packages:
         url = (raw["url"] or _URLS[self.family]).replace("$(ARCH)", deb).replace("$basearch", rpm)
         return Repository(NAME, url, raw["key"], raw["fingerprint"], held=self.family == "redhat", signed=False)
 
-    def plan(self) -> dict[str, t.Any]:
-        """C({installed, version, steps}): the packages that are there, their version or that of a toolkit without
-        packages, and the steps that the rest takes.
-
-        All packages share one version: the one asked for, else the one we installed or found, else the newest.
-        """
-        if self.work is None:
+    def plan(self) -> PackagesPlan:
+        """The plan. All packages get one version: the requested one, else the installed one, else the newest one."""
+        work = self.work
+        if work is None:
             return self._without_packages()
-        state = self.work.manager.read()
+        state = work.manager.read()
         names = NAMES if self.request["mode"] == "auto" else (*NAMES, EXTENSIONS)
         there = {name: state.installed[name] for name in names if name in state.installed}
         version = there.get(names[0])
-        found = {"installed": there, "version": upstream(version) if version else None}
         if self.absent:
-            return {**found, "steps": [*self.work.plan_absent(state), *self._releases()]}
-        return {**found, "steps": self._present(self.work, state, names, there)}
+            # The holds come after the repository, which needs one of these files.
+            steps = work.plan_absent(state) + [
+                Step(RELEASE, path, "the packages are removed") for path in _HOLDS[self.family]("0")
+                if self.journal.get("file", path) is not None]
+        else:
+            steps = self._present(work, state, names, there)
+        return PackagesPlan(there, upstream(version) if version else None, steps)
 
-    def _without_packages(self) -> dict[str, t.Any]:
-        """A host whose packages we do not manage may have the toolkit all the same; then it is taken as it is."""
+    def _without_packages(self) -> PackagesPlan:
+        """The plan for a distribution whose packages are not managed: an installed toolkit is used as it is."""
         if self.absent and not self.journal.of_kind("package"):
-            return {"installed": {}, "version": None, "steps": []}
-        said = self.run(["nvidia-ctk", "--version"], check=False).stdout if which("nvidia-ctk") else ""
-        found = re.search(r"version v?(\d+\.\d+\.\d+\S*)", said)
-        version, wanted = found.group(1) if found else None, self.request["version"]
-        if self.absent or not said or wanted and version != upstream(wanted):
-            have = f"It has the toolkit {version}, {wanted} is wanted" if said else "It has no toolkit"
-            raise HostError(f"Packages of this distribution are not supported by this version. {have}.",
+            return PackagesPlan({}, None, [])
+        output = self.run(["nvidia-ctk", "--version"], check=False).stdout if which("nvidia-ctk") else ""
+        match = re.search(r"version v?(\d+\.\d+\.\d+\S*)", output)
+        version, desired = match.group(1) if match else None, self.request["version"]
+        if self.absent or not output or desired and version != upstream(desired):
+            current = f"It has the toolkit {version}, not {desired}" if output else "It has no toolkit"
+            raise HostError(f"Packages of this distribution are not supported by this version. {current}.",
                             "Install the toolkit by hand, then run again; or leave this host out.",
                             allowed=list(MANAGERS))
         program = BINARIES[self.request["mode"]]
         if not os.access(program, os.X_OK):
-            raise HostError(f"The toolkit {version} of this host has no program {program}, which the runtime is to "
-                            "start.", "Install it there or choose another mode; or leave this host out.", path=program)
-        return {"installed": {}, "version": version, "steps": []}
+            raise HostError(f"The toolkit {version} of this host does not have the program {program} of the mode.",
+                            "Install it there or choose another mode; or leave this host out.", path=program)
+        return PackagesPlan({}, version, [])
 
-    def _releases(self) -> list[Step]:
-        """After the repository, which is seen through one of these files."""
-        return [Step(RELEASE, path, "the set goes") for path in self._hold_files()]
-
-    def _hold_files(self) -> list[str]:
-        return [path for path in _HOLDS[self.family]("0") if self.journal.get("file", path) is not None]
-
-    def _present(self, work: PackageWork, state: t.Any, names: t.Sequence[str], there: t.Mapping[str, str]
+    def _present(self, work: PackageWork, state: PackageState, names: t.Sequence[str], there: t.Mapping[str, str]
                  ) -> list[Step]:
         journalled = {name: entry["after"]["version"] for name, entry in self.journal.of_kind("package").items()
                       if entry["after"]}
         version = (self.request["version"] or journalled.get(names[0]) or there.get(names[0])
                    or next(iter(there.values()), None))
-        wanted: dict[str, str | None] = dict.fromkeys(names, version)
-        given = not journalled and not work.plan_repair(state, wanted) and all(
+        desired: dict[str, str | None] = dict.fromkeys(names, version)
+        given = not journalled and not work.plan_repair(state, desired) and all(
             matches(there.get(name), version) for name in names)
-        if given or version and work.is_present(state, wanted) and work.holds(self._holds(version)):
+        if given or version and work.is_present(state, desired) and work.holds(self._holds(version)):
             return work.plan_lost(state, toolkit_packages(state.installed)) or self._settings()
         self._refuse_rivals()
         repository = self.repository
         if repository is None:
             raise InputError("there is no repository to install from.", "Set repository.url.", path="repository.url")
-        steps = work.plan_repair(state, wanted)
+        steps = work.plan_repair(state, desired)
         with work.manager.probe(repository) as probe:
             version = version or probe.resolve(names[0], None)
-            wanted = {name: probe.resolve(name, version) for name in names}
+            desired = {name: probe.resolve(name, version) for name in names}
             holds = self._holds(version)
             steps += work.plan_repository(probe) + work.plan_holds(holds, _WHY)
-            steps += work.plan_install(probe, state, wanted, files=holds)
+            steps += work.plan_install(probe, state, desired, files=holds)
         return steps + work.plan_lost(state, toolkit_packages(state.installed), steps)
 
     @staticmethod
     def _settings() -> list[Step]:
-        """The settings file where it is gone; packages that come write it by a script."""
+        """The step that writes a missing settings file. When packages are installed, their scripts write it."""
         if os.path.lexists(SETTINGS):
             return []
         check_writable(SETTINGS)
-        return [Step(WRITE_SETTINGS, SETTINGS, "the packages brought it, and it is missing")]
+        return [Step(WRITE_SETTINGS, SETTINGS, "the packages have written it, and it is missing")]
 
     def _holds(self, version: str) -> dict[str, bytes | None]:
         return {**_HOLDS[self.family](upstream(version))}
 
     def _refuse_rivals(self) -> None:
-        """apt refuses to work where two sources name the same place with different keyrings (C(Signed-By))."""
+        """Raises HostError if another source has the repository: apt refuses different keyrings (Signed-By) for one."""
         repository = self.repository
-        if repository is None or self.family != "debian" or self._is_ours():
+        ours = any(PackageWork.is_of_repository(path) for path in self.journal.of_kind("file"))
+        if repository is None or self.family != "debian" or ours:
             return
         place = re.compile(re.escape(repository.url.rstrip("/")) + r"/?(\s|\Z)")
         files = [f"{SOURCES}/{name}" for name in sorted(os.listdir(SOURCES)) if not name.startswith("gpuops-")
                  and name.endswith((".list", ".sources"))] if os.path.isdir(SOURCES) else []
         rivals = [path for path in ["/etc/apt/sources.list", *files] if place.search(_entries(path))]
         if rivals:
-            raise HostError(f"The toolkit's repository is named in {' and '.join(rivals)} already, and apt takes one "
-                            "place with one keyring only.", "Remove that entry, then run again; or install the version "
-                            "that you want from it: packages that are there are left alone.", paths=rivals)
-
-    def _is_ours(self) -> bool:
-        return any(PackageWork.is_of_repository(path) for path in self.journal.of_kind("file"))
+            raise HostError(f"{' and '.join(rivals)} already has the toolkit's repository, and apt allows only one "
+                            "keyring for a repository.", "Remove that entry, then run again; or install the version "
+                            "that you want from it: installed packages are not changed.", paths=rivals)
 
     def execute(self, step: Step) -> bool:
-        """Runs a step of ours; False when it is another's."""
-        if step.action == WRITE_SETTINGS:  # as the packages' script does
+        """Executes a step. False if it is not a step of packages."""
+        if step.action == WRITE_SETTINGS:  # as the script of the packages does
             self.run(["nvidia-ctk", "--quiet", "config", f"--config-file={step.target}", "--in-place"])
             return True
         return self.work is not None and self.work.execute(step)
 
     def settle(self) -> None:
-        """After an absent run."""
+        """Ends a removal."""
         if self.work is not None:
             self.work.settle(self.work.manager.read())
 
 
 def _entries(path: str) -> str:
-    """The lines of an APT source file that count, marks replaced."""
+    """The text of an APT source file without comments, variables replaced."""
     text = (read_text(path) or "").replace("$(ARCH)", _MARKS.get(os.uname().machine, ("",))[0])
     return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))

@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads what the controller needs to compute a runtime's configuration. PRIVATE to the collection.
+"""Reads what the controller needs to compute the configuration of a runtime. PRIVATE to the collection.
 
-This side knows no TOML and no runtime: the request says which programs, units and files to read.
+The request names the programs, units and files to read. The controller parses them: `plugin_utils/_runtimes`.
 """
 
 from __future__ import annotations
@@ -19,48 +19,52 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.unit_files import SHOWN, at_boot, is_stale
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, which
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner, which
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import Json
 
-# Only to know which files to read beside the main one; the controller parses the real thing.
+# Only to find the other files to read; the controller parses the file.
 _IMPORTS = re.compile(r"^\s*imports\s*=\s*\[(.*?)\]", re.MULTILINE | re.DOTALL)
-# Seconds until a daemon has answered a question; one that hangs must not keep others from being configured.
-_PATIENCE = 20
+# Seconds for a program to end, so that a daemon that hangs does not block the others.
+_TIMEOUT = 20
 _STRING = re.compile(r"\"([^\"\n]+)\"|'([^'\n]+)'")
 
 
-def observe(request: t.Mapping[str, t.Any], journal: Journal, run: Runner) -> dict[str, t.Any]:
-    """Shape: C({runtimes, markers, journal, settings}); C(packages) and C(cdi) come from C(work.py)."""
+def observe(request: Json, journal: Journal, run: Runner) -> dict[str, object]:
+    """JSON of the state of the host, see HostState in `plugin_utils/_runtimes/host_state.py`, without packages and CDI.
+    """
     probes = request["runtimes"]
     units = _units([name for probe in probes for name in probe["units"]], run)
-    kept = _journalled(journal, units)
-    runtimes = {probe["name"]: _runtime(probe, units, request, list(kept["config"]), run)
-                or _gone(probe, request, kept["config"]) for probe in probes}
-    return {"runtimes": runtimes, "markers": [path for path in request["markers"] if os.path.lexists(path)],
-            "journal": kept, "settings": _settings(journal)}
+    records = _records(journal)
+    restarts = {unit: entry["after"]["act"] for unit, entry in journal.of_kind("restart").items()
+                if entry["after"] and not _was_restarted(entry["after"], units.get(unit, {}))}
+    return {"runtimes": {probe["name"]: _runtime(probe, units, request, list(records), run)
+                         or _uninstalled(probe, request, records) for probe in probes},
+            "markers": [path for path in request["markers"] if os.path.lexists(path)],
+            "journal": {"present": bool(journal.entries or journal.unfinished), "config": records, "restart": restarts,
+                        "default_runtime": {runtime: entry["before"] for runtime, entry
+                                            in journal.of_kind("default_runtime").items()}},
+            "settings": _settings(journal)}
 
 
-def _journalled(journal: Journal, units: t.Mapping[str, t.Mapping[str, str]]) -> dict[str, t.Any]:
-    config: dict[str, t.Any] = {}
+def _records(journal: Journal) -> dict[str, dict[str, object]]:
+    """By path the journal's record of each file of a runtime."""
+    records: dict[str, dict[str, object]] = {}
     for path, entry in journal.of_kind("config").items():
         known = journal.get("file", path) is not None
         before = journal.former_bytes(path) if known else None
-        config[path] = {"part": entry["before"]["part"], "is": journal.file_is(path) if known else "before",
-                        "before": None if before is None else _decode(path, before),
-                        "runtime": entry["before"]["runtime"], "parts": entry["after"] or []}
-    defaults = {runtime: entry["before"] for runtime, entry in journal.of_kind("default_runtime").items()}
-    return {"present": bool(journal.entries or journal.unfinished), "config": config, "default_runtime": defaults,
-            "restart": {unit: entry["after"]["act"] for unit, entry in journal.of_kind("restart").items()
-                        if entry["after"] and not _made_good(entry["after"], units.get(unit, {}))}}
+        records[path] = {"part": entry["before"]["part"], "is": journal.file_is(path) if known else "before",
+                         "before": None if before is None else _decode(path, before),
+                         "runtime": entry["before"]["runtime"], "parts": entry["after"] or []}
+    return records
 
 
-def _made_good(owed: t.Mapping[str, t.Any], unit: t.Mapping[str, str]) -> bool:
-    """Whether the unit was started again by somebody since the act was owed, such as by a reboot."""
+def _was_restarted(owed: Json, unit: t.Mapping[str, str]) -> bool:
+    """Whether the unit was restarted since the act was journalled, for example by a reboot."""
     then, now = owed["invocation"], unit.get("InvocationID", "")
     return _runs(unit) and "" not in (then, now) and then != now
 
 
-def _settings(journal: Journal) -> dict[str, t.Any]:
-    """C({text, ours, file, new}): the settings file, what we have set in it, how it stands where it is kept."""
+def _settings(journal: Journal) -> dict[str, object]:
     kept, file = journal.get("settings", SETTINGS), journal.get("file", SETTINGS)
     return {"text": _text(SETTINGS), "ours": (kept or {}).get("after") or {},
             "file": None if file is None else journal.file_is(SETTINGS),
@@ -68,7 +72,7 @@ def _settings(journal: Journal) -> dict[str, t.Any]:
 
 
 def _units(names: t.Sequence[str], run: Runner) -> dict[str, dict[str, str]]:
-    """systemd's properties of units, by name; empty where there is no systemd."""
+    """Name to properties of the units that exist; empty without systemd."""
     shown = ",".join((*SHOWN, "InvocationID", "ExecStart", "Environment"))
     done = run(["systemctl", "show", *names, "-p", shown], check=False)
     found = {}
@@ -83,8 +87,8 @@ def _runs(unit: t.Mapping[str, str]) -> bool:
     return unit.get("ActiveState") in ("active", "activating", "reloading")
 
 
-def _runtime(probe: t.Mapping[str, t.Any], units: t.Mapping[str, t.Mapping[str, str]],
-             request: t.Mapping[str, t.Any], journalled: t.Sequence[str], run: Runner) -> dict[str, t.Any] | None:
+def _runtime(probe: Json, units: t.Mapping[str, t.Mapping[str, str]], request: Json, journalled: t.Sequence[str],
+             run: Runner) -> dict[str, object] | None:
     there = sorted((name for name in probe["units"] if name in units), key=lambda one: at_boot(units[one]) == "masked")
     name = next((name for name in there if _runs(units[name])), there[0] if there else None)
     unit = units[name] if name else {}
@@ -97,32 +101,31 @@ def _runtime(probe: t.Mapping[str, t.Any], units: t.Mapping[str, t.Mapping[str, 
     paths = [config, request.get("drop_in_path") or probe.get("drop_in"), *sum(imports.values(), [])]
     for pattern in probe.get("more", ()):
         paths += sorted(path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path))
-    # Without a file the daemon runs on its defaults: an empty one dumps these.
+    # Without a file the daemon uses its defaults, which an empty file also dumps.
     words = {"binary": binary, "config": config if text is not None else os.devnull}
 
-    def ask(argv: t.Sequence[str]) -> dict[str, t.Any] | None:
-        return _answer([word.format(**words) for word in argv], run) if argv else None
+    def ask(argv: t.Sequence[str]) -> dict[str, object] | None:
+        return _json(_answer([word.format(**words) for word in argv], run)) if argv else None
 
     dump = ask(probe.get("dump", ()))
     if dump and dump["rc"] != 0 and name:
-        # A parser that crashes may print nothing itself.
-        dump["journal"] = _answer(["journalctl", f"_SYSTEMD_UNIT={name}", "-n", "200", "-o", "cat"], run)["stdout"]
+        # A parser that crashes can print nothing.
+        dump["journal"] = _answer(["journalctl", f"_SYSTEMD_UNIT={name}", "-n", "200", "-o", "cat"], run).stdout
     boot = at_boot(unit)
-    # One that is masked cannot be told anything, whether it runs or not.
+    # A masked unit cannot be restarted, so it counts as stopped.
     return {"binary": binary, "unit": name, "running": _runs(unit) and boot != "masked", "boot": boot,
             "on_demand": bool(unit.get("TriggeredBy")),
             "stale": bool(probe.get("reads_once") and is_stale(filter(None, paths), unit)),
             "command": _command(unit), "config": config,
-            "version": _answer([binary, "--version"], run)["stdout"].strip(), "imports": imports,
+            "version": _answer([binary, "--version"], run).stdout.strip(), "imports": imports,
             "files": {path: _text(path) for path in (*paths, *journalled) if path}, "health": probe.get("health", []),
-            "dump": dump,
-            "facts": {key: ask(argv) for key, argv in probe.get("facts", {}).items()}}
+            "dump": dump, "facts": {key: ask(argv) for key, argv in probe.get("facts", {}).items()}}
 
 
-def _gone(probe: t.Mapping[str, t.Any], request: t.Mapping[str, t.Any], journalled: t.Mapping[str, t.Any]
-          ) -> dict[str, t.Any] | None:
-    """What a removal sees of a runtime that was uninstalled: the files that we have left there."""
-    ours = [path for path, record in journalled.items() if record["runtime"] == probe["name"]]
+def _uninstalled(probe: Json, request: Json, records: t.Mapping[str, t.Mapping[str, object]]
+                 ) -> dict[str, object] | None:
+    """For a removal: a runtime that was uninstalled, but whose files are still in the journal."""
+    ours = [path for path, record in records.items() if record["runtime"] == probe["name"]]
     if request["state"] != "absent" or not ours:
         return None
     config = request.get("config_path") or probe["config"]
@@ -131,12 +134,15 @@ def _gone(probe: t.Mapping[str, t.Any], request: t.Mapping[str, t.Any], journall
             "files": {path: _text(path) for path in (config, *ours)}, "health": [], "dump": None, "facts": {}}
 
 
-def _answer(argv: t.Sequence[str], run: Runner) -> dict[str, t.Any]:
-    """C({rc, stdout, stderr}); rc is 124 where time ran out."""
+def _answer(argv: t.Sequence[str], run: Runner) -> Completed:
+    """How a program ended; rc is 124 if it did not end in time."""
     try:
-        done = run(argv, timeout=_PATIENCE, check=False)
+        return run(argv, timeout=_TIMEOUT, check=False)
     except CommandError:
-        return {"rc": 124, "stdout": "", "stderr": f"it did not answer within {_PATIENCE} s"}
+        return Completed(tuple(argv), 124, "", f"it did not answer within {_TIMEOUT} s")
+
+
+def _json(done: Completed) -> dict[str, object]:
     return {"rc": done.rc, "stdout": done.stdout, "stderr": done.stderr}
 
 
@@ -147,13 +153,13 @@ def _command(unit: t.Mapping[str, str]) -> list[str]:
 
 
 def _daemon(unit: t.Mapping[str, str]) -> str | None:
-    """The program that the unit really starts: a second one on PATH may belong to another product."""
+    """The program that the unit starts, which can be another one than that on PATH."""
     match = re.search(r"path=(\S+)", unit.get("ExecStart", ""))
     return match.group(1) if match and os.access(match.group(1), os.X_OK) else None
 
 
 def _configured(unit: t.Mapping[str, str], flags: t.Sequence[str]) -> str | None:
-    """The configuration file that the unit's command line names, or None."""
+    """The configuration file in the unit's command line, or None."""
     words = _command(unit)
     for index, word in enumerate(words):
         flag, sign, value = word.partition("=")
@@ -188,20 +194,20 @@ def _decode(path: str, data: bytes) -> str:
                         path=path) from error
 
 
-def trials(request: t.Mapping[str, t.Any], run: Runner) -> list[dict[str, t.Any]]:
-    """Lets the runtime judge candidate files, each trial in a temporary folder. Shape: C([{rc, stdout, stderr}]).
+def trials(request: Json, run: Runner) -> list[dict[str, object]]:
+    """JSON of the results of the runtime's checks of candidate files, each in a temporary folder.
 
-    Raises HostError where one of the request's paths could not be written: a run writes all its files or none.
+    Raises HostError if one of the request's paths cannot be written, so that a run writes all files or none.
     """
     for path in request["paths"]:
         check_writable(path)
-    return [_trial(one, run) for one in request["trials"]]
+    return [_trial(trial, run) for trial in request["trials"]]
 
 
-def _trial(request: t.Mapping[str, t.Any], run: Runner) -> dict[str, t.Any]:
+def _trial(request: Json, run: Runner) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="gpuops-toolkit-") as folder:
         for name, text in request["files"].items():
             with open(os.path.join(folder, name), "w", encoding="utf-8", newline="") as stream:
                 stream.write(text.replace("{dir}", folder))
-        answer = _answer([word.replace("{dir}", folder) for word in request["argv"]], run)
-    return {**answer, "stderr": answer["stderr"].replace(folder, "")}
+        done = _answer([word.replace("{dir}", folder) for word in request["argv"]], run)
+    return _json(done._replace(stderr=done.stderr.replace(folder, "")))

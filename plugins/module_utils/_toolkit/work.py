@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the host side plans by itself (packages, CDI), and the execution of all steps. PRIVATE to the collection.
+"""The plan of packages and CDI, which the host side makes itself, and the execution of all steps. PRIVATE.
 
-Journal kind beside those of C(packages.py), C(cdi.py) and C(config.py): C(settings), the settings file, with what we
-have set in it: by name C({before, after}).
+Entries in the journal, besides those of `packages.py`, `cdi.py` and `config.py`: `settings`, the settings file; `after`
+has by name the settings that runs have changed, as `{before, after}`.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.cdi import Cdi
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.config import ConfigWork
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import Packages
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import Json, Packages
 
 
-def plan(request: t.Mapping[str, t.Any], journal: Journal, run: Runner) -> dict[str, t.Any]:
-    """C({packages, cdi}): see C(Packages.plan) and C(Cdi.plan); steps as they travel."""
+def plan(request: Json, journal: Journal, run: Runner) -> dict[str, object]:
+    """JSON of both plans: `{packages, cdi}`."""
     packages = Packages(request, journal, run).plan()
-    cdi = Cdi(request, journal, run).plan(packages["steps"])
-    return {name: {**one, "steps": [_pack(step) for step in one["steps"]]}
-            for name, one in (("packages", packages), ("cdi", cdi))}
+    cdi = Cdi(request, journal, run).plan(packages.steps)
+    return {"packages": {**packages._asdict(), "steps": [_pack(step) for step in packages.steps]},
+            "cdi": {**cdi._asdict(), "steps": [_pack(step) for step in cdi.steps]}}
 
 
-def _pack(step: Step) -> dict[str, t.Any]:
+def _pack(step: Step) -> dict[str, object]:
     data = {key: {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
             for key, value in step.data.items()}
     return {**step.as_dict(), "data": data}
 
 
-def unpack(raw: t.Mapping[str, t.Any]) -> Step:
-    """A step as it was before it travelled to the controller."""
+def unpack(raw: Json) -> Step:
+    """A step from its JSON."""
     data = {key: base64.b64decode(value["base64"]) if isinstance(value, dict) and set(value) == {"base64"} else value
             for key, value in raw["data"].items()}
     return Step(raw["action"], raw["target"], raw["reason"], raw["needs"], raw["assumed"], data)
 
 
 class Work:
-    """Executes steps. request: that of the read phase."""
+    """Executes steps."""
 
-    def __init__(self, request: t.Mapping[str, t.Any], journal: Journal, run: Runner) -> None:
+    def __init__(self, request: Json, journal: Journal, run: Runner) -> None:
         self.journal = journal
         self.absent = request["state"] == "absent"
         self.packages = Packages(request, journal, run)
@@ -58,19 +58,19 @@ class Work:
             "edit settings": self._edit_settings, "restore settings": self._restore_settings}
 
     def execute(self, step: Step) -> None:
-        """One step; each can be run again after having been killed in its middle."""
+        """Executes a step. A step that was killed can be executed again."""
         if step.action == INSTALL:
-            # Written by the packages' scripts, and left behind by their removal.
+            # The scripts of packages write this file, and do not remove it.
             self.journal.keep_file(SETTINGS)
             self.cdi.keep()
         act = self._acts.get(step.action)
         if act is not None:
             act(step)
         elif not self.packages.execute(step):
-            raise HostError(f"Nothing can do '{step.id}'.", "This is a bug: report it.")
+            raise HostError(f"The step '{step.id}' is unknown.", "This is a bug: report it.")
 
     def settle(self) -> None:
-        """After an absent run: what is left in the journal has no meaning any more."""
+        """Ends a removal: drops the rest of the journal."""
         self.packages.settle()
         self.journal.unfinished = None
         for kind in ("config", "default_runtime", "cdi", "settings", "restart"):
@@ -79,7 +79,7 @@ class Work:
                     self.journal.forget("file", key)
                 self.journal.forget(kind, key)
         self.journal.forget("file", SETTINGS)
-        self.journal.drop_folders()  # those of files that somebody has removed since
+        self.journal.drop_folders()  # those of files that somebody has removed
         for folder in self.journal.of_kind("directory"):
             self.journal.forget("directory", folder)
 
@@ -89,7 +89,7 @@ class Work:
         self.journal.keep("settings", path, None)
         self.journal.note("settings", path, step.data["ours"])
         self.journal.write_file(path, step.data["text"].encode("utf-8"))
-        if self.absent:  # what is left in it is its owner's
+        if self.absent:  # the rest of the file is not ours
             self.journal.forget("file", path)
             self.journal.forget("settings", path)
 

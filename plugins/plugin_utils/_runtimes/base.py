@@ -1,70 +1,116 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What all runtimes share: options, proposals, and what a runtime must answer. PRIVATE to the collection."""
+"""What all container runtimes share: options, proposals, and the interface of a runtime. PRIVATE to the collection."""
 
 from __future__ import annotations
 
+import abc
+import pathlib
 import typing as t
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import BINARIES
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import (
+    Answer,
+    FileRecord,
+    Journal,
+    RuntimeState,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Value
 
-# The runtime classes that this collection may declare.
+# The runtime classes that this collection can declare.
 NAMES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
-# All that a file may say by our hand: runtime classes, and options that are on.
+# What a run can set in a file: runtime classes, and options that are on.
 PARTS = (*NAMES, "set_as_default", "cdi", "nri")
 
-# Why a daemon is restarted although its files are right.
+# The first line of files that only this collection writes.
+HEADER = "# Written by the Ansible collection gpuops.nvidia, which repairs what is changed here.\n"
+# Reasons of steps: for a file that is written again, and for a restart although no file changes.
+EDITED = "somebody has edited it since"
 STALE = "its files have changed since it was started"
 
 
 @dataclass(frozen=True)
 class Options:
-    """The part of the module's options that shapes a runtime's files."""
+    """The options of the module."""
 
     set_as_default: bool
     cdi: bool
     mode: str
     drop_in_path: str | None = None
     nri: bool = False
+    state: str = "present"
+    runtime: str = "auto"
+    config_path: str | None = None
+    settings: t.Mapping[str, Value] = field(default_factory=dict)
+    disruption: str = "never"
 
     @property
     def classes(self) -> dict[str, str]:
-        """Runtime class to program."""
+        """Runtime class to the path of its program."""
         names = ["nvidia"] if self.mode == "auto" else ["nvidia", f"nvidia-{self.mode}"]
         return dict.fromkeys(names, BINARIES[self.mode])
 
     @property
     def parts(self) -> list[str]:
-        """Those of C(PARTS) that are wanted."""
+        """The desired ones of PARTS."""
         return [*self.classes, *(name for name in PARTS if getattr(self, name, False))]
 
 
 @dataclass(frozen=True)
-class FileChange:
-    """One file that differs from what is wanted. after: None for no file.
+class Probe:
+    """What the host side reads of a runtime. In commands, `{binary}` and `{config}` stand for the paths on the host.
 
-    part: C(main) or C(drop-in). baseline: for a file that somebody has edited since we wrote it: what it would be
-    without our part; removal gives back this instead of what stood there at first.
-    restore: put back the journalled bytes instead of writing after.
+    binary: a name on PATH, or a path. units: the first one that runs is taken, else the first one that exists.
+    config, drop_in: default paths. config_flags: flags of the unit's command line that name the configuration file.
+    more: patterns of other files to read. dump: prints the effective configuration. facts: commands by name; they run
+    on every host that has the runtime, so they must be quick. health: prints a table of plugins whose last column is
+    `ok`; it runs before and after a restart. reads_once: whether the runtime reads its files only when it starts, and
+    cannot be asked what it has read.
+    """
+
+    name: str
+    binary: str
+    config: str
+    units: t.Sequence[str] = ()
+    config_flags: t.Sequence[str] = ()
+    drop_in: str | None = None
+    more: t.Sequence[str] = ()
+    dump: t.Sequence[str] = ()
+    facts: t.Mapping[str, t.Sequence[str]] = field(default_factory=dict)
+    health: t.Sequence[str] = ()
+    reads_once: bool = False
+
+    def as_request(self) -> dict[str, object]:
+        """The probe as JSON for the host side, which has the same defaults."""
+        return {name: value for name, value in asdict(self).items() if value or name in ("units", "config_flags")}
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """One file that differs from the desired one. after: the desired text, None if there must be no file.
+
+    part: `main` or `drop-in`. restore: whether the former bytes of the journal are written instead of `after`.
+    baseline: for a file that somebody has edited since a run has written it, its text without our part. From then on, a
+    removal restores this text instead of the one before the first run.
     """
 
     path: str
     before: str | None
     after: str | None
     part: str
-    reason: str
+    reason: str = ""
     baseline: str | None = None
     restore: bool = False
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What the runtime itself shall judge before a file is put in place.
+    """A command with which the runtime itself checks candidate files before they are written.
 
-    files: name to text, C({dir}) stands for the temporary folder that holds them. argv: the command, likewise.
-    Its result reaches C(Runtime.judge) as C({rc, stdout, stderr}).
+    files: name to text; in texts and in argv, `{dir}` stands for the temporary folder that holds the files.
     """
 
     files: dict[str, str]
@@ -73,18 +119,17 @@ class Trial:
 
 @dataclass
 class Proposal:
-    """What a runtime wants changed.
+    """The changes of a runtime, and how they take effect.
 
-    changes: in the order of writing. trials: what the runtime shall judge before, empty where it cannot.
-    act: what makes the changes effective: C(restart), C(reload) or C(none). needs: the level of C(_result.LEVELS) from
-    which on this is allowed. due: why the act is needed although no file changes, empty where it is not.
-    reload_first: whether part of it takes effect by a reload, done before a restart that may have to wait.
-    confirm: a command that succeeds once the daemon has taken over the change; it is given a minute
-    after the act. idle: a command that succeeds while a restart stops nothing; one that needs less than C(drain) runs
-    it again right before. told: what somebody has to set elsewhere, as the file is another product's; there is no
-    change then.
-    settings: what the settings file of nvidia-container-runtime must say for this runtime, where the user says nothing.
-    parts: what the files then say by our hand, see C(Options.parts).
+    changes: in the order of writing. trials: none if the runtime cannot check files. parts: those of PARTS that the
+    files then set.
+    act: what makes the changes effective, `restart`, `reload` or `none`. needs: the lowest gpu_disruption level that
+    allows it. due: why the act is needed although no file changes. reload_first: whether a reload already applies a
+    part of the changes, if the restart has to wait. confirm: a command that succeeds when the daemon has applied the
+    changes; it is retried for a minute after the act. idle: a command that succeeds as long as a restart stops no
+    container; it runs directly before a restart that needs a lower level than `drain`.
+    instructions: what the user has to set elsewhere because another product manages the file; nothing is changed then.
+    settings: defaults for the settings file of nvidia-container-runtime, by dotted name.
     """
 
     changes: list[FileChange] = field(default_factory=list)
@@ -96,55 +141,70 @@ class Proposal:
     reload_first: bool = False
     confirm: list[str] = field(default_factory=list)
     idle: list[str] = field(default_factory=list)
-    told: str = ""
-    settings: dict[str, t.Any] = field(default_factory=dict)
+    instructions: str = ""
+    settings: dict[str, Value] = field(default_factory=dict)
     parts: list[str] = field(default_factory=list)
     previous_default: str | None = None
     warnings: list[str] = field(default_factory=list)
 
+    def write(self, path: str, before: str | None, after: str | None, part: str, journal: Journal,
+              baseline: str | None = None) -> None:
+        """Adds the change of a file, if there is one."""
+        if before != after:
+            reason = EDITED if journal.is_edited(path) else ""
+            self.changes.append(FileChange(path, before, after, part, reason, baseline))
 
-def switched_off(journal: t.Mapping[str, t.Any], options: Options, default: t.Any) -> set[str]:
-    """What a former run has set and this one does not want; the class that is the default now stays declared."""
-    ours = {part for record in journal["config"].values() for part in record["parts"]}
+    def drop_unused(self, state: RuntimeState, journal: Journal, current: str | None) -> None:
+        """Removes the drop-ins that runs have written, except the current one."""
+        self.changes += [FileChange(path, state.files[path], None, "drop-in", "no longer used")
+                         for path, record in journal.files.items()
+                         if record.part == "drop-in" and path != current and state.files.get(path) is not None]
+
+    def restore(self, path: str, text: str | None, record: FileRecord) -> None:
+        """Restores a file as it was before the first run. text: the current one."""
+        self.changes.append(FileChange(path, text, record.before, record.part, "as it was", restore=True))
+
+    def restore_all(self, state: RuntimeState, journal: Journal) -> Proposal:
+        """Restores all files, also those that somebody has edited. Returns the proposal itself."""
+        self.previous_default = journal.default_runtime or None
+        for path, record in journal.files.items():
+            text = state.files.get(path)
+            if record.state != "before" and text != record.before:
+                self.restore(path, text, record)
+        return self
+
+    def keep_edits(self, path: str, text: str, rest: str, part: str) -> None:
+        """Removes only our part from a file that somebody has edited. rest: the text without our part."""
+        self.warnings.append(f"Somebody has edited {path} since this collection wrote it: only its part was removed.")
+        if rest != text:
+            self.changes.append(FileChange(path, text, rest, part, "edited since: only our part", baseline=rest))
+
+
+def unwanted_parts(journal: Journal, options: Options, default: Value) -> set[str]:
+    """Those of PARTS that a run has set and that are no longer desired. The default runtime class stays declared."""
+    ours = {part for record in journal.files.values() for part in record.parts}
     return ours - set(options.parts) - {name for name in NAMES if name == default}
 
 
-def give_back(seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], proposal: Proposal) -> Proposal:
-    """The withdrawal of files that are wholly ours, put into a proposal that says how it takes effect."""
-    proposal.previous_default = journal["default_runtime"] or None
-    for path, record in journal["config"].items():
-        text = seen["files"].get(path)
-        if record["is"] != "before" and text != record["before"]:
-            proposal.changes.append(FileChange(path, text, record["before"], record["part"], "as it was", restore=True))
-    return proposal
+class Runtime(abc.ABC):
+    """A container runtime. Its methods compute from what the host side has read, and raise HostError."""
 
+    probe: Probe
 
-class Runtime(t.Protocol):
-    """One container runtime. All methods are pure.
+    @abc.abstractmethod
+    def propose(self, state: RuntimeState, journal: Journal, options: Options) -> Proposal:
+        """The changes from the current to the desired configuration."""
 
-    probe: plain data. name; binary (a name on PATH or a path); units (the first that runs, else that exists, is taken;
-    empty where there is no daemon); config, drop_in (default paths, drop_in may be None); config_flags of the unit's
-    command line. All else may be left out: more (patterns of further files to read), dump (argv; C({binary}) and
-    C({config}) are filled in), facts (name to argv, likewise, cheap ones only: they run on every host that has the
-    runtime), reads_once (whether it reads its files at its start alone and shows nobody what it has read), health
-    (argv, prints a table of plugins whose last column is C(ok), asked before and after the act).
+    @abc.abstractmethod
+    def propose_removal(self, state: RuntimeState, journal: Journal) -> Proposal:
+        """The changes that remove our part of the configuration."""
 
-    seen, in all methods: C({binary, unit, running, boot, on_demand, stale, command, version, config, files, imports,
-    dump, facts}): unit None where there is none, boot as L(unit_files.at_boot), on_demand whether another unit starts
-    it, stale whether files have changed since the start of one that reads them once, command the words of its command
-    line, files path to text (None: no such file), dump and each of facts C({rc, stdout, stderr}).
-    """
-
-    @property
-    def probe(self) -> t.Mapping[str, t.Any]:
-        """What the host side reads."""
-
-    def propose(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], options: Options) -> Proposal:
-        """The difference between what stands on the host and what is wanted."""
-
-    def judge(self, seen: t.Mapping[str, t.Any], results: t.Sequence[t.Mapping[str, t.Any]], options: Options,
-              proposal: Proposal) -> None:
-        """Raises HostError unless the trials' results are what is wanted and nothing else has moved."""
-
-    def withdraw(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any]) -> Proposal:
-        """What gives the host back without our part."""
+    def check_trials(self, state: RuntimeState, results: t.Sequence[Answer], options: Options, proposal: Proposal
+                     ) -> None:
+        """Raises HostError if the runtime rejects a candidate file."""
+        path = proposal.changes[-1].path if proposal.changes else state.config
+        for result in results:
+            if result.rc != 0:
+                program = pathlib.PurePosixPath(self.probe.binary).name
+                raise HostError(f"{program} rejects the candidate for {path}: {result.failure}.",
+                                "Nothing was changed. Correct what it names, then run again.", path=path)

@@ -1,17 +1,17 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the host side of container_toolkit answers, checked before anything is planned from it. Pure. PRIVATE.
+"""Checks and decodes the answers of the host side of container_toolkit. PRIVATE to the collection.
 
-The plan is made on the controller from what the host has read, so that a host in wrong hands would choose what the
-controller computes with. Shapes: module_utils/_toolkit/read.py and work.py.
+The controller computes the plan from them, and a host can be compromised. So the controller uses an answer only if it
+has the structure that `read.py` and `work.py` of `module_utils/_toolkit` give it.
 """
 
 from __future__ import annotations
 
-import typing as t
-
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.cdi import CdiPlan
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import PackagesPlan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.shapes import (
     Anything,
     Fault,
@@ -26,21 +26,32 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.shapes import 
     Text,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import (
+    Answer,
+    FileRecord,
+    HostJournal,
+    HostState,
+    RuntimeState,
+    Setting,
+    SettingsState,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.registry import RUNTIMES
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Table as Json
 
 _MANY = 10_000
 _FLAG, _TEXT, _PATH = Flag(), Text(), Text(longest=4096)
 _MAYBE_TEXT = Nullable(_TEXT)
 _FILE = Nullable(Text(longest=4 * 2**20))
-_SAID = Text(longest=2**20)
-_ANSWER: dict[str, Shape] = {"rc": Number(smallest=-1000, largest=1000), "stdout": _SAID, "stderr": _SAID}
-_PROGRAM, _DUMP = Fields(_ANSWER), Fields(_ANSWER, {"journal": _SAID})
+_OUTPUT = Text(longest=2**20)
+_ANSWER: dict[str, Shape] = {"rc": Number(smallest=-1000, largest=1000), "stdout": _OUTPUT, "stderr": _OUTPUT}
+_PROGRAM, _DUMP = Fields(_ANSWER), Fields(_ANSWER, {"journal": _OUTPUT})
 
 
 class _Setting:
-    """A value of the settings file: a string, a number, true or false, or a list of strings; None for none."""
+    """A value of the settings file: a string, a number, a boolean or a list of strings; null if it is not set."""
 
-    def fault(self, value: t.Any) -> Fault | None:
+    def fault(self, value: object) -> Fault | None:
         """See Shape."""
         if value is None or isinstance(value, (bool, str)) or isinstance(value, int) and abs(value) < 2**63:
             return None
@@ -50,7 +61,7 @@ class _Setting:
 _RUNTIME = Fields({
     "binary": _PATH, "unit": _MAYBE_TEXT, "running": _FLAG, "boot": Nullable(OneOf(("yes", "no", "masked"))),
     "on_demand": _FLAG, "stale": _FLAG, "command": Rows(_PATH, _MANY), "config": _PATH,
-    "version": _SAID, "imports": Table(_PATH, Rows(_PATH, _MANY), _MANY), "files": Table(_PATH, _FILE, _MANY),
+    "version": _OUTPUT, "imports": Table(_PATH, Rows(_PATH, _MANY), _MANY), "files": Table(_PATH, _FILE, _MANY),
     "health": Rows(_PATH, 64), "dump": Nullable(_DUMP), "facts": Table(_TEXT, Nullable(_PROGRAM), 64)})
 _JOURNAL = Fields({
     "present": _FLAG, "default_runtime": Table(_TEXT, _MAYBE_TEXT, 64),
@@ -71,28 +82,68 @@ _OPTIONS = Fields({
     "mode": OneOf(("auto", "cdi", "legacy")), "config_path": Nullable(_PATH), "drop_in_path": Nullable(_PATH),
     "set_as_default": _FLAG, "cdi": _FLAG, "nri": _FLAG, "settings": Table(_TEXT, Anything(), 1000),
     "disruption": OneOf(LEVELS)}, whole=False)
-# By phase what an answer has.
 _PHASES: dict[str, dict[str, Shape]] = {
-    "read": {"seen": _SEEN, "options": _OPTIONS}, "apply": {"seen": _SEEN, "options": _OPTIONS},
+    "read": {"seen": _SEEN, "options": _OPTIONS}, "apply": {"seen": _SEEN, "options": _OPTIONS, "held": _MAYBE_TEXT},
     "try": {"trials": Rows(_PROGRAM, 1000)}}
 
 
-def fault(phase: str, answer: t.Mapping[str, t.Any]) -> Fault | None:
-    """What is wrong with an answer to a phase, None where nothing is."""
+def fault(phase: str, answer: Json) -> Fault | None:
+    """The first fault of an answer to a phase, None if there is none."""
     for name, shape in _PHASES[phase].items():
         found = shape.fault(answer.get(name))
         if found is not None:
             return found.below(name)
-    return _unasked(answer["seen"]["runtimes"]) if "seen" in _PHASES[phase] else None
+    return _incomplete(answer["seen"]["runtimes"]) if "seen" in _PHASES[phase] else None
 
 
-def _unasked(runtimes: t.Mapping[str, t.Any]) -> Fault | None:
-    """A runtime that is installed, without what its programs were asked for."""
-    for name, view in runtimes.items():
+def _incomplete(runtimes: Json) -> Fault | None:
+    """The fault of an installed runtime without all answers to its probe."""
+    for name, raw in runtimes.items():
         probe = RUNTIMES[name].probe
-        if view and view["config"] not in view["files"]:
+        if raw and raw["config"] not in raw["files"]:
             return Fault(f"seen.runtimes.{name}.files", "without its configuration", "what was asked for")
-        missing = [fact for fact in probe.get("facts", ()) if view and view["binary"] and not view["facts"].get(fact)]
-        if missing or view and view["binary"] and probe.get("dump") and view["dump"] is None:
+        missing = [fact for fact in probe.facts if raw and raw["binary"] and not raw["facts"].get(fact)]
+        if missing or raw and raw["binary"] and probe.dump and raw["dump"] is None:
             return Fault(f"seen.runtimes.{name}", f"without {missing[0] if missing else 'dump'}", "what was asked for")
     return None
+
+
+def options_of(answer: Json) -> Options:
+    """The options in an answer without faults."""
+    return Options(**{name: answer["options"][name] for name in _OPTIONS.needed})
+
+
+def state_of(answer: Json) -> HostState:
+    """The state of the host in an answer without faults."""
+    raw = answer["seen"]
+    journal, settings = raw["journal"], raw["settings"]
+    records = {path: FileRecord(record["part"], record["is"], record["before"], record["runtime"], record["parts"])
+               for path, record in journal["config"].items()}
+    ours = {name: Setting(setting["before"], setting["after"]) for name, setting in settings["ours"].items()}
+    return HostState(
+        {name: _runtime(runtime) for name, runtime in raw["runtimes"].items() if runtime}, raw["markers"],
+        HostJournal(journal["present"], records, journal["default_runtime"], journal["restart"]),
+        SettingsState(**{**settings, "ours": ours}),
+        PackagesPlan(**{**raw["packages"], "steps": _steps(raw["packages"])}),
+        CdiPlan(**{**raw["cdi"], "steps": _steps(raw["cdi"])}))
+
+
+def held_of(answer: Json) -> str | None:
+    """The id of the step that running containers hold up, in an answer without faults."""
+    held: str | None = answer["held"]
+    return held
+
+
+def trials_of(answer: Json) -> list[Answer]:
+    """The results of trials in an answer without faults."""
+    return [Answer(**trial) for trial in answer["trials"]]
+
+
+def _runtime(raw: Json) -> RuntimeState:
+    return RuntimeState(**{**raw, "dump": Answer(**raw["dump"]) if raw["dump"] else None,
+                           "facts": {name: Answer(**fact) for name, fact in raw["facts"].items() if fact}})
+
+
+def _steps(raw: Json) -> list[Step]:
+    return [Step(step["action"], step["target"], step["reason"], step["needs"], step["assumed"], step["data"])
+            for step in raw["steps"]]

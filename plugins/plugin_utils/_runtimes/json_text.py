@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""JSON files edited member by member. PRIVATE to the collection.
+"""Edits JSON files member by member. PRIVATE to the collection.
 
-An own reader notes where each member of each object begins and ends; an edit replaces these bytes and no others, so
-that indentation, order, the spelling of numbers, line ends and a byte order mark stay by construction. After each edit
-the text is read again and compared with the data it must hold.
+The parser of this file records where each member of each object begins and ends. An edit replaces only these bytes, so
+indentation, order, the notation of numbers, line ends and a byte order mark stay as they are. After each edit the text
+is parsed again and compared with the expected data.
 """
 
 from __future__ import annotations
@@ -17,38 +17,31 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import BOM, Path, Table, Value, check_size
 
-Path = t.Tuple[str, ...]
-BOM = "\ufeff"
 _SPACE = re.compile(r"[ \t\n\r]*")
 _STRING = re.compile(r'"[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*"')
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _WORDS = {"true": True, "false": False, "null": None}
-_DEEPEST = 100  # nobody nests settings deeper; Python's own stack ends at some 300 calls of the reader
+_DEEPEST = 100  # no settings are nested deeper; Python's stack allows about 300 levels of this parser
 _CHARACTERS = 1024 * 1024
 _INDENT = "    "
 
 
 @dataclass
-class _Value:
-    """A value of the text from start to end. members: of an object, by key in their order."""
+class _Node:
+    """A value in the text. start, end: offsets; members: those of an object, by key in their order; key: offset of the
+    key of a member."""
 
     start: int
     end: int
-    data: t.Any
-    members: dict[str, _Member] = field(default_factory=dict)
-
-
-@dataclass
-class _Member:
-    """A key and its value; start: of the key."""
-
-    start: int
-    value: _Value
+    data: Value
+    members: dict[str, _Node] = field(default_factory=dict)
+    key: int = 0
 
 
 class _Invalid(Exception):
-    """Why and where the text is no JSON."""
+    """The text is not JSON. at: offset of the error."""
 
     def __init__(self, why: str, at: int) -> None:
         super().__init__(why)
@@ -56,16 +49,13 @@ class _Invalid(Exception):
 
 
 class Document:
-    """A JSON object as text, open for edits. name: its path, for messages; a blank text stands for an empty object.
+    """A JSON object that is edited, see values.Document. name: the path of the file. A blank text is an empty object.
 
-    Raises HostError with line and column where the text is not valid, or where a key stands twice, and for a text that
-    is too large.
+    Raises HostError if the text is not valid, has a key twice in one object, or is too large.
     """
 
     def __init__(self, text: str, name: str) -> None:
-        if len(text) > _CHARACTERS:
-            raise HostError(f"{name} has {len(text):,} characters; at most {_CHARACTERS:,} are read.",
-                            "Make it shorter, then run again.", path=name)
+        check_size(text, name, _CHARACTERS)
         self.name = name
         self.text = text
         self._bom = BOM if text.startswith(BOM) else ""
@@ -75,52 +65,52 @@ class Document:
         self._root = self._read(self._body)
 
     @property
-    def data(self) -> dict[str, t.Any]:
-        """What the text holds."""
-        return t.cast("dict[str, t.Any]", self._root.data)
+    def data(self) -> Table:
+        """The data of the text."""
+        return t.cast(Table, self._root.data)
 
-    def set(self, path: Path, value: t.Any) -> None:
-        """Puts value at path: replaced where it stands, else added as its object's last member."""
+    def set(self, path: Path, value: Value) -> None:
+        """Replaces the value at path, or adds it as the last member of its object."""
         expected = copy.deepcopy(self.data)
         target, holder, depth = expected, self._root, 0
         for depth, key in enumerate(path[:-1]):
             target = target.setdefault(key, {})
             if not isinstance(target, dict):
-                raise HostError(f"{self.name}: {'.'.join(path[:depth + 1])} is no object.", "Correct it, then run "
+                raise HostError(f"{self.name}: {'.'.join(path[:depth + 1])} is not an object.", "Correct it, then run "
                                 "again.", path=self.name)
         target[path[-1]] = copy.deepcopy(value)
         rest = list(path)
         while len(rest) > 1 and rest[0] in holder.members:
-            holder = holder.members[rest.pop(0)].value
+            holder = holder.members[rest.pop(0)]
         for key in reversed(rest[1:]):
             value = {key: value}
         if rest[0] in holder.members:
-            old = holder.members[rest[0]].value
+            old = holder.members[rest[0]]
             self._splice(old.start, old.end, self._render(value, self._indent_at(old.start), self._is_flat(holder)),
                          expected)
         else:
             self._add(holder, rest[0], value, expected)
 
     def remove(self, path: Path) -> None:
-        """Takes the member at path out; of an object that was added to before, the former bytes are left."""
+        """Removes the member at path. If set has added it, this restores the former bytes."""
         expected = copy.deepcopy(self.data)
         target, holder = expected, self._root
         for key in path[:-1]:
-            target, holder = target[key], holder.members[key].value
+            target, holder = target[key], holder.members[key]
         del target[path[-1]]
         members = list(holder.members.values())
         place = list(holder.members).index(path[-1])
         if len(members) == 1:
             start, end = holder.start + 1, holder.end - 1
         elif place:
-            start, end = members[place - 1].value.end, members[place].value.end
+            start, end = members[place - 1].end, members[place].end
         else:
-            start, end = members[0].start, members[1].start
+            start, end = members[0].key, members[1].key
         self._splice(start, end, "", expected)
 
     # -- layout
 
-    def _add(self, holder: _Value, key: str, value: t.Any, expected: t.Any) -> None:
+    def _add(self, holder: _Node, key: str, value: Value, expected: Table) -> None:
         if not holder.members:
             flat = holder is not self._root and "\n" not in self._body[:holder.start]
             indent = self._indent_at(holder.start)
@@ -130,42 +120,42 @@ class Document:
             self._splice(holder.start + 1, holder.end - 1, text, expected)
             return
         final = list(holder.members.values())[-1]
-        before = self._body[:final.start]
+        before = self._body[:final.key]
         space = before[len(before.rstrip(" \t\r\n")):]
-        colon = self._body[self._string(self._body, final.start):final.value.start]
+        colon = self._body[self._string(self._body, final.key):final.start]
         if not space and len(holder.members) == 1 and colon.endswith(" "):
             space = " "
-        shown = self._render(value, self._indent_at(final.start), "\n" not in space)
-        self._splice(final.value.end, final.value.end, f",{space}{json.dumps(key)}{colon}{shown}", expected)
+        shown = self._render(value, self._indent_at(final.key), "\n" not in space)
+        self._splice(final.end, final.end, f",{space}{json.dumps(key)}{colon}{shown}", expected)
 
-    def _is_flat(self, holder: _Value) -> bool:
-        return "\n" not in self._body[holder.start:next(iter(holder.members.values())).start]
+    def _is_flat(self, holder: _Node) -> bool:
+        return "\n" not in self._body[holder.start:next(iter(holder.members.values())).key]
 
     def _indent_at(self, offset: int) -> str:
         line = self._body[self._body.rfind("\n", 0, offset) + 1:]
         return line[:len(line) - len(line.lstrip(" \t"))]
 
     def _unit(self) -> str:
-        """One step of indentation: that of the file's first member, where it begins a line."""
+        """The indentation of one level: that of the first member, if it begins a line."""
         match = re.match(r"\s*\{[ \t\r]*\n([ \t]+)\"", self._body)
         return match.group(1) if match else _INDENT
 
-    def _render(self, value: t.Any, indent: str, flat: bool) -> str:
+    def _render(self, value: Value, indent: str, flat: bool) -> str:
         if flat:
             return json.dumps(value)
         text = json.dumps(value, indent=self._unit())
         return text.replace("\n", self._eol + indent)
 
-    def _splice(self, start: int, end: int, text: str, expected: t.Any) -> None:
+    def _splice(self, start: int, end: int, text: str, expected: Table) -> None:
         body = self._body[:start] + text + self._body[end:]
         root = self._read(body)
         if root.data != expected:
             raise HostError(f"{self.name} could not be edited.", "Report this with the file.", path=self.name)
         self._body, self._root, self.text = body, root, self._bom + body
 
-    # -- reading
+    # -- the parser
 
-    def _read(self, body: str) -> _Value:
+    def _read(self, body: str) -> _Node:
         try:
             root = self._value(body, self._skip(body, 0), 0)
             rest = self._skip(body, root.end)
@@ -180,73 +170,58 @@ class Document:
                             path=self.name, line=line, column=column) from error
         return root
 
-    def _value(self, body: str, at: int, depth: int) -> _Value:
+    def _value(self, body: str, at: int, depth: int) -> _Node:
         if depth > _DEEPEST:
             raise _Invalid(f"nested more than {_DEEPEST} deep", at)
         first = body[at:at + 1]
-        if first == "{":
-            return self._object(body, at, depth)
-        if first == "[":
-            return self._array(body, at, depth)
+        if first in ("{", "["):
+            return self._container(body, at, depth)
         if first == '"':
             end = self._string(body, at)
-            return _Value(at, end, json.loads(body[at:end]))
+            return _Node(at, end, json.loads(body[at:end]))
         match = _NUMBER.match(body, at)
         if match:
             word = match.group()
-            # An integer of thousands of digits is too much for Python, not for JSON.
+            # Python refuses to convert integers with thousands of digits.
             whole = len(word) < 100 and word.lstrip("-").isdigit()
-            return _Value(at, match.end(), int(word) if whole else float(word))
+            return _Node(at, match.end(), int(word) if whole else float(word))
         for word, data in _WORDS.items():
             if body.startswith(word, at):
-                return _Value(at, at + len(word), data)
+                return _Node(at, at + len(word), data)
         raise _Invalid(_surprise(body, at, "a value"), at)
 
-    def _object(self, body: str, start: int, depth: int) -> _Value:
-        found = _Value(start, start, {})
+    def _container(self, body: str, start: int, depth: int) -> _Node:
+        """An object or an array."""
+        data: dict[str, Value] | list[Value] = {} if body[start] == "{" else []
+        node, closing = _Node(start, start, data), "}" if isinstance(data, dict) else "]"
         at = self._skip(body, start + 1)
-        if body[at:at + 1] == "}":
-            found.end = at + 1
-            return found
-        while True:
-            end = self._string(body, at)
-            key = json.loads(body[at:end])
-            if key in found.members:
-                raise _Invalid(f"the key {json.dumps(key)} stands twice in one object", at)
-            colon = self._skip(body, end)
-            if body[colon:colon + 1] != ":":
-                raise _Invalid(_surprise(body, colon, "a colon"), colon)
-            value = self._value(body, self._skip(body, colon + 1), depth + 1)
-            found.members[key] = _Member(at, value)
-            found.data[key] = value.data
-            at, done = self._next(body, value.end, "}")
-            if done:
-                found.end = at
-                return found
-
-    def _array(self, body: str, start: int, depth: int) -> _Value:
-        items: list[t.Any] = []
-        at = self._skip(body, start + 1)
-        if body[at:at + 1] == "]":
-            return _Value(start, at + 1, items)
-        while True:
-            value = self._value(body, at, depth + 1)
-            items.append(value.data)
-            at, done = self._next(body, value.end, "]")
-            if done:
-                return _Value(start, at, items)
-
-    def _next(self, body: str, at: int, closing: str) -> tuple[int, bool]:
-        """After a member or item: where the next one begins, or where the object or array ends."""
-        at = self._skip(body, at)
-        if body[at:at + 1] == closing:
-            return at + 1, True
-        if body[at:at + 1] != ",":
-            raise _Invalid(_surprise(body, at, f"a comma or '{closing}'"), at)
-        after = self._skip(body, at + 1)
-        if body[after:after + 1] == closing:
-            raise _Invalid(f"a comma before '{closing}', which JSON does not allow", at)
-        return after, False
+        while body[at:at + 1] != closing or data:
+            key_at = at
+            if isinstance(data, dict):
+                end = self._string(body, at)
+                key = json.loads(body[at:end])
+                if key in data:
+                    raise _Invalid(f"the key {json.dumps(key)} is twice in one object", at)
+                colon = self._skip(body, end)
+                if body[colon:colon + 1] != ":":
+                    raise _Invalid(_surprise(body, colon, "a colon"), colon)
+                value = self._value(body, self._skip(body, colon + 1), depth + 1)
+                value.key = key_at
+                node.members[key], data[key] = value, value.data
+            else:
+                value = self._value(body, at, depth + 1)
+                data.append(value.data)
+            comma = self._skip(body, value.end)
+            at = self._skip(body, comma + 1)
+            if body[comma:comma + 1] == closing:
+                at = comma
+                break
+            if body[comma:comma + 1] != ",":
+                raise _Invalid(_surprise(body, comma, f"a comma or '{closing}'"), comma)
+            if body[at:at + 1] == closing:
+                raise _Invalid(f"a comma before '{closing}', which JSON does not allow", comma)
+        node.end = at + 1
+        return node
 
     @staticmethod
     def _string(body: str, at: int) -> int:
@@ -263,9 +238,9 @@ class Document:
         return match.end() if match else at
 
 
-def _surprise(body: str, at: int, wanted: str) -> str:
+def _surprise(body: str, at: int, expected: str) -> str:
     rest = body[at:at + 2]
     if rest[:1] == "#" or rest in ("//", "/*"):
         return "a comment, which JSON does not have"
     found = json.dumps(rest[0], ensure_ascii=False) if rest else "the end of the file"
-    return f"{wanted} is expected, not {found}"
+    return f"{expected} is expected, not {found}"

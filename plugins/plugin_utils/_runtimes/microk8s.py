@@ -1,104 +1,67 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""MicroK8s: its template, edited as text with all placeholders kept. PRIVATE to the collection.
+"""MicroK8s: edits of its template, which keep all placeholders. PRIVATE to the collection.
 
-Facts: canonical/microk8s (run-containerd-with-args): at each start sed makes containerd.toml of the template; the
-placeholders such as ${RUNTIME} stand inside strings, so that the template itself is TOML.
+Source: canonical/microk8s (run-containerd-with-args). At each start, sed writes containerd.toml from the template.
+Placeholders such as ${RUNTIME} are inside strings, so the template is valid TOML.
 """
 
 from __future__ import annotations
 
 import re
-import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.failure_text import words_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import BINARIES
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import cri
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import (
-    FileChange,
-    Options,
-    Proposal,
-    Trial,
-    switched_off,
-)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import base, cri
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3, place
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import Document, lookup
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal, RuntimeState
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import Document
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import lookup
 
 _ARGS = "/var/snap/microk8s/current/args"
 TEMPLATE = f"{_ARGS}/containerd-template.toml"
 _CONTAINERD = "/snap/microk8s/current/bin/containerd"
 
 
-class Microk8s:
-    """Implements C(base.Runtime)."""
+class Microk8s(base.Runtime):
+    probe = base.Probe(name="microk8s", binary=_CONTAINERD, units=["snap.microk8s.daemon-containerd.service"],
+                       config=TEMPLATE, facts={"version": [_CONTAINERD, "--version"]})
 
-    probe: t.ClassVar[t.Mapping[str, t.Any]] = {
-        "name": "microk8s", "binary": _CONTAINERD, "units": ["snap.microk8s.daemon-containerd.service"],
-        "config": TEMPLATE, "config_flags": [], "facts": {"version": [_CONTAINERD, "--version"]},
-    }
-
-    def propose(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any], options: Options) -> Proposal:
-        """See C(base.Runtime)."""
-        path, text = seen["config"], seen["files"][seen["config"]]
+    def propose(self, state: RuntimeState, journal: Journal, options: base.Options) -> base.Proposal:
+        path, text = state.config, state.text
         if text is None:
-            raise HostError(f"{path} does not exist.", "Repair MicroK8s (snap refresh microk8s), or give its template "
-                            "as config_path.", path=path)
+            raise HostError(f"{path} does not exist.", "Repair MicroK8s (snap refresh microk8s), or set config_path "
+                            "to its template.", path=path)
         data = cri.read(text, path)
         plugin = V3 if int(data.get("version", 1)) > 2 else V2
-        own = dict(lookup(data, ("plugins", plugin)) or {})
-        if re.search(r"\bv?1\.7\.", seen["facts"]["version"]["stdout"]):
-            own.setdefault("enable_cdi", False)
-        proposal = Proposal(previous_default=journal["default_runtime"] or lookup(own, cri.DEFAULT) or "runc",
-                            parts=options.parts)
-        former = str(proposal.previous_default)
-        values = {rel: value for rel, value in cri.wanted(own, options, former).items()
-                  if lookup(data, place(plugin, rel)) != value}
-        record = journal["config"].get(path)
-        off = switched_off(journal, options, lookup(own, cri.DEFAULT))
-        left = cri.take_back(text, path, record["before"] or "", off) if record else text
-        if values or left != text:
-            document = Document(left, path)
-            cri.declare(document, plugin, values, own, former)
-            edited = bool(record and record["is"] == "edited")
-            proposal.changes.append(FileChange(
-                path, text, document.text, "main", "it was changed by somebody since" if edited else "",
-                _rest(text, path, record) if edited else None))
-            if seen["facts"]["version"]["rc"] == 0:
-                proposal.trials = [Trial({"main.toml": document.text},
-                                         [_CONTAINERD, "-c", "{dir}/main.toml", "config", "dump"])]
+        table = dict(lookup(data, ("plugins", plugin)) or {})
+        version = state.facts["version"]
+        if re.search(r"\bv?1\.7\.", version.stdout):
+            table.setdefault("enable_cdi", False)
+        former = str(journal.default_runtime or lookup(table, cri.DEFAULT) or "runc")
+        proposal = base.Proposal(previous_default=former, parts=options.parts)
+        values = {key: value for key, value in cri.desired(table, options, former).items()
+                  if lookup(data, place(plugin, key)) != value}
+        unwanted = base.unwanted_parts(journal, options, lookup(table, cri.DEFAULT))
+        rest = cri.without_parts(text, path, journal, unwanted)
+        if values or rest != text:
+            document = Document(rest, path)
+            cri.declare(document, plugin, values, table, former)
+            proposal.write(path, text, document.text, "main", journal,
+                           cri.without_ours(text, path, journal).text if journal.is_edited(path) else None)
+            if version.rc == 0:
+                proposal.trials = [base.Trial({"main.toml": document.text},
+                                              [_CONTAINERD, "-c", "{dir}/main.toml", "config", "dump"])]
             proposal.confirm = ["grep", "-qF", BINARIES[options.mode], f"{_ARGS}/containerd.toml"]
         return proposal
 
-    def judge(self, seen: t.Mapping[str, t.Any], results: t.Sequence[t.Mapping[str, t.Any]], options: Options,
-              proposal: Proposal) -> None:
-        """See C(base.Runtime)."""
-        for result in results:
-            if result["rc"] != 0:
-                raise HostError(f"containerd rejects the candidate for {seen['config']}: {words_of(result)}.",
-                                "Nothing was changed. Report this with the file.", path=seen["config"])
-
-    def withdraw(self, seen: t.Mapping[str, t.Any], journal: t.Mapping[str, t.Any]) -> Proposal:
-        """See C(base.Runtime)."""
-        proposal = Proposal(previous_default=journal["default_runtime"] or None)
-        for path, record in journal["config"].items():
-            text = seen["files"].get(path)
-            if record["is"] == "ours":
-                proposal.changes.append(FileChange(path, text, record["before"], "main", "as it was", restore=True))
-            elif record["is"] == "edited" and text is not None:
-                rest = _rest(text, path, record)
-                proposal.warnings.append(f"{path} was edited since this collection wrote it: only its part was taken "
-                                         "out.")
-                if rest != text:
-                    proposal.changes.append(FileChange(path, text, rest, "main", "edited since: only our part",
-                                                       baseline=rest))
+    def propose_removal(self, state: RuntimeState, journal: Journal) -> base.Proposal:
+        proposal = base.Proposal(previous_default=journal.default_runtime or None)
+        for path, record in journal.files.items():
+            text = state.files.get(path)
+            if record.state == "ours":
+                proposal.restore(path, text, record)
+            elif record.state == "edited" and text is not None:
+                proposal.keep_edits(path, text, cri.without_ours(text, path, journal).text, "main")
         return proposal
-
-
-def _rest(text: str, path: str, record: t.Mapping[str, t.Any]) -> str:
-    """The template without our part."""
-    before = record["before"] or ""
-    document = cri.without_ours(text, path, before)
-    document.drop_bare_headers(Document(before, path).headers)
-    return document.text

@@ -1,118 +1,161 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The plan of a run: pure, from what the host side read. PRIVATE to the collection."""
+"""The steps of a run, computed from what the host side has read; and diffs without credentials. PRIVATE."""
 
 from __future__ import annotations
 
 import re
 import typing as t
+from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, diff_entry
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import settings_file
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import FileChange, Proposal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import owners, registry, settings_file
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import FileChange, Options, Proposal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState, Pending, RuntimeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import TOKEN
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Value
 
 _MASKED = "********"
-# Keys of credentials, without signs and in small letters: these words are in them, they end so, or they are these.
+# Keys of credentials, in lower case and without punctuation: they contain one of _WORDS, end with one of _ENDS, or are
+# one of _KEYS.
 _WORDS = ("password", "passwd", "passphrase", "secret", "token", "credential", "apikey", "accesskey", "privatekey",
           "cookie")
 _ENDS = ("auth", "authorization", "header", "headers")
 _KEYS = ("pass", "pwd", "authconfig")
-# The header of a table in TOML, or a key with its separator in TOML, JSON, YAML, or a variable, also within a string.
+# The header of a table in TOML, or a key or variable with its separator in TOML, JSON or YAML, also in a string.
 _KEY = re.compile(r"""^[ \t]*\[\[?(?P<table>[^\]\n]{1,1000})\]\]?[ \t]*(?:\#.*)?$|"""
                   r"""(?P<key>"(?:[^"\\\n]|\\.){0,200}"|'[^'\n]{0,200}'|(?<![\w.-])[\w.-]+)\s{0,100}(?:=[ \t]*|:\s*)""",
                   re.MULTILINE)
 _PLAIN = re.compile(r"(?:null|true|false)\b")
 _BARE = re.compile(r"[^\n\"'}\]]*")
-# What stands before the host: a user with a password, or a token alone. A slash in it only where no port can be meant.
+# The part of a URL before the host: a user and a password, or a token. It has a slash only where no port can be.
 _IN_URL = re.compile(r"""(://)(?:[^/\s"']*|[^/@:\s"']*:(?![0-9]+/)[^\s"']{1,300})@""")
 
 
-def present(seen: t.Mapping[str, t.Any], runtime: str | None, proposal: Proposal,
-            settings: t.Mapping[str, t.Any]) -> list[Step]:
-    """The steps to the wanted state, in order. seen: the host side's answer to C(read). settings: the option."""
-    packages, cdi = ([_step(raw) for raw in seen[name]["steps"]] for name in ("packages", "cdi"))
-    # First: the scripts of packages make systemd read its units again: without links containers lose devices then.
+@dataclass(frozen=True)
+class Plan:
+    """The plan of a host. pending: steps that wait for the user; proposal: the changes of all runtimes together.
+
+    runtime: the one that is configured, or the first one of a removal; None if there is none.
+    """
+
+    steps: list[Step]
+    pending: list[Pending]
+    proposal: Proposal
+    runtime: str | None
+
+
+def plan(state: HostState, options: Options) -> Plan:
+    """The plan to the desired state, or of a removal. Raises HostError and InputError."""
+    return _plan_removal(state) if options.state == "absent" else _plan(state, options)
+
+
+def _plan_removal(state: HostState) -> Plan:
+    names = {record.runtime for record in state.journal.files.values()}
+    # A restart can still be pending after its files were restored.
+    names |= {name for name, runtime in state.runtimes.items() if runtime.unit in state.journal.restart}
+    proposals = {name: runtime.propose_removal(state.runtimes[name], state.journal.of(name))
+                 for name, runtime in registry.RUNTIMES.items() if name in names and name in state.runtimes}
+    merged = Proposal([change for proposal in proposals.values() for change in proposal.changes],
+                      previous_default=next((proposal.previous_default for proposal in proposals.values()), None),
+                      warnings=[warning for proposal in proposals.values() for warning in proposal.warnings])
+    return Plan(absent(state, proposals), [], merged, next(iter(proposals), None))
+
+
+def _plan(state: HostState, options: Options) -> Plan:
+    name = registry.choose(options.runtime, state.runtimes, registry.KUBELET in state.markers)
+    proposal = Proposal()
+    if name:
+        runtime = state.runtimes[name]
+        registry.check_paths(name, runtime, options.drop_in_path)
+        proposal = registry.RUNTIMES[name].propose(runtime, state.journal.of(name), options)
+        if proposal.changes and not options.config_path:
+            instructions = owners.refuse_foreign(state.markers, name, runtime, options)
+            if instructions:
+                proposal = Proposal(act="none", previous_default=proposal.previous_default, instructions=instructions)
+    steps = present(state, name, proposal, {**proposal.settings, **options.settings})
+    return Plan(steps, waiting(state, name, proposal.instructions), proposal, name)
+
+
+def present(state: HostState, runtime: str | None, proposal: Proposal, settings: t.Mapping[str, Value]) -> list[Step]:
+    """The steps to the desired state, in order. settings: the option of the module."""
+    packages, cdi = state.packages.steps, state.cdi.steps
+    # Links of device nodes come first: the scripts of packages can make systemd reload its units, and containers would
+    # lose devices without a link.
     steps = [step for step in cdi if step.action.startswith("link")]
-    steps += packages + settings_file.plan(settings, seen["settings"], bool(packages))
+    steps += packages + settings_file.plan(settings, state.settings, bool(packages))
     steps += [step for step in cdi if step not in steps]
-    # Last: what gpu_disruption forbids holds up everything behind it.
-    return steps + (runtime_steps(seen, runtime, proposal) if runtime else [])
+    # The runtime comes last: a step that gpu_disruption forbids blocks all later steps.
+    return steps + (runtime_steps(state, runtime, proposal) if runtime else [])
 
 
-def waiting(seen: t.Mapping[str, t.Any], runtime: str | None, told: str) -> list[dict[str, t.Any]]:
-    """What has to wait for something else than gpu_disruption, in the shape of C(pending)."""
-    found = []
+def waiting(state: HostState, runtime: str | None, instructions: str) -> list[Pending]:
+    """The pending steps that do not wait for gpu_disruption, but for the user."""
+    pending = []
     if runtime is None:
-        found.append({**Step("configure", "container runtime").as_dict(),
-                      "pending_reason": "no container runtime that can be configured is installed"})
-    if told:
-        found.append({**Step("configure", str(runtime)).as_dict(), "pending_reason": told})
-    found += _idle(seen["runtimes"][runtime]) if runtime else []
-    return found + list(seen["cdi"]["pending"])
+        pending.append(_pending("configure", "container runtime",
+                                "no container runtime that can be configured is installed"))
+    if instructions:
+        pending.append(_pending("configure", str(runtime), instructions))
+    return pending + (_service(state.runtimes[runtime]) if runtime else []) + state.cdi.pending
 
 
-def _idle(view: t.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:
-    """What is left to whoever looks after a runtime's service: it runs no containers, now or after a boot."""
-    unit = view["unit"]
+def _pending(action: str, target: str, reason: str) -> Pending:
+    return {**Step(action, target).as_dict(), "pending_reason": reason}
+
+
+def _service(state: RuntimeState) -> list[Pending]:
+    """The step that makes the service run, now and after a boot. A run leaves it to the administrator."""
+    unit = state.unit
     if unit is None:
         return []
-    if view["boot"] == "masked":
-        action, reason = "unmask service", f"it is masked; whoever masked it decides (systemctl unmask {unit})"
-    elif not view["running"] and not view["on_demand"]:
-        action, reason = "start service", f"it does not run; whoever stopped it decides (systemctl enable --now {unit})"
-    elif view["boot"] == "no":
-        action = "enable service"
-        reason = f"it does not start at boot; whoever disabled it decides (systemctl enable {unit})"
-    else:
-        return []
-    return [{**Step(action, unit).as_dict(), "pending_reason": reason}]
+    if state.boot == "masked":
+        return [_pending("unmask service", unit, f"it is masked; whoever masked it decides (systemctl unmask {unit})")]
+    if not state.running and not state.on_demand:
+        return [_pending("start service", unit,
+                         f"it does not run; whoever stopped it decides (systemctl enable --now {unit})")]
+    if state.boot == "no":
+        return [_pending("enable service", unit,
+                         f"it does not start at boot; whoever disabled it decides (systemctl enable {unit})")]
+    return []
 
 
-def journal_of(seen: t.Mapping[str, t.Any], runtime: str) -> dict[str, t.Any]:
-    """The part of the journal that is about one runtime, as its methods take it."""
-    journal = seen["journal"]
-    config = {path: record for path, record in journal["config"].items() if record["runtime"] == runtime}
-    return {**journal, "config": config, "default_runtime": journal["default_runtime"].get(runtime)}
-
-
-def absent(seen: t.Mapping[str, t.Any], proposals: t.Mapping[str, Proposal]) -> list[Step]:
-    """The steps that take away what this collection brought, in order. proposals: by runtime."""
-    steps = [step for runtime, one in proposals.items() for step in runtime_steps(seen, runtime, one)]
-    steps += [_step(raw) for raw in seen["cdi"]["steps"]]
-    package_steps = [_step(raw) for raw in seen["packages"]["steps"]]
+def absent(state: HostState, proposals: t.Mapping[str, Proposal]) -> list[Step]:
+    """The steps of a removal, in order. proposals: by runtime."""
+    steps = [step for runtime, proposal in proposals.items() for step in runtime_steps(state, runtime, proposal)]
+    package_steps = state.packages.steps
     purging = any(step.action.startswith(("purge", "remove packages")) for step in package_steps)
-    # The settings file is written by the package's scripts: it can go only after them, and before its repository.
+    # The scripts of the packages write the settings file, so it is removed after them; the repository comes last.
     last = [step for step in package_steps if step.action.startswith(("remove repository", "release"))]
-    steps += [step for step in package_steps if step not in last]
-    return steps + settings_file.withdraw(seen["settings"], purging) + last
+    steps += state.cdi.steps + [step for step in package_steps if step not in last]
+    return steps + settings_file.plan_removal(state.settings, purging) + last
 
 
-def runtime_steps(seen: t.Mapping[str, t.Any], runtime: str, proposal: Proposal) -> list[Step]:
-    """Files, then one restart or reload of the runtime where they change what it has read."""
-    view = seen["runtimes"][runtime]
-    steps = [_file_step(change, view, runtime, proposal) for change in proposal.changes]
-    owed = seen["journal"]["restart"].get(view["unit"])
+def runtime_steps(host: HostState, runtime: str, proposal: Proposal) -> list[Step]:
+    """The files of a runtime, then one restart or reload if it does not run with them."""
+    state = host.runtimes[runtime]
+    steps = [_file_step(change, state, runtime, proposal) for change in proposal.changes]
+    unit = state.unit or ""
+    owed = host.journal.restart.get(unit)
     act = proposal.act if steps or proposal.due else "none"
     reason = proposal.act_reason if steps else proposal.due
     by_reload = act == "reload" or act == "restart" and proposal.reload_first
     if owed and owed != act and act != "restart":
-        # A restart that is owed is not made good by a reload.
+        # A reload does not replace a pending restart.
         act, reason = owed, "a former run changed its configuration and was stopped"
-    if act != "none" and view["running"]:
-        data = {"unit": view["unit"], "health": view["health"], "runtime": runtime, "confirm": proposal.confirm}
+    if act != "none" and state.running:
+        data = {"unit": unit, "health": state.health, "runtime": runtime, "confirm": proposal.confirm}
         if act == "restart" and by_reload and proposal.needs != "never":
-            steps.append(Step("reload service", view["unit"], "what can be read again, before the restart",
+            steps.append(Step("reload service", unit, "applies what does not need the restart",
                               data={**data, "act": "reload"}))
         idle = proposal.idle if act == "restart" and proposal.needs != "drain" else []
-        steps.append(Step(f"{act} service", view["unit"], reason, proposal.needs,
-                          data={**data, "act": act, "idle": idle}))
+        steps.append(Step(f"{act} service", unit, reason, proposal.needs, data={**data, "act": act, "idle": idle}))
     return steps
 
 
-def _file_step(change: FileChange, view: t.Mapping[str, t.Any], runtime: str, proposal: Proposal) -> Step:
+def _file_step(change: FileChange, state: RuntimeState, runtime: str, proposal: Proposal) -> Step:
     if change.after is None:
         action = "remove file"
     elif change.restore:
@@ -123,27 +166,23 @@ def _file_step(change: FileChange, view: t.Mapping[str, t.Any], runtime: str, pr
         "path": change.path, "text": change.after, "before": change.before, "baseline": change.baseline,
         "restore": change.restore, "part": change.part, "runtime": runtime, "default": proposal.previous_default,
         "parts": proposal.parts,
-        "unit": view["unit"] if view["running"] and proposal.act != "none" else None, "act": proposal.act})
+        "unit": state.unit if state.running and proposal.act != "none" else None, "act": proposal.act})
 
 
-def _step(raw: t.Mapping[str, t.Any]) -> Step:
-    return Step(raw["action"], raw["target"], raw["reason"], raw["needs"], raw["assumed"], raw["data"])
-
-
-def as_request(steps: t.Sequence[Step]) -> list[dict[str, t.Any]]:
-    """The steps as the host side takes them."""
+def as_request(steps: t.Sequence[Step]) -> list[dict[str, object]]:
+    """The steps as JSON for the host side."""
     return [{**step.as_dict(), "data": dict(step.data)} for step in steps]
 
 
 def diffs(changes: t.Sequence[FileChange]) -> list[dict[str, str]]:
-    """The files' text before and after, credentials of registries masked."""
+    """The diffs of the files, without credentials."""
     return [diff_entry(change.path, mask(change.before or ""), mask(change.after or "")) for change in changes]
 
 
 def mask(text: str) -> str:
-    """The text without credentials: values of keys for them (registries, log drivers) and what is in URLs (proxies).
+    """The text with credentials masked: values of keys such as `password`, and users and passwords in URLs.
 
-    Any text is taken, valid or not; where the end of a value cannot be told, all that follows is masked.
+    The text does not have to be valid. If the end of a value is unknown, everything after its beginning is masked.
     """
     pieces: list[str] = []
     at, in_headers = 0, False
@@ -169,14 +208,14 @@ def _is_secret(key: str) -> bool:
 
 
 def _value_end(text: str, start: int) -> int:
-    """Where the value that begins at start ends; start where there is none that could be a credential."""
+    """The end of the value that begins at start; start itself if the value cannot be a credential."""
     if text[start:start + 1] not in ("[", "{", '"', "'"):
         bare = _BARE.match(text, start)
         return start if bare is None or _PLAIN.match(text, start) else start + len(bare.group().rstrip())
     depth = 0
     for match in TOKEN.finditer(text, start):
         token = match.group()
-        if token in ("'", '"'):  # a string without end
+        if token in ("'", '"'):  # a string that does not end
             return len(text)
         depth += 1 if token in "[{" else -1 if token in "]}" else 0
         if depth <= 0:
@@ -185,9 +224,9 @@ def _value_end(text: str, start: int) -> int:
 
 
 def prove(steps: t.Sequence[Step], after: t.Sequence[Step]) -> None:
-    """Raises HostError where a second read still wants something: what was done did not last."""
+    """Raises HostError if there are still steps after the run."""
     left = [step.id for step in after]
     if left:
         raise HostError(f"After the run the host still differs: {', '.join(left)}.",
-                        "Something on the host undoes the change; find what else writes there.",
+                        "Another program on the host reverts the change; find it.",
                         done=[step.id for step in steps], left=left)

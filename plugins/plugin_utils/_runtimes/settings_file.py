@@ -1,27 +1,29 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The settings file of nvidia-container-runtime: known names, and edits that leave the rest alone. Pure. PRIVATE.
+"""The settings file of nvidia-container-runtime: known settings, and edits that keep everything else. PRIVATE.
 
-Sources: NVIDIA Container Toolkit 1.20 (what C(nvidia-ctk config) prints, internal/config and its features) and its
-release notes for the versions in which names came or went. The package rewrites the file at every upgrade: it keeps
-values, and drops comments.
+Sources: NVIDIA Container Toolkit 1.20 (output of `nvidia-ctk config`, internal/config and its features) and its release
+notes. At every upgrade, the package rewrites the file: it keeps values and removes comments.
 """
 
 from __future__ import annotations
 
 import typing as t
+from dataclasses import asdict
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError, nearest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, diff_entry
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import Document, Path, lookup
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Setting, SettingsState
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import Document
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Path, Value, lookup, remove_empty
 
 EDIT, RESTORE = "edit settings", "restore settings"
 FILE = "/etc/nvidia-container-runtime/config.toml"
 
 _CLI, _RUNTIME, _MODES = "nvidia-container-cli", "nvidia-container-runtime", "nvidia-container-runtime.modes"
 _BOOL, _TEXT, _LIST = ("bool",), ("str",), ("list",)
-# Dotted name to its type, or to the words that it may be.
+# Dotted name to type, or to the allowed words.
 KNOWN: dict[str, tuple[str, ...]] = {
     "accept-nvidia-visible-devices-as-volume-mounts": _BOOL,
     "accept-nvidia-visible-devices-envvar-when-unprivileged": _BOOL,
@@ -48,15 +50,15 @@ KNOWN: dict[str, tuple[str, ...]] = {
 }
 
 
-def wanted(settings: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """Dotted name to value of the option C(settings), nested or dotted. Raises InputError."""
+def by_name(settings: t.Mapping[str, Value]) -> dict[str, Value]:
+    """Dotted name to value of the option `settings`, which is nested or has dotted names. Raises InputError."""
     found = dict(_flat(settings, ""))
     for name, value in found.items():
         _check(name, value)
     return found
 
 
-def _flat(settings: t.Mapping[str, t.Any], prefix: str) -> t.Iterator[tuple[str, t.Any]]:
+def _flat(settings: t.Mapping[str, Value], prefix: str) -> t.Iterator[tuple[str, Value]]:
     for key, value in settings.items():
         name = f"{prefix}{key}"
         if isinstance(value, dict) and name not in KNOWN:
@@ -65,99 +67,95 @@ def _flat(settings: t.Mapping[str, t.Any], prefix: str) -> t.Iterator[tuple[str,
             yield name, value
 
 
-def _check(name: str, value: t.Any) -> None:
+def _check(name: str, value: Value) -> None:
     where = f"settings.{name}"
     if name not in KNOWN:
         near = nearest(name, KNOWN, 0.5)
-        raise InputError(f"'{name}' is no known setting of nvidia-container-runtime.",
-                         f"Did you mean {near}?" if near else "Look at nvidia-ctk config.", path=where, value=value,
-                         allowed=sorted(KNOWN))
+        raise InputError(f"'{name}' is not a known setting of nvidia-container-runtime.",
+                         f"Did you mean {near}?" if near else "See the output of 'nvidia-ctk config'.", path=where,
+                         value=value, allowed=sorted(KNOWN))
     kind = KNOWN[name]
     if kind == _BOOL:
-        right, told = isinstance(value, bool), "true or false"
+        valid, allowed = isinstance(value, bool), "true or false"
     elif kind == _LIST:
-        right, told = isinstance(value, list) and all(isinstance(one, str) for one in value), "a list of strings"
+        valid, allowed = isinstance(value, list) and all(isinstance(item, str) for item in value), "a list of strings"
     else:
-        right, told = isinstance(value, str) and (kind == _TEXT or value in kind), \
+        valid, allowed = isinstance(value, str) and (kind == _TEXT or value in kind), \
             "a string" if kind == _TEXT else f"one of {', '.join(kind)}"
-    if not right:
-        raise InputError(f"{value!r} cannot be the value of {name}.", f"Set it to {told}.", path=where, value=value)
+    if not valid:
+        raise InputError(f"{value!r} cannot be the value of {name}.", f"Set it to {allowed}.", path=where, value=value)
     ldconfig = f"{_CLI}.ldconfig"
     if name == ldconfig and not value.startswith("@"):
-        raise InputError(f"{ldconfig} without @ runs a program of the container, which the toolkit refuses since "
-                         "1.17.3.", f"Write @{value}, a path on the host.", path=where, value=value)
+        raise InputError(f"{ldconfig} without @ is a program in the container, which the toolkit refuses since 1.17.3.",
+                         f"Set it to @{value}, a path on the host.", path=where, value=value)
 
 
-def plan(settings: t.Mapping[str, t.Any], seen: t.Mapping[str, t.Any], installing: bool) -> list[Step]:
-    """The step that brings the file to the settings, none where it has them.
+def plan(settings: t.Mapping[str, Value], state: SettingsState, installing: bool) -> list[Step]:
+    """The step that edits the file if it does not have the settings. Raises InputError and HostError.
 
-    seen: C({text, ours}): the file, and by name what we have set: C({before, after}), before None for none.
-    installing: whether packages come before, which write the file where there is none.
+    installing: whether packages are installed before, which write the file if it does not exist.
     """
-    wish, text = wanted(settings), seen["text"]
+    desired, text = by_name(settings), state.text
     if text is None and installing:
-        return [Step(EDIT, FILE, "once the packages have written it", assumed=True)] if wish else []
+        return [Step(EDIT, FILE, "once the packages have written it", assumed=True)] if desired else []
     document = Document(text or "", FILE)
-    ours, said = dict(seen["ours"]), []
-    for name in [name for name in ours if name not in wish]:
+    ours, reasons = dict(state.ours), []
+    for name in [name for name in ours if name not in desired]:
         if _put_back(document, name, ours.pop(name)):
-            said.append(f"{name} is not wanted any more")
-    for name, value in wish.items():
+            reasons.append(f"{name} is no longer desired")
+    for name, value in desired.items():
         former = lookup(document.data, _path(name))
         if former != value:
-            ours[name] = {"before": ours[name]["before"] if name in ours else former, "after": value}
+            ours[name] = Setting(ours[name].before if name in ours else former, value)
             document.set(_path(name), value)
-            said.append(name)
-    return [_step(text, document, ours, ", ".join(said))] if said or ours != seen["ours"] else []
+            reasons.append(name)
+    return [_step(text, document, ours, ", ".join(reasons))] if reasons or ours != state.ours else []
 
 
-def withdraw(seen: t.Mapping[str, t.Any], purging: bool) -> list[Step]:
-    """The step of removal. purging: whether packages that we brought go, which have written the file.
-
-    seen: as in L(plan), with C(file), how the file stands: C(before), C(ours), C(edited) or None (not kept), and
-    C(new), whether there was none before us.
-    """
-    if seen["file"] in (None, "before"):
+def plan_removal(state: SettingsState, purging: bool) -> list[Step]:
+    """The step that removes our settings. purging: whether the packages that have written the file are removed."""
+    if state.file in (None, "before"):
         return []
-    if purging or seen["new"] or seen["file"] == "ours":
+    if purging or state.new or state.file == "ours":
         return [Step(RESTORE, FILE, "as it was before", data={"path": FILE})]
-    if seen["text"] is None:
+    if state.text is None:
         return []
-    document = Document(seen["text"], FILE)
-    names = [name for name, record in seen["ours"].items() if _put_back(document, name, record)]
-    return [_step(seen["text"], document, {}, f"without our {', '.join(names)}")] if names else []
+    document = Document(state.text, FILE)
+    names = [name for name, setting in state.ours.items() if _put_back(document, name, setting)]
+    return [_step(state.text, document, {}, f"without our {', '.join(names)}")] if names else []
 
 
-def warnings(settings: t.Mapping[str, t.Any], text: str | None) -> list[str]:
-    """What of the settings that will stand is known to make trouble."""
+def warnings(settings: t.Mapping[str, Value], text: str | None) -> list[str]:
+    """Warnings about settings that the file will have. text: that of the file."""
     name = f"{_CLI}.no-cgroups"
-    stands = lookup(Document(text, FILE).data, _path(name)) if text else None
-    if wanted(settings).get(name, stands):
-        return [f"{name} is true in {FILE}: containers of root get no access to GPUs by cgroups; it is for rootless "
-                "containers alone."]
+    current = lookup(Document(text, FILE).data, _path(name)) if text else None
+    if by_name(settings).get(name, current):
+        return [f"{name} is true in {FILE}: containers of root get no access to GPUs by cgroups. It is only for "
+                "rootless containers."]
     return []
 
 
 def diffs(steps: t.Sequence[Step]) -> list[dict[str, str]]:
-    """The file before and after."""
+    """The diffs of the steps that edit the file."""
     return [diff_entry(FILE, step.data["before"] or "", step.data["text"]) for step in steps
             if step.action == EDIT and not step.assumed]
 
 
-def _step(before: str | None, document: Document, ours: t.Mapping[str, t.Any], reason: str) -> Step:
-    return Step(EDIT, FILE, reason, data={"path": FILE, "before": before, "text": document.text, "ours": dict(ours)})
+def _step(before: str | None, document: Document, ours: t.Mapping[str, Setting], reason: str) -> Step:
+    return Step(EDIT, FILE, reason, data={"path": FILE, "before": before, "text": document.text,
+                                          "ours": {name: asdict(setting) for name, setting in ours.items()}})
 
 
-def _put_back(document: Document, name: str, record: t.Mapping[str, t.Any]) -> bool:
-    """Gives a setting its former value, unless somebody has changed it since."""
-    if lookup(document.data, _path(name)) != record["after"]:
+def _put_back(document: Document, name: str, setting: Setting) -> bool:
+    """Restores the former value of a setting. False if somebody has changed it since."""
+    path = _path(name)
+    if lookup(document.data, path) != setting.after:
         return False
-    if record["before"] is None:
-        document.remove(_path(name))
-        if lookup(document.data, _path(name)[:-1]) == {}:
-            document.remove(_path(name)[:-1])
+    if setting.before is None:
+        document.remove(path)
+        remove_empty(document, {}, path[:-1])
     else:
-        document.set(_path(name), record["before"])
+        document.set(path, setting.before)
     return True
 
 

@@ -1,12 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""TOML files edited statement by statement. PRIVATE to the collection; the only file that knows tomlkit and tomllib.
+"""Edits TOML files statement by statement. PRIVATE to the collection; the only file that imports tomlkit and tomllib.
 
-A file is split into statements (a header, or a key with its value, or a blank or comment line). Only a statement that
-changes is rewritten, by tomlkit, which keeps its spacing, quoting and comment; all other bytes stay by construction.
-After each edit the text is parsed again and compared with the data it must hold, so that a shape which this code does
-not understand is refused, never damaged.
+A file is split into statements: headers, keys with their values, blank lines and comments. tomlkit rewrites only the
+statement that changes, and keeps its spacing, quotes and comment; all other bytes stay as they are. After each edit the
+text is parsed again and compared with the expected data. An edit that this code cannot do is refused with HostError.
 """
 
 from __future__ import annotations
@@ -18,19 +17,25 @@ from dataclasses import dataclass
 
 import tomllib
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, MissingLibrary
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import (
+    BOM,
+    Path,
+    Table,
+    Value,
+    check_size,
+    lookup,
+)
 
 try:
     import tomlkit
 except ImportError:
     tomlkit = None  # type: ignore[assignment]
 
-Path = t.Tuple[str, ...]
-BOM = "\ufeff"
-# What a file may have. containerd's own, with all its plugins, has 10,000 characters and 7 levels.
+# Limits of a file. containerd's default, with all its plugins, has 10,000 characters and 7 levels.
 _CHARACTERS, _DEPTH = 256 * 1024, 50
-_STATEMENT = 16 * 1024  # characters of a statement that is changed: tomlkit takes long for large ones
-# Strings of three and of one quotation mark, comments, and the signs that mean something. A quotation mark that is left
-# over opens a string without end. No alternative begins where another has failed, so each character is read once.
+_STATEMENT = 16 * 1024  # characters of a statement that is changed: tomlkit is slow for large ones
+# Strings with three and with one quotation mark, comments, and punctuation. A quotation mark that matches alone opens a
+# string that does not end. No alternative begins where another one has failed, so each character is read once.
 TOKEN = re.compile(r"""
     \"{3} [^"\\]* (?: (?: \\. | "{1,2}(?!") ) [^"\\]* )* "{3,5}
   | '{3} [^']* (?: '{1,2}(?!') [^']* )* '{3,5}
@@ -40,16 +45,14 @@ TOKEN = re.compile(r"""
   | ["'\[\]{}=.,\n]""", re.DOTALL | re.VERBOSE)
 
 
-def load(text: str, name: str) -> dict[str, t.Any]:
-    """The data of a TOML text. name: the path for the error message. A byte order mark is skipped.
+def load(text: str, name: str) -> Table:
+    """The data of a TOML text; a byte order mark is skipped. name: the path of the file, for messages.
 
-    Raises HostError for a text that is not valid, too large, or nested too deep.
+    Raises HostError for a text that is not valid, is too large or is nested too deep.
     """
     body = text.removeprefix(BOM)
-    if len(body) > _CHARACTERS:
-        raise HostError(f"{name} has {len(body):,} characters; at most {_CHARACTERS:,} are read.",
-                        "Make it shorter, then run again.", path=name)
-    # First: the standard reader has no limit of depth, and takes quadratic time for a key of many parts.
+    check_size(body, name, _CHARACTERS)
+    # Before parsing, because tomllib has no limit of depth, and takes quadratic time for a key with many parts.
     for line in _logical_lines(body):
         if line.depth > _DEPTH:
             raise HostError(f"{name}, line {body.count(chr(10), 0, line.start) + 1}: nested more than {_DEPTH} deep.",
@@ -67,9 +70,10 @@ def load(text: str, name: str) -> dict[str, t.Any]:
 
 
 class _Line(t.NamedTuple):
-    """A line of which line ends in strings and brackets are a part. equals: where its key ends, -1 for none.
+    """A logical line: it includes line ends in strings and brackets.
 
-    depth: of the brackets, or parts of a key, whatever is more.
+    start, end: offsets in the text; equals: offset of the equals sign after the key, -1 if there is none; depth: of its
+    brackets, or the number of dots in a key, whichever is more.
     """
 
     start: int
@@ -79,7 +83,7 @@ class _Line(t.NamedTuple):
 
 
 def _logical_lines(body: str) -> t.Iterator[_Line]:
-    """The lines of a text that is valid, or its lines up to the first string that does not end. In linear time."""
+    """The logical lines of a text, up to the first string that does not end. Takes linear time."""
     start = depth = deepest = parts = 0
     equals = -1
     for match in TOKEN.finditer(body):
@@ -101,9 +105,9 @@ def _logical_lines(body: str) -> t.Iterator[_Line]:
         yield _Line(start, len(body), equals, deepest)
 
 
-def _is_deep(data: t.Any) -> bool:
-    """Whether tables of the data, made by headers, keys and brackets together, are nested too deep."""
-    rest = [(data, 0)]
+def _is_deep(data: Table) -> bool:
+    """Whether headers, keys and brackets together nest tables too deep."""
+    rest: list[tuple[Value, int]] = [(data, 0)]
     while rest:
         value, depth = rest.pop()
         if depth > _DEPTH:
@@ -113,22 +117,13 @@ def _is_deep(data: t.Any) -> bool:
     return False
 
 
-def lookup(data: t.Any, path: Path) -> t.Any:
-    """The value at path, or None."""
-    for key in path:
-        if not isinstance(data, dict) or key not in data:
-            return None
-        data = data[key]
-    return data
-
-
 def dotted(path: Path) -> str:
-    """The path as TOML writes it: C(plugins."io.containerd.grpc.v1.cri".containerd)."""
+    """The path in the notation of TOML: `plugins."io.containerd.grpc.v1.cri".containerd`."""
     return ".".join(key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _literal(key) for key in path)
 
 
-def render(values: t.Mapping[Path, t.Any]) -> str:
-    """A new TOML text of scalars and lists, one table after the other, in the order given."""
+def render(values: t.Mapping[Path, Value]) -> str:
+    """A new TOML text with these values, in their order; each change of table writes a header."""
     lines: list[str] = []
     table: Path = ()
     for path, value in values.items():
@@ -139,7 +134,7 @@ def render(values: t.Mapping[Path, t.Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _literal(value: t.Any) -> str:
+def _literal(value: Value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
@@ -154,7 +149,8 @@ def _literal(value: t.Any) -> str:
 
 @dataclass
 class _Statement:
-    """Lines of the file. kind: C(header), C(key) or C(other); table: where they stand; path: what they define."""
+    """Lines of the file. kind: `header`, `key` or `other`; table: the one that they are in; path: what they define;
+    array: whether it is the header of an array of tables."""
 
     lines: list[str]
     kind: str
@@ -164,7 +160,7 @@ class _Statement:
 
 
 class Document:
-    """A TOML text open for edits. name: its path, for messages. Raises HostError where the text is not valid."""
+    """A TOML text that is edited, see values.Document. name: the path of the file. Raises HostError as load does."""
 
     def __init__(self, text: str, name: str) -> None:
         if tomlkit is None:
@@ -178,13 +174,13 @@ class Document:
 
     @property
     def text(self) -> str:
-        """The text as it stands now."""
+        """The text with all edits."""
         return self._bom + "".join(line for statement in self._statements for line in statement.lines)
 
     # -- edits
 
-    def set(self, path: Path, value: t.Any) -> None:
-        """Puts value at path: replaced where it stands, added to its table, or in a new table at the end."""
+    def set(self, path: Path, value: Value) -> None:
+        """Replaces the value at path, or adds it to its table or to a new table at the end of the file."""
         expected = copy.deepcopy(self.data)
         target = expected
         for key in path[:-1]:
@@ -199,20 +195,8 @@ class Document:
             self._insert(path, value)
         self._verify(expected, path)
 
-    def add_item(self, path: Path, item: str) -> None:
-        """Appends a string to the array at path, which is made where there is none."""
-        self.set(path, [*(lookup(self.data, path) or []), item])
-
-    def drop_item(self, path: Path, item: str, keep_empty: bool) -> None:
-        """Takes a string out of the array at path; an array left empty goes too, unless keep_empty."""
-        rest = [one for one in lookup(self.data, path) or [] if one != item]
-        if rest or keep_empty:
-            self.set(path, rest)
-        else:
-            self.remove(path)
-
     def remove(self, path: Path) -> None:
-        """Takes out a value or a table with all that it holds. Comments between tables stay."""
+        """Removes a value or a table with everything in it. Comments between tables stay."""
         if lookup(self.data, path) is None:
             return
         expected = copy.deepcopy(self.data)
@@ -225,7 +209,7 @@ class Document:
             self._rewrite(holder, path, None)
         else:
             self._drop(path)
-        # A table that stood only in the headers of what went is gone as well.
+        # A table that only the removed headers have defined is gone, too.
         found = load(self.text, self.name)
         for depth in range(len(path) - 1, 0, -1):
             if not parents[depth] and lookup(found, path[:depth]) is None:
@@ -234,13 +218,13 @@ class Document:
 
     @property
     def headers(self) -> frozenset[Path]:
-        """The tables that have a header of their own."""
+        """The paths of tables with a header."""
         return frozenset(statement.path for statement in self._statements if statement.kind == "header")
 
     def drop_bare_headers(self, keep: t.Collection[Path]) -> None:
-        """Takes out headers under which no key is left and which mean nothing, apart from those to keep."""
+        """Removes headers that have no keys and do not change the data, except those to keep."""
         used = {statement.table for statement in self._statements if statement.kind == "key"}
-        # A table that is empty is made by its header alone; one with tables in it is made by theirs.
+        # Only its header defines an empty table. A table with subtables is defined by their headers as well.
         bare = {path for path in self.headers - used - frozenset(keep) if isinstance(lookup(self.data, path), dict)
                 and lookup(self.data, path)}
         former = self._statements
@@ -276,7 +260,7 @@ class Document:
         return statements
 
     @staticmethod
-    def _path_of(data: t.Any) -> Path:
+    def _path_of(data: Value) -> Path:
         path: list[str] = []
         while isinstance(data, dict) and data or isinstance(data, list) and data:
             if isinstance(data, list):
@@ -287,14 +271,14 @@ class Document:
         return tuple(path)
 
     def _holder(self, path: Path) -> _Statement | None:
-        """The key statement that holds the value at path, or the inline table in which it would stand."""
+        """The key statement with the value at path, or with the inline table that it belongs to."""
         for statement in self._statements:
             if statement.kind == "key" and path[:len(statement.path)] == statement.path:
                 return statement
         return None
 
-    def _rewrite(self, statement: _Statement, path: Path, value: t.Any) -> None:
-        """Changes one key statement; value None takes the path out of an inline table."""
+    def _rewrite(self, statement: _Statement, path: Path, value: Value) -> None:
+        """Changes a key statement; value None removes the path from an inline table."""
         source = "".join(statement.lines)
         plain = source.rstrip("\r\n")
         if len(plain) > _STATEMENT:
@@ -304,7 +288,7 @@ class Document:
             document = tomlkit.parse(plain.replace("\r\n", "\n"))
         except (tomlkit.exceptions.TOMLKitError, RecursionError) as error:
             raise self._refusal(path) from error
-        container: t.Any = document
+        container: Value = document
         keys = path[len(statement.table):]
         for key in keys[:-1]:
             if key not in container:
@@ -329,7 +313,7 @@ class Document:
         text = document.as_string().replace("\n", self._eol)
         statement.lines = [text + source[len(plain):]]
 
-    def _insert(self, path: Path, value: t.Any) -> None:
+    def _insert(self, path: Path, value: Value) -> None:
         table = path[:-1]
         line = f"{dotted(path[-1:])} = {_literal(value)}{self._eol}"
         place = self._end_of_table(table)
@@ -341,7 +325,7 @@ class Document:
         for index in reversed(range(len(self._statements))):
             near = self._statements[index]
             if near.kind == "key" and len(near.table) < len(table) and near.path[:len(table)] == table:
-                # Dotted keys make this table: a header for it would be a second definition.
+                # Dotted keys define this table, so a header would define it a second time.
                 first = near.lines[0]
                 indent = first[:len(first) - len(first.lstrip())]
                 line = f"{indent}{dotted(path[len(near.table):])} = {_literal(value)}{self._eol}"
@@ -355,11 +339,10 @@ class Document:
         self._statements.append(_Statement([line], "key", table, path))
 
     def _end_of_table(self, table: Path) -> tuple[int, str] | None:
-        """Where a new key of a table goes, and its indentation; None where the table has no header."""
+        """The index for a new key of a table, and its indentation; None if the table has no header."""
         place = None
         for index, statement in enumerate(self._statements):
-            mine = statement.table == table and (statement.kind == "key" or statement.kind == "header")
-            if mine and not statement.array:
+            if statement.table == table and statement.kind != "other" and not statement.array:
                 first = statement.lines[0]
                 place = (index + 1, first[:len(first) - len(first.lstrip())])
         if place is not None or table:
@@ -367,7 +350,7 @@ class Document:
         header = next((i for i, statement in enumerate(self._statements) if statement.kind == "header"), None)
         if header is None:
             return len(self._statements), ""
-        # Comments right above the first header belong to it, unless they open the file.
+        # Comments directly above the first header belong to it, unless they begin the file.
         index = header
         while index and self._statements[index - 1].lines[0].lstrip().startswith("#"):
             index -= 1
@@ -379,7 +362,7 @@ class Document:
 
     def _drop(self, path: Path) -> None:
         kept: list[_Statement] = []
-        held: list[_Statement] = []  # comments inside a dropped table: they stay if they turn out to lie behind it
+        held: list[_Statement] = []  # comments after removed statements; they stay if another table follows
         dropping = False
         for statement in self._statements:
             if statement.kind != "other":
@@ -399,7 +382,7 @@ class Document:
                 kept.append(statement)
         self._statements = kept + held
 
-    def _verify(self, expected: dict[str, t.Any], path: Path) -> None:
+    def _verify(self, expected: Table, path: Path) -> None:
         try:
             found = tomllib.loads(self.text.removeprefix(BOM))
         except tomllib.TOMLDecodeError:

@@ -97,7 +97,7 @@ def test_a_boot_brings_it_back_and_the_next_run_changes_nothing(host: Callable[.
     assert (again.returncode, made.stand()) == (0, stand)
     assert ("enable MIG mode" in again.stdout) == (board == "h100-80")
     quiet = made.boot()
-    assert made.writes() == [] and quiet.stdout.count("stands as wanted") == 2
+    assert made.writes() == [] and quiet.stdout.count("is as desired") == 2
     assert not list((made.folder / "lib").rglob("*.tmp")) and quiet.stderr == ""
 
 
@@ -110,7 +110,7 @@ def test_what_is_right_stays(host: Callable[..., Host]) -> None:
     made.want(gpu0=[FIRST, THIRD], gpu1=[THIRD])
     uuids = [line for line in made.machine.run("nvidia-smi", "-L").stdout.splitlines() if "MIG-" in line]
     done = made.boot()
-    assert done.returncode == 0 and "stands as wanted" in done.stdout
+    assert done.returncode == 0 and "is as desired" in done.stdout
     after = made.machine.run("nvidia-smi", "-L").stdout
     assert len(uuids) == 2 and all(uuid in after for uuid in uuids)
     assert not [name for name in made.writes() if "Destroy" in name]
@@ -146,7 +146,7 @@ def test_a_gpu_that_fails_does_not_keep_the_others(host: Callable[..., Host]) ->
     made.machine.sim("fault", "set", "insufficient-resources", "0")
     done = made.boot()
     assert done.returncode == 1 and "INSUFFICIENT_RESOURCES" in done.stderr
-    assert "has its former layout again" in done.stderr
+    assert "The former layout of GPU " in done.stderr
     assert [line for line in made.stand() if line.startswith("gi")] == ["gi 1 0@0"]
 
 
@@ -165,7 +165,7 @@ def test_what_somebody_has_made_impossible_is_named_and_the_others_go_on(host: C
     document = json.loads((made.folder / "etc" / "gpuops" / "mig.json").read_text())
     made.write({**document, "gpus": {uuid.upper(): entry for uuid, entry in document["gpus"].items()}})
     done = made.boot()
-    assert done.returncode == 1 and "cannot have what /etc/gpuops/mig.json says of it" in done.stderr
+    assert done.returncode == 1 and "cannot have its layout in /etc/gpuops/mig.json" in done.stderr
     assert [line for line in made.stand() if line.startswith("gi")] == ["gi 1 0@0"]
 
 

@@ -285,7 +285,7 @@ def test_a_gpu_lost_on_the_way_is_named_and_finished_later(machine: Make, monkey
         return create(self, *what)
 
     monkeypatch.setattr(Nvml, "create", lose)
-    with pytest.raises(GpuopsError, match="GPU_IS_LOST.* has fallen off the bus.* could not be put back") as lost:
+    with pytest.raises(GpuopsError, match="GPU_IS_LOST.* has fallen off the bus.* could not be restored") as lost:
         go("all-1g.10gb")
     assert lost.value.details["gpu"] == "0000:07:00.0"
     assert devices(host)[1] == {"-": 1}, "the other one was not begun"

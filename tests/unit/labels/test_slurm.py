@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.gfd import compute_labels
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.slurm import describe, resources, told, word
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.slurm import describe, resources, summary, word
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.slurm_files import SlurmFiles, matches
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sources import node_from_facts
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply
@@ -36,7 +36,7 @@ def test_a_host_with_mig_on_one_gpu() -> None:
     whole = "NodeName=gpu-a1 AutoDetect=off Name=gpu Type=nvidia_a100-sxm4-80gb File=/dev/nvidia"
     piece = ("NodeName=gpu-a1 AutoDetect=off Name=gpu Type=nvidia_a100-sxm4-80gb_1g.10gb MultipleFiles=/dev/nvidia7,"
              "/dev/nvidia-caps/nvidia-cap{},/dev/nvidia-caps/nvidia-cap{}")
-    assert told(described) == {
+    assert summary(described) == {
         "lines": [f"{whole}{number}" for number in range(7)]
         + [piece.format(700 + 9 * number, 701 + 9 * number) for number in range(7)],
         "gres": "gpu:nvidia_a100-sxm4-80gb:7,gpu:nvidia_a100-sxm4-80gb_1g.10gb:7",
@@ -55,7 +55,7 @@ def test_minors_are_not_indices() -> None:
 
 
 def test_without_a_driver_nothing_can_be_handed_out() -> None:
-    assert resources(samples.a100_before(), TABLE) == [] and told(describe([], NODE, {})) == {
+    assert resources(samples.a100_before(), TABLE) == [] and summary(describe([], NODE, {})) == {
         "lines": [], "gres": "", "features": []}
 
 
@@ -185,7 +185,7 @@ def test_a_file_that_somebody_has_removed_does_not_come_back(host: Host) -> None
 def test_a_link_that_leads_nowhere_is_refused(host: Host) -> None:
     """Before anything is changed: the link would be lost at the removal."""
     host.conf.symlink_to(host.root / "shared" / "gres.conf")
-    with pytest.raises(HostError, match="shared/gres.conf, which is not there"):
+    with pytest.raises(HostError, match="shared/gres.conf, which does not exist"):
         host.run(LINES)
     assert host.conf.is_symlink() and host.tree() == {}
 
@@ -230,7 +230,7 @@ def test_gpus_that_an_included_file_describes_are_refused(host: Host) -> None:
     host.run(LINES)
     host.run(None)
     more.write_text(more.read_text().replace("gpu-b1", "gpu-[a-b]1,gpu-a1"))
-    with pytest.raises(HostError, match=f"^{more} describes GPUs of gpu-a1 already, in line 3: NodeName=") as caught:
+    with pytest.raises(HostError, match=f"^{more} already describes GPUs of gpu-a1, in line 3: NodeName=") as caught:
         host.run(LINES)
     assert caught.value.details["path"] == str(more) and not host.ours.exists()
 

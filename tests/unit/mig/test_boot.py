@@ -129,7 +129,7 @@ def test_a_spoilt_file_is_written_anew(host: Host, spoil: t.Callable[[t.Any], t.
     assert mig_boot.read_mig_boot(Root(str(host.root)))["gpus"] is None
     result = host.go(devices=[A])
     assert host.last(result) == host.steps[:1] and list(host.remembered()) == [f"gpu-of-{A.replace(':', '-')}"]
-    assert "at boot only the GPUs of this task get their layout back" in host.work.warnings[0]
+    assert "at boot only the GPUs of this task get their layout" in host.work.warnings[0]
     assert host.commands[-1] == "systemctl reset-failed gpuops-mig.service"
 
 
@@ -274,7 +274,7 @@ def test_killed_between_layout_and_boot(host: Host, monkeypatch: pytest.MonkeyPa
 def test_the_vendors_unit_is_not_fought(host: Host) -> None:
     wants = host.path["ENABLED"].parent
     (wants / "nvidia-mig-manager.service").symlink_to("/lib/systemd/system/nvidia-mig-manager.service")
-    with pytest.raises(HostError, match="nvidia-mig-manager.service is enabled.*or set boot: false"):
+    with pytest.raises(HostError, match="nvidia-mig-manager.service is enabled.*or set boot to false"):
         host.go()
     assert host.model.writes == [] and host.last(host.go(boot=False)) == []
     assert host.go(state="gathered")["boot"] == {"enabled": False, "masked": False, "gpus": None,
@@ -283,7 +283,7 @@ def test_the_vendors_unit_is_not_fought(host: Host) -> None:
 
 def test_without_systemd(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boot_module, "_SYSTEMD", str(host.root / "nothing"))
-    assert host.last(host.go()) == [] and "systemd does not run here" in host.work.warnings[0]
+    assert host.last(host.go()) == [] and "systemd does not run" in host.work.warnings[0]
 
 
 def test_gathered_and_facts(host: Host) -> None:

@@ -44,17 +44,17 @@ def resolve(config: dict[str, t.Any], *gpus: profile_names.Target) -> dict[str, 
     (document(entry(mig_enabled="yes")), "mig-configs.one[0].mig-enabled: 'yes' is not true or false"),
     (document(entry(devices="none")), "mig-configs.one[0].devices: this host has no GPU 'none'"),
     (document(entry(devices=[1, "all"])), "mig-configs.one[0].devices: [1, 'all'] is neither"),
-    (document(entry(devices=[420.0])), "in quotes: YAML reads it as a number"),
+    (document(entry(devices=[420.0])), "in quotes, because YAML parses it as a number"),
     (document(entry(devices=...)), "mig-configs.one[0].devices: None is neither"),
     (document(entry(devices=[])), "mig-configs.one[0].devices: [] is neither"),
     (document(entry(devices=[True])), "mig-configs.one[0].devices: [True] is neither"),
-    (document(entry(device_filter="20B2")), "mig-configs.one[0].device-filter: '20B2' is not a GPU's PCI id"),
+    (document(entry(device_filter="20B2")), "mig-configs.one[0].device-filter: '20B2' is not the PCI id of a GPU"),
     (document(entry(mig_devices={"10gb": 1})), "mig-configs.one[0].mig-devices: '10gb' is not the name"),
     (document(entry(mig_devices={f"{'9' * 5000}g.10gb": 1})), "g.10gb' is not the name"),
     (document(entry(mig_devices={"4c.3g.40gb": 1})), "'4c.3g.40gb' is not the name"),
     (document(entry(mig_devices={"1g.10gb+me,me": 1})), "'1g.10gb+me,me' is not the name"),
     (document(entry(mig_devices={"1g.10gb": 0})), "mig-configs.one[0].mig-devices: all counts are 0"),
-    (document(entry(mig_devices=...)), "mig-configs.one[0].mig-devices: it is needed where mig-enabled is true"),
+    (document(entry(mig_devices=...)), "mig-configs.one[0].mig-devices: it is required if mig-enabled is true"),
     (document(entry(mig_devices={"1g.10gb": -1})), "mig-configs.one[0].mig-devices.1g.10gb: -1 is not a count"),
     (document(entry(mig_devices=["1g.10gb"])), "mig-configs.one[0].mig-devices: it must be a mapping"),
     (document(entry(mig_enabled=False)), "mig-configs.one[0].mig-devices: there cannot be MIG devices"),
@@ -166,7 +166,7 @@ def test_generated_names_leave_other_gpus_alone() -> None:
     assert list(profile_names.generate("all-1g.18gb", gpus)) == ["0000:02:00.0"]
     assert list(profile_names.generate("all-disabled", gpus)) == ["0000:00:00.0", "0000:02:00.0"]
     assert profile_names.generate("all-disabled", [target(1, "26b9")]) == {}
-    for name, words in ((None, "no configuration is chosen"), ("all-1g.5gb", "'all-1g.5gb' suits the GPUs"),
+    for name, words in ((None, "no configuration is chosen"), ("all-1g.5gb", "'all-1g.5gb' for the GPUs"),
                         ("all-enable", "nearest: all-enabled")):
         with pytest.raises(InputError, match=words):
             profile_names.generate(name, gpus)

@@ -253,7 +253,7 @@ def test_a_service_that_ends_slowly_is_waited_for_and_gets_no_signal(host: Host,
 def test_services_start_again_where_the_run_fails(host: Host) -> None:
     host.model.clients_of[A] = [(SERVICE, 0)]
     host.model.fail = 3
-    with pytest.raises(DeviceError, match="has its former layout again"):
+    with pytest.raises(DeviceError, match="The former layout of GPU .* is restored"):
         go(host, "all-7g.80gb")
     assert host.calls == ["systemctl stop train.service", "systemctl start train.service"]
     assert host.model.counts()[A] == {"1g.10gb": 7}

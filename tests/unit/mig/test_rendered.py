@@ -18,14 +18,14 @@ def test_rendered_needs_no_gpu() -> None:
                            "create MIG instances: gpu0 3g.71gb at 4, 2g.35gb at 0, 1g.18gb at 2,3",
                            "enable MIG mode: gpu1", "create MIG instances: gpu1 2g.12gb at 0, 1g.6gb at 2,3"]
     assert result["changed"] is False
-    with pytest.raises(InputError, match="'RTX 9999' is no known GPU"):
+    with pytest.raises(InputError, match="'RTX 9999' is not a known GPU"):
         go(Model(), "all-balanced", state="rendered", devices=["RTX 9999"])
-    with pytest.raises(InputError, match="'A100' is no known GPU.*A100-SXM4-40GB, A100-PG509-200, .*A100 80GB PCIe"):
+    with pytest.raises(InputError, match="'A100' is not a known GPU.*A100-SXM4-40GB, A100-PG509-200, .*A100 80GB PCIe"):
         go(Model(), "all-balanced", state="rendered", devices=["A100"])
 
 
 @pytest.mark.parametrize("word, words", [("H200", []), ("2330", []), ("nvidia h100 nvl", []), (
-    "H100", ["H100 is planned for as PCI device 2339; other layouts have H100 80GB HBM3, H100 PCIe."])])
+    "H100", ["H100 is planned as PCI device 2339; these models have other profiles: H100 80GB HBM3, H100 PCIe."])])
 def test_a_word_that_means_several_boards_is_said(word: str, words: list[str]) -> None:
     request = work.Request("rendered", None, "all-balanced", [word], "never", False)
     job = shown.Shown(request, Model())  # type: ignore[arg-type]

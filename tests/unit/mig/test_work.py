@@ -102,7 +102,7 @@ def test_a_driver_that_nvml_cannot_ask_tells_nothing_so_nothing_is_planned(monke
     assert result["plan"] == [] and [step["id"] for step in result["pending"]] == [f"configure MIG: {A}",
                                                                                     f"configure MIG: {B}"]
     assert "LIB_RM_VERSION_MISMATCH" in result["pending"][0]["pending_reason"]
-    assert len(work.warnings) == 2 and f"GPU {A}: its MIG state is not known" in work.warnings[0]
+    assert len(work.warnings) == 2 and f"GPU {A}: its MIG state is unknown" in work.warnings[0]
     assert "LIB_RM_VERSION_MISMATCH" in work.warnings[0]
     assert go(model, "all-1g.10gb")["pending"] == result["pending"]
 
@@ -133,7 +133,7 @@ def test_a_gpu_that_does_not_answer_keeps_no_other_from_its_layout(
         result = work.run()
         assert result["touched"] == [B] and [step["id"] for step in result["pending"]] == [f"configure MIG: {A}"]
         assert {write[1] for write in model.writes} == {B}
-        assert f"GPU {A}: its MIG state is not known" in work.warnings[0]
+        assert f"GPU {A}: its MIG state is unknown" in work.warnings[0]
         assert "GPU_IS_LOST" in work.warnings[0] or "RESET_REQUIRED" in work.warnings[0]
 
 
@@ -308,7 +308,7 @@ def test_busy_instances_are_spared_where_others_do() -> None:
 
 @pytest.mark.parametrize("wanted, words", [
     (config(**{"4g.40gb": 2}), "2 x 4g.40gb do not fit together on GPU 0000:07:00.0 (NVIDIA A100-SXM4-80GB). "
-                               "What fits, for instance: 1 x 4g.40gb."),
+                               "These fit, for example: 1 x 4g.40gb."),
     (config(**{"1g.5gb": 1}), "has no profile 1g.5gb"),
 ])
 def test_refused_before_anything_changes(wanted: t.Any, words: str) -> None:
@@ -326,7 +326,7 @@ def test_a_failing_write_gives_the_gpu_its_former_layout(number: int) -> None:
     go(model, "all-3g.40gb")
     model.writes.clear()
     model.fail = number
-    with pytest.raises(DeviceError, match="has its former layout again"):
+    with pytest.raises(DeviceError, match="The former layout of GPU .* is restored"):
         go(model, "all-1g.10gb")
     assert model.counts() == {A: {"3g.40gb": 2}}
     model.fail = None
@@ -392,7 +392,7 @@ def test_absent_puts_back_what_was_there_at_first(journal: Path) -> None:
 def test_absent_gives_back_all_or_says_so() -> None:
     model = hosts()
     go(model, "all-enabled")
-    with pytest.raises(InputError, match="devices: it does not go with state absent"):
+    with pytest.raises(InputError, match="devices: it cannot be used with state absent"):
         go(model, state="absent", devices=[A])
     assert model.counts() == {A: {}, B: {}}
 
@@ -427,7 +427,7 @@ def test_a_journal_that_somebody_has_edited_is_named(journal: Path, before: t.An
     document = json.loads((journal / "mig.json").read_text())
     document["entries"][0]["before"] = before
     (journal / "mig.json").write_text(json.dumps(document))
-    with pytest.raises(HostError, match=r"GPU 0000:07:00.0 .* cannot have what .*mig.json says of it"):
+    with pytest.raises(HostError, match=r"GPU 0000:07:00.0 .* cannot have its layout in .*mig.json"):
         go(model, state="absent")
     assert model.counts() == {A: {"1g.10gb": 7}, B: None}
 
@@ -459,7 +459,7 @@ def test_the_others_need_not_suit_the_layout() -> None:
 
 
 def test_those_that_are_chosen_must_suit_it() -> None:
-    with pytest.raises(InputError, match="'all-1g.10gb' suits the GPUs of this host .*A30"):
+    with pytest.raises(InputError, match="'all-1g.10gb' for the GPUs of this host .*A30"):
         go(Model((A, "20b2"), (B, "20b7")), "all-1g.10gb", devices=[B])
 
 
@@ -531,7 +531,7 @@ def test_instances_of_a_checkpoint_that_overlap() -> None:
     with pytest.raises(InputError, match="do not fit together on GPU 0000:07:00.0"):
         go(hosts(), checkpoint=document)
     document["MigState"]["Devices"] *= 2
-    with pytest.raises(InputError, match=r"Devices\[1\].UUID: GPU .* stands here twice"):
+    with pytest.raises(InputError, match=r"Devices\[1\].UUID: GPU .* is here twice"):
         go(hosts(), checkpoint=document)
 
 
@@ -548,9 +548,9 @@ H100 = {"version": "v1", "mig-configs": {"h100": [
 
 
 @pytest.mark.parametrize("document, selected, devices, words", [
-    (H100, None, None, "speaks of none of this host's GPUs (NVIDIA A100-SXM4-80GB)"),
-    (H100, None, [], "No GPU of this host is chosen by devices"),
-    (None, "all-1g.10gb", [], "No GPU of this host is chosen by devices")])
+    (H100, None, None, "has no entry for the GPUs of this host (NVIDIA A100-SXM4-80GB)"),
+    (H100, None, [], "devices selects no GPU of this host"),
+    (None, "all-1g.10gb", [], "devices selects no GPU of this host")])
 def test_what_concerns_no_gpu_says_so(document: t.Any, selected: str | None, devices: t.Any, words: str) -> None:
     job = work_module.Work(work_module.Request("present", document, selected, devices, "idle", False), hosts())  # type: ignore[arg-type]
     assert job.run()["changed"] is False and words in job.warnings[0]

@@ -117,7 +117,7 @@ def test_driver(models: list[str], policy: Any, release: str, mine: dict[str, An
     (["A100"], None, V26, {"driver_kernel_module_type": "closed"}, ["'closed' is not allowed"]),
     (["L40S"], None, V26, {"mig_manager_selected": "all-1g.10gb", "mig_manager_config": MIG_CONFIG},
      ["MIG layout 'all-1g.10gb'", "NVIDIA L40S", "cannot do MIG"]),
-    (["L40S"], None, V26, {"mig_manager_selected": "all-1g.10gb"}, ["suits the GPUs of this host (NVIDIA L40S)"]),
+    (["L40S"], None, V26, {"mig_manager_selected": "all-1g.10gb"}, ["for the GPUs of this host (NVIDIA L40S)"]),
     (["A100"], None, V26, {"mig_manager_selected": "all-1g.6gb"}, ["no generated configuration 'all-1g.6gb'"]),
     (["A30"], None, V26, {"mig_manager_selected": "all-1g.10gb", "mig_manager_config": MIG_CONFIG},
      ["NVIDIA A30) has no profile 1g.10gb", "It has 1g.6gb"]),

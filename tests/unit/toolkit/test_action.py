@@ -177,8 +177,8 @@ def test_check_mode_asks_and_changes_nothing(play: Play) -> None:
 
 def test_what_the_level_forbids_waits(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     containerd = registry.RUNTIMES["containerd"]
-    propose, withdraw = containerd.propose, containerd.withdraw
-    for name, real in (("propose", propose), ("withdraw", withdraw)):
+    propose, removal = containerd.propose, containerd.propose_removal
+    for name, real in (("propose", propose), ("propose_removal", removal)):
         monkeypatch.setattr(containerd, name, lambda *args, real=real: dataclasses.replace(real(*args), needs="drain"))
     waiting = play()
     assert [step["needs"] for step in waiting["pending"]] == ["drain"]
@@ -188,9 +188,9 @@ def test_what_the_level_forbids_waits(play: Play, monkeypatch: pytest.MonkeyPatc
     assert play(disruption="drain")["restart_required"] is False
     assert play.host.restarts == 1
     kept = play(state="absent")
-    assert kept["pending"] and play.host.see()["journal"]["present"], "a removal that has to wait forgets nothing"
+    assert kept["pending"] and play.host.see().journal.present, "a removal that has to wait forgets nothing"
     play(state="absent", disruption="drain")
-    assert not play.host.see()["journal"]["present"]
+    assert not play.host.see().journal.present
 
 
 def test_what_the_scripts_of_packages_leave_in_the_settings_is_edited_after_them(play: Play) -> None:
@@ -286,7 +286,7 @@ def test_hundreds_of_forged_answers(play: Play) -> None:
     play()
     play.script = lambda: None
     whole = play._execute("gpuops.nvidia.container_toolkit", {"request": base64.b64encode(json.dumps(
-        {"phase": "read", "runtimes": [one.probe for one in registry.RUNTIMES.values()], "check": True,
+        {"phase": "read", "runtimes": [one.probe.as_request() for one in registry.RUNTIMES.values()], "check": True,
          "markers": []}).encode()).decode(), "config_path": str(play.host.config),
         "drop_in_path": str(play.host.drop_in)}, {"inventory_hostname": "h"})
     refused = believed = 0
@@ -313,7 +313,7 @@ def test_hundreds_of_forged_answers(play: Play) -> None:
 def test_a_runtime_without_what_its_programs_say(play: Play) -> None:
     play()
     play.instead = play._execute("gpuops.nvidia.container_toolkit", {"request": base64.b64encode(json.dumps(
-        {"phase": "read", "runtimes": [one.probe for one in registry.RUNTIMES.values()], "check": True,
+        {"phase": "read", "runtimes": [one.probe.as_request() for one in registry.RUNTIMES.values()], "check": True,
          "markers": []}).encode()).decode(), "config_path": str(play.host.config)}, {"inventory_hostname": "h"})
     play.instead["seen"]["runtimes"]["containerd"]["dump"] = None
     assert play()["error"]["path"] == "seen.runtimes.containerd"

@@ -23,6 +23,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import cdi as cdi_module
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import cdi_files
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import host_answer, planning
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState
 
 VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module  {}  Release Build\n"
 INSTALL = Step("install packages", "x", data={"packages": {"x": "1"}})
@@ -115,7 +118,7 @@ class Machine:
 
     def plan(self, packages: t.Sequence[Step] = (), **options: t.Any) -> dict[str, t.Any]:
         with Journal("container_toolkit", root=str(self.root / "journal"), readonly=True) as journal:
-            return self.cdi(journal, **options).plan(packages)
+            return self.cdi(journal, **options).plan(packages)._asdict()
 
     def converge(self, packages: t.Sequence[Step] = (), **options: t.Any) -> list[str]:
         """The ids of the steps, after which nothing is left to do."""
@@ -151,10 +154,10 @@ def test_first_run_and_removal(machine: Machine) -> None:
 
 @pytest.mark.parametrize(("there", "reason"), [
     (None, "there is no specification"),
-    (spec("0", "GPU-a", driver="580.126.20"), "it is of driver 580.126.20, 595.91.07 is loaded"),
-    (spec("0", "0:0", "GPU-a", "MIG-b"), "it lacks 0 names of devices and has 2 that are gone"),
-    (spec("0"), "it lacks 1 names of devices and has 0 that are gone"),
-    (f"{spec('0', 'GPU-a')}    env: [A=b]\n", "it is not what nvidia-ctk says now"),
+    (spec("0", "GPU-a", driver="580.126.20"), "it is for driver 580.126.20, but 595.91.07 is loaded"),
+    (spec("0", "0:0", "GPU-a", "MIG-b"), "0 names of devices are missing, and 2 do not exist any more"),
+    (spec("0"), "1 names of devices are missing, and 0 do not exist any more"),
+    (f"{spec('0', 'GPU-a')}    env: [A=b]\n", "nvidia-ctk prints another one"),
 ])
 def test_a_wrong_specification_is_generated_again(machine: Machine, there: str | None, reason: str) -> None:
     machine.converge()
@@ -233,11 +236,12 @@ def test_a_toolkit_that_comes_where_all_gpus_are_in_mig_mode(machine: Machine) -
 
 def test_what_waits_is_told_as_it_is_after_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     action = object.__new__(ActionModule)
-    plans = [([], [{"pending_reason": "every GPU is in MIG mode"}], None, None)]
-    monkeypatch.setattr(action, "_ask", lambda *_args, **_options: {"seen": {"specs": []}})
-    monkeypatch.setattr(action, "_plan", lambda *_args: plans.pop())
-    assert action._apply([INSTALL], {}, settle=False, forbidden=[]) == (
-        [INSTALL], {"specs": []}, [{"pending_reason": "every GPU is in MIG mode"}])
+    state, pending = HostState(), [{"pending_reason": "every GPU is in MIG mode"}]
+    monkeypatch.setattr(action, "_ask", lambda *_args, **_options: {})
+    monkeypatch.setattr(host_answer, "state_of", lambda _answer: state)
+    monkeypatch.setattr(planning, "plan", lambda *_args: planning.Plan([], pending, Proposal(), None))
+    options = Options(True, True, "auto")
+    assert action._apply([INSTALL], options, settle=False, forbidden=[]) == ([INSTALL], state, pending)
 
 
 def test_a_tool_that_fails_changes_nothing(machine: Machine) -> None:
@@ -366,7 +370,7 @@ def test_a_specification_for_which_there_is_no_room_says_so(machine: Machine) ->
     machine.converge()
     machine.spec.unlink()
     machine.full = True
-    with pytest.raises(HostError, match="nvidia.yaml cannot be written: .*no space left on device.*has room"):
+    with pytest.raises(HostError, match="nvidia.yaml cannot be written: .*no space left on device.*has space"):
         machine.converge()
 
 

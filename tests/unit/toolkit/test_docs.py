@@ -51,7 +51,7 @@ def test_examples_use_variables_of_the_role_and_known_settings() -> None:
                 used.update(role["vars"])
     options = known["argument_specs"]["main"]["options"]
     assert set(used) <= set(options)
-    assert settings_file.wanted(used["container_toolkit_settings"])
+    assert settings_file.by_name(used["container_toolkit_settings"])
     assert set(re.findall(r"`(container_toolkit_\w+)", PAGE)) <= set(options)
 
 

@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-import json
 import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import planning
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.microk8s import TEMPLATE
 from ansible_collections.gpuops.nvidia.tests.unit.levels import NO, TABLE, YES, cases, on_page
-from ansible_collections.gpuops.nvidia.tests.unit.toolkit import test_crio, test_distributions, test_docker
-from ansible_collections.gpuops.nvidia.tests.unit.toolkit.conftest import played_host
+from ansible_collections.gpuops.nvidia.tests.unit.runtimes import test_crio, test_distributions, test_docker
+from ansible_collections.gpuops.nvidia.tests.unit.runtimes.conftest import played_host
 
 Steps = t.Callable[[t.Any, pytest.MonkeyPatch], t.Sequence[Step]]
 RUNS, LIVES = {"ContainersRunning": 2}, {"LiveRestoreEnabled": True}
@@ -30,11 +30,9 @@ def containerd(tmp_path: t.Any, monkeypatch: pytest.MonkeyPatch) -> t.Sequence[S
 def played(one: t.Any, **options: t.Any) -> Steps:
     """The steps for a runtime whose view is made up."""
     wish = Options(**{"set_as_default": True, "cdi": True, "mode": "auto", **options})
-    view = {"health": [], **json.loads(json.dumps(one.seen()))}
-    name = one.runtime.probe["name"]
-    journal = {"restart": {}, **one.journal()}
-    proposal = one.runtime.propose(view, journal, wish)
-    return lambda _path, _patch: planning.runtime_steps({"runtimes": {name: view}, "journal": journal}, name, proposal)
+    name = one.runtime.probe.name
+    proposal = one.runtime.propose(one.seen(), one.journal(), wish)
+    return lambda _path, _patch: planning.runtime_steps(HostState({name: one.seen()}), name, proposal)
 
 
 def docker(text: str = "{}", **info: t.Any) -> Steps:

@@ -107,15 +107,15 @@ class Place:
 @pytest.mark.parametrize(("spoilt", "words"), [
     ({"state": "activating"}, "it is activating"),
     ({"rc": 1, "stderr": "Job for containerd.service failed.\nSee more.\n"}, "configuration: Job for containerd.service"
-     " failed. The former"),
+     " failed. Its former"),
     ({"rc": 5}, "systemctl restart exited with 5"),
     ({"hangs": True}, "systemctl restart containerd.service"),
-    ({"plugins": {"io.containerd.grpc.v1.cri": "error"}}, "it came back without io.containerd.grpc.v1.cri. The"),
-    ({"plugins": {"io.containerd.runtime.v1.linux": None}}, "it came back without io.containerd.runtime.v1.linux. The"),
-    ({"stuck": True}, "it came back without io.containerd.grpc.v1.cri, io.containerd.runtime.v1.linux. The"),
+    ({"plugins": {"io.containerd.grpc.v1.cri": "error"}}, "it started without io.containerd.grpc.v1.cri. Its"),
+    ({"plugins": {"io.containerd.runtime.v1.linux": None}}, "it started without io.containerd.runtime.v1.linux. Its"),
+    ({"stuck": True}, "it started without io.containerd.grpc.v1.cri, io.containerd.runtime.v1.linux. Its"),
     # The first thing that went wrong is the one that is told.
     ({"rc": 5, "mute": 1}, "systemctl restart exited with 5"),
-    ({"mute": 1}, "it came back without io.containerd.grpc.v1.cri, io.containerd.runtime.v1.linux. The"),
+    ({"mute": 1}, "it started without io.containerd.grpc.v1.cri, io.containerd.runtime.v1.linux. Its"),
 ])
 @pytest.mark.parametrize("theirs", [THEIRS, None])
 def test_one_that_does_not_come_back_as_it_was_gets_its_former_file(tmp_path: Path, spoilt: dict[str, t.Any],
@@ -125,7 +125,7 @@ def test_one_that_does_not_come_back_as_it_was_gets_its_former_file(tmp_path: Pa
     with pytest.raises(HostError) as caught:
         one.restart(confirm=["confirm"])
     assert words in str(caught.value)
-    assert "The former files are back and it runs with them. Its log: one / two" in str(caught.value)
+    assert "Its former files are restored, and it runs with them. Its log: one / two" in str(caught.value)
     assert (one.path.read_text() if one.path.exists() else None) == theirs
     assert one.path.parent.exists() == (theirs is not None)
     assert (one.daemon.state, one.daemon.read) == ("active", theirs)
@@ -158,7 +158,7 @@ def test_a_restart_by_somebody_else_makes_good_what_was_owed(tmp_path: Path) -> 
     one.write("theirs\nours again\n", act="reload")
     assert one.kept("restart")[UNIT]["after"]["act"] == "reload"
     one.daemon.spoilt = {"rc": 1}
-    with pytest.raises(HostError, match="The former files are back"):
+    with pytest.raises(HostError, match="former files are restored"):
         one.restart()
     assert one.path.read_text() == OURS
 
@@ -166,7 +166,7 @@ def test_a_restart_by_somebody_else_makes_good_what_was_owed(tmp_path: Path) -> 
 def test_a_restart_stays_owed_where_not_even_the_former_file_helps(tmp_path: Path) -> None:
     one = Place(tmp_path, state="failed", always=True)
     one.write()
-    with pytest.raises(HostError, match="yet it does not start with them either: it is failed"):
+    with pytest.raises(HostError, match="but it does not start with them either: it is failed"):
         one.restart()
     assert one.path.read_text() == THEIRS
     assert one.kept("restart")[UNIT]["after"]["act"] == "restart"
@@ -183,7 +183,7 @@ def test_a_reload_is_done_when_the_daemon_has_the_change(tmp_path: Path, monkeyp
     assert (one.daemon.calls.count("confirm"), one.path.read_text(), one.kept("restart")) == (6, OURS, {})
     one.write(OURS + "more\n", act="reload")
     one.daemon.patience = 10 ** 6
-    with pytest.raises(HostError, match="it goes on with its former configuration"):
+    with pytest.raises(HostError, match="it still runs with its former configuration"):
         one.restart("reload", confirm=["confirm"])
     assert one.path.read_text() == OURS
     assert 60 < clock[0] < 70

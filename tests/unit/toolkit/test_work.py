@@ -23,12 +23,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Complete
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run as real_run
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import config
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import read as read_module
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import planning, registry
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import FileChange, Proposal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import planning
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.docker import Docker
-from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import Played
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Answer, HostState
+from ansible_collections.gpuops.nvidia.tests.unit.runtimes.conftest import SHAPES
+from ansible_collections.gpuops.nvidia.tests.unit.runtimes.played import Played
 
-KUBEADM = (pathlib.Path(__file__).parent / "shapes" / "05-kubeadm.1.6+1.7+2.2.toml").read_bytes()
+KUBEADM = (SHAPES / "05-kubeadm.1.6+1.7+2.2.toml").read_bytes()
 
 
 class _Killed(BaseException):
@@ -99,7 +100,7 @@ def test_a_restart_owed_is_made_good_alone(host: t.Any, monkeypatch: pytest.Monk
 def test_former_files_return_when_it_does_not_come_back(host: t.Any, version: str) -> None:
     one = host(version, KUBEADM)
     one.breaks = True
-    with pytest.raises(HostError, match=r"former files are back and it runs with them.*failed to load plugin"):
+    with pytest.raises(HostError, match=r"former files are restored, and it runs with them.*failed to load plugin"):
         one.converge()
     assert one.config.read_bytes() == KUBEADM
     assert not one.drop_in.parent.exists()
@@ -119,7 +120,7 @@ def test_a_removal_rolled_back_can_be_done_again(host: t.Any, version: str) -> N
     one.converge()
     wanted = one.effective()
     one.bad_restart = one.restarts + 1
-    with pytest.raises(HostError, match="former files are back and it runs with them"):
+    with pytest.raises(HostError, match="former files are restored, and it runs with them"):
         one.converge("absent")
     assert one.effective() == wanted
     assert one.converge("absent") != []
@@ -132,7 +133,7 @@ def test_another_drop_in_path_rolled_back_is_still_known(host: t.Any) -> None:
     one.converge()
     old, one.drop_in = one.drop_in, one.folder / "other.d" / "50-gpu.toml"
     one.bad_restart = one.restarts + 1
-    with pytest.raises(HostError, match="former files are back"):
+    with pytest.raises(HostError, match="former files are restored"):
         one.converge()
     assert old.exists()
     one.converge("absent")
@@ -164,14 +165,14 @@ def test_an_owed_restart_that_somebody_did_is_not_owed(host: t.Any, monkeypatch:
         _kill(patch, 0, before=False)
         with pytest.raises(_Killed):
             one.converge()
-    assert one.see()["journal"]["restart"] == {"containerd.service": "restart"}
+    assert one.see().journal.restart == {"containerd.service": "restart"}
     one.invocation = "b1"
-    assert one.see()["journal"]["restart"] == {}
+    assert one.see().journal.restart == {}
     assert one.converge() == []
     # The next one is owed anew, with what has been read since as the last good start.
     read = one.config.read_bytes()
     one.bad_restart = 1
-    with pytest.raises(HostError, match="former files are back and it runs with them"):
+    with pytest.raises(HostError, match="former files are restored, and it runs with them"):
         one.converge(mode="cdi")
     assert one.config.read_bytes() == read
 
@@ -182,7 +183,7 @@ def test_removal_after_the_runtime_was_uninstalled(host: t.Any, monkeypatch: pyt
     former = one.shape()
     one.converge()
     monkeypatch.setattr(read_module, "which", lambda _name: None)
-    assert one.see()["runtimes"]["containerd"] is None
+    assert "containerd" not in one.see().runtimes
     steps = one.converge("absent")
     assert not any("service" in step for step in steps)
     assert one.shape() == former
@@ -293,56 +294,6 @@ def test_a_foreign_drop_in_that_hides_ours_is_named(host: t.Any) -> None:
     assert one.tree() == former
 
 
-def test_registry() -> None:
-    assert registry.choose("auto", {"containerd": None}) is None
-    with pytest.raises(HostError, match="containerd is not installed"):
-        registry.choose("containerd", {"containerd": None})
-    assert registry.choose("auto", {"containerd": {"running": False}}) == "containerd"
-    both = {"docker": {"running": True}, "containerd": {"running": True}, "podman": {"running": False}}
-    assert registry.choose("auto", both) == "docker"
-    assert registry.choose("auto", both, kubelet=True) == "containerd"
-
-
-def _acting(act: str, owed: dict[str, str], changed: bool = True, **more: t.Any) -> list[tuple[str, str, str]]:
-    """Action, needs and reason of the steps of a runtime whose proposal asks for an act."""
-    view = {"unit": "x.service", "running": True, "health": []}
-    changes = [FileChange("/etc/x", None, "x", "main", "")] if changed else []
-    seen = {"runtimes": {"containerd": view}, "journal": {"restart": owed}}
-    steps = planning.runtime_steps(seen, "containerd", Proposal(changes, act=act, **more))
-    return [(step.action, step.needs, step.reason) for step in steps if step.action.endswith("service")]
-
-
-def test_acts() -> None:
-    assert _acting("reload", {}) == [("reload service", "never", "its configuration changes")]
-    assert _acting("restart", {}, needs="idle", act_reason="why") == [("restart service", "idle", "why")]
-    assert _acting("none", {}) == []
-    assert _acting("reload", {}, changed=False) == []
-    assert _acting("restart", {}, changed=False, due="missing") == [("restart service", "never", "missing")]
-    stopped = "a former run changed its configuration and was stopped"
-    assert _acting("reload", {"x.service": "reload"}, changed=False) == [("reload service", "never", stopped)]
-    assert _acting("restart", {"x.service": "reload"}) == [
-        ("restart service", "never", "its configuration changes")]
-    assert _acting("reload", {"x.service": "restart"}) == [("restart service", "never", stopped)]
-    assert _acting("reload", {"other.service": "restart"}, changed=False) == []
-
-
-def test_removal_is_of_every_runtime_that_was_configured() -> None:
-    """Such as Docker first, and k3s after it took over the host."""
-    view = {"unit": "x.service", "running": True, "health": []}
-    records = {"/etc/x": "docker", "/etc/y": "k3s"}
-    seen: dict[str, t.Any] = {
-        "runtimes": {"docker": {**view, "unit": "docker.service"}, "k3s": {**view, "unit": "k3s.service"}},
-        "journal": {"config": {path: {"runtime": name} for path, name in records.items()}, "restart": {},
-                    "default_runtime": {"docker": "runc", "k3s": "crun"}},
-        "cdi": {"steps": []}, "packages": {"steps": []}, "settings": {"text": None, "ours": {}, "file": None}}
-    assert planning.journal_of(seen, "k3s") == {"config": {"/etc/y": {"runtime": "k3s"}}, "restart": {},
-                                                "default_runtime": "crun"}
-    proposals = {name: Proposal([FileChange(path, "x", None, "drop-in", "")]) for path, name in records.items()}
-    assert [step.id for step in planning.absent(seen, proposals)] == [
-        "remove file: /etc/x", "restart service: docker.service", "remove file: /etc/y",
-        "restart service: k3s.service"]
-
-
 def test_an_owed_restart_stays_one(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "x.json"
     with Journal("container_toolkit", root=str(tmp_path / "journal")) as journal:
@@ -370,14 +321,14 @@ def test_docker_is_asked_again_before_a_restart_that_was_planned_without_contain
     """At the level never, they live on. said: whether they do, and how many run and are paused."""
     path, live = str(tmp_path / "daemon.json"), level == "never"
     docker = Played(Docker(), "Docker version 26.1.5, build x", path, {path: json.dumps({"live-restore": live})},
-                    unit="docker.service", facts={"info": {"rc": 0, "stderr": "", "stdout": json.dumps({
+                    unit="docker.service", facts={"info": Answer(0, json.dumps({
                         "Runtimes": {"runc": {}}, "ContainersRunning": int(live), "ContainersPaused": 0,
-                        "LiveRestoreEnabled": live})}})
+                        "LiveRestoreEnabled": live}))})
     if state == "absent":
         docker.converge()
     (tmp_path / "daemon.json").write_text(docker.files[path])
-    seen = {"runtimes": {"docker": {**docker.seen(), "health": []}}, "journal": docker.journal()}
-    proposal = docker.propose() if state == "present" else Docker().withdraw(docker.seen(), docker.journal())
+    seen = HostState({"docker": docker.seen()})
+    proposal = docker.propose() if state == "present" else Docker().propose_removal(docker.seen(), docker.journal())
     proposal.confirm, run = [], []
     program = tmp_path / "docker"
     program.write_text(f"#!/bin/sh\nset -- \"$5\" {said}\ncase $1 in\n'{{{{.LiveRestoreEnabled}}}}') echo $2;;\n"
@@ -398,48 +349,6 @@ def test_docker_is_asked_again_before_a_restart_that_was_planned_without_contain
                 work.acts[step.action](step)
         assert ("systemctl restart" in run) == restarted
         assert (journal.get("restart", "docker.service") is None) == restarted
-
-
-def test_credentials_are_masked_in_diffs() -> None:
-    text = '''[x.auth]
-  username = "reader"
-  password = "s3cret"
-  auth = 'czNjcmV0'
-y = { identitytoken = "s3cret" }
-'''
-    masked = planning.mask(text)
-    assert "s3cret" not in masked
-    assert "czNjcmV0" not in masked
-    assert 'username = "reader"' in masked
-
-
-@pytest.mark.parametrize("text", [
-    'password = """\nS3CRET\nS3CRET"""\n', "password = '''\nS3CRET'''\n",
-    'token = [\n  "S3CRET",\n  "S3CRET", # x\n]\n',
-    '[host."https://x".header]\n  Authorization = ["Basic S3CRET"]\n', '[x.header]\n  X-Site = ["S3CRET", "S3CRET"]\n',
-    'headers = { X-Site = "S3CRET", Y = ["S3CRET"] }\n', 'headers = ["Authorization: Bearer S3CRET, S3CRET"]\n',
-    'identity_token = "S3CRET"\n', "client_secret = 'S3CRET'\n", 'secretkey = "S3CRET"\n', 'passphrase = "S3CRET"\n',
-    '{"auths": {"x": {"auth": "S3CRET"}}}', '{"log-opts": {"splunk-token":\n  "S3CRET"}}',
-    '{"HttpHeaders": {"X": "S3CRET"}}',
-    'x = "https://S3CRET@github.com/x"\n', 'x = "https://S3CRET:x-oauth-basic@github.com/x"\n',
-    'x = "http://u:S3CRET/S3CRET@proxy:3128"\n', 'x = "http://u:S3@S3CRET@proxy:3128"\n',
-    'env = ["REGISTRY_PASSWORD=S3CRET"]\n',
-    '"args": ["--token=S3CRET", "--x"]', 'a."b.c".token = "S3\\"S3CRET"\n', "token = S3CRET\n", 'token = "S3CRET\n',
-    'token = ["S3CRET"\nx = "S3CRET"', '# password = "S3CRET"\n', 'x = "https://x/?access_token=S3CRET&y=1"\n',
-    "auth:\n  password: S3CRET S3CRET\n",
-])
-def test_no_credential_is_in_a_diff(text: str) -> None:
-    assert "S3CRET" not in planning.mask(text) and "*****" in planning.mask(text)
-    assert "S3CRET" not in planning.mask(f'a = 1\r\n{text}')
-
-
-@pytest.mark.parametrize("text", [
-    'a = "b"\nc = ["d", "e"]\n[x.header]\n[x.y]\nf = "g"\n', '{"token": null, "x": true}', "",
-    'image = "docker://reg:5000/nvidia/x@sha256:0123"\n', 'x = "https://registry:5000/v2"\n',
-    'authorization-plugins = ["p"]\n',
-    'global_auth_file = "/var/lib/kubelet/config.json"\n', "[x.auth]\nusername = 'reader'\n"])
-def test_all_else_is_shown(text: str) -> None:
-    assert planning.mask(text) == text
 
 
 @pytest.mark.parametrize(("line", "path"), [
@@ -466,8 +375,8 @@ def test_a_daemon_that_hangs_is_one_that_cannot_be_asked(host: t.Any, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(one, "run", hang)
-        view = one.see()["runtimes"]["containerd"]
-        assert (view["version"], view["dump"]["rc"]) == ("", 124)
+        view = one.see().runtimes["containerd"]
+        assert (view.version, view.dump and view.dump.rc) == ("", 124)
         with pytest.raises(HostError, match="did not answer"):
             one.plan()
 
@@ -513,7 +422,7 @@ def test_a_daemon_that_has_not_read_its_files_is_restarted(host: t.Any) -> None:
         one.unit["StateChangeTimestampMonotonic"] = str(int((time.monotonic() - age) * 1_000_000))
         planned, _proposal = one.plan()
         assert [step.id for step in planned] == steps
-    assert one.see()["runtimes"]["containerd"]["stale"] is False
+    assert not one.see().runtimes["containerd"].stale
     one.unit["StateChangeTimestampMonotonic"] = str(int((time.monotonic() - 60) * 1_000_000))
     step, = one.plan()[0]
     assert (step.reason, step.needs) == ("its files have changed since it was started", "never")
@@ -545,8 +454,3 @@ def test_a_service_that_is_not_ours_to_start_is_told(
     found = planning.waiting(one.see(), "containerd", "")
     assert [item["id"] for item in found] == ([pending] if pending else [])
     assert not pending or "decides" in found[0]["pending_reason"]
-
-
-def test_a_runtime_without_a_service_has_nothing_to_start() -> None:
-    seen = {"runtimes": {"podman": {"unit": None}}, "cdi": {"pending": []}}
-    assert planning.waiting(seen, "podman", "") == []

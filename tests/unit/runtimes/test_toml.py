@@ -76,6 +76,6 @@ def test_large_values_are_read_and_not_changed() -> None:
     lines = "".join(f'  "item {number}",\n' for number in range(2000))
     document = Document(f"a = [\n{lines}]\n", "f")
     with pytest.raises(HostError, match="f: a has .* characters; values of at most 16,384 are changed"):
-        document.add_item(("a",), "x")
+        document.set(("a",), [*document.data["a"], "x"])
     document.set(("b",), 1)
     assert document.text == f"a = [\n{lines}]\nb = 1\n"

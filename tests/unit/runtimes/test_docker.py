@@ -14,8 +14,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostE
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import planning
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.docker import Docker
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Answer, HostJournal, HostState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.json_text import Document
-from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import Played, shape
+from ansible_collections.gpuops.nvidia.tests.unit.runtimes.played import Played, shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,14 +30,14 @@ COMMAND = ["/usr/sbin/dockerd", "-H", "fd://", "--containerd=/run/containerd/con
 def host(text: str | None = None, version: str = "26.1", **more: t.Any) -> Played:
     files = {} if text is None else {FILE: text}
     return Played(Docker(), VERSIONS[version], FILE, files, unit="docker.service",
-                  **{"facts": {"info": {"rc": 1, "stdout": "", "stderr": ""}}, "command": COMMAND, **more})
+                  **{"facts": {"info": Answer(1)}, "command": COMMAND, **more})
 
 
-def says(**more: t.Any) -> dict[str, t.Any]:
+def says(**more: t.Any) -> dict[str, Answer]:
     """What a daemon says of itself."""
     info = {"Runtimes": {"runc": {}}, "DefaultRuntime": "runc", "LiveRestoreEnabled": False, "ContainersRunning": 0,
             "ContainersPaused": 0, "CDISpecDirs": []}
-    return {"info": {"rc": 0, "stdout": json.dumps({**info, **more}), "stderr": ""}}
+    return {"info": Answer(0, json.dumps({**info, **more}))}
 
 
 def content(one: Played) -> t.Any:
@@ -91,12 +92,12 @@ def test_edited_since_loses_only_our_part(path: pathlib.Path) -> None:
     wanted = {**Document(text, FILE).data, "debug": False}
     assert one.propose(mode="cdi").changes == []
     one.files[FILE] = one.files[FILE].replace("/usr/bin/nvidia-container-runtime.cdi", "/opt/mine")
-    assert one.converge(mode="cdi").changes[0].reason == "it was changed by somebody since"
+    assert one.converge(mode="cdi").changes[0].reason == "somebody has edited it since"
     assert content(one)["runtimes"]["nvidia"]["path"] == "/usr/bin/nvidia-container-runtime.cdi"
     edit = Document(one.files[FILE], FILE)
     edit.set(("debug",), True)
     one.files[FILE] = edit.text
-    assert "edited since" in one.remove().warnings[0]
+    assert "since this collection wrote it" in one.remove().warnings[0]
     assert content(one) == {**wanted, "debug": True}
 
 
@@ -218,7 +219,7 @@ def test_what_a_reload_gives_does_not_wait_for_the_restart() -> None:
     one = host('{"live-restore": true}', facts=says(ContainersRunning=1))
 
     def steps() -> list[tuple[str, str]]:
-        seen = {"runtimes": {"docker": {**one.seen(), "health": []}}, "journal": one.journal()}
+        seen = HostState({"docker": one.seen()}, journal=HostJournal(restart=one.owed))
         return [(step.action, step.needs) for step in planning.runtime_steps(seen, "docker", one.propose())]
 
     assert steps() == [("edit file", "never"), ("reload service", "never"), ("restart service", "drain")]
@@ -260,7 +261,7 @@ def test_a_member_that_goes_needs_a_restart() -> None:
 def test_what_the_daemon_has_not_read() -> None:
     one = host("{}", facts=says())
     assert one.converge().due == ""
-    assert one.propose().due == "the daemon started before CDI was switched on"
+    assert one.propose().due == "the daemon has started before CDI was enabled"
     one.facts = says(CDISpecDirs=["/etc/cdi"])
     stale = one.propose()
     assert (stale.act, stale.needs, bool(stale.due)) == ("reload", "never", True)
@@ -301,7 +302,7 @@ def test_no_folders_for_cdi() -> None:
 
 
 def test_what_is_not_ours() -> None:
-    with pytest.raises(HostError, match=r"Docker is a snap \(snap.docker.dockerd.service\)"):
+    with pytest.raises(HostError, match=r"it is a snap \(snap.docker.dockerd.service\)"):
         Played(Docker(), "snap 2.63", FILE, unit="snap.docker.dockerd.service").propose()
     one = host("{}", running=False)
     one.files["/run/user/1000/docker.pid"] = "812"
@@ -322,8 +323,7 @@ def test_rejected_candidate() -> None:
     one = host("{}")
     proposal = one.propose()
     with pytest.raises(HostError, match="dockerd rejects the candidate for /etc/docker/daemon.json: no such option"):
-        one.runtime.judge(one.seen(), [{"rc": 1, "stdout": "", "stderr": "no such option\n"}],
-                          Options(True, True, "auto"), proposal)
+        one.runtime.check_trials(one.seen(), [Answer(1, "", "no such option\n")], Options(True, True, "auto"), proposal)
 
 
 TREES = st.recursive(st.one_of(st.booleans(), st.integers(), st.text(max_size=3), st.none()), lambda inner: st.one_of(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import typing as t
+from dataclasses import replace
 
 import pytest
 import tomllib
@@ -14,7 +15,14 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostE
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.containerd import DROP_IN, Containerd
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3, place
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import Document, dotted, lookup
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import (
+    Answer,
+    FileRecord,
+    Journal,
+    RuntimeState,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import Document, dotted
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import lookup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -119,13 +127,11 @@ PIECES = st.one_of(
 def test_main_files(version: str, pieces: list[str]) -> None:
     """containerd itself refuses most of these; what it lets pass must not be taken for more than it is."""
     text = "".join(pieces)
-    seen = {"config": CONFIG, "version": f"containerd x {version} y", "files": {CONFIG: text, DROP_IN: None},
-            "imports": {}, "binary": "containerd", "running": True, "boot": "yes", "on_demand": False, "stale": False,
-            "dump": {"rc": 0, "stdout": DUMPS[version], "stderr": ""}}
-    journal: dict[str, t.Any] = {"config": {}, "default_runtime": None}
+    seen = RuntimeState("containerd", CONFIG, running=True, boot="yes", version=f"containerd x {version} y",
+                        files={CONFIG: text, DROP_IN: None}, dump=Answer(0, DUMPS[version]))
     runtime = Containerd()
     try:
-        proposal = runtime.propose(seen, journal, Options(True, True, "auto", nri=True))
+        proposal = runtime.propose(seen, Journal(), Options(True, True, "auto", nri=True))
     except HostError:
         return
     plugin = V2 if version.startswith("1") else V3
@@ -138,10 +144,10 @@ def test_main_files(version: str, pieces: list[str]) -> None:
             assert any(lookup(data, place(one, ("containerd", "default_runtime_name"))) == "nvidia"
                        for one in ("cri", V2))
     after = {change.path: change.after for change in proposal.changes}
-    journal["config"] = {change.path: {"part": change.part, "is": "edited", "before": change.before, "runtime": "x"}
-                         for change in proposal.changes}
+    journal = Journal({change.path: FileRecord(change.part, "edited", change.before, "x")
+                       for change in proposal.changes})
     try:
-        rest = runtime.withdraw({**seen, "files": {**seen["files"], **after}}, journal)
+        rest = runtime.propose_removal(replace(seen, files={**seen.files, **after}), journal)
     except HostError:
         return
     for change in rest.changes:

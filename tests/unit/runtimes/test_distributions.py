@@ -8,6 +8,7 @@ from __future__ import annotations
 import pathlib
 import re
 import typing as t
+from dataclasses import replace
 
 import pytest
 import tomllib
@@ -16,11 +17,19 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostE
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import owners, planning, registry
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import (
+    Answer,
+    FileRecord,
+    HostJournal,
+    HostState,
+    Journal,
+    RuntimeState,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.microk8s import TEMPLATE
 
 SHAPES = pathlib.Path(__file__).parent / "shapes" / "distributions"
 PROGRAM = "/usr/bin/nvidia-container-runtime"
-EMPTY: dict[str, t.Any] = {"config": {}, "default_runtime": None, "restart": {}}
+EMPTY = Journal()
 
 
 def shape(name: str) -> str:
@@ -36,44 +45,42 @@ class Host:
         self.probe = self.runtime.probe
         self.files = dict(files)
         self.first = dict(files)
-        self.unit = unit or self.probe["units"][0]
+        self.unit = unit or self.probe.units[0]
         self.command = [f"/usr/local/bin/{runtime}"]
-        self.facts = {name: {"rc": 0, "stdout": text, "stderr": ""} for name, text in facts.items()}
+        self.facts = {name: Answer(0, text) for name, text in facts.items()}
         self.kept: dict[str, t.Any] = {}
         self.default: str | None = None
         self.parts: set[str] = set()
 
     @property
     def config(self) -> str:
-        return str(self.probe["config"])
+        return self.probe.config
 
-    def seen(self) -> dict[str, t.Any]:
-        names = [self.config, self.probe.get("drop_in"), *self.files]
-        if "settings" in self.probe.get("facts", {}):
-            self.facts["settings"] = {"rc": 0, "stderr": "", "stdout": self._grep(*self.probe["facts"]["settings"][3:])}
-        return {"config": self.config, "unit": self.unit, "running": True, "boot": "yes",
-                "on_demand": False, "stale": False, "command": self.command, "health": [],
-                "files": {name: self.files.get(name) for name in names if name}, "facts": self.facts, "imports": {}}
+    def seen(self) -> RuntimeState:
+        names = [self.config, self.probe.drop_in, *self.files]
+        if "settings" in self.probe.facts:
+            self.facts["settings"] = Answer(0, self._grep(*self.probe.facts["settings"][3:]))
+        return RuntimeState("/usr/bin/x", self.config, self.unit, running=True, boot="yes", command=self.command,
+                            files={name: self.files.get(name) for name in names if name}, facts=self.facts)
 
     def _grep(self, pattern: str, folder: str) -> str:
         return "".join(f"{path}:{line}\n" for path, text in self.files.items() if path.startswith(f"{folder}/")
                        for line in (text or "").splitlines() if re.search(pattern, line))
 
-    def journal(self) -> dict[str, t.Any]:
+    def journal(self) -> Journal:
         records = {}
         for path, (part, after) in self.kept.items():
             now = self.files.get(path)
             is_ = "before" if now == self.first.get(path) else "ours" if now == after else "edited"
-            records[path] = {"part": part, "is": is_, "before": self.first.get(path), "runtime": self.name,
-                             "parts": sorted(self.parts)}
-        return {"config": records, "default_runtime": self.default, "restart": {}}
+            records[path] = FileRecord(part, is_, self.first.get(path), self.name, sorted(self.parts))
+        return Journal(records, self.default)
 
     def plan(self, **options: t.Any) -> tuple[list[tuple[str, str, str]], Proposal]:
         wish = Options(**{"set_as_default": False, "cdi": True, "mode": "auto", **options})
         return self._steps(self.runtime.propose(self.seen(), self.journal(), wish))
 
     def _steps(self, proposal: Proposal) -> tuple[list[tuple[str, str, str]], Proposal]:
-        seen = {"runtimes": {self.name: self.seen()}, "journal": self.journal()}
+        seen = HostState({self.name: self.seen()}, journal=HostJournal(files=self.journal().files))
         steps = planning.runtime_steps(seen, self.name, proposal)
         return [(step.action, step.target, step.needs) for step in steps], proposal
 
@@ -94,7 +101,7 @@ class Host:
         return steps
 
     def removal(self) -> tuple[list[tuple[str, str, str]], Proposal]:
-        return self._steps(self.runtime.withdraw(self.seen(), self.journal()))
+        return self._steps(self.runtime.propose_removal(self.seen(), self.journal()))
 
     def bare(self) -> dict[str, str]:
         return {path: text for path, text in self.files.items() if text is not None}
@@ -151,8 +158,8 @@ def test_k3s_last_of_the_settings_wins_and_its_token_stays_there() -> None:
                         "/etc/rancher/k3s/config.yaml.d/50-mine.yaml": "token: s3cret\ndefault-runtime: crun\n",
                         "/etc/rancher/k3s/registries.yaml": "default-runtime: nvidia\n"})
     assert host.converge(set_as_default=True)[0] == ("write file", K3S_OURS, "never")
-    assert "s3cret" not in host.seen()["facts"]["settings"]["stdout"]
-    assert not any(path.endswith("config.yaml") for path in host.probe["more"])
+    assert "s3cret" not in host.seen().facts["settings"].stdout
+    assert not any(path.endswith("config.yaml") for path in host.probe.more)
 
 
 def test_k3s_flag_wins_over_files() -> None:
@@ -202,14 +209,14 @@ def test_k3s_modes_need_drop_ins() -> None:
 
 def test_k3s_never_started_or_elsewhere() -> None:
     host = Host("k3s", {})
-    with pytest.raises(HostError, match="another data-dir, give its file as config_path"):
+    with pytest.raises(HostError, match="another data-dir, set config_path to its file"):
         host.plan()
-    seen = {**host.seen(), "running": False}
+    seen = replace(host.seen(), running=False)
     proposal = host.runtime.propose(seen, EMPTY, Options(False, True, "auto"))
     assert proposal.changes == []
     later = host.runtime.propose(seen, EMPTY, Options(True, True, "auto"))
     assert [(change.path, later.act) for change in later.changes] == [(K3S_OURS, "none")]
-    assert "at its first start" in proposal.warnings[0]
+    assert "has not been started yet" in proposal.warnings[0]
 
 
 @pytest.mark.parametrize(("unit", "needs"), [("rke2-server.service", "idle"), ("rke2-agent.service", "never")])
@@ -256,9 +263,9 @@ def test_k0s_drop_in_by_generation(release: str, plugin: str, version: int) -> N
 
 def test_k0s_drop_in_path() -> None:
     host = Host("k0s", {K0S: shape("k0s-managed.toml")}, version="v1.36.0+k0s.0")
-    with pytest.raises(InputError, match="k0s does not read it"):
+    with pytest.raises(InputError, match="k0s does not read this file"):
         host.plan(drop_in_path="/etc/containerd/conf.d/99-gpuops-nvidia.toml")
-    with pytest.raises(InputError, match="k0s does not read it"):
+    with pytest.raises(InputError, match="k0s does not read this file"):
         host.plan(drop_in_path="/etc/k0s/containerd.d/99.conf")
     host.converge()
     other = "/etc/k0s/containerd.d/50-gpu.toml"
@@ -276,10 +283,10 @@ def test_k0s_own_merge_tells_the_defaults() -> None:
 
 
 @pytest.mark.parametrize(("files", "release", "message"), [
-    ({K0S: shape("k0s-own.toml")}, "v1.34.1+k0s.0", "takes it as yours and ignores"),
-    ({}, "v1.26.9+k0s.0", "reads no drop-ins"),
+    ({K0S: shape("k0s-own.toml")}, "v1.34.1+k0s.0", "does not manage it then, and ignores"),
+    ({}, "v1.26.9+k0s.0", "does not read drop-ins"),
     ({"/etc/k0s/containerd.d/old.toml": f'[plugins."{V2}"]\nenable_cdi = true\n'}, "v1.36.2+k0s.0", "old.toml"),
-    ({}, "unknown", "does not tell its version"),
+    ({}, "unknown", "printed no version"),
 ])
 def test_k0s_refusals(files: dict[str, str | None], release: str, message: str) -> None:
     with pytest.raises(HostError, match=message):
@@ -352,10 +359,9 @@ def test_microk8s_refusals() -> None:
     host = Host("microk8s", {TEMPLATE: shape("microk8s-v2.toml")}, version="containerd x v1.7.27 y")
     _steps, proposal = host.plan()
     assert proposal.trials[0].files["main.toml"] == proposal.changes[0].after
-    host.runtime.judge(host.seen(), [{"rc": 0, "stdout": "", "stderr": ""}], Options(False, True, "auto"), proposal)
+    host.runtime.check_trials(host.seen(), [Answer(0)], Options(False, True, "auto"), proposal)
     with pytest.raises(HostError, match="rejects the candidate"):
-        host.runtime.judge(host.seen(), [{"rc": 1, "stdout": "", "stderr": "bad"}], Options(False, True, "auto"),
-                           proposal)
+        host.runtime.check_trials(host.seen(), [Answer(1, "", "bad")], Options(False, True, "auto"), proposal)
 
 
 # -- those that are told or refused
@@ -369,8 +375,8 @@ options = {{BinaryName = "/usr/local/bin/runc", Root = "", SystemdCgroup = true}
 '''
 
 
-def _view(config: str) -> dict[str, t.Any]:
-    return {"config": config, "dump": {"rc": 0, "stdout": EFFECTIVE, "stderr": ""}}
+def _view(config: str) -> RuntimeState:
+    return RuntimeState("containerd", config, dump=Answer(0, EFFECTIVE))
 
 
 @pytest.mark.parametrize("owner", owners.OWNERS, ids=lambda owner: owner.name)
@@ -436,23 +442,24 @@ def test_flatcar_with_a_file_of_its_own_is_ours() -> None:
     ({}, True, None),
 ])
 def test_the_runtime_of_auto(there: dict[str, bool], kubelet: bool, name: str | None) -> None:
-    seen = {one: {"running": running} for one, running in there.items()}
+    seen = {one: RuntimeState(one, "/c", running=running) for one, running in there.items()}
     assert registry.choose("auto", seen, kubelet) == name
 
 
 @pytest.mark.parametrize("kubelet", [True, False])
 @pytest.mark.parametrize("running", [True, False])
 def test_dockers_own_containerd_is_none_to_configure(kubelet: bool, running: bool) -> None:
-    own = {"running": True, "dump": {"rc": 0, "stdout": 'disabled_plugins = ["cri"]\n', "stderr": ""}}
-    assert registry.choose("auto", {"docker": {"running": running}, "containerd": own}, kubelet) == "docker"
+    own = RuntimeState("containerd", CONFIG, running=True, dump=Answer(0, 'disabled_plugins = ["cri"]\n'))
+    docker = RuntimeState("dockerd", "/etc/docker/daemon.json", running=running)
+    assert registry.choose("auto", {"docker": docker, "containerd": own}, kubelet) == "docker"
     assert registry.choose("auto", {"containerd": own}, kubelet) == "containerd"
-    assert registry.choose("containerd", {"docker": {"running": running}, "containerd": own}) == "containerd"
+    assert registry.choose("containerd", {"docker": docker, "containerd": own}) == "containerd"
 
 
 def test_paths_that_cannot_be_told() -> None:
-    view = {"config": "${CONTAINERD_CONFIG}", "unit": "containerd.service"}
-    with pytest.raises(HostError, match="configuration file of containerd is not known.*CONTAINERD_CONFIG"):
+    view = RuntimeState("containerd", "${CONTAINERD_CONFIG}", "containerd.service")
+    with pytest.raises(HostError, match="configuration file of containerd is unknown.*CONTAINERD_CONFIG"):
         registry.check_paths("containerd", view, None)
     with pytest.raises(InputError, match="drop_in_path"):
-        registry.check_paths("containerd", {**view, "config": CONFIG}, "conf.d/x.toml")
-    registry.check_paths("containerd", {**view, "config": CONFIG}, "/etc/containerd/conf.d/x.toml")
+        registry.check_paths("containerd", replace(view, config=CONFIG), "conf.d/x.toml")
+    registry.check_paths("containerd", replace(view, config=CONFIG), "/etc/containerd/conf.d/x.toml")

@@ -10,8 +10,9 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Answer
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.podman import Podman
-from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import Played, shape
+from ansible_collections.gpuops.nvidia.tests.unit.runtimes.played import Played, shape
 
 SHAPES = sorted((pathlib.Path(__file__).parent / "shapes" / "podman").glob("*.conf"))
 CONF = "/etc/containers/containers.conf"
@@ -19,7 +20,7 @@ CONF = "/etc/containers/containers.conf"
 
 def host(version: str = "podman version 5.4.2", cdi: str = "", **files: t.Any) -> Played:
     return Played(Podman(), version, CONF, files, unit=None, running=False,
-                  facts={"cdi": {"rc": 0, "stdout": cdi, "stderr": ""}})
+                  facts={"cdi": Answer(0, cdi)})
 
 
 @pytest.mark.parametrize("path", SHAPES, ids=lambda path: path.stem)
@@ -54,8 +55,8 @@ def test_old_hook_is_told() -> None:
     ("podman version 5.0.3", '"cdiVersion": "1.0.0"\n', True),
 ])
 def test_version_of_the_specification(version: str, cdi: str, told: bool) -> None:
-    assert any("Podman reads from 5.1" in one for one in host(version, cdi).propose().warnings) == told
+    assert any("Podman supports from 5.1" in one for one in host(version, cdi).propose().warnings) == told
 
 
 def test_without_cdi_there_is_nothing_for_podman() -> None:
-    assert "CDI alone" in host().propose(cdi=False).warnings[0]
+    assert "only by CDI" in host().propose(cdi=False).warnings[0]

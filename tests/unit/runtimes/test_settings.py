@@ -11,6 +11,7 @@ import pytest
 import tomllib
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import settings_file
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Setting, SettingsState
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,8 +44,8 @@ VALUES: dict[str, st.SearchStrategy[t.Any]] = {
 WISHES = st.fixed_dictionaries({}, optional=VALUES)
 
 
-def seen(text: str | None, ours: t.Any = None, file: str | None = "ours", new: bool = False) -> dict[str, t.Any]:
-    return {"text": text, "ours": ours or {}, "file": file, "new": new}
+def seen(text: str | None, ours: t.Any = None, file: str | None = "ours", new: bool = False) -> SettingsState:
+    return SettingsState(text, {name: Setting(**one) for name, one in (ours or {}).items()}, file, new)
 
 
 def values(text: str) -> dict[str, t.Any]:
@@ -74,7 +75,7 @@ def test_reached_changed_and_given_back(first: dict[str, t.Any], second: dict[st
         assert "# why crun: see ticket 12" in text and "#no-cgroups = false" in text and "# mine" in text
         assert settings_file.plan(wish, seen(text, ours), False) == []
     text += "# edited since\n"
-    for step in settings_file.withdraw(seen(text, ours, "edited"), False):
+    for step in settings_file.plan_removal(seen(text, ours, "edited"), False):
         text = step.data["text"]
     assert values(text) == values(TEXT)
     assert set(TEXT.splitlines()) <= set(text.splitlines())
@@ -86,7 +87,7 @@ def test_only_the_value_changes() -> None:
     assert step.id == f"edit settings: {settings_file.FILE}"
     assert step.data["ours"] == {"nvidia-container-runtime.mode": {"before": "auto", "after": "cdi"}}
     text = step.data["text"].replace('mode = "cdi"', 'mode = "legacy"')
-    assert settings_file.withdraw(seen(text, step.data["ours"], "edited"), False) == []
+    assert settings_file.plan_removal(seen(text, step.data["ours"], "edited"), False) == []
 
 
 def test_what_a_package_upgrade_undid_comes_again() -> None:
@@ -94,6 +95,12 @@ def test_what_a_package_upgrade_undid_comes_again() -> None:
     ours = {"nvidia-container-runtime.log-level": {"before": "info", "after": "debug"}}
     again, = settings_file.plan(wish, seen(TEXT, ours), False)
     assert again.data["ours"] == ours
+
+
+def test_the_last_setting_of_a_file_is_removed() -> None:
+    ours = {"disable-require": {"before": None, "after": True}}
+    step, = settings_file.plan({}, seen("disable-require = true\n", ours), False)
+    assert (step.data["text"], step.data["ours"]) == ("", {})
 
 
 def test_before_the_packages_and_without_a_file() -> None:
@@ -109,8 +116,8 @@ def test_before_the_packages_and_without_a_file() -> None:
     (seen(TEXT, file="ours"), False, settings_file.RESTORE), (seen(TEXT, file="edited"), True, settings_file.RESTORE),
     (seen(TEXT, file="edited", new=True), False, settings_file.RESTORE), (seen(None, file="edited"), False, None),
 ])
-def test_removal(state: dict[str, t.Any], purging: bool, action: str | None) -> None:
-    assert [step.action for step in settings_file.withdraw(state, purging)] == ([action] if action else [])
+def test_removal(state: SettingsState, purging: bool, action: str | None) -> None:
+    assert [step.action for step in settings_file.plan_removal(state, purging)] == ([action] if action else [])
 
 
 @pytest.mark.parametrize(("settings", "words"), [
@@ -118,8 +125,8 @@ def test_removal(state: dict[str, t.Any], purging: bool, action: str | None) -> 
     ({"nvidia-container-runtime": {"mode": "nvml"}}, "one of auto, cdi"),
     ({"nvidia-container-runtime.runtimes": "crun"}, "a list of strings"),
     ({"disable-require": "yes"}, "true or false"),
-    ({"nvidia-container-cli.ldconfig": "/sbin/ldconfig"}, "Write @/sbin/ldconfig"),
-    ({"nvidia-container-cli": "x"}, "no known setting"),
+    ({"nvidia-container-cli.ldconfig": "/sbin/ldconfig"}, "Set it to @/sbin/ldconfig"),
+    ({"nvidia-container-cli": "x"}, "not a known setting"),
     ({"supported-driver-capabilities": ["all"]}, "a string"),
 ])
 def test_refused(settings: dict[str, t.Any], words: str) -> None:

@@ -11,6 +11,12 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal, Runtime
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import (
+    Answer,
+    FileRecord,
+    Journal,
+    RuntimeState,
+)
 
 
 def shape(path: pathlib.Path) -> str:
@@ -29,8 +35,8 @@ class Played:
     version: str
     config: str
     files: dict[str, str] = field(default_factory=dict)
-    facts: dict[str, t.Any] = field(default_factory=dict)
-    dump: dict[str, t.Any] | None = None
+    facts: dict[str, Answer] = field(default_factory=dict)
+    dump: Answer | None = None
     unit: str | None = "x.service"
     command: list[str] = field(default_factory=list)
     running: bool = True
@@ -42,28 +48,26 @@ class Played:
     parts: set[str] = field(default_factory=set)
     default: str | None = None
 
-    def seen(self) -> dict[str, t.Any]:
-        """As L(base.Runtime) describes it."""
-        ours = [self.config, self.runtime.probe.get("drop_in"), *self.before]
-        return {"binary": "/usr/bin/x", "unit": self.unit, "command": self.command, "running": self.running,
-                "boot": self.boot, "on_demand": False, "stale": self.stale,
-                "version": self.version, "config": self.config, "imports": {}, "dump": self.dump, "facts": self.facts,
-                "files": {**{path: None for path in ours if path}, **self.files}}
+    def seen(self) -> RuntimeState:
+        """What the host side has read."""
+        ours = [self.config, self.runtime.probe.drop_in, *self.before]
+        return RuntimeState("/usr/bin/x", self.config, self.unit, self.running, self.boot, stale=self.stale,
+                            command=self.command, version=self.version, dump=self.dump, facts=self.facts,
+                            files={**{path: None for path in ours if path}, **self.files})
 
-    def journal(self) -> dict[str, t.Any]:
+    def journal(self) -> Journal:
         """The part of the journal that planners read."""
         config = {}
         for path, (text, part) in self.written.items():
             now = self.files.get(path)
             state = "before" if now == self.before[path] else "ours" if now == text else "edited"
-            config[path] = {"part": part, "is": state, "before": self.before[path],
-                            "runtime": self.runtime.probe["name"], "parts": sorted(self.parts)}
-        return {"config": config, "default_runtime": self.default, "restart": self.owed}
+            config[path] = FileRecord(part, state, self.before[path], self.runtime.probe.name, sorted(self.parts))
+        return Journal(config, self.default, self.owed)
 
     def propose(self, **options: t.Any) -> Proposal:
         """The plan, as it would reach the host side and come back."""
         wish = Options(**{"set_as_default": True, "cdi": True, "mode": "auto", **options})
-        proposal = self.runtime.propose(json.loads(json.dumps(self.seen())), self.journal(), wish)
+        proposal = self.runtime.propose(self.seen(), self.journal(), wish)
         for trial in proposal.trials:
             json.dumps([trial.files, trial.argv])
         return proposal
@@ -74,7 +78,7 @@ class Played:
 
     def remove(self) -> Proposal:
         """Takes out what was written."""
-        return self._apply(self.runtime.withdraw(self.seen(), self.journal()))
+        return self._apply(self.runtime.propose_removal(self.seen(), self.journal()))
 
     def _apply(self, proposal: Proposal) -> Proposal:
         for change in proposal.changes:

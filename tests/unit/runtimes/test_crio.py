@@ -13,7 +13,8 @@ import tomllib
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.crio import DROP_IN, FOLDER, Crio, _files, _merged
-from ansible_collections.gpuops.nvidia.tests.unit.toolkit.played import Played, shape
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Answer
+from ansible_collections.gpuops.nvidia.tests.unit.runtimes.played import Played, shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +30,7 @@ def host(name: str = "", version: str = VERSION, low_level: str = ON_PATH, **fil
         there[f"{place}/{path.name}"] = shape(path)
     there.update({f"{FOLDER}/{other}": text for other, text in files.items()})
     return Played(Crio(), version, "/etc/crio/crio.conf", there, unit="crio.service", command=["/usr/bin/crio"],
-                  facts={"low_level": {"rc": 0, "stdout": low_level, "stderr": ""}})
+                  facts={"low_level": Answer(0, low_level)})
 
 
 def effective(one: Played) -> t.Any:
@@ -63,7 +64,7 @@ def test_shape(name: str, cloned: dict[str, t.Any]) -> None:
     again = one.propose()
     assert (again.changes, again.trials, again.warnings) == ([], [], [])
     one.files[DROP_IN] = one.files[DROP_IN].replace("nvidia-container-runtime", "x")
-    assert one.converge().changes[0].reason == "it was changed by somebody since"
+    assert one.converge().changes[0].reason == "somebody has edited it since"
     one.remove()
     assert one.files == former
 
@@ -81,9 +82,9 @@ def test_effect_is_that_of_nvidia_ctk() -> None:
 def test_foreign_files_are_named() -> None:
     with pytest.raises(HostError, match=r"99-nvidia\.toml, written by the NVIDIA GPU Operator or 'nvidia-ctk"):
         host("03-foreign").propose()
-    with pytest.raises(HostError, match=r"99-nvidia\.toml~, which looks like an editor's leftover, sets runtimes.nvid"):
+    with pytest.raises(HostError, match=r"99-nvidia\.toml~, which looks like a backup of an editor, sets runtimes"):
         host(**{"99-nvidia.toml~": '[crio.runtime.runtimes.nvidia]\nruntime_path = "/x"\n'}).propose()
-    with pytest.raises(HostError, match=r"zz/site\.conf sets default_runtime too and comes after"):
+    with pytest.raises(HostError, match=r"zz/site\.conf sets default_runtime, too, and is read after"):
         host(**{"zz/site.conf": '[crio.runtime]\ndefault_runtime = "runc"\n'}).propose()
     one = host(**{"zz/site.conf": '[crio.runtime]\ndefault_runtime = "runc"\n'})
     assert one.converge(set_as_default=False).changes
@@ -132,7 +133,7 @@ def test_another_folder_is_refused() -> None:
 
 def test_another_place_for_our_file() -> None:
     one = host("01-packaged")
-    with pytest.raises(InputError, match="drop_in_path: CRI-O does not read it"):
+    with pytest.raises(InputError, match="drop_in_path: CRI-O does not read this file"):
         one.propose(drop_in_path="/etc/containerd/conf.d/x.toml")
     one.converge()
     changed = one.converge(drop_in_path=f"{FOLDER}/50-gpu.conf")
@@ -143,9 +144,9 @@ def test_another_place_for_our_file() -> None:
 
 def test_rejected_candidate() -> None:
     one = host("01-packaged")
-    with pytest.raises(HostError, match="CRI-O rejects its files with .*: no such thing"):
-        one.runtime.judge(one.seen(), [{"rc": 1, "stdout": "", "stderr": "level=info msg=x\nno such thing\n"}],
-                          Options(True, True, "auto"), one.propose())
+    with pytest.raises(HostError, match="crio rejects the candidate for .*: no such thing"):
+        one.runtime.check_trials(one.seen(), [Answer(1, "", "level=info msg=x\nno such thing\n")],
+                                 Options(True, True, "auto"), one.propose())
 
 
 @settings(max_examples=200, deadline=None)

@@ -9,13 +9,15 @@ import os
 import pathlib
 import random
 import typing as t
+from dataclasses import replace
 
 import pytest
 import tomllib
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import containerd
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3
-from ansible_collections.gpuops.nvidia.tests.unit.toolkit.conftest import effective
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import RuntimeState
+from ansible_collections.gpuops.nvidia.tests.unit.runtimes.conftest import effective
 
 SHAPES = pathlib.Path(__file__).parent / "shapes"
 FORMS: dict[str, t.Callable[[bytes], bytes]] = {
@@ -115,7 +117,7 @@ def test_edit_by_hand_is_repaired_and_kept_at_removal(host: t.Any, version: str)
     steps, _proposal = one.plan()
     action = "edit" if version == "1.7" else "write"
     assert [step.id for step in steps] == [f"{action} file: {target}", "restart service: containerd.service"]
-    assert steps[0].reason == "it was changed by somebody since"
+    assert steps[0].reason == "somebody has edited it since"
     one.converge()
     assert one.converge() == []
     one.converge("absent")
@@ -134,7 +136,7 @@ def test_former_default_returns_from_an_edited_file(host: t.Any, version: str) -
     one.converge()
     one.config.write_bytes(one.config.read_bytes() + b"# edited\n")
     _steps, proposal = one.plan("absent")
-    assert any("only its part was taken out" in warning for warning in proposal.warnings)
+    assert any("only its part was removed" in warning for warning in proposal.warnings)
     one.converge("absent")
     assert one.config.read_bytes() == content + b"# edited\n"
 
@@ -213,8 +215,8 @@ def _theirs(one: t.Any, monkeypatch: pytest.MonkeyPatch, text: str) -> pathlib.P
     path = pathlib.Path(one.folder / "conf.d" / "99-nvidia.toml")
     path.parent.mkdir()
     path.write_text(text)
-    monkeypatch.setattr(containerd, "THEIRS", (str(path),))
-    monkeypatch.setattr(containerd.Containerd, "probe", {**containerd.Containerd.probe, "more": [str(path)]})
+    monkeypatch.setattr(containerd, "VENDORS", (str(path),))
+    monkeypatch.setattr(containerd.Containerd, "probe", replace(containerd.Containerd.probe, more=[str(path)]))
     return path
 
 
@@ -230,7 +232,7 @@ def test_the_vendors_drop_in_is_not_fought(host: t.Any, monkeypatch: pytest.Monk
     one = host("2.2", b'version = 3\nimports = ["conf.d/*.toml"]\n')
     path = _theirs(one, monkeypatch, OPERATOR)
     former = one.tree()
-    with pytest.raises(HostError, match="declares the runtime in another way.*GPU Operator") as caught:
+    with pytest.raises(HostError, match="declares the runtime differently.*GPU Operator") as caught:
         one.converge()
     assert caught.value.details["path"] == str(path)
     assert one.tree() == former
@@ -275,7 +277,7 @@ def test_a_stale_drop_in_of_the_vendors_is_told(host: t.Any, monkeypatch: pytest
     path = _theirs(one, monkeypatch, OPERATOR)
     assert one.converge()[-1] == "restart service: containerd.service"
     _steps, proposal = one.plan()
-    assert f"{path} was left by" in proposal.warnings[0]
+    assert f"{path} has no effect" in proposal.warnings[0]
     assert one.effective()["containerd"]["runtimes"]["nvidia"]["options"]["BinaryName"] == \
         "/usr/bin/nvidia-container-runtime"
 
@@ -294,12 +296,12 @@ def test_a_stale_drop_in_of_the_vendors_is_told(host: t.Any, monkeypatch: pytest
 def test_a_drop_in_speaks_as_the_other_files_do(content: str, version: int | None, plugin: str) -> None:
     """Version and plugin id: containerd 2.0 to 2.2 lose one side otherwise, 2.3 does not start."""
     name, _hash, own = content.partition("#")
-    files = {"/c/config.toml": content, "/c/conf.d/99.toml": None}
+    files: dict[str, str | None] = {"/c/config.toml": content, "/c/conf.d/99.toml": None}
     imports = {}
     if own:
         files["/c/own.toml"] = 'version = {1}\n[plugins."{0}".cni]\nbin_dir = "/x"\n'.format(*own.split())
         imports = {"own.toml": ["/c/own.toml"]}
-    seen = {"config": "/c/config.toml", "files": files, "imports": imports}
+    seen = RuntimeState("containerd", "/c/config.toml", files=files, imports=imports)
     assert containerd._dialect(seen, tomllib.loads(name), "/c/conf.d/99.toml") == (version, plugin)
 
 
