@@ -237,7 +237,7 @@ def test_a_toolkit_that_comes_where_all_gpus_are_in_mig_mode(machine: Machine) -
 def test_what_waits_is_told_as_it_is_after_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     action = object.__new__(ActionModule)
     state, pending = HostState(), [{"pending_reason": "every GPU is in MIG mode"}]
-    monkeypatch.setattr(action, "_ask", lambda *_args, **_options: {})
+    monkeypatch.setattr(action, "_ask", lambda *_args, **_options: {"held": None})
     monkeypatch.setattr(host_answer, "state_of", lambda _answer: state)
     monkeypatch.setattr(planning, "plan", lambda *_args: planning.Plan([], pending, Proposal(), None))
     options = Options(True, True, "auto")
