@@ -5,28 +5,15 @@
 
 from __future__ import annotations
 
-import typing as t
-
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live, Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Object
 
 _KINDS = (("nvidia.com/v1", "ClusterPolicy"), ("nvidia.com/v1alpha1", "GPUCluster"),
           ("nvidia.com/v1alpha1", "NVIDIADriver"))
 
 
-class Reader(t.Protocol):
-    """The part of L(client.Client) that is used here."""
-
-    server: str
-
-    def list(self, api_version: str, kind: str) -> t.Sequence[Live]:
-        """See L(client.Client)."""
-
-    def knows(self, api_version: str, kind: str) -> bool:
-        """See L(client.Client)."""
-
-
-def read_policy(client: Reader) -> list[Object]:
+def read_policy(client: Client) -> list[Object]:
     """The ClusterPolicy, GPUCluster and NVIDIADriver objects as a user would write them, sorted by kind and name.
 
     Raises ClusterError if there is none; its message says whether the kinds are missing.

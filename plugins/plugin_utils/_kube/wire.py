@@ -127,20 +127,11 @@ class Wire:
             try:
                 answer = self._once(method, url, data, content_type, accept, patience)
                 self._heard = True
-            except urllib3.exceptions.ReadTimeoutError as error:
-                silent += 1
-                if not left or silent == SILENT_TRIES:
-                    raise _silent(self.server, verb, target, silent, patience) from error
-                wait = 0.0
-            except _Slow as error:
-                raise _incomplete(self.server, verb, target) from error
-            except _NoObject as error:
-                if not left:
-                    raise _no_object(self.server, verb, target, str(error)) from error
-                wait = 0.0
-            except urllib3.exceptions.HTTPError as error:
-                if not left or isinstance(error, urllib3.exceptions.SSLError):
-                    raise _unreachable(self.server, verb, target, error) from error
+            except (urllib3.exceptions.HTTPError, _Slow, _NoObject) as error:
+                silent += isinstance(error, urllib3.exceptions.ReadTimeoutError)
+                if not left or silent == SILENT_TRIES or isinstance(error, (_Slow, urllib3.exceptions.SSLError)):
+                    within = f"within {patience:g} s, {silent} times"
+                    raise _failed(self.server, verb, target, error, within) from error
                 wait = 0.0
             else:
                 if not left or answer.status in final or answer.status not in (*_BUSY, *retry):
@@ -284,30 +275,24 @@ def _use_context(settings: t.Dict[str, t.Any], context: ssl.SSLContext) -> None:
     settings["ssl_context"] = context
 
 
-def _silent(server: str, verb: str, target: str, times: int, patience: float) -> ClusterError:
-    return ClusterError(
-        f"{server} accepts connections, but did not answer the request to {verb} {target} within {patience:g} s, "
-        f"{times} times.", "Check that an API server runs behind this address, for example behind the load balancer, "
-        "and that it is not overloaded.", verb=verb, object=target, reason="NoAnswer")
-
-
-def _incomplete(server: str, verb: str, target: str) -> ClusterError:
-    return ClusterError(f"The answer of {server} to the request to {verb} {target} was not complete after "
-                        f"{ANSWER_TIMEOUT:g} s.", "Check the connection to this server, and the load balancer or "
-                        "proxy in between.", verb=verb, object=target, reason="SlowAnswer")
-
-
-def _no_object(server: str, verb: str, target: str, begin: str) -> ClusterError:
-    return ClusterError(f"The answer of {server} to the request to {verb} {target} is not a JSON object: it begins "
-                        f"with {begin!r}.", "Check that the server of this kubeconfig is an API server, and that no "
-                        "proxy in between cuts off or replaces its answers.", verb=verb, object=target,
-                        reason="NoObject")
-
-
-def _unreachable(server: str, verb: str, target: str, error: Exception) -> ClusterError:
-    if isinstance(error, urllib3.exceptions.SSLError):
+def _failed(server: str, verb: str, target: str, error: Exception, within: str) -> ClusterError:
+    """The error of a request without a valid answer. within: the time that the server had to answer, in words."""
+    request, reason = f"the request to {verb} {target}", type(error).__name__
+    message = f"The request to {server} to {verb} {target} failed: {error}."
+    hint = "Check that the server of this kubeconfig runs and can be reached from the controller."
+    if isinstance(error, urllib3.exceptions.ReadTimeoutError):
+        reason, message = "NoAnswer", f"{server} accepts connections, but did not answer {request} {within}."
+        hint = ("Check that an API server runs behind this address, for example behind the load balancer, and that it "
+                "is not overloaded.")
+    elif isinstance(error, _Slow):
+        reason = "SlowAnswer"
+        message = f"The answer of {server} to {request} was not complete after {ANSWER_TIMEOUT:g} s."
+        hint = "Check the connection to this server, and the load balancer or proxy in between."
+    elif isinstance(error, _NoObject):
+        reason = "NoObject"
+        message = f"The answer of {server} to {request} is not a JSON object: it begins with {str(error)!r}."
+        hint = ("Check that the server of this kubeconfig is an API server, and that no proxy in between cuts off or "
+                "replaces its answers.")
+    elif isinstance(error, urllib3.exceptions.SSLError):
         hint = "Check certificate-authority-data, the client's certificate and the server's name in the kubeconfig."
-    else:
-        hint = "Check that the server of this kubeconfig runs and can be reached from the controller."
-    return ClusterError(f"The request to {server} to {verb} {target} failed: {error}.", hint, verb=verb, object=target,
-                        reason=type(error).__name__)
+    return ClusterError(message, hint, verb=verb, object=target, reason=reason)

@@ -22,6 +22,7 @@ _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 _SOFTWARE = (*SOFTWARE, "validator")
 # Hosts with the same steps, and these steps.
 Groups = t.List[t.Tuple[t.List[str], Steps]]
+_TITLE_WIDTH = max(len(component.title) for component in ON_HOSTS)
 HOST_HEAD = ("host", "GPUs", "driver", "toolkit", "MIG")
 
 
@@ -150,7 +151,7 @@ def _grouped(title: str, groups: Groups, style: Style) -> list[str]:
     lines = []
     for hosts, steps in groups:
         lines.append(f"{title} on {', '.join(hosts)}:")
-        lines += _steps(steps, style)
+        lines += style.titled({by_name(name).title: _alike(items) for name, items in steps.items()}, _TITLE_WIDTH)
     return lines
 
 
@@ -170,16 +171,6 @@ def _alike(items: t.Sequence[Step]) -> list[str]:
         counts[key] = counts.get(key, 0) + 1
     return [f"{text}; likewise on {counted(counts[key] - 1, 'more GPU')}" if counts[key] > 1 else text
             for key, text in texts.items()]
-
-
-def _steps(steps: Steps, style: Style) -> list[str]:
-    width = max(len(component.title) for component in ON_HOSTS)
-    lines = []
-    for name, items in steps.items():
-        for number, text in enumerate(_alike(items)):
-            lines.append(style.entry(by_name(name).title if number == 0 else "", text, 2 if number == 0 else width + 4,
-                                     width if number == 0 else 0))
-    return lines
 
 
 def columns(report: Report) -> dict[str, list[str]]:

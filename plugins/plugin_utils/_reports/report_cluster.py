@@ -272,11 +272,7 @@ def _alike(checks: t.Sequence[Check]) -> list[tuple[list[str], str, Check]]:
 
 
 def _steps(cluster: Cluster, style: Style, head: str) -> list[str]:
-    lines = []
-    for title, texts in steps(cluster).items():
-        for number, text in enumerate(texts):
-            lines.append(style.entry(title if number == 0 else "", text, 2 if number == 0 else TITLE_WIDTH + 4,
-                                     TITLE_WIDTH if number == 0 else 0))
+    lines = style.titled(steps(cluster), TITLE_WIDTH)
     return [head, *lines] if lines else []
 
 

@@ -10,8 +10,8 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.hidden import masked
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Object
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.causes import of_former
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import Stuck, where_it_stands
 
@@ -22,8 +22,6 @@ _SAMPLE_PODS = "app=nvidia-cuda-validator"
 # A kubelet returns this line as the log of a container that has been removed.
 _REMOVED = "unable to retrieve container logs for "
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-Item = t.TypeVar("Item")
-Result = t.TypeVar("Result")
 
 
 class Log(t.NamedTuple):
@@ -34,24 +32,10 @@ class Log(t.NamedTuple):
     of: str = ""
 
 
-class Reader(t.Protocol):
-    """The part of L(client.Client) that is used here."""
-
-    def log(self, name: str, namespace: str, container: str, previous: bool = False, lines: int = 40) -> str:
-        """See L(client.Client)."""
-
-    def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None,
-             field_selector: str | None = None, metadata_only: bool = False) -> t.List[Object]:
-        """See L(client.Client)."""
-
-    def many(self, do: t.Callable[[Item], Result], items: t.Iterable[Item]) -> t.Sequence[Result | GpuopsError]:
-        """See L(client.Client)."""
-
-
 class FirstLogs:
     """The logs that are read during a rollout: of each container the first one that fails, at most MOST."""
 
-    def __init__(self, client: Reader, namespace: str) -> None:
+    def __init__(self, client: Client, namespace: str) -> None:
         self._client, self._namespace = client, namespace
         self._known: dict[t.Tuple[str, str], Log] = {}
 
@@ -70,7 +54,7 @@ def _kind(stuck: Stuck) -> t.Tuple[str, str]:
     return stuck.component, stuck.container
 
 
-def read(client: Reader, namespace: str, roots: t.Sequence[Stuck]) -> dict[str, Log]:
+def read(client: Client, namespace: str, roots: t.Sequence[Stuck]) -> dict[str, Log]:
     """By pod its log, or the log of a pod with the same status. roots: pods that wait for no other component.
 
     Reads one log for each status, then further logs until there are MOST, because pods with the same status may have
@@ -92,7 +76,7 @@ def read(client: Reader, namespace: str, roots: t.Sequence[Stuck]) -> dict[str, 
     return found
 
 
-def _of(client: Reader, namespace: str, stuck: Stuck) -> Log:
+def _of(client: Client, namespace: str, stuck: Stuck) -> Log:
     former = of_former(stuck)
     lines = told(client.log(stuck.pod, namespace, stuck.container, former, LINES))
     if lines and lines[0].startswith(_REMOVED):
@@ -102,7 +86,7 @@ def _of(client: Reader, namespace: str, stuck: Stuck) -> Log:
     return Log(lines, of=stuck.pod)
 
 
-def _of_sample(client: Reader, namespace: str, node: str) -> t.Sequence[str]:
+def _of_sample(client: Client, namespace: str, node: str) -> t.Sequence[str]:
     """The state and the last log lines of the pod that the validator creates for its CUDA program."""
     pods = client.list("v1", "Pod", namespace=namespace, label_selector=_SAMPLE_PODS,
                        field_selector=f"spec.nodeName={node}")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Check
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live, Object
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import says_ready
@@ -61,16 +62,6 @@ _ENDED = ("Error", "CrashLoopBackOff", "Completed")
 _REVISION = "controller-revision-hash"
 
 
-class Reader(logs.Reader, t.Protocol):
-    """The part of L(client.Client) that is used here."""
-
-    def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Object | None:
-        """See L(client.Client)."""
-
-    def pod_rows(self, namespace: str) -> Object:
-        """See L(client.Client)."""
-
-
 @dataclass
 class _Failed:
     """The failed pods of a component. at: when the failure was last observed, in seconds of the clock."""
@@ -87,7 +78,7 @@ class Rollout:
     in seconds, as in the module time.
     """
 
-    def __init__(self, client: Reader, cluster: t.Mapping[str, t.Any], components: t.Sequence[str],
+    def __init__(self, client: Client, cluster: t.Mapping[str, t.Any], components: t.Sequence[str],
                  tell: Tell = lambda progress: None, clock: t.Callable[[], float] = time.monotonic,
                  sleep: t.Callable[[float], None] = time.sleep, seen: t.Sequence[Workload] = (),
                  every: float = 5.0) -> None:
