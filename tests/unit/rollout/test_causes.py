@@ -20,7 +20,7 @@ def stuck(component: str = "device_plugin", container: str = "", state: str = "R
 
 
 @pytest.mark.parametrize(("where", "events", "cause", "hint"), [
-    (stuck("validator", "driver-validation", "Init:0/4"), [], "the driver is not ready", "See the driver there"),
+    (stuck("validator", "driver-validation", "Init:0/4"), [], "the driver is not ready", "Check its driver pod"),
     (stuck("validator", "toolkit-validation", "Init:1/4"), [], "the nvidia runtime is not injected",
      "runtimes.nvidia in the runtime's configuration on gpu-a1"),
     (stuck("validator", "toolkit-validation", "Init:1/4", "CrashLoopBackOff", "load library failed: libnvidia-ml.so.1"),
@@ -53,14 +53,14 @@ def stuck(component: str = "device_plugin", container: str = "", state: str = "R
      "the nvidia runtime is not injected", "restart the runtime"),
     (stuck("device_plugin", "x", "Running", "RunContainerError", "exec: not found"), [], "cannot be started",
      "message"),
-    (stuck(state="Pending", reason="Unschedulable", message="0/3 nodes: 1 Insufficient memory"), [], "too full",
+    (stuck(state="Pending", reason="Unschedulable", message="0/3 nodes: 1 Insufficient memory"), [], "enough resources",
      "requests"),
     (stuck(state="Pending", reason="Unschedulable", message="1 node(s) had untolerated taint {a: b}"), [], "taint",
      "daemonsets.tolerations"),
     (stuck(state="Pending", reason="Unschedulable", message="1 node(s) didn't match Pod's node affinity"), [],
      "selector or affinity", "message"),
     (stuck(state="Pending"), [], "has not placed", "scheduler"),
-    (stuck(state="Failed", reason="Evicted", message="low on resource: ephemeral-storage"), [], "put the pod off",
+    (stuck(state="Failed", reason="Evicted", message="low on resource: ephemeral-storage"), [], "evicted the pod",
      "gpu-a1"),
     (stuck(state="not created", reason="FailedCreate", message='pods "x" is forbidden: violates PodSecurity "base"'),
      [], "pod security level", "psa.enabled"),
@@ -70,8 +70,8 @@ def stuck(component: str = "device_plugin", container: str = "", state: str = "R
      "fabric manager does not run on gpu-a1"),
     (stuck("dcgm_exporter", "nvidia-dcgm-exporter", "Running", "CrashLoopBackOff", "boom"), [],
      "exporter cannot read", "the exporter asks it"),
-    (stuck("nfd", "worker", "Running", "CrashLoopBackOff", "boom"), [], "again and again", "logs pod-1 --container"),
-    (stuck("nfd", "worker", "Running"), [], "runs but says that it is not ready", "logs"),
+    (stuck("nfd", "worker", "Running", "CrashLoopBackOff", "boom"), [], "ends repeatedly", "logs pod-1 --container"),
+    (stuck("nfd", "worker", "Running"), [], "runs but is not ready", "logs"),
     (stuck("nfd", "worker", "Pending"), [], "still starting", "describe pod pod-1"),
 ])
 def test_table(where: Stuck, events: list[str], cause: str, hint: str) -> None:
