@@ -55,7 +55,8 @@ def read_clients(root: Root, gpus: t.Mapping[int, str], own_pid: int | None = No
     clients: list[Client] = []
     for name in root.names("/proc"):
         if name.isdigit() and int(name) != (own_pid or os.getpid()):
-            held = {path for path in _open_files(root, name) if path.startswith("/dev/nvidia")}
+            files = [root.link(f"/proc/{name}/fd/{number}") for number in root.names(f"/proc/{name}/fd")]
+            held = {path for path in files if path and path.startswith("/dev/nvidia")}
             if held:
                 label = root.text(f"/proc/{name}/comm") or "?"
                 clients += [{"pid": int(name), "name": label, "gpu": gpu, "instance": instance}
@@ -105,13 +106,6 @@ def stoppable(root: Root, holders: t.Iterable[t.Mapping[str, t.Any]]) -> tuple[s
         if unit.endswith(".service") and system and not _HOSTS_OF_WORK.match(unit) and not pod_of(root, holder["pid"]):
             found.append(unit)
     return tuple(dict.fromkeys(found))
-
-
-def _open_files(root: Root, pid: str) -> t.Iterator[str]:
-    for number in root.names(f"/proc/{pid}/fd"):
-        target = root.link(f"/proc/{pid}/fd/{number}")
-        if target:
-            yield target
 
 
 def _holdings(held: t.Iterable[str], gpus: t.Mapping[int, str],

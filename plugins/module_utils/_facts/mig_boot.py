@@ -44,8 +44,7 @@ def read_mig_boot(root: Root) -> Fact:
 
 
 def _gpus(entries: Fact) -> Fact:
-    """The known keys of the file. Raises an error if the file is invalid, because a controller would reject the facts.
-    """
+    """The known keys of the file. Raises an error if it is invalid, because a controller would reject the facts."""
     if len(entries) > 256 or not all(_UUID.match(uuid.lower()) for uuid in entries):
         raise ValueError
     return {uuid.lower(): {

@@ -35,7 +35,6 @@ def library_version(root: Root) -> str | None:
 
 
 def reboot_pending(root: Root, loaded: str | None, library: str | None) -> bool:
-    """Whether the loaded module is not of the installed version, or the distribution requests a reboot for the driver.
-    """
+    """Whether the loaded module has another version than the library, or the distribution requests a reboot."""
     asked = "nvidia" in (root.text("/run/reboot-required.pkgs") or "")
     return asked or bool(loaded and library and loaded != library)

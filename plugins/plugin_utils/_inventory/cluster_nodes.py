@@ -90,8 +90,7 @@ def selector(system: System, os_tag: str) -> dict[str, str]:
 
 
 class Agreed(t.NamedTuple):
-    """The value for all Nodes. because: why, as the end of a sentence, such as C(more than half of the Nodes have it).
-    """
+    """The value for all Nodes. because: why, such as C(more than half of the Nodes have it)."""
 
     value: str
     because: str

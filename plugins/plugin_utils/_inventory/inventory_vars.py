@@ -337,12 +337,9 @@ def _failed(result: Result) -> bool:
 
 def cluster_errors(task_vars: Variables) -> dict[str, Result]:
     """By C(operands) and C(labels) the C({message, hint}) of the failure for the cluster."""
-    found = {}
-    for what, name in (("operands", OPERANDS), ("labels", DEPLOY_LABELS)):
-        failed = [_error(one) for one in _of_cluster(task_vars, name) if one.get("error") or one.get("failed")]
-        if failed:
-            found[what] = failed[0]
-    return found
+    results = {"operands": _of_cluster(task_vars, OPERANDS), "labels": _of_cluster(task_vars, DEPLOY_LABELS)}
+    failed = {what: [one for one in found if one.get("error") or one.get("failed")] for what, found in results.items()}
+    return {what: _error(found[0]) for what, found in failed.items() if found}
 
 
 def _of_cluster(task_vars: Variables, name: str) -> list[Result]:

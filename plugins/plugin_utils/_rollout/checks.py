@@ -58,8 +58,7 @@ class Observed(t.NamedTuple):
 
 
 class Explained(t.NamedTuple):
-    """A pod that is not ready, and its cause. waits_for: the component of its Node that must be ready first, or empty.
-    """
+    """A pod that is not ready, and its cause. waits_for: the component that must be ready first, or empty."""
 
     stuck: Stuck
     cause: Cause

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import re
 import typing as t
 from dataclasses import dataclass
@@ -69,13 +70,7 @@ def node_of(pod: Live) -> str:
 
 def where_it_stands(pod: Live, component: str) -> Stuck:
     """Why a pod of a component is not ready."""
-    status = pod.get("status") or {}
-
-    def at(state: str, container: str = "", reason: str = "", message: str = "", restarts: int = 0,
-           started: bool = False, image: str = "") -> Stuck:
-        return Stuck(component, node_of(pod), pod["metadata"]["name"], container, state, reason[:_LONGEST_WORD],
-                     message.strip()[:_LONGEST_MESSAGE], restarts, image, started, _since(pod))
-
+    status, at = pod.get("status") or {}, functools.partial(_stuck, pod, component)
     if "deletionTimestamp" in pod["metadata"]:
         return at("Terminating")
     if status.get("phase") == "Failed":
@@ -85,15 +80,21 @@ def where_it_stands(pod: Live, component: str) -> Stuck:
         return at("Pending", reason=scheduled.get("reason") or "", message=scheduled.get("message") or "")
     first = _first_init(pod)
     if first is not None:
-        done, total, name = first
-        return at(f"Init:{done}/{total}", name, *_told(_status(status.get("initContainerStatuses"), name)),
-                  image=_image(pod, "initContainers", name))
+        done, total, container = first
+        told = _status(status.get("initContainerStatuses"), container["name"])
+        return at(f"Init:{done}/{total}", container["name"], *_told(told), image=container.get("image") or "")
     for container in pod["spec"]["containers"]:
         told = _status(status.get("containerStatuses"), container["name"])
         if not told.get("ready"):
             return at(status.get("phase") or "Pending", container["name"], *_told(told),
                       image=container.get("image") or "")
     return at(status.get("phase") or "Pending")
+
+
+def _stuck(pod: Live, component: str, state: str, container: str = "", reason: str = "", message: str = "",
+           restarts: int = 0, started: bool = False, image: str = "") -> Stuck:
+    return Stuck(component, node_of(pod), pod["metadata"]["name"], container, state, reason[:_LONGEST_WORD],
+                 message.strip()[:_LONGEST_MESSAGE], restarts, image, started, _since(pod))
 
 
 class Row(t.NamedTuple):
@@ -160,15 +161,13 @@ def after_a_restart(pod: Live, component: str) -> Stuck:
     for container in pod["spec"]["containers"]:
         told = _status((pod.get("status") or {}).get("containerStatuses"), container["name"])
         if told.get("ready") and told.get("restartCount"):
-            reason, message, restarts, started = _told(told)
-            return Stuck(component, node_of(pod), pod["metadata"]["name"], container["name"], "Running",
-                         reason[:_LONGEST_WORD], message[:_LONGEST_MESSAGE], restarts,
-                         container.get("image") or "", started, _since(pod))
+            return _stuck(pod, component, "Running", container["name"], *_told(told),
+                          image=container.get("image") or "")
     return where_it_stands(pod, component)
 
 
-def _first_init(pod: Live) -> tuple[int, int, str] | None:
-    """(number of completed init containers, number of all, name of the first that is not completed) or None."""
+def _first_init(pod: Live) -> tuple[int, int, Object] | None:
+    """(number of completed init containers, number of all, the first that is not completed) or None."""
     inits = pod["spec"].get("initContainers") or []
     statuses = (pod.get("status") or {}).get("initContainerStatuses")
     for done, container in enumerate(inits):
@@ -176,17 +175,13 @@ def _first_init(pod: Live) -> tuple[int, int, str] | None:
         ended = (told.get("state") or {}).get("terminated")
         sidecar = container.get("restartPolicy") == "Always"
         if (sidecar and not told.get("started")) or (not sidecar and (ended is None or ended.get("exitCode") != 0)):
-            return done, len(inits), container["name"]
+            return done, len(inits), container
     return None
 
 
 def _status(statuses: t.Iterable[Object] | None, name: str) -> Object:
     """The status of a container, empty if there is none yet."""
     return next((one for one in statuses or () if one["name"] == name), {})
-
-
-def _image(pod: Live, section: str, name: str) -> str:
-    return next((one.get("image") or "" for one in pod["spec"][section] if one["name"] == name), "")
 
 
 def _condition(status: Object, kind: str) -> Object:
@@ -200,8 +195,7 @@ def _since(pod: Live) -> str:
 
 
 def _told(status: Object) -> tuple[str, str, int, bool]:
-    """(reason, message, restarts, started) of a container. Without a message of its current state, the last end counts.
-    """
+    """(reason, message, restarts, started) of a container, by its last end if its state has no message."""
     state, last = status.get("state") or {}, (status.get("lastState") or {}).get("terminated") or {}
     waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
     reason = waiting.get("reason") or ended.get("reason") or ""

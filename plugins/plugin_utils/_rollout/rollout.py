@@ -307,8 +307,7 @@ class Rollout:
         return [(work.component, name) for work in uncounted for name in asking(work, lost)]
 
     def _outdated(self, work: Workload) -> t.Iterator[checks.Outdated]:
-        """The outdated pods of an OnDelete DaemonSet. Revisions that differ only in the choice of Nodes are the same.
-        """
+        """The outdated pods of an OnDelete DaemonSet. Differences in the choice of Nodes do not count."""
         revisions = [item for item in self._client.list(
             "apps/v1", "ControllerRevision", namespace=self._namespace, label_selector=work.selector)
             if any(owner["uid"] == work.uid for owner in item["metadata"].get("ownerReferences") or ())]
