@@ -40,7 +40,7 @@ def explain(stuck: Stuck, events: t.Sequence[str] = (), namespace: str = "", log
     """
     state = CREATED if stuck.container and not stuck.started and not stuck.reason else stuck.state
     row = _row(stuck.component, stuck.container, stuck.reason, stuck.state, state,
-               "\n".join(_some([stuck.reason, stuck.message]) + _some(events)), "\n".join(_some(log)))
+               "\n".join(_last_lines([stuck.reason, stuck.message]) + _last_lines(events)), "\n".join(_last_lines(log)))
     command = log_command(stuck, namespace)
     words = {"image": stuck.image or "its image", "registry": _registry(stuck.image), "node": stuck.node or "the node",
              "pod": stuck.pod, "container": stuck.container, "namespace": namespace, "log": command}
@@ -62,7 +62,7 @@ def of_former(stuck: Stuck) -> bool:
     return stuck.restarts > 0 and stuck.failed and stuck.reason != "Error"
 
 
-def _some(lines: t.Sequence[str]) -> list[str]:
+def _last_lines(lines: t.Sequence[str]) -> list[str]:
     """The last lines, cut to the limits, because a kubelet may send texts of any length."""
     return [line[:_LONGEST] for line in lines[-_MOST:]]
 

@@ -13,7 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.hidden import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.causes import of_former
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import Stuck, where_it_stands
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import Stuck, stuck_pod
 
 # The most logs; lines of a log that are read, lines that are shown, and characters of a line.
 MOST, LINES, SHOWN, WIDTH = 10, 40, 12, 200
@@ -78,9 +78,9 @@ def read(client: Client, namespace: str, roots: t.Sequence[Stuck]) -> dict[str, 
 
 def _of(client: Client, namespace: str, stuck: Stuck) -> Log:
     former = of_former(stuck)
-    lines = told(client.log(stuck.pod, namespace, stuck.container, former, LINES))
+    lines = readable(client.log(stuck.pod, namespace, stuck.container, former, LINES))
     if lines and lines[0].startswith(_REMOVED):
-        lines = told(client.log(stuck.pod, namespace, stuck.container, not former, LINES))
+        lines = readable(client.log(stuck.pod, namespace, stuck.container, not former, LINES))
     if stuck.container == SAMPLE:
         return Log((*lines, *_of_sample(client, namespace, stuck.node)), of=stuck.pod)
     return Log(lines, of=stuck.pod)
@@ -92,12 +92,12 @@ def _of_sample(client: Client, namespace: str, node: str) -> t.Sequence[str]:
                        field_selector=f"spec.nodeName={node}")
     if not pods:
         return []
-    stand = where_it_stands(max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp"))), "validator")
-    lines = told(client.log(stand.pod, namespace, stand.container, lines=LINES)) if stand.started else []
+    stand = stuck_pod(max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp"))), "validator")
+    lines = readable(client.log(stand.pod, namespace, stand.container, lines=LINES)) if stand.started else []
     return [f"{stand.pod}: {' '.join(part for part in (stand.state, stand.reason, stand.message) if part)}", *lines]
 
 
-def told(text: str) -> list[str]:
+def readable(text: str) -> list[str]:
     """The last lines of a log without colours, empty lines, repeated lines and secrets, cut to WIDTH."""
     lines: list[str] = []
     for line in text.split("\n"):

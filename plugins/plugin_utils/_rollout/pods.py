@@ -68,7 +68,7 @@ def node_of(pod: Live) -> str:
     return ""
 
 
-def where_it_stands(pod: Live, component: str) -> Stuck:
+def stuck_pod(pod: Live, component: str) -> Stuck:
     """Why a pod of a component is not ready."""
     status, at = pod.get("status") or {}, functools.partial(_stuck, pod, component)
     if "deletionTimestamp" in pod["metadata"]:
@@ -81,12 +81,13 @@ def where_it_stands(pod: Live, component: str) -> Stuck:
     first = _first_init(pod)
     if first is not None:
         done, total, container = first
-        told = _status(status.get("initContainerStatuses"), container["name"])
-        return at(f"Init:{done}/{total}", container["name"], *_told(told), image=container.get("image") or "")
+        own = _status(status.get("initContainerStatuses"), container["name"])
+        return at(f"Init:{done}/{total}", container["name"], *_container_state(own),
+                  image=container.get("image") or "")
     for container in pod["spec"]["containers"]:
-        told = _status(status.get("containerStatuses"), container["name"])
-        if not told.get("ready"):
-            return at(status.get("phase") or "Pending", container["name"], *_told(told),
+        own = _status(status.get("containerStatuses"), container["name"])
+        if not own.get("ready"):
+            return at(status.get("phase") or "Pending", container["name"], *_container_state(own),
                       image=container.get("image") or "")
     return at(status.get("phase") or "Pending")
 
@@ -116,10 +117,10 @@ def rows(table: Live) -> list[Row]:
     columns = [column["name"] for column in table.get("columnDefinitions") or ()]
     found = []
     for row in table.get("rows") or ():
-        told = {name: str(cell) for name, cell in zip(columns, row["cells"])}
-        there, _slash, wanted = told.get("Ready", "").partition("/")
-        status, node = told.get("Status", ""), told.get("Node", "")
-        found.append(Row(told["Name"], there == wanted and status == "Running", status, told.get("Restarts", ""),
+        cells = {name: str(cell) for name, cell in zip(columns, row["cells"])}
+        ready, _slash, desired = cells.get("Ready", "").partition("/")
+        status, node = cells.get("Status", ""), cells.get("Node", "")
+        found.append(Row(cells["Name"], ready == desired and status == "Running", status, cells.get("Restarts", ""),
                          "" if node == "<none>" else node))
     return found
 
@@ -131,8 +132,8 @@ def restarted_lately(table: Live) -> dict[str, int]:
     """
     found = {}
     for row in rows(table):
-        told = _AGO.search(row.restarts)
-        ago = 60 * int(told["minutes"] or 0) + int(told["seconds"] or 0) if told else _LONGEST_PAUSE + 1
+        age = _AGO.search(row.restarts)
+        ago = 60 * int(age["minutes"] or 0) + int(age["seconds"] or 0) if age else _LONGEST_PAUSE + 1
         if ago <= _LONGEST_PAUSE:
             found[row.name] = ago
     return found
@@ -159,11 +160,11 @@ def _time(text: t.Any) -> datetime.datetime:
 def after_a_restart(pod: Live, component: str) -> Stuck:
     """A pod that may be ready now: its container that was started again, and why that had ended."""
     for container in pod["spec"]["containers"]:
-        told = _status((pod.get("status") or {}).get("containerStatuses"), container["name"])
-        if told.get("ready") and told.get("restartCount"):
-            return _stuck(pod, component, "Running", container["name"], *_told(told),
+        own = _status((pod.get("status") or {}).get("containerStatuses"), container["name"])
+        if own.get("ready") and own.get("restartCount"):
+            return _stuck(pod, component, "Running", container["name"], *_container_state(own),
                           image=container.get("image") or "")
-    return where_it_stands(pod, component)
+    return stuck_pod(pod, component)
 
 
 def _first_init(pod: Live) -> tuple[int, int, Object] | None:
@@ -171,10 +172,10 @@ def _first_init(pod: Live) -> tuple[int, int, Object] | None:
     inits = pod["spec"].get("initContainers") or []
     statuses = (pod.get("status") or {}).get("initContainerStatuses")
     for done, container in enumerate(inits):
-        told = _status(statuses, container["name"])
-        ended = (told.get("state") or {}).get("terminated")
+        own = _status(statuses, container["name"])
+        ended = (own.get("state") or {}).get("terminated")
         sidecar = container.get("restartPolicy") == "Always"
-        if (sidecar and not told.get("started")) or (not sidecar and (ended is None or ended.get("exitCode") != 0)):
+        if (sidecar and not own.get("started")) or (not sidecar and (ended is None or ended.get("exitCode") != 0)):
             return done, len(inits), container
     return None
 
@@ -194,7 +195,7 @@ def _since(pod: Live) -> str:
     return str(ready.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp") or "")
 
 
-def _told(status: Object) -> tuple[str, str, int, bool]:
+def _container_state(status: Object) -> tuple[str, str, int, bool]:
     """(reason, message, restarts, started) of a container, by its last end if its state has no message."""
     state, last = status.get("state") or {}, (status.get("lastState") or {}).get("terminated") or {}
     waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}

@@ -38,7 +38,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import
     restarted_lately,
     rows,
     runs_since,
-    where_it_stands,
+    stuck_pod,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.progress import Progress, Tell
 
@@ -128,11 +128,11 @@ class Rollout:
                 self._remember_restarts(works)
             self._layouts = self._unsettled(works)
             if lacking and self._clock() >= self._look_at:
-                self._look(lacking)
-            hope = late or self._hope(lacking, passed)
+                self._read_pods(lacking)
+            hope = late or self._waiting_helps(lacking, passed)
             if not hope and not self._whole:
-                self._look(lacking, whole=True)  # pods with the same status may have different causes
-                hope = self._hope(lacking, passed)
+                self._read_pods(lacking, whole=True)  # pods with the same status may have different causes
+                hope = self._waiting_helps(lacking, passed)
             over = passed >= timeout or not hope
             ends = "" if not over or not lacking else "timeout" if hope else "waiting cannot help"
             self._progress.look(passed, timeout, works, self._explained if lacking else (), self._layouts, ends)
@@ -154,16 +154,16 @@ class Rollout:
         stands = [mig.stand(one) for one in found]
         return [one for one in stands if one.managed and one.asked and (one.waits or one.state == mig.FAILED)]
 
-    def _look(self, lacking: t.Sequence[Workload], whole: bool = False) -> None:
+    def _read_pods(self, lacking: t.Sequence[Workload], whole: bool = False) -> None:
         """Reads which pods are not ready, and why. The longer this takes, the later is the next look.
 
         whole: read each pod, also if there are many.
         """
         begin = self._clock()
         many = not whole and sum(work.desired for work in lacking) > _MANY
-        some = self._some(lacking) if many else None
+        some = self._read_some(lacking) if many else None
         self._whole = some is None
-        read, alike = some or ([where_it_stands(pod, work.component) for work in lacking for pod in self._pods(work)
+        read, alike = some or ([stuck_pod(pod, work.component) for work in lacking for pod in self._pods(work)
                                 if not says_ready(pod)], [])
         self._stuck = [*read, *alike]
         for work in lacking:
@@ -175,7 +175,7 @@ class Rollout:
         self._looked = self._clock()
         self._look_at = self._looked + max(_LOOK, 10 * (self._looked - begin))
 
-    def _some(self, lacking: t.Sequence[Workload]) -> tuple[list[Stuck], list[Stuck]] | None:
+    def _read_some(self, lacking: t.Sequence[Workload]) -> tuple[list[Stuck], list[Stuck]] | None:
         """(pods that were read, pods that count as these) by a Table, which is a hundredth of the size of the pods.
 
         Of pods with the same status only some are read. None if the Table does not show which pods are not ready:
@@ -196,7 +196,7 @@ class Rollout:
             lambda name: self._client.get("v1", "Pod", name, self._namespace), chosen))))
         found: tuple[list[Stuck], list[Stuck]] = ([], [])
         for (component, _status), group in alike.items():
-            read = [where_it_stands(pod, component) for row in group if (pod := pods.get(row.name))
+            read = [stuck_pod(pod, component) for row in group if (pod := pods.get(row.name))
                     and not says_ready(pod)]
             found[0].extend(read)
             found[1].extend(replace(read[0], pod=row.name, node=row.node, since="") for row in group
@@ -260,12 +260,12 @@ class Rollout:
         self._labels = {str(node["metadata"]["name"]): node["metadata"].get("labels") or {} for node in found if node}
         return {str(node["metadata"]["name"]) for node in _lost(found)} & nodes
 
-    def _hope(self, lacking: t.Sequence[Workload], passed: float) -> bool:
+    def _waiting_helps(self, lacking: t.Sequence[Workload], passed: float) -> bool:
         """Whether waiting may help."""
         return (any(one.waits for one in self._layouts) or bool(self._unsteady(lacking))
-                or any(self._hopeful(work, passed) for work in lacking))
+                or any(self._may_become_ready(work, passed) for work in lacking))
 
-    def _hopeful(self, work: Workload, passed: float) -> bool:
+    def _may_become_ready(self, work: Workload, passed: float) -> bool:
         """Whether waiting may help a workload: not if each of its pods is on a lost Node or needs somebody's help."""
         own = [stuck for stuck in self._stuck if stuck.component == work.component]
         if not own or not work.seen or len(own) < work.desired - work.ready:
@@ -285,7 +285,7 @@ class Rollout:
         events: dict[tuple[str, str], list[str]] = {}
         unsteady = self._unsteady(lacking)
         if lacking and (not self._whole or self._clock() > self._looked + _FRESH):
-            self._look(lacking, whole=True)
+            self._read_pods(lacking, whole=True)
         if lacking or unsteady:
             events = self._warnings()
         observed = checks.Observed([*(self._stuck if lacking else ()), *unsteady], frozenset(self._lost),
@@ -320,7 +320,7 @@ class Rollout:
         desired = _tag(template)
         for pod in self._pods(work):
             if (pod["metadata"].get("labels") or {}).get(_REVISION) not in same:
-                yield checks.Outdated(where_it_stands(pod, work.component), _tag(pod), desired)
+                yield checks.Outdated(stuck_pod(pod, work.component), _tag(pod), desired)
 
     def _warnings(self) -> dict[tuple[str, str], list[str]]:
         """By (kind, name) of an object the messages of its warnings in the namespace, the newest last."""

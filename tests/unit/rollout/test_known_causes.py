@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import known_causes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.causes import Cause, explain
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import where_it_stands
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import stuck_pod
 from ansible_collections.gpuops.nvidia.tests.unit.pages import HOME
 
 INITS = {
@@ -52,7 +52,7 @@ def why(component: str, container: str, state: dict[str, Any], log: str = "", ev
            "status": {"phase": "Running" if at == len(inits) else "Pending",
                       "initContainerStatuses": done + ([told] if at < len(inits) else []),
                       "containerStatuses": [told] if at == len(inits) else []}}
-    return explain(where_it_stands(pod, component), events, "gpu-operator", log.splitlines())
+    return explain(stuck_pod(pod, component), events, "gpu-operator", log.splitlines())
 
 
 def crash(component: str, container: str, log: str, code: int = 1) -> Cause:

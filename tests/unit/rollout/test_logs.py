@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Progress
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import logs
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import where_it_stands
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import stuck_pod
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.fakes import (
     NAMESPACE,
@@ -153,11 +153,11 @@ def test_lines_are_fit_to_be_shown() -> None:
     text = ("\x1b[31mred\x1b[0m\n\nagain\nagain\nProgress 1%\rProgress 100%\n" + "x" * 500 +
             "\nfetch https://user:hunter2@mirror.example/x\nHTTP_PASSWORD=hunter2 TOKEN: 'a b' done\n"
             "Authorization: Bearer abcdef123456789\n")
-    lines = logs.told(text)
+    lines = logs.readable(text)
     assert lines[:3] == ["red", "again", "Progress 100%"] and len(lines[3]) == logs.WIDTH
     assert lines[4:] == ["fetch https://********@mirror.example/x", "HTTP_PASSWORD=******** TOKEN: ******** done",
                          "Authorization: Bearer ********"]
-    assert len(logs.told("\n".join(map(str, range(100))))) == logs.LINES
+    assert len(logs.readable("\n".join(map(str, range(100))))) == logs.LINES
 
 
 def test_a_container_that_was_removed_meanwhile_is_told_by_the_next_one() -> None:
@@ -168,7 +168,7 @@ def test_a_container_that_was_removed_meanwhile_is_told_by_the_next_one() -> Non
             return "unable to retrieve container logs for containerd://e38943bb" if previous else "no NVML\n"
 
     client = Kubelet()
-    stuck = where_it_stands(pod("device_plugin", "n1", None, "CrashLoopBackOff"), "device_plugin")
+    stuck = stuck_pod(pod("device_plugin", "n1", None, "CrashLoopBackOff"), "device_plugin")
     assert logs.read(client, NAMESPACE, [stuck])["device_plugin-n1"].lines == ["no NVML"]
     assert client.asked == ["log device_plugin-n1 device_plugin-ctr previous",
                             "log device_plugin-n1 device_plugin-ctr"]
