@@ -18,6 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import pre
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import counts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.preflight_cluster import CLUSTER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import report_data, report_shapes, webpage
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.model import Report
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report import (
     render_plan,
     render_preflight,
@@ -56,12 +57,13 @@ class ActionModule(ControllerAction):
         report = {"plan": plan if "hosts" in plan else None, "problem": error.get("message"), "hosts": hosts,
                   # Answers of hosts were made printable when they were received. Those of a cluster were not.
                   "cluster": cleaned(cluster) or None, "findings": found}
-        display.display(f"\n{_RENDER[arguments['show']](report, style())}")
-        result: dict[str, t.Any] = {"changed": False, "verdict": verdict(report), "findings": found,
+        shown = Report.of(report)
+        display.display(f"\n{_RENDER[arguments['show']](shown, style())}")
+        result: dict[str, t.Any] = {"changed": False, "verdict": verdict(shown), "findings": found,
                                     "counts": counts(found)}
         files = {}
         if arguments["html_path"]:
-            files["html_path"] = webpage.page(report)
+            files["html_path"] = webpage.page(shown)
         if arguments["json_path"]:
             document = report_data.document(report, error.get("refusals") or [])
             files["json_path"] = json.dumps(document, indent=2, default=str, skipkeys=True) + "\n"

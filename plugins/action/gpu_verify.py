@@ -117,10 +117,10 @@ class ActionModule(ControllerAction):
             checks = rollout.now(check_mode=True) if check else rollout.follow(arguments["timeout"])
         if arguments["compare"]:
             checks = compared(checks, differences(client, cluster, only, _with_gpus(cluster, task_vars)), check)
-        ready = verified(cluster, checks)
+        ready = verified(cluster["nodes"]["gpu"], checks)
         if arguments["startup_taint"]:
             checks = compared(checks, startup_taint(client, arguments["startup_taint"], ready), check)
-        return {"checks": checks, "verified": ready}
+        return {"checks": [one.as_dict() for one in checks], "verified": ready}
 
     def _gather(self, task_vars: Data) -> Data:
         """Gathers new facts with the action of gpu_info, which copies pynvml to the host if it is missing."""

@@ -127,7 +127,7 @@ def _labels(node: Mapping[str, Any]) -> None:
 
 def _stuck(given: tuple[Mapping[str, Any], list[str]]) -> None:
     pod, said = given
-    for stuck in (pods.where_it_stands(pod, "validator"), pods.after_a_restart(pod, "driver")):
+    for stuck in (pods.stuck_pod(pod, "validator"), pods.after_a_restart(pod, "driver")):
         cause = causes.explain(stuck, said, "gpu", said)
         style = terminal.Style()
         calm(style.text(cause.cause))
@@ -136,7 +136,7 @@ def _stuck(given: tuple[Mapping[str, Any], list[str]]) -> None:
 
 def _log(text: str) -> None:
     """What a pod prints is shown without secrets, at most a screen of it."""
-    for line in logs.told(f"{text} HTTP_PASSWORD=hunter2, https://me:hunter2@mirror.example"):
+    for line in logs.readable(f"{text} HTTP_PASSWORD=hunter2, https://me:hunter2@mirror.example"):
         calm(line)
         if "hunter2" in line or len(line) > logs.WIDTH:
             raise AssertionError(line)

@@ -72,6 +72,6 @@ def test_a_startup_taint_that_site_takes_is_named_and_stays(site: Site) -> None:
     site.kubectl("patch", "node", "gpu-1", "--subresource", "status", "--type", "merge", "--patch",
                  json.dumps({"status": {"capacity": size, "allocatable": size}}))
     for name in ("verify", "status"):
-        assert f"gpu-1: the startup taint {TAINT} is still there" in (said := site.words(name, 0)), said
+        assert f"gpu-1: the startup taint {TAINT} is still set" in (said := site.words(name, 0)), said
     assert site.play("site").rc == 0
     assert TAINT not in site.words("verify", 0)

@@ -107,7 +107,7 @@ def test_a_release_is_changed_in_place_and_back(site: Site) -> None:
     assert not any(set(after[name].values()) & set(before[name].values()) for name in after if name != DRIVER)
     assert site.labels() == labels
     told = " ".join(said.split())
-    assert "gpu-[1-2]" in told and "the pod is of a former revision (it runs " in told
+    assert "gpu-[1-2]" in told and "the pod is outdated (its image is " in told
 
     site.run(NEW)
     assert not site.writes() and site.pods() == after
@@ -117,7 +117,7 @@ def test_a_release_is_changed_in_place_and_back(site: Site) -> None:
         "runtimeclasses/nvidia-cdi", "runtimeclasses/nvidia-legacy", "roles/nvidia-gpu-feature-discovery",
         "rolebindings/nvidia-gpu-feature-discovery"}
     assert site.pods()[DRIVER] == before[DRIVER] and TAGS[OLD].items() <= site.images().items()
-    assert "former revision" not in said  # these pods are of it again
+    assert "the pod is outdated" not in said
     assert site.labels() == labels
 
 

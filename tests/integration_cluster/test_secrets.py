@@ -40,7 +40,7 @@ PLAYBOOKS: tuple[tuple[str, ...], ...] = (
 FAILING: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
     "refused token": ({"token": f"{MARK}-token"}, {}, "Unauthorized"),
     "refused password": ({"username": "me", "password": f"{MARK}-password"}, {}, "has no credentials"),
-    "proxy that is not there": ({}, {"proxy-url": f"http://me:{MARK}-proxy@127.0.0.1:9"}, "cannot be asked to"),
+    "proxy that is not there": ({}, {"proxy-url": f"http://me:{MARK}-proxy@127.0.0.1:9"}, "failed: "),
     "unknown kind of proxy": ({}, {"proxy-url": f"ftp://me:{MARK}-proxy@127.0.0.1:9"}, "proxy-url"),
 }
 POLICY = {"driver": {"version": "580.95.05", "secretEnv": "driver-proxy", "imagePullSecrets": ["pull"],

@@ -81,13 +81,13 @@ class Site:
     def follow(self, *components: str, timeout: float = 180) -> dict[str, Object]:
         """The checks by component, once all come up."""
         checks = Rollout(self.client, self.plan, components).follow(timeout)
-        return {check["component"]: check for check in checks}
+        return {check.component: check.as_dict() for check in checks}
 
     def conclude(self, *components: str, timeout: float) -> tuple[dict[str, Object], float]:
         """The same of a cluster that does not move, and how many seconds it waited; these take no time here."""
         clock = Clock()
         checks = Rollout(self.client, self.plan, components, clock=clock, sleep=clock.sleep).follow(timeout)
-        return {check["component"]: check for check in checks}, clock.now - Clock().now
+        return {check.component: check.as_dict() for check in checks}, clock.now - Clock().now
 
     def fault(self, kind: str, component: str, *words: str, node: str) -> None:
         """Sets a fault of the lab, once the pods are Ready: those that come at that moment may miss it."""
@@ -191,7 +191,7 @@ def test_pods_of_a_former_revision_wait_for_their_restart(site: Site) -> None:
     checks, waited = site.conclude("driver", timeout=300)
     check = checks["driver"]
     assert waited <= 30, "there is nothing to wait for"
-    assert (check["state"], check["ready"]) == ("pending", 2) and "former revision" in check["detail"]
+    assert (check["state"], check["ready"]) == ("pending", 2) and "the pod is outdated" in check["detail"]
     assert "wanted is 2)" in check["detail"] and f"drain {site.nodes[0]}" in check["nodes"][0]["do"][0]
     assert sorted(one["node"] for one in check["nodes"]) == site.nodes
     first = next(pod for pod in site.client.list("v1", "Pod", namespace=site.namespace)
@@ -263,7 +263,7 @@ def test_a_user_sees_progress_and_the_reason(site: Site, kubeconfig: str, tmp_pa
 
 def test_check_mode_waits_for_nothing(site: Site, kubeconfig: str, tmp_path: Path) -> None:
     run = verify(site, tmp_path, "--check", "-v", kubeconfig=kubeconfig, timeout=3600)  # a run here gets less
-    assert run.rc == 0 and "check mode: nothing of it is in the cluster" in run.output
+    assert run.rc == 0 and "check mode: the cluster has no object of it" in run.output
 
 
 def test_no_cluster_is_taken_from_the_environment(site: Site, kubeconfig: str, tmp_path: Path,

@@ -1,36 +1,34 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Facts of the GPUs alone, which labels need: they travel with less. PRIVATE to the collection."""
+"""The facts that labels need. A module that imports only this has a smaller payload. PRIVATE to the collection."""
 
 from __future__ import annotations
 
-import typing as t
-
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.gpus import merge_gpus
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.gpus import Snapshot, merge_gpus
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.pci import Bus, read_bus
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Fact, Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.snapshot import Snapshots
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.system import read_machine
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.versions import loaded_version
 
 
-def nvml_snapshot(clients: bool = True) -> dict[str, t.Any]:
-    """What NVML tells now, see L(snapshot.Snapshots.snapshot). Raises only MissingLibrary."""
+def nvml_snapshot(clients: bool = True) -> Snapshot:
+    """See L(snapshot.Snapshots.snapshot). Raises only MissingLibrary."""
     with Snapshots() as nvml:
-        return nvml.snapshot(clients=clients)
+        return nvml.snapshot(clients)
 
 
-def collect_devices(root: Root, snapshot: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+def collect_devices(root: Root, snapshot: Snapshot) -> Fact:
     """The part of L(collect.collect) that labels need: C({host: {machine}, gpus, vgpu, driver: {loaded, nvml}})."""
     bus = read_bus(root)
     return {"host": {"machine": read_machine(root)}, "gpus": merge_gpus(bus, snapshot), "vgpu": vgpu_fact(bus),
             "driver": {"loaded": loaded_version(root) or snapshot["driver"], "nvml": nvml_fact(snapshot)}}
 
 
-def nvml_fact(snapshot: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+def nvml_fact(snapshot: Snapshot) -> Fact:
     """The fact C(driver.nvml)."""
-    return {key: snapshot[key] for key in ("available", "error", "cuda")}
+    return {"available": snapshot["available"], "error": snapshot["error"], "cuda": snapshot["cuda"]}
 
 
 def vgpu_fact(bus: Bus) -> dict[str, str] | None:

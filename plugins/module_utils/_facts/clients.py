@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who holds a GPU: open files of all processes under /dev/nvidia*. PRIVATE to the collection."""
+"""Finds GPU clients: the processes with open files under /dev/nvidia*. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -13,51 +13,64 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import R
 
 _DEVICE = re.compile(r"^/dev/nvidia(\d{1,9})$")
 _CAPABILITY = re.compile(r"^/dev/nvidia-caps/nvidia-cap(\d{1,9})$")
-# Lines of the driver's table: C(gpu0/gi7/ci0/access 12): GPU by minor, instance ids, minor of the capability device.
+# A line of the driver's table: C(gpu0/gi7/ci0/access 12) has the minor of the GPU, the instance ids, and the minor of
+# the capability device.
 _MINOR = re.compile(r"^gpu(\d{1,9})/gi(\d{1,9})(?:/ci\d+)?/access (\d{1,9})$", re.M)
 _MINORS_TABLE = "/proc/driver/nvidia-caps/mig-minors"
-# Runtimes name a container's control group by its 64 digits: docker-ID.scope, cri-containerd-ID.scope, plain ID.
+# The control group of a container has its 64 digits: docker-ID.scope, cri-containerd-ID.scope, ID.
 _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.M)
-# The kubelet's control groups: C(/kubepods/burstable/podUID/...), or C(kubepods-burstable-podUID.slice) by systemd.
+# The control group of a pod: C(/kubepods/burstable/podUID/...), or C(kubepods-burstable-podUID.slice) with systemd.
 _POD_UID = re.compile(r"pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})(?![0-9a-f])")
-# The kubelet keeps logs in a folder C(namespace_name_UID) for each pod.
+# The kubelet has a log folder C(namespace_name_UID) for each pod.
 _POD_LOGS = "/var/log/pods"
 _TRANSIENT = "/run/systemd/transient"
-# systemd.unit(5): a name has at most 255 characters.
+# The name of a unit has at most 255 characters (systemd.unit(5)).
 _UNIT = re.compile(r"/([^/\n]{1,249}\.(?:service|scope))(?=/|$)", re.M)
-# Services whose processes are work of others, or that must not stop: runtimes, schedulers, runners of jobs, the way in.
+# Services that run the work of users or must not be stopped: container runtimes, schedulers, job runners, sshd.
 _HOSTS_OF_WORK = re.compile(r"(sshd?|dbus(-broker)?|systemd-logind|containerd|docker|crio|kubelet|k3s(-agent)?|"
                             r"rke2-(server|agent)|k0s(worker|controller)|slurmd|pbs(_mom)?|condor|lsfd|sgeexecd.*|"
                             r"gridengine-exec|nomad|crond?|atd|jupyterhub|gitlab-runner|actions\.runner\..*)\.service\Z")
 
 
-def read_clients(root: Root, gpus: t.Mapping[int, str], own_pid: int | None = None) -> list[dict[str, t.Any]]:
-    """Processes with an open NVIDIA device: C([{pid, name, gpu, instance}]), by pid.
+class Client(t.TypedDict):
+    """A process with an open NVIDIA device.
 
-    gpus: PCI address by device minor. gpu: a PCI address, None for one that holds only a control device.
-    instance: GPU instance id, None for the whole GPU. A process appears once for each GPU or instance.
+    gpu: its PCI address, None if the process has only a control device open; instance: the id of the GPU instance,
+    None for the whole GPU.
     """
+
+    pid: int
+    name: str
+    gpu: str | None
+    instance: int | None
+
+
+def read_clients(root: Root, gpus: t.Mapping[int, str], own_pid: int | None = None) -> list[Client]:
+    """The GPU clients, by pid. A process has an entry for each GPU or instance. gpus: PCI address by device minor."""
     if not any(name.startswith("nvidia") for name in root.names("/dev")):
         return []
-    # An instance's own device and those of its compute instances all say the same: this GPU, this instance.
+    # The devices of a GPU instance and of its compute instances all belong to this GPU instance.
     capabilities = {int(minor): (int(gpu), int(instance))
                     for gpu, instance, minor in _MINOR.findall(root.text(_MINORS_TABLE) or "")}
-    clients = []
+    clients: list[Client] = []
     for name in root.names("/proc"):
         if name.isdigit() and int(name) != (own_pid or os.getpid()):
-            held = {path for path in _open_files(root, name) if path.startswith("/dev/nvidia")}
+            files = [root.link(f"/proc/{name}/fd/{number}") for number in root.names(f"/proc/{name}/fd")]
+            held = {path for path in files if path and path.startswith("/dev/nvidia")}
             if held:
                 label = root.text(f"/proc/{name}/comm") or "?"
-                clients += [{"pid": int(name), "name": label, **holding}
-                            for holding in _holdings(held, gpus, capabilities)]
-    return sorted(clients, key=lambda client: (client["pid"], client["gpu"] or "", client["instance"] or 0))
+                clients += [{"pid": int(name), "name": label, "gpu": gpu, "instance": instance}
+                            for gpu, instance in _holdings(held, gpus, capabilities)]
+    return sorted(clients, key=by_pid)
+
+
+def by_pid(client: t.Mapping[str, t.Any]) -> tuple[int, str, int]:
+    """The sort key of clients."""
+    return client["pid"], client["gpu"] or "", client["instance"] or 0
 
 
 def owner_of(root: Root, pid: int | None) -> dict[str, str | None]:
-    """C({unit, container}) of a process by its control group: the systemd unit, the first digits of the container's id.
-
-    A container's scope is no unit that anybody would stop, so only one of the two is set.
-    """
+    """C({unit, container}) of a process by its control group: the systemd unit, or 12 digits of the container's id."""
     text = root.text(f"/proc/{pid}/cgroup") or ""
     container = _CONTAINER.search(text)
     if container:
@@ -67,9 +80,9 @@ def owner_of(root: Root, pid: int | None) -> dict[str, str | None]:
 
 
 def pod_of(root: Root, pid: int | None) -> str | None:
-    """The pod of a process by its control group: C(namespace/name), its UID where the kubelet's logs do not name it.
+    """The pod of a process by its control group: C(namespace/name), or its UID if the kubelet has no logs of it.
 
-    None where the process belongs to no pod.
+    None if the process belongs to no pod.
     """
     text = root.text(f"/proc/{pid}/cgroup") or ""
     found = _POD_UID.search(text)
@@ -81,9 +94,9 @@ def pod_of(root: Root, pid: int | None) -> str | None:
 
 
 def stoppable(root: Root, holders: t.Iterable[t.Mapping[str, t.Any]]) -> tuple[str, ...]:
-    """Of holders the system's services, which can be stopped and started again; not what runs other people's work.
+    """The system services among GPU clients that can be stopped and started again, without those that run users' work.
 
-    A transient unit (systemd-run) is no such service: systemd forgets it when it stops.
+    holders: C({pid, unit}) of processes. A transient unit (systemd-run) cannot be started again.
     """
     found = []
     for holder in holders:
@@ -95,19 +108,12 @@ def stoppable(root: Root, holders: t.Iterable[t.Mapping[str, t.Any]]) -> tuple[s
     return tuple(dict.fromkeys(found))
 
 
-def _open_files(root: Root, pid: str) -> t.Iterator[str]:
-    for number in root.names(f"/proc/{pid}/fd"):
-        target = root.link(f"/proc/{pid}/fd/{number}")
-        if target:
-            yield target
-
-
 def _holdings(held: t.Iterable[str], gpus: t.Mapping[int, str],
-              capabilities: t.Mapping[int, t.Tuple[int, int]]) -> list[dict[str, t.Any]]:
-    """What a process holds. An instance's client holds its GPU's device too, which then says nothing more."""
+              capabilities: t.Mapping[int, t.Tuple[int, int]]) -> list[tuple[str | None, int | None]]:
+    """(GPU, instance) by the open devices of a process. A client of an instance has the device of its GPU open, too."""
     whole = {int(found.group(1)) for found in map(_DEVICE.match, held) if found}
     caps = {int(found.group(1)) for found in map(_CAPABILITY.match, held) if found}
     instances = {capabilities[minor] for minor in caps if minor in capabilities}
-    found = [{"gpu": gpus.get(gpu), "instance": instance} for gpu, instance in instances]
-    found += [{"gpu": gpus.get(gpu), "instance": None} for gpu in whole - {gpu for gpu, _instance in instances}]
-    return found or [{"gpu": None, "instance": None}]
+    found: list[tuple[str | None, int | None]] = [(gpus.get(gpu), instance) for gpu, instance in instances]
+    found += [(gpus.get(gpu), None) for gpu in whole - {gpu for gpu, _instance in instances}]
+    return found or [(None, None)]

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""All facts of one host in one pass. Never fails because something is missing: the fact says so. PRIVATE."""
+"""Collects all facts of a host. Never fails because something is missing: then the fact says so. PRIVATE."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import fabric_of, model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.brief import nvml_fact, vgpu_fact
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.clients import owner_of, read_clients
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.clients import (
+    Client,
+    by_pid,
+    owner_of,
+    read_clients,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.components import read_components
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.driver import read_driver, read_modules
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.gpus import merge_gpus, minors
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.gpus import Snapshot, merge_gpus, minors
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.host import read_host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.journals import read_journals
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.kernel import knows_package
@@ -20,7 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_files import lost_files
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import TOOLKIT_SETTINGS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.pci import read_bus
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Fact, Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.runtimes import read_runtimes, read_toolkit
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.software import read_packages
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
@@ -28,8 +33,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 SCHEMA = 3
 
 
-def collect(root: Root, run: Runner, snapshot: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """The result C(facts) of gpu_info. root, run: where to read and how to ask; snapshot: L(brief.nvml_snapshot)."""
+def collect(root: Root, run: Runner, snapshot: Snapshot) -> Fact:
+    """The result C(facts) of gpu_info. run: runs commands; snapshot: of L(brief.nvml_snapshot)."""
     host = read_host(root)
     bus = read_bus(root)
     packages = read_packages(root, run, host["os"]["family"])
@@ -40,11 +45,11 @@ def collect(root: Root, run: Runner, snapshot: t.Mapping[str, t.Any]) -> dict[st
     driver["missing_files"] = _of_packages(lost, driver["packages"])
     toolkit["missing_files"] = _of_packages(lost, toolkit["packages"])
     if toolkit["version"] and not root.is_there(TOOLKIT_SETTINGS):
-        # Written by a script of the packages, it is no file of theirs.
+        # A script of the packages writes this file, so it is not in their lists of files.
         toolkit["missing_files"] = [*(toolkit["missing_files"] or ()), TOOLKIT_SETTINGS]
     kernel = host["kernel"]
     if gpus and not kernel["headers"] and driver["loaded"] is None:
-        # Only where somebody is about to need them: with a driver that runs, facts cost no package manager.
+        # Only without a loaded driver, because this runs the package manager.
         kernel["headers_available"] = knows_package(root, run, host["os"]["family"], kernel["headers_package"])
     clients = _clients(read_clients(root, minors(root, gpus)), snapshot["clients"])
     models = [model_of(gpu["device_id"], gpu["subsystem"]) for gpu in gpus]
@@ -72,8 +77,7 @@ def _of_packages(lost: t.Mapping[str, list[str]] | None, names: t.Iterable[str])
     return None if lost is None else sorted(path for name in names for path in lost.get(name, ()))
 
 
-def _clients(open_files: t.Sequence[dict[str, t.Any]], told: t.Sequence[dict[str, t.Any]]) -> list[dict[str, t.Any]]:
-    """Both views of who holds a GPU: open files see daemons, NVML also sees other PID namespaces and MIG instances."""
-    seen = {(client["pid"], client["gpu"]) for client in told}
-    merged = [*told, *(client for client in open_files if (client["pid"], client["gpu"]) not in seen)]
-    return sorted(merged, key=lambda client: (client["pid"], client["gpu"] or "", client["instance"] or 0))
+def _clients(open_files: t.Sequence[Client], nvml: t.Sequence[Fact]) -> list[Fact]:
+    """GPU clients by open files, which show daemons, and by NVML, which also shows other PID namespaces."""
+    known = {(client["pid"], client["gpu"]) for client in nvml}
+    return sorted([*nvml, *(dict(one) for one in open_files if (one["pid"], one["gpu"]) not in known)], key=by_pid)

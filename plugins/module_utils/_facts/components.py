@@ -1,14 +1,14 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The vendor's software beside the driver, as it stands on the host. PRIVATE to the collection."""
+"""Reads the state of CUDA, DCGM and the exporters. PRIVATE to the collection."""
 
 from __future__ import annotations
 
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Fact, Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.runtimes import active_units
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.software import Package, upstream
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
@@ -20,8 +20,8 @@ _ADDRESS = re.compile(r"^ExecStart=\S+.* --address (\S+)", re.M)
 _OUTPUT = re.compile(r"^ExecStart=.* (/\S+)/[^/\s]+$", re.M)
 
 
-def read_components(root: Root, run: Runner, packages: t.Mapping[str, Package]) -> dict[str, t.Any]:
-    """Shape: the fact C(software) of gpu_info. Starts a command only where a service is there."""
+def read_components(root: Root, run: Runner, packages: t.Mapping[str, Package]) -> Fact:
+    """The fact C(software) of gpu_info. Runs a command only if one of the services is installed."""
     levels = {f"{found.group(1)}.{found.group(2)}": upstream(packages[name].version)
               for name, found in ((name, _TOOLKIT.match(name)) for name in packages) if found}
     dcgm = packages.get("datacenter-gpu-manager-4-core") or packages.get("datacenter-gpu-manager")

@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What DKMS has of the vendor's modules, from its tree. PRIVATE to the collection.
+"""Reads the state of NVIDIA's modules from the tree of DKMS. PRIVATE to the collection.
 
-C(dkms status) is a shell script that takes longer than all other facts together. Its tree (dkms(8), source of dkms 3):
-C(NAME/VERSION/source), C(NAME/VERSION/KERNEL/ARCH) for what is built, and a link C(NAME/kernel-KERNEL-ARCH) to what is
-installed for a kernel.
+C(dkms status) is a shell script that takes longer than all other facts together. The tree (dkms(8), source of dkms 3)
+has C(NAME/VERSION/source), C(NAME/VERSION/KERNEL/ARCH) for a built module, and a link C(NAME/kernel-KERNEL-ARCH) to the
+module that is installed for a kernel.
 """
 
 from __future__ import annotations
@@ -19,13 +19,22 @@ _TREE = "/var/lib/dkms"
 _MODULE = re.compile(r"(nvidia|gdrdrv)")
 
 
-def read_dkms(root: Root, arch: str) -> list[dict[str, t.Any]]:
-    """C([{name, version, kernel, state}]), by name, version and kernel.
+class DkmsModule(t.TypedDict):
+    """A module of DKMS.
 
-    state: C(installed), C(built), also if modules are gone since they were installed, or, with no kernel, C(added):
-    known, and built for no kernel.
+    kernel: None for the state added; state: C(installed), C(built), also if installed files are missing, or C(added),
+    which is known and not built for any kernel.
     """
-    found = []
+
+    name: str
+    version: str
+    kernel: str | None
+    state: str
+
+
+def read_dkms(root: Root, arch: str) -> list[DkmsModule]:
+    """NVIDIA's modules in DKMS, by name, version and kernel."""
+    found: list[DkmsModule] = []
     for name in filter(_MODULE.match, root.names(_TREE)):
         # The link of a kernel points to VERSION/KERNEL/ARCH below the module's folder.
         links = [(root.link(f"{_TREE}/{name}/{entry}") or "").rstrip("/").split("/")[-3:]
@@ -39,7 +48,7 @@ def read_dkms(root: Root, arch: str) -> list[dict[str, t.Any]]:
 
 
 def _kernels(root: Root, name: str, version: str, arch: str,
-             installed: t.Collection[t.Tuple[str, str]]) -> list[dict[str, t.Any]]:
+             installed: t.Collection[t.Tuple[str, str]]) -> list[DkmsModule]:
     folder = f"{_TREE}/{name}/{version}"
     kernels = {kernel for kernel in root.names(folder) if root.exists(f"{folder}/{kernel}/{arch}")}
     kernels |= {kernel for other, kernel in installed if other == version}
@@ -50,7 +59,7 @@ def _kernels(root: Root, name: str, version: str, arch: str,
 
 
 def _stand(root: Root, built: str, kernel: str) -> bool:
-    """Whether the modules that DKMS has built in a folder are in the kernel's index, if it has one, and on the disk."""
+    """Whether the modules in a folder of DKMS are installed: in the kernel's index, if it has one, and on the disk."""
     index, names = root.text(f"/lib/modules/{kernel}/modules.dep"), set(map(_stem, root.names(built)))
     paths = [line.partition(":")[0] for line in (index or "").splitlines()]
     return index is None or names == {_stem(path) for path in paths if _stem(path) in names

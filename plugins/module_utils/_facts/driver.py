@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver as it is installed and loaded, without NVML. PRIVATE to the collection."""
+"""Reads the state of the driver without NVML. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Comma
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.dkms import read_dkms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.nodes import node_faults
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import driver_packages
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Fact, Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.software import Package
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.versions import (
     library_version,
@@ -30,35 +30,35 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._units import (
 )
 
 _MODULE_PACKAGES = ("kmod-nvidia", "linux-modules-nvidia", "nvidia-open", "cuda-drivers")
-# The vendor's modules, those that take its devices away from it, and those of GPUDirect.
+# The modules of NVIDIA, those that may take its devices (nouveau, vfio_pci), and those of GPUDirect.
 MODULES = ("nouveau", "nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nvidia_fs", "gdrdrv",
            "nvidia_vgpu_vfio", "vfio_pci", "ib_umad", "mlx5_core")
 SERVICES = (PERSISTENCED, FABRIC_MANAGER, IMEX, GRIDD)
-# modprobe.d(5) and kernel-command-line(7): what keeps nouveau from being loaded.
+# Settings that keep nouveau from being loaded (modprobe.d(5), kernel-command-line(7)).
 _DENIED = re.compile(r"^\s*(blacklist\s+nouveau\b|install\s+nouveau\s+/(usr/)?bin/(true|false)\b)", re.M)
 _DENIED_AT_BOOT = re.compile(r"\b(modprobe\.blacklist|rd\.driver\.blacklist|module_blacklist)=(\S*,)?nouveau(,|\s|$)"
                              r"|\bnouveau\.modeset=0\b")
 _MODPROBE_FOLDERS = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
-# The vendor's driver container mounts its own root there.
+# NVIDIA's driver container mounts its root here.
 _CONTAINER_ROOT = "/run/nvidia/driver"
 
 
 def read_modules(root: Root) -> dict[str, bool]:
-    """Which of the modules that matter are loaded, and C(nouveau_denied)."""
+    """The fact C(modules): which of MODULES are loaded, and C(nouveau_denied)."""
     loaded = set(root.names("/sys/module"))
     return {**{name: name in loaded for name in MODULES}, "nouveau_denied": nouveau_denied(root)}
 
 
 def nouveau_denied(root: Root) -> bool:
-    """Whether modprobe's configuration or the kernel's command line keep nouveau away."""
+    """Whether modprobe's configuration or the kernel's command line prevents that nouveau is loaded."""
     if _DENIED_AT_BOOT.search(root.text("/proc/cmdline") or ""):
         return True
     return any(_DENIED.search(root.text(f"{folder}/{name}") or "")
                for folder in _MODPROBE_FOLDERS for name in root.names(folder) if name.endswith(".conf"))
 
 
-def read_driver(root: Root, run: Runner, packages: t.Mapping[str, Package], arch: str) -> dict[str, t.Any]:
-    """Shape: the fact C(driver) of gpu_info without C(nvml)."""
+def read_driver(root: Root, run: Runner, packages: t.Mapping[str, Package], arch: str) -> Fact:
+    """The fact C(driver) of gpu_info without C(nvml) and C(missing_files)."""
     loaded = loaded_version(root)
     library = library_version(root)
     own = driver_packages(packages)
@@ -70,15 +70,14 @@ def read_driver(root: Root, run: Runner, packages: t.Mapping[str, Package], arch
         "source": source(root, own, loaded or library),
         "dkms": read_dkms(root, arch),
         "reboot_pending": reboot_pending(root, loaded, library),
-        # A driver container may keep its nodes to itself.
+        # The device nodes of a driver container may exist only in the container.
         "nodes": node_faults(root) if loaded and not root.exists(f"{_CONTAINER_ROOT}/usr/bin/nvidia-smi") else None,
         "services": read_services(root, run) if loaded or library or own else None,
     }
 
 
 def read_services(root: Root, run: Runner) -> dict[str, dict[str, str]] | None:
-    """By unit of the driver's services C({state, enabled}), as L(_units.Service); None where systemd does not answer.
-    """
+    """By unit of the driver's services C({state, enabled}), see L(_units.Service); None if systemd does not answer."""
     if not root.exists("/run/systemd/system"):
         return None
     try:
@@ -89,7 +88,7 @@ def read_services(root: Root, run: Runner) -> dict[str, dict[str, str]] | None:
 
 
 def flavour(root: Root, loaded: str | None, packages: t.Mapping[str, Package]) -> str | None:
-    """C(open) or C(proprietary): of the loaded module as it says itself, else of the installed packages."""
+    """C(open) or C(proprietary), by the loaded module, else by the installed packages; None if unknown."""
     if loaded:
         text = root.text("/proc/driver/nvidia/version") or ""
         if text:
@@ -101,11 +100,11 @@ def flavour(root: Root, loaded: str | None, packages: t.Mapping[str, Package]) -
 
 
 def source(root: Root, packages: t.Mapping[str, Package], version: str | None) -> str | None:
-    """Where the driver came from, None where there is none.
+    """How the driver was installed, None without a driver.
 
-    C(container): a driver container has its root mounted. C(cuda_repository), C(distribution): packages tell by who
-    built them. C(runfile): the .run installer leaves its log and uninstaller outside any package. C(preinstalled):
-    none of these, so it came with the system's image.
+    C(container): the root of a driver container is mounted. C(cuda_repository), C(distribution): by who built the
+    packages. C(runfile): there is the log or the uninstaller of the .run installer. C(preinstalled): none of these, so
+    the driver is part of the system's image.
     """
     if root.exists(f"{_CONTAINER_ROOT}/usr/bin/nvidia-smi"):
         return "container"

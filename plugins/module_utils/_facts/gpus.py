@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""GPUs as facts: the PCI bus and an NVML snapshot put together, either of which may be missing. Pure. PRIVATE."""
+"""Merges the GPUs of the PCI bus and of NVML into one fact. Either source may be missing. PRIVATE."""
 
 from __future__ import annotations
 
@@ -9,16 +9,32 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import architecture_of, generation_of, model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.pci import Bus, Function
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Fact, Root
 
 _FROM_NVML = ("index", "uuid", "minor", "serial", "memory_mib", "compute_capability", "mig", "fabric", "error")
 
 
-def merge_gpus(bus: Bus, snapshot: t.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:
+class Snapshot(t.TypedDict):
+    """The facts of NVML.
+
+    available: whether NVML works; error: why not; driver, library: versions; cuda: the CUDA version of the driver;
+    gpus: by PCI address C(pci), C(device_id), C(subsystem), C(model) and _FROM_NVML; pci is None if the GPU does not
+    answer; clients: the processes on GPUs, as L(clients.Client).
+    """
+
+    available: bool
+    error: str | None
+    driver: str | None
+    library: str | None
+    cuda: str | None
+    gpus: t.List[Fact]
+    clients: t.List[Fact]
+
+
+def merge_gpus(bus: Bus, snapshot: Snapshot) -> list[Fact]:
     """The fact C(gpus) of gpu_info, by PCI address.
 
-    snapshot: of L(snapshot.Snapshots.snapshot), whatever it could read. A GPU that the driver has and NVML does not
-    give is kept with what its PCI id tells and C(error) says why.
+    A GPU that has the driver and is missing in NVML has the facts of its PCI id, and C(error) says why.
     """
     answered = {gpu["pci"]: gpu for gpu in snapshot["gpus"] if gpu["pci"]}
     silent = [gpu for gpu in snapshot["gpus"] if not gpu["pci"]]
@@ -26,20 +42,21 @@ def merge_gpus(bus: Bus, snapshot: t.Mapping[str, t.Any]) -> list[dict[str, t.An
     for function in bus.gpus:
         read = answered.pop(function.address, None)
         if read is None and snapshot["available"] and function.driver == "nvidia":
-            # NVML names a lost GPU by its index only; which address it had is told by who is missing.
+            # NVML has only the index of a lost GPU. Its address is one that is missing in NVML.
             lost = silent.pop(0) if silent else {"error": "NVML does not list it"}
             read = {"index": lost.get("index"), "error": f"The GPU does not answer: {lost['error']}."}
         gpus.append(_gpu(function, read or {}))
-    # Where the bus is hidden (WSL, some containers) NVML alone tells what is there.
+    # If the PCI bus is hidden (WSL, some containers), only NVML has the GPUs.
     gpus += [_gpu(None, read) for read in answered.values()]
     return sorted(gpus, key=lambda gpu: gpu["pci"])
 
 
-def _gpu(function: Function | None, read: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+def _gpu(function: Function | None, read: Fact) -> Fact:
+    """A GPU. read: its facts of NVML, empty if there are none."""
     device_id = function.device if function else read["device_id"]
     subsystem = function.subsystem if function else read["subsystem"]
     known = model_of(device_id, subsystem)
-    facts: dict[str, t.Any] = {
+    facts: Fact = {
         "pci": function.address if function else read["pci"], "device_id": device_id, "subsystem": subsystem,
         "class": function.pci_class if function else None,
         "model": read.get("model") or (known.name if known else None),
@@ -58,7 +75,7 @@ def _gpu(function: Function | None, read: t.Mapping[str, t.Any]) -> dict[str, t.
     return facts
 
 
-def minors(root: Root, gpus: t.Sequence[t.Mapping[str, t.Any]]) -> dict[int, str]:
+def minors(root: Root, gpus: t.Sequence[Fact]) -> dict[int, str]:
     """PCI address by device minor (the number of C(/dev/nvidiaN)), from NVML or else the driver's folder in /proc."""
     found = {gpu["minor"]: gpu["pci"] for gpu in gpus if gpu["minor"] is not None}
     for gpu in gpus:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The host without its GPUs: name, distribution, kernel, machine. PRIVATE to the collection."""
+"""Reads the facts of a host without its GPUs: name, distribution, kernel, machine. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.machine impor
     read_mok,
     read_virtual,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Fact, Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.system import (
     dmi,
     has_headers,
@@ -31,8 +31,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.system import
 )
 
 
-def read_host(root: Root) -> dict[str, t.Any]:
-    """Shape: the fact C(host) of gpu_info; C(kernel.headers_available) is left None here, as it costs a command."""
+def read_host(root: Root) -> Fact:
+    """The fact C(host) of gpu_info. C(kernel.headers_available) is None, because it needs a command."""
     release = os_release(root)
     system = system_of(release)
     return {
@@ -51,8 +51,8 @@ def read_host(root: Root) -> dict[str, t.Any]:
     }
 
 
-def read_kernel(root: Root, system: t.Mapping[str, str | None]) -> dict[str, t.Any]:
-    """Shape: the fact C(host.kernel). system: of L(system_of)."""
+def read_kernel(root: Root, system: t.Mapping[str, str | None]) -> Fact:
+    """The fact C(host.kernel). system: of L(system_of)."""
     release = root.text("/proc/sys/kernel/osrelease") or os.uname().release
     family = system["family"]
     return {"release": release, "flavour": flavour_of(release, family), "headers": has_headers(root, release),

@@ -1,24 +1,23 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether the journals of this collection can be read and trusted, as every change needs them. PRIVATE."""
+"""Checks the journals of this collection, which every change needs. PRIVATE."""
 
 from __future__ import annotations
 
 import os
-import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import JournalError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Fact, Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import JOURNAL_ROOT, Journal
 
-# Of what is delivered to hosts, also where there is no file yet: its folder may be the fault.
+# The journals that are checked even if there is no file, because the fault may be their folder.
 CONCERNS = ("driver", "container_toolkit", "mig", "cuda", "dcgm", "dcgm_exporter", "node_status_exporter")
 
 
-def read_journals(root: Root) -> dict[str, t.Any]:
-    """C({brought, faults}): the concerns with something on record, and C([{concern, message, hint}]) of the journals
-    that would be refused. One that may not be read is left out."""
+def read_journals(root: Root) -> Fact:
+    """C({brought, faults}): the concerns whose journals have entries, and C([{concern, message, hint}]) of invalid
+    journals. A journal without the right to read it is left out."""
     folder = root.at(JOURNAL_ROOT)
     if not os.path.lexists(os.path.dirname(folder)):
         return {"brought": [], "faults": []}
@@ -32,5 +31,5 @@ def read_journals(root: Root) -> dict[str, t.Any]:
         except JournalError as error:
             faults.append({"concern": concern, "message": error.message, "hint": error.hint})
         except OSError:
-            continue  # without root nothing is known of it
+            continue
     return {"brought": brought, "faults": faults}

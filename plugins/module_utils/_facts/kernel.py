@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The kernel: what it is called, what builds modules for it, and which one boots next. PRIVATE to the collection."""
+"""Finds the flavour of a kernel, the package of its headers, and the kernel that boots next. PRIVATE."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def flavour_of(release: str, family: str | None) -> str | None:
 
 
 def headers_package(release: str, family: str | None, os_id: str | None) -> str | None:
-    """What the package manager is told to install for building modules for exactly this kernel.
+    """The package with the headers of exactly this kernel, None if the system has no such package.
 
-    Names as the distributions have them (driver installation guide 580, "kernel headers"): C(linux-headers-RELEASE),
-    C(kernel-devel-RELEASE) and C(kernel-FLAVOUR-devel=VERSION). None where the system has no such package.
+    Source: driver installation guide 580, "kernel headers": C(linux-headers-RELEASE), C(kernel-devel-RELEASE) and
+    C(kernel-FLAVOUR-devel=VERSION).
     """
     flavour = flavour_of(release, family)
     if family == "debian":
@@ -53,9 +53,9 @@ def headers_package(release: str, family: str | None, os_id: str | None) -> str 
 
 
 def knows_package(root: Root, run: Runner, family: str | None, package: str | None) -> bool | None:
-    """Whether the package manager's present index has the package; None where there is no index, or no such question.
+    """Whether the current index of the package manager has the package; None without an index, or if unknown.
 
-    apt-cache answers in tens of milliseconds, dnf from its cache in about a second.
+    Takes tens of milliseconds with apt-cache, about a second with dnf.
     """
     if family == "debian":
         if not any("_Packages" in name for name in root.names("/var/lib/apt/lists")):
@@ -71,15 +71,15 @@ def knows_package(root: Root, run: Runner, family: str | None, package: str | No
         return None
     if done.rc != 0:
         return None
-    # A version that apt knows from dpkg alone is installed, and comes from nowhere.
+    # A version with dpkg as its only source is installed, and not in a repository.
     return bool(_FROM_INDEX.search(done.stdout) if family == "debian" else done.stdout.strip())
 
 
 def newest_kernel(root: Root, release: str, family: str | None) -> str | None:
-    """The newest kernel in /boot, which boot loaders take next; None where there is none, as in containers.
+    """The newest kernel in /boot, which boots next; None if /boot has no kernel, as in containers.
 
-    GRUB sorts the kernels of all flavours by version (grub-mkconfig); the Red Hat family keeps to the flavour that
-    it has (C(DEFAULTKERNEL) in /etc/sysconfig/kernel), and rescue images are never next.
+    GRUB sorts the kernels of all flavours by version (grub-mkconfig). In the Red Hat family the flavour stays the same
+    (C(DEFAULTKERNEL) in /etc/sysconfig/kernel). Rescue images are not chosen.
     """
     names = [name[len("vmlinuz-"):] for name in root.names("/boot") if name.startswith("vmlinuz-")]
     kernels = [name for name in names if name[:1].isdigit() and not name.startswith("0-rescue")]
@@ -89,5 +89,5 @@ def newest_kernel(root: Root, release: str, family: str | None) -> str | None:
 
 
 def _order(release: str) -> t.Tuple[t.Tuple[int, int, str], ...]:
-    """Numbers by value and before words, as version sorting has it."""
+    """The sort key of versions: numbers by value, and before words."""
     return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.findall(r"\d+|[a-z]+", release))

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What kind of machine the host is: vendor, hypervisor, cloud, who manages it, what its kernel locks. PRIVATE.
+"""Reads facts of the machine: hypervisor, cloud, kernel lockdown, MOK, distribution of Kubernetes. PRIVATE.
 
-Sources: hypervisors and their DMI strings, systemd-detect-virt(1); clouds, cloud-init's ds-identify; Secure Boot
-keys, dkms(8) and shim's MokListRT; markers, the files that each distribution or Kubernetes brings.
+Sources: systemd-detect-virt(1) for DMI strings of hypervisors; cloud-init's ds-identify for clouds; dkms(8) and shim's
+MokListRT for Secure Boot keys; the files of each distribution for markers.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Fact, Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.system import dmi, enrolled_keys
 
-# How sys_vendor, product_name or bios_vendor begin, in this order, and what that is.
+# (beginning of product_name, sys_vendor or bios_vendor; hypervisor).
 _HYPERVISORS = (
     ("kvm", "kvm"), ("openstack", "kvm"), ("kubevirt", "kvm"), ("amazon ec2", "amazon"), ("google", "google"),
     ("qemu", "qemu"), ("vmware", "vmware"), ("vmw", "vmware"), ("innotek gmbh", "virtualbox"),
@@ -24,11 +24,11 @@ _HYPERVISORS = (
     ("virtual machine", "microsoft"), ("hyper-v", "microsoft"),
 )
 _AZURE_CHASSIS = "7783-7084-3265-9085-8269-3286-77"
-# Certificates of the keys that modules are signed with here: DKMS, Ubuntu's DKMS, akmods.
+# The certificates of keys that sign modules on the host: of DKMS, of Ubuntu's DKMS, of akmods.
 _CERTIFICATES = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der", "/etc/pki/akmods/certs/public_key.der")
 _FRAMEWORK = "/etc/dkms/framework.conf"
 _CONFIGURED = re.compile(r"""^\s*mok_certificate=["']?(/[^"'\s$]+)""", re.M)
-# The first whose file is there. Hosted ones come before what they are made of.
+# By distribution of Kubernetes its files. A distribution comes before another one on which it is based.
 _KUBERNETES = (
     ("openshift", ("/etc/machine-config-daemon",)),
     ("rke2", ("/var/lib/rancher/rke2/agent", "/etc/rancher/rke2")),
@@ -40,19 +40,19 @@ _KUBERNETES = (
     ("aks", ("/opt/azure/containers",)),
     ("kubeadm", ("/var/lib/kubelet/kubeadm-flags.env",)),
 )
-# Whose system folders are not written by packages, whatever the mount says.
+# Distributions whose system folders are not changed by packages, also if they are mounted writable.
 IMMUTABLE = ("flatcar", "bottlerocket", "talos", "rhcos", "scos", "cos", "sl-micro", "opensuse-microos")
 
 
 def read_virtual(root: Root) -> str | None:
-    """The hypervisor: C(kvm), C(vmware), C(amazon) ..., C(vm) for one without a name; None on bare metal.
+    """The hypervisor: C(kvm), C(vmware), C(amazon) ..., C(vm) for an unknown one; None on bare metal.
 
-    Processors of x86 say whether there is one, so clouds' bare-metal machines are not taken for virtual ones;
-    elsewhere Amazon's are told by the names of their kinds, C(g5g.metal).
+    On x86 the CPU has a flag for a hypervisor. On other processors, bare-metal machines of Amazon are detected by the
+    name of their instance type, such as C(g5g.metal).
     """
     flags = re.search(r"^flags\s*:(.*)$", root.text("/proc/cpuinfo") or "", re.M)
-    told = "hypervisor" in flags.group(1).split() if flags else None
-    if told is False or (not told and dmi(root, "product_name").endswith(".metal")):
+    virtual = "hypervisor" in flags.group(1).split() if flags else None
+    if virtual is False or (not virtual and dmi(root, "product_name").endswith(".metal")):
         return None
     for key in ("product_name", "sys_vendor", "bios_vendor"):
         value = dmi(root, key).lower()
@@ -60,11 +60,11 @@ def read_virtual(root: Root) -> str | None:
         if found:
             return found
     kind = root.text("/sys/hypervisor/type")
-    return kind or ("vm" if told else None)
+    return kind or ("vm" if virtual else None)
 
 
 def read_cloud(root: Root) -> str | None:
-    """C(aws), C(azure), C(gcp) or C(oracle) by DMI, virtual or not; None elsewhere."""
+    """C(aws), C(azure), C(gcp) or C(oracle) by DMI, also on bare metal; None elsewhere."""
     chassis, vendor = dmi(root, "chassis_asset_tag"), dmi(root, "sys_vendor")
     if vendor == "Amazon EC2" or dmi(root, "bios_version").lower().endswith("amazon"):
         return "aws"
@@ -76,15 +76,15 @@ def read_cloud(root: Root) -> str | None:
 
 
 def read_lockdown(root: Root) -> str | None:
-    """The kernel's lockdown: C(none), C(integrity), C(confidentiality); None where the kernel has no such thing."""
+    """The kernel's lockdown: C(none), C(integrity), C(confidentiality); None if the kernel does not support it."""
     found = re.search(r"\[(\w+)\]", root.text("/sys/kernel/security/lockdown") or "")
     return found.group(1) if found else None
 
 
 def read_mok(root: Root) -> dict[str, bool | None]:
-    """C({tool, enrolled}): whether mokutil is there; whether a key that modules are signed with here is enrolled.
+    """C({tool, enrolled}): whether mokutil is installed; whether a key that signs modules on the host is enrolled.
 
-    The enrolled certificates stand whole in shim's list. None where firmware or shim show no list.
+    enrolled is None if firmware or shim have no list of certificates.
     """
     tool = root.exists("/usr/bin/mokutil")
     enrolled = enrolled_keys(root)
@@ -97,13 +97,13 @@ def read_mok(root: Root) -> dict[str, bool | None]:
     return {"tool": tool, "enrolled": any(data in enrolled for data in certificates)}
 
 
-def read_markers(root: Root, release: t.Mapping[str, str]) -> dict[str, t.Any]:
+def read_markers(root: Root, release: t.Mapping[str, str]) -> Fact:
     """C({dgx: {name, version} or None, kubernetes, immutable}). release: the values of os-release."""
     return {"dgx": _dgx(root), "kubernetes": _kubernetes(root, release), "immutable": _immutable(root, release)}
 
 
 def _dgx(root: Root) -> dict[str, str | None] | None:
-    """DGX OS keeps the version it was installed with and that of each update, the last of which counts."""
+    """C({name, version}) of DGX OS. /etc/dgx-release has the version at installation and of each update."""
     text = root.text("/etc/dgx-release")
     if text is None:
         return None
@@ -120,7 +120,7 @@ def _kubernetes(root: Root, release: t.Mapping[str, str]) -> str | None:
 
 
 def _immutable(root: Root, release: t.Mapping[str, str]) -> bool:
-    """Whether /usr is read-only: by the distribution, ostree, or the options of its mount."""
+    """Whether /usr is read-only, by the distribution, ostree, or its mount options."""
     if release.get("ID") in IMMUTABLE or root.exists("/run/ostree-booted"):
         return True
     mounts = {fields[1]: fields[3].split(",") for fields in

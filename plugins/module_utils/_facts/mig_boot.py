@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What keeps the MIG layout of a host over a boot, as it stands. PRIVATE to the collection."""
+"""Reads what restores the MIG layout of a host at boot. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import os
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Fact, Root
+
+Value = t.TypeVar("Value", str, bool, list)  # type: ignore[type-arg]
 
 _UNITS = "/etc/systemd/system"
 UNIT = "gpuops-mig.service"
@@ -18,17 +20,16 @@ UNIT_FILE = f"{_UNITS}/{UNIT}"
 ENABLED = f"{_UNITS}/multi-user.target.wants/{UNIT}"
 STATE = "/etc/gpuops/mig.json"
 VERSION = 1
-# The vendor's own unit for the same, of its package nvidia-mig-manager and of DeepOps, where it is enabled.
+# NVIDIA's unit for the same purpose, of the package nvidia-mig-manager and of DeepOps.
 _VENDORS = "nvidia-mig-manager.service"
 _UUID = re.compile(r"[0-9a-z][0-9a-z./_-]{0,95}\Z", re.ASCII)
 
 
-def read_mig_boot(root: Root) -> dict[str, t.Any]:
-    """C({enabled, masked, gpus, vendor}): whether our unit is enabled, and whether somebody has masked it, what it will
-    put back, and the vendor's enabled unit.
+def read_mig_boot(root: Root) -> Fact:
+    """C({enabled, masked, gpus, vendor}), the fact C(mig_boot) of gpu_info.
 
-    gpus: by UUID C({pci, enabled, instances}), None where there is no such file or it cannot be read; vendor: its
-    name or None.
+    enabled, masked: of the unit C(gpuops-mig.service); gpus: by UUID the layout that it restores, C({pci, enabled,
+    instances}), None without a valid file; vendor: the name of NVIDIA's unit if that is enabled, else None.
     """
     try:
         document = json.loads(root.text(STATE) or "")
@@ -42,8 +43,8 @@ def read_mig_boot(root: Root) -> dict[str, t.Any]:
     return {"enabled": enabled, "masked": masked, "gpus": gpus, "vendor": _VENDORS if vendors else None}
 
 
-def _gpus(entries: dict[str, t.Any]) -> dict[str, t.Any]:
-    """What counts of them. Raises an error where somebody has spoilt them: no controller believes such an answer."""
+def _gpus(entries: Fact) -> Fact:
+    """The known keys of the file. Raises an error if it is invalid, because a controller would reject the facts."""
     if len(entries) > 256 or not all(_UUID.match(uuid.lower()) for uuid in entries):
         raise ValueError
     return {uuid.lower(): {
@@ -53,13 +54,13 @@ def _gpus(entries: dict[str, t.Any]) -> dict[str, t.Any]:
             for item in _a(list, entry["instances"])]} for uuid, entry in entries.items()}
 
 
-def _a(kind: t.Any, value: t.Any) -> t.Any:
-    if not isinstance(value, kind) or kind is not bool and len(value) > 64:
+def _a(kind: t.Type[Value], value: object) -> Value:
+    if not isinstance(value, kind) or not isinstance(value, bool) and len(value) > 64:
         raise ValueError
     return value
 
 
-def _number(value: t.Any, least: int = 0) -> int:
+def _number(value: object, least: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 99:
         raise ValueError
     return value

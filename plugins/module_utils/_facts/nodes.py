@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Device nodes of the loaded driver: which there have to be, and what is wrong with them. PRIVATE to the collection.
+"""Checks the device nodes of the loaded driver. PRIVATE to the collection.
 
-Sources: NVIDIA/nvidia-modprobe (numbers, names), the driver's README, "Why does NVIDIA's driver create device files"
-(the module's parameters of their owner and mode, which C(/proc/driver/nvidia/params) shows).
+Sources: NVIDIA/nvidia-modprobe for numbers and names; the driver's README for the module parameters with their owner
+and mode, which are in C(/proc/driver/nvidia/params).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 
 _PROC = "/proc/driver/nvidia"
-# The numbers that the kernel reserves for the vendor. The nodes of unified memory are made by the first program that
-# uses CUDA, so that a host may do without.
+# The numbers that the kernel reserves for NVIDIA. The nodes of unified memory are not checked, because they are created
+# by the first program that uses CUDA.
 _MAJOR, _CONTROL = 195, 255
 _MINOR = re.compile(r"^Device Minor:\s*(\d{1,9})\b", re.MULTILINE)
 _OWNER = ("DeviceFileUID", "DeviceFileGID", "DeviceFileMode")
@@ -32,7 +32,7 @@ class Shape(t.NamedTuple):
 
 
 def shape(root: Root) -> Shape | None:
-    """What the module's parameters say of nodes; None where they leave them to somebody else, or cannot be read."""
+    """The owner and mode by the module's parameters; None if the driver must not create nodes, or if unknown."""
     values = dict(re.findall(r"^(\w+): (\d{1,10})$", root.text(f"{_PROC}/params") or "", re.MULTILINE))
     if values.get("ModifyDeviceFiles") != "1" or not set(_OWNER) <= set(values):
         return None
@@ -40,7 +40,7 @@ def shape(root: Root) -> Shape | None:
 
 
 def nodes(root: Root) -> dict[str, tuple[int, int]]:
-    """Path to major and minor number of the nodes of the GPUs that the loaded driver has."""
+    """By path the major and minor number of the nodes that the loaded driver needs."""
     minors = [_MINOR.search(root.text(f"{_PROC}/gpus/{address}/information") or "")
               for address in root.names(f"{_PROC}/gpus")]
     found = {f"/dev/nvidia{match.group(1)}": (_MAJOR, int(match.group(1))) for match in minors if match}
@@ -48,7 +48,7 @@ def nodes(root: Root) -> dict[str, tuple[int, int]]:
 
 
 def node_faults(root: Root) -> dict[str, str] | None:
-    """Path to what is wrong with a node, C(missing), C(no device) or C(mode 0000); None where nobody can tell."""
+    """By path the fault of a node: C(missing), C(no device) or C(mode 0000); None if unknown."""
     wanted = shape(root)
     if wanted is None:
         return None
@@ -62,5 +62,5 @@ def _fault(root: Root, path: str, mode: int) -> str:
         return "missing"
     if not stat.S_ISCHR(there.st_mode):
         return "no device"
-    # Somebody may have allowed more.
+    # Further permissions are not a fault.
     return "" if there.st_mode & mode == mode else f"mode {stat.S_IMODE(there.st_mode):04o}"

@@ -1,12 +1,12 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files of installed packages that are missing or damaged. PRIVATE to the collection.
+"""Finds files of installed packages that are missing or damaged. PRIVATE to the collection.
 
-Only programs, libraries and modules count: documentation is left out of many systems, and what stands below /etc is the
-administrator's to remove. A driver has a gigabyte of files, so only a file that was written after its installation is
-compared with the checksum of its package. Modules are not compared: the host signs them. Sources: dpkg-divert(1),
-dpkg(1) for its folder of lists, deb-md5sums(5); rpm's tags and file flags (rpmfi.h, rpmfiles.h, rpmcrypto.h).
+Only programs, libraries and modules are checked, because many systems omit documentation, and administrators may remove
+files in /etc. A driver has a gigabyte of files, so a file is compared with the checksum of its package only if it was
+written after the installation. Modules are not compared, because the host signs them. Sources: dpkg-divert(1), dpkg(1),
+deb-md5sums(5); rpm's tags and file flags (rpmfi.h, rpmfiles.h, rpmcrypto.h).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _INFO = "/var/lib/dpkg/info"
 _COUNTS = re.compile(r"(/usr)?/(s?bin|lib\w*|src)/[^\0]{,4080}\Z")
 _PROGRAM = re.compile(r"/s?bin/[^/]+\Z|\.(so|ko)(\.[^/]*)?\Z")
 _MODULE = re.compile(r"\.ko(\.[^/]*)?\Z")
-# One line for each file of each package; state 0: rpm has put it there.
+# One line for each file of each package. rpm has installed a file with the state 0.
 _FORMAT = ("[%{=NAME}\\t%{FILESTATES}\\t%{FILEFLAGS}\\t%{FILENAMES}\\t%{FILEMTIMES}\\t%{=FILEDIGESTALGO}"
            "\\t%{FILEDIGESTS}\\n]")
 _FILE = re.compile(r"^([^\t\n]*)\t0\t(\d{1,10})\t([^\t\n]*)\t(\d{1,10})\t([^\t\n]*)\t([^\t\n]*)$", re.M)
 # The numbers by which rpm stores the algorithm of digests.
 _ALGORITHMS = {"1": "md5", "2": "sha1", "8": "sha256", "9": "sha384", "10": "sha512"}
-# Configuration, documentation, may be missing, is not in the package (ghost), licence, readme.
+# File flags: configuration, documentation, missingok, ghost, licence, readme.
 _NOT_MEANT = 1 | 2 | 8 | 64 | 128 | 256
 
 
@@ -48,9 +48,9 @@ class _File(t.NamedTuple):
 
 
 def lost_files(root: Root, run: Runner, family: str, names: t.Sequence[str]) -> dict[str, list[str]] | None:
-    """Package to the paths that it has brought and that are missing or damaged; None where that cannot be told.
+    """By package the paths of its missing or damaged files; None if unknown.
 
-    family: the distribution's. names: of installed packages. Costs one rpm, or nothing but reading where dpkg is.
+    family: of the distribution; names: of installed packages. Runs rpm once; with dpkg it only reads files.
     """
     if not names:
         return {}
@@ -77,7 +77,7 @@ def _is_whole(root: Root, file: _File) -> bool:
 
 
 def _has_digest(file: _File, handle: t.BinaryIO) -> bool:
-    """Whether a file has the digest of its package; true also if there is no digest that can be compared."""
+    """Whether a file has the digest of its package. True without a digest that can be compared."""
     if not file.digest or _MODULE.search(file.path):
         return True
     try:
@@ -91,14 +91,14 @@ def _has_digest(file: _File, handle: t.BinaryIO) -> bool:
 
 def _of_dpkg(root: Root, names: t.Sequence[str]) -> dict[str, list[_File]] | None:
     diverted = set((root.text("/var/lib/dpkg/diversions") or "").splitlines()[::3])
-    # Of a package that several architectures may have, the list is named after one, too.
+    # The name of a list may end with an architecture (NAME:amd64.list).
     lists = {name[:-5].partition(":")[0]: name for name in reversed(root.names(_INFO)) if name.endswith(".list")}
     found = {}
     for name in names:
         text = root.text(f"{_INFO}/{lists[name]}") if name in lists else None
         if text is None:
             return None
-        # dpkg writes the list when it has unpacked the files, which have the times of the package.
+        # dpkg writes the list after it has unpacked the files. They have the times that are in the package.
         listed = root.stat(f"{_INFO}/{lists[name]}")
         sums = (root.text(f"{_INFO}/{lists[name][:-5]}.md5sums") or "").splitlines() if listed else []
         digests = {f"/{path}": digest for digest, _space, path in (line.partition("  ") for line in sums)}

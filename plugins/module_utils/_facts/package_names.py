@@ -1,16 +1,16 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which packages are the driver's, and which the container toolkit's. Pure. PRIVATE to the collection."""
+"""Finds the packages of the driver and of the container toolkit by their names. Pure. PRIVATE to the collection."""
 
 from __future__ import annotations
 
 import typing as t
 
 _TOOLKIT = ("nvidia-container-", "libnvidia-container")
-# What a script of the toolkit's packages writes.
+# A script of the toolkit's packages writes this file.
 TOOLKIT_SETTINGS = "/etc/nvidia-container-runtime/config.toml"
-# Named like driver packages, yet none: CUDA, profilers, file system, tools.
+# Other packages with such names: CUDA, profilers, file system, tools.
 _NOT_DRIVER = ("nvidia-cuda-", "nvidia-nsight", "nvidia-gds", "nvidia-fs", "nvidia-mig-", "nvidia-docker",
                "nvidia-profiler", "nvidia-visual-profiler", "nvidia-detect")
 _DRIVER = ("nvidia", "libnvidia", "libnvsdm", "libcuda1", "cuda-drivers", "nvlsm", "kmod-nvidia",
@@ -20,9 +20,8 @@ Value = t.TypeVar("Value")
 
 
 def driver_packages(packages: t.Mapping[str, Value]) -> dict[str, Value]:
-    """Those that belong to the driver: its libraries, modules, firmware and services."""
-    return {name: package for name, package in sorted(packages.items())
-            if is_driver(name)}
+    """The packages of the driver: its libraries, modules, firmware and services."""
+    return {name: package for name, package in sorted(packages.items()) if is_driver(name)}
 
 
 def is_driver(name: str) -> bool:
@@ -31,5 +30,5 @@ def is_driver(name: str) -> bool:
 
 
 def toolkit_packages(packages: t.Mapping[str, Value]) -> dict[str, Value]:
-    """Those of the container toolkit."""
+    """The packages of the container toolkit."""
     return {name: package for name, package in sorted(packages.items()) if name.startswith(_TOOLKIT)}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The PCI bus through sysfs: GPUs, NVSwitches, Mellanox adapters, vGPU guests. Needs no driver. PRIVATE."""
+"""Reads the PCI bus in sysfs: GPUs, NVSwitches, Mellanox adapters, vGPU guests. Needs no driver. PRIVATE."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import R
 
 NVIDIA = "10de"
 MELLANOX = "15b3"
-# PCI class (base class and subclass) of what the vendor's functions are.
+# PCI classes (base class and subclass) of NVIDIA's functions.
 GPU_CLASSES = ("0300", "0302")
 SWITCH_CLASS = "0680"
 _DEVICES = "/sys/bus/pci/devices"
@@ -21,10 +21,8 @@ _STATUS, _HAS_LIST, _FIRST, _VENDOR_SPECIFIC = 0x06, 0x10, 0x34, 0x09
 
 
 class Function(t.NamedTuple):
-    """One PCI function. All ids are four lower-case hex digits; pci_class is base class and subclass (C(0302)).
-
-    driver: the kernel driver that is bound to it, None for none.
-    """
+    """A PCI function. All ids have four lower-case hexadecimal digits; subsystem: C(vendor:device), None if unknown;
+    pci_class: base class and subclass (C(0302)); driver: the bound kernel driver, None without one."""
 
     address: str
     vendor: str
@@ -35,7 +33,7 @@ class Function(t.NamedTuple):
 
 
 class Bus(t.NamedTuple):
-    """What matters on the bus, in order of addresses. vgpu: C((host driver version, branch)) of a vGPU guest."""
+    """The functions that matter, by address. vgpu: C((host driver version, branch)) of a vGPU guest."""
 
     gpus: t.Tuple[Function, ...]
     switches: t.Tuple[Function, ...]
@@ -44,7 +42,7 @@ class Bus(t.NamedTuple):
 
 
 def read_bus(root: Root) -> Bus:
-    """Reads the bus once. Virtual functions of a vGPU host are no GPUs of their own and left out."""
+    """Reads the bus. Virtual functions of a vGPU host are left out, because they are not GPUs of their own."""
     gpus, switches, vgpu, mellanox = [], [], None, False
     for address in root.names(_DEVICES):
         folder = f"{_DEVICES}/{address}"
@@ -80,15 +78,15 @@ def _id(root: Root, folder: str, name: str) -> str:
 
 
 def vgpu_host_driver(config: bytes) -> t.Tuple[str, str] | None:
-    """C((version, branch)) of the host's driver from the configuration space of a vGPU guest's GPU, else None.
+    """C((version, branch)) of the host's driver, from the configuration space of a vGPU guest's GPU, else None.
 
-    A vGPU has a vendor-specific capability with the signature C(VF) after its three header bytes; then records of
-    (id, length, data). Record 0 holds two strings of ten bytes (source: gpu-feature-discovery 0.20, package vgpu).
+    A vGPU has a vendor-specific capability with the signature C(VF) after its three header bytes, followed by records
+    of (id, length, data). Record 0 has two strings of ten bytes (source: gpu-feature-discovery 0.20, package vgpu).
     """
     if len(config) < 64 or not config[_STATUS] & _HAS_LIST:
         return None
     position = config[_FIRST] & 0xFC
-    for _hop in range(48):  # more capabilities do not fit; a damaged list may be a loop
+    for _hop in range(48):  # the most capabilities that fit; a damaged list may be a loop
         if position < 64 or position + 3 > len(config):
             return None
         if config[position] == _VENDOR_SPECIFIC:

@@ -1,33 +1,37 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files below a root folder, read forgivingly: what is not there or not readable is None. PRIVATE to the collection.
+"""Reads files below a root folder. The result is None if a file is missing or not readable. PRIVATE to the collection.
 
-A fact that cannot be read must not end the run, so these readers answer None where L(_files.read_text) would raise.
+A fact that cannot be read must not end the run, so these functions do not raise as L(_files.read_text) does.
 """
 
 from __future__ import annotations
 
 import os
+import typing as t
+
+# A fact of gpu_info as JSON. The documentation of gpu_info has its shape; the controller checks it (answer_shapes).
+Fact = t.Dict[str, t.Any]
 
 
 class Root:
-    """The file system below C(path); C(/) on a host, a made-up tree in tests."""
+    """The file system below a folder, which is C(/) on a host."""
 
     def __init__(self, path: str = "/") -> None:
         self.path = path.rstrip("/")
 
     def at(self, path: str) -> str:
-        """An absolute path of the host as a path of this process."""
+        """The path in this process of an absolute path of the host."""
         return self.path + path
 
     def text(self, path: str) -> str | None:
-        """The content, stripped of surrounding white space, or None."""
+        """The text of a file without leading and trailing white space, or None."""
         data = self.data(path)
         return None if data is None else data.decode("utf-8", "replace").strip()
 
     def data(self, path: str) -> bytes | None:
-        """The bytes, or None."""
+        """The bytes of a file, or None."""
         try:
             with open(self.at(path), "rb") as handle:
                 return handle.read()
@@ -35,32 +39,32 @@ class Root:
             return None
 
     def stat(self, path: str) -> os.stat_result | None:
-        """What stands there, links followed, or None."""
+        """The status of a file after following links, or None."""
         try:
             return os.stat(self.at(path))
         except OSError:
             return None
 
     def names(self, path: str) -> list[str]:
-        """The sorted names in a folder; none where it is missing or not readable."""
+        """The sorted names in a folder; none if it is missing or not readable."""
         try:
             return sorted(os.listdir(self.at(path)))
         except OSError:
             return []
 
     def link(self, path: str) -> str | None:
-        """Where a link points, or None."""
+        """The target of a symbolic link, or None."""
         try:
             return os.readlink(self.at(path))
         except OSError:
             return None
 
     def is_there(self, path: str) -> bool:
-        """Whether a file or a link has this name, wherever a link points."""
+        """Whether the path exists, without following links."""
         return os.path.lexists(self.at(path))
 
     def exists(self, path: str) -> bool:
-        """Whether something is there; a link counts by what it points to, within the root."""
+        """Whether the path exists, following links within the root."""
         for _hop in range(8):
             target = self.link(path)
             if target is None:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Container runtimes and the container toolkit. PRIVATE to the collection."""
+"""Reads the state of container runtimes and of the container toolkit. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import parse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import toolkit_packages
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Fact, Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.software import Package, upstream
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.unit_files import SHOWN, at_boot, is_active, is_stale
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 _BINARIES = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin", "/opt/bin")
-# What starts a service on demand.
+# Sockets that start a service on demand.
 _SOCKETS = {"docker": "docker.socket"}
-# Those that read their files at their start alone, and show nobody what they have read.
+# Runtimes that read their files only when they start, and do not show what they have read.
 _READ_ONCE = ("containerd", "crio")
-# Runtime: the package names that carry it, its daemon, its service, the files that may name the NVIDIA runtime.
+# By runtime: its packages, its program, its service, the files in which the NVIDIA runtime may be configured.
 _RUNTIMES: t.Dict[str, t.Tuple[t.Tuple[str, ...], str, str, t.Tuple[str, ...]]] = {
     "containerd": (("containerd.io", "containerd"), "containerd", "containerd.service",
                    ("/etc/containerd/config.toml", "/etc/containerd/conf.d/")),
@@ -30,7 +30,7 @@ _RUNTIMES: t.Dict[str, t.Tuple[t.Tuple[str, ...], str, str, t.Tuple[str, ...]]] 
     "crio": (("cri-o",), "crio", "crio.service", ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/")),
     "podman": (("podman",), "podman", "", ("/etc/containers/containers.conf", "/etc/containers/containers.conf.d/")),
 }
-# A TOML table of the runtime named nvidia, or of a part of it, quoted or not; podman has a key for each runtime.
+# A TOML table of the runtime nvidia, or of a part of it, quoted or not. For podman a runtime is a key.
 _TABLE = re.compile(r"""^\s*\[.*\bruntimes\.["']?nvidia["']?\s*[.\]]""", re.M)
 _KEY = re.compile(r"""^\s*["']?nvidia["']?\s*=""", re.M)
 _VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+)")
@@ -38,8 +38,8 @@ _GPU_KIND = re.compile(r"""["']?kind["']?: ["']?nvidia\.com/gpu["']?,?\s*$""", r
 _CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 
 
-def read_toolkit(root: Root, packages: t.Mapping[str, Package]) -> dict[str, t.Any]:
-    """Shape: the fact C(toolkit) of gpu_info."""
+def read_toolkit(root: Root, packages: t.Mapping[str, Package]) -> Fact:
+    """The fact C(toolkit) of gpu_info without C(missing_files)."""
     own = toolkit_packages(packages)
     main = own.get("nvidia-container-toolkit") or own.get("nvidia-container-toolkit-base")
     return {"version": upstream(main.version) if main else None,
@@ -47,18 +47,18 @@ def read_toolkit(root: Root, packages: t.Mapping[str, Package]) -> dict[str, t.A
             "cdi_specs": cdi_specs(root), "cdi": _named_devices(root)}
 
 
-def _named_devices(root: Root) -> dict[str, t.Any] | None:
-    """What the specifications of the kind C(nvidia.com/gpu) name: C({devices, driver}), None where there is none."""
+def _named_devices(root: Root) -> Fact | None:
+    """C({devices, driver}) of the CDI specifications of the kind C(nvidia.com/gpu), None without one."""
     texts = [root.text(path) or "" for path in cdi_specs(root)]
     known = [parse(text) for text in texts if _GPU_KIND.search(text)]
     if not known:
         return None
-    # Of the same name in several files the one read last counts: that of /var/run.
+    # Of several files with the same name the last one counts, that of /var/run.
     return {"devices": sorted({name for one in known for name in one["devices"]}), "driver": known[-1]["driver"]}
 
 
 def cdi_specs(root: Root) -> list[str]:
-    """The CDI specifications for NVIDIA devices (Container Device Interface: C(kind) begins with the vendor)."""
+    """The paths of the CDI specifications for NVIDIA devices."""
     specs = []
     for folder in _CDI_FOLDERS:
         for name in root.names(folder):
@@ -69,9 +69,9 @@ def cdi_specs(root: Root) -> list[str]:
 
 
 def read_runtimes(root: Root, run: Runner, packages: t.Mapping[str, Package],
-                  specs: t.Sequence[str]) -> dict[str, t.Any]:
-    """Shape: the fact C(runtimes) of gpu_info. Starts a command only where a runtime is there."""
-    found: dict[str, t.Any] = dict.fromkeys(_RUNTIMES)
+                  specs: t.Sequence[str]) -> Fact:
+    """The fact C(runtimes) of gpu_info. Runs a command only if a runtime is installed. specs: of L(cdi_specs)."""
+    found: Fact = dict.fromkeys(_RUNTIMES)
     for name, (owners, binary, _unit, _files) in _RUNTIMES.items():
         package = next((packages[owner] for owner in owners if owner in packages), None)
         if package:
@@ -101,12 +101,12 @@ def _asked_version(run: Runner, binary: str) -> str | None:
 
 
 def active_units(root: Root, run: Runner, units: t.Sequence[str]) -> set[str]:
-    """Those of the units that run; none where systemd does not answer."""
+    """The active units; none if systemd does not answer."""
     return {name for name, unit in shown_units(root, run, units).items() if is_active(unit)}
 
 
 def shown_units(root: Root, run: Runner, units: t.Sequence[str]) -> dict[str, dict[str, str]]:
-    """By name what systemd shows of units; none where it does not answer."""
+    """By unit its properties of C(systemctl show); empty if systemd does not answer."""
     if not units or not root.exists("/run/systemd/system"):
         return {}
     try:
@@ -118,7 +118,7 @@ def shown_units(root: Root, run: Runner, units: t.Sequence[str]) -> dict[str, di
 
 
 def _config_files(root: Root, places: t.Sequence[str]) -> list[str]:
-    """The files in these places. Folders end with a slash."""
+    """The files, and the files in the folders, which end with a slash."""
     return [path for place in places for path in
             ([f"{place}{name}" for name in root.names(place)] if place.endswith("/") else [place])]
 

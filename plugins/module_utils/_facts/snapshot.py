@@ -1,37 +1,31 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Everything that NVML tells of a host, as facts; what changes GPUs has no use for it. PRIVATE to the collection."""
+"""Reads facts through NVML. Code that changes GPUs does not need them. PRIVATE to the collection."""
 
 from __future__ import annotations
 
 import ctypes
-import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.gpus import Snapshot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Fact
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml, text_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device, compute_name
 
 
 class Snapshots(Nvml):
-    """A session that reads facts."""
+    """An NVML session that reads facts."""
 
-    def snapshot(self, mig: bool = True, clients: bool = True) -> dict[str, t.Any]:
-        """C({available, error, driver, library, cuda, gpus, clients}) for facts; clients: see L(clients).
-
-        gpus: C([{pci, device_id, subsystem, model, index, uuid, minor, serial, memory_mib, compute_capability, mig,
-        fabric, error}]) in order of pci. C(fabric) is C({cluster, clique}), null where the GPU has joined none.
-        C(mig) is null where the GPU cannot do it, else C({enabled, pending, instances}) with
-        instances C([{gi, profile, profile_id, start, size, uuids, devices}]) and devices (the MIG devices)
-        C([{ci, profile, uuid, gi_slices, ci_slices, memory_mib, multiprocessors, copy, decoder, encoder, jpeg, ofa}]).
-        """
-        result: dict[str, t.Any] = {"available": self.available, "error": self.error, "driver": None, "library": None,
-                                    "cuda": None, "gpus": [], "clients": []}
+    def snapshot(self, clients: bool = True) -> Snapshot:
+        """The current facts. clients: whether to read the processes on GPUs."""
+        result: Snapshot = {"available": self.available, "error": self.error, "driver": None, "library": None,
+                            "cuda": None, "gpus": [], "clients": []}
         if not self.available:
             return result
         lib = self._lib
         result["driver"] = text_of(self._try(lib.nvmlSystemGetDriverVersion))
-        # The major number of the API and the library's release: 13.595.91.07.
+        # NVML returns the API's major version and the library's version: 13.595.91.07.
         result["library"] = (text_of(self._try(lib.nvmlSystemGetNVMLVersion)) or "").partition(".")[2] or None
         cuda = self._try(lib.nvmlSystemGetCudaDriverVersion)
         result["cuda"] = f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None
@@ -39,27 +33,27 @@ class Snapshots(Nvml):
             if not device.pci:
                 result["gpus"].append({**self._unread(device), "error": problem})
                 continue
-            result["gpus"].append(self._facts(device, mig))
+            result["gpus"].append(self._facts(device))
             if clients:
-                result["clients"] += self.clients(device)
+                result["clients"] += self._clients(device)
         result["gpus"].sort(key=lambda gpu: (gpu["pci"] is None, gpu["pci"]))
         return result
 
-    def clients(self, device: Device) -> list[dict[str, t.Any]]:
-        """The processes on a GPU, C([{pid, name, gpu, instance}]); gpu: its pci, instance: GPU instance id or null."""
+    def _clients(self, device: Device) -> list[Fact]:
+        """The processes on a GPU, once for each GPU instance."""
         found = {(process["pid"], process["instance"]): {
             "pid": process["pid"], "name": process["name"], "gpu": device.pci, "instance": process["instance"]}
             for process in self.processes(device)}
         return list(found.values())
 
     @staticmethod
-    def _unread(device: Device) -> dict[str, t.Any]:
+    def _unread(device: Device) -> Fact:
         empty = dict.fromkeys(("model", "uuid", "minor", "serial", "memory_mib", "compute_capability", "mig", "fabric",
                                "error"))
         return {"pci": device.pci or None, "device_id": device.device_id or None, "subsystem": device.subsystem or None,
                 "index": device.number, **empty}
 
-    def _facts(self, device: Device, mig: bool) -> dict[str, t.Any]:
+    def _facts(self, device: Device) -> Fact:
         lib, facts = self._lib, self._unread(device)
         try:
             facts["uuid"] = self.uuid(device)
@@ -71,7 +65,7 @@ class Snapshots(Nvml):
             capability = self._try(lib.nvmlDeviceGetCudaComputeCapability, device.handle)
             facts["compute_capability"] = f"{capability[0]}.{capability[1]}" if capability else None
             facts["fabric"] = self._fabric(device)
-            mode = self.mode(device) if mig else None
+            mode = self.mode(device)
             if mode is not None:
                 facts["mig"] = {"enabled": mode[0], "pending": mode[1], "instances": []}
                 if mode[0]:
@@ -80,8 +74,8 @@ class Snapshots(Nvml):
             facts["error"] = error.message
         return facts
 
-    def _fabric(self, device: Device) -> dict[str, t.Any] | None:
-        """The NVLink fabric beyond the machine that the GPU has joined. One within a machine has no cluster UUID."""
+    def _fabric(self, device: Device) -> Fact | None:
+        """C({cluster, clique}) of the GPU's NVLink fabric. A fabric within a machine has no cluster UUID: None."""
         info = self._lib.c_nvmlGpuFabricInfo_t()
         if self._try(self._lib.nvmlDeviceGetGpuFabricInfo, device.handle, ctypes.byref(info)) is None:
             return None
@@ -92,10 +86,11 @@ class Snapshots(Nvml):
         cluster = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
         return {"cluster": cluster, "clique": info.cliqueId}
 
-    def _mig_facts(self, device: Device) -> list[dict[str, t.Any]]:
+    def _mig_facts(self, device: Device) -> list[Fact]:
+        """The fact C(gpus[].mig.instances)."""
         lib = self._lib
         instances = {instance.id: instance for instance in self.instances(device) if instance.id is not None}
-        facts: dict[int, dict[str, t.Any]] = {}
+        facts: dict[int, Fact] = {}
         for ident, instance in instances.items():
             facts[ident] = {"gi": ident, "profile": instance.profile.name, "profile_id": instance.profile.id,
                             "start": instance.start, "size": instance.profile.size, "uuids": [], "devices": []}
@@ -105,7 +100,7 @@ class Snapshots(Nvml):
                 break
             handle = self._try(lib.nvmlDeviceGetMigDeviceHandleByIndex, device.handle, index)
             gi = None if handle is None else self._try(lib.nvmlDeviceGetGpuInstanceId, handle)
-            if gi not in instances:  # an index without a device, or one made a moment ago
+            if gi not in instances:  # there is no device with this index, or it has just been created
                 continue
             wanted -= 1
             has, slices = self._try(lib.nvmlDeviceGetAttributes, handle), instances[gi].profile.slices

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Installed packages from the package manager's own database, in one read. PRIVATE to the collection."""
+"""Reads the installed packages from the database of the package manager. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DPKG_STATUS = "/var/lib/dpkg/status"
 _RPM_DATABASES = ("/var/lib/rpm", "/usr/lib/sysimage/rpm")
 _RPM_FORMAT = "%{NAME}\\t%|EPOCH?{%{EPOCH}:}|%{VERSION}-%{RELEASE}\\t%{VENDOR}\\n"
 
-# Only these are asked for: a server has 2,000 packages, of which a dozen matter here.
+# Parts of the names of packages that matter: about a dozen of the 2,000 packages of a server.
 _MARKS = ("nvidia", "libnv", "libcuda1", "cuda-drivers", "nvlsm", "containerd", "docker", "moby-engine", "cri-o",
           "podman", "datacenter-gpu-manager", "cuda-toolkit-")
 _DISTRIBUTORS = ("debian.org", "debian.net", "ubuntu.com", "canonical.com", "red hat", "fedora", "suse", "rocky",
@@ -24,19 +24,19 @@ _DISTRIBUTORS = ("debian.org", "debian.net", "ubuntu.com", "canonical.com", "red
 
 @dataclass(frozen=True)
 class Package:
-    """version: as the package manager writes it; packager: maintainer (deb) or vendor (rpm)."""
+    """A package. version: as the package manager writes it; packager: the maintainer (deb) or vendor (rpm)."""
 
     version: str
     packager: str
 
     @property
     def from_distribution(self) -> bool:
-        """Whether the distribution built it. The vendor's packages carry the vendor's address."""
+        """Whether the distribution built the package. NVIDIA's packages have NVIDIA's address."""
         return any(name in self.packager.lower() for name in _DISTRIBUTORS)
 
 
 def read_packages(root: Root, run: Runner, family: str) -> dict[str, Package]:
-    """The installed packages that matter to GPUs and containers, by name. family: the distribution's."""
+    """By name the installed packages that matter for GPUs and containers. family: of the distribution."""
     if family == "debian":
         return parse_dpkg_status(root.data(_DPKG_STATUS) or b"")
     if any(root.exists(folder) for folder in _RPM_DATABASES):
@@ -49,7 +49,7 @@ def read_packages(root: Root, run: Runner, family: str) -> dict[str, Package]:
 
 
 def parse_dpkg_status(status: bytes) -> dict[str, Package]:
-    """Packages of dpkg's status file (deb-control(5) paragraphs) that are fully installed."""
+    """The installed packages in dpkg's status file, which has paragraphs as in deb-control(5)."""
     packages: dict[str, Package] = {}
     for paragraph in status.split(b"\n\n"):
         name = paragraph.partition(b"\n")[0].partition(b":")[2].strip().decode("utf-8", "replace")
@@ -63,7 +63,7 @@ def parse_dpkg_status(status: bytes) -> dict[str, Package]:
 
 
 def parse_rpm_list(text: str) -> dict[str, Package]:
-    """Packages of C(rpm -qa) in our format: name, version, vendor, separated by tabs."""
+    """The packages in the output of C(rpm -qa) with _RPM_FORMAT: name, version, vendor, separated by tabs."""
     packages: dict[str, Package] = {}
     for line in text.splitlines():
         name, separator, rest = line.partition("\t")

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a host says of itself in files: os-release, kernel headers, Secure Boot, DMI. PRIVATE."""
+"""Reads os-release, kernel headers, Secure Boot and DMI. PRIVATE."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 
-# UEFI Specification: the GUID of the global variables.
+# The variable and its GUID (UEFI Specification, "Globally Defined Variables").
 _SECURE_BOOT = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
-# shim with its validation switched off (mokutil --disable-validation): then the kernel takes Secure Boot for off, too
-# (kernel: drivers/firmware/efi/libstub/secureboot.c).
+# Set if the validation of shim is off (mokutil --disable-validation). Then Secure Boot is off for the kernel, too
+# (drivers/firmware/efi/libstub/secureboot.c).
 _UNVALIDATED = ("/sys/firmware/efi/efivars/MokSBStateRT-605dab50-e046-4300-abb6-3dd810dd8b23",
                 "/sys/firmware/efi/mok-variables/MokSBStateRT")
-# shim's list of enrolled keys: as a variable, and where it is larger than one may be.
+# shim's list of enrolled keys: as a variable, and as a file if it is too large for a variable.
 _ENROLLED = ("/sys/firmware/efi/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23",
              "/sys/firmware/efi/mok-variables/MokListRT")
 _FAMILIES = {
@@ -45,12 +45,12 @@ def os_release(root: Root) -> dict[str, str]:
 
 
 def family_of(ids: t.Iterable[str]) -> str:
-    """C(debian), C(redhat), C(suse) or C(other) for an id and what it is like."""
+    """C(debian), C(redhat), C(suse) or C(other) by ID and ID_LIKE of os-release."""
     return next((name for word in ids for name, known in _FAMILIES.items() if word in known), "other")
 
 
 def system_of(release: t.Mapping[str, str]) -> dict[str, str | None]:
-    """Shape: the fact C(host.os) of gpu_info. release: of L(os_release)."""
+    """The fact C(host.os) of gpu_info. release: of L(os_release)."""
     family = family_of([release.get("ID", ""), *release.get("ID_LIKE", "").split()])
     return {"id": release.get("ID"), "version_id": release.get("VERSION_ID"),
             "codename": release.get("VERSION_CODENAME"), "family": family, "pretty_name": release.get("PRETTY_NAME")}
@@ -58,13 +58,13 @@ def system_of(release: t.Mapping[str, str]) -> dict[str, str | None]:
 
 def _unquoted(value: str) -> str:
     try:
-        return " ".join(shlex.split(value[:1000]))  # it takes the square of a length
+        return " ".join(shlex.split(value[:1000]))  # its time grows with the square of the length
     except ValueError:
         return value.strip()
 
 
 def has_headers(root: Root, release: str) -> bool:
-    """Whether modules can be built for this kernel: its build folder is there and has a Makefile."""
+    """Whether modules can be built for this kernel: its build folder has a Makefile."""
     for folder in (f"/lib/modules/{release}/build", f"/usr/lib/modules/{release}/build"):
         target = root.link(folder)
         build = os.path.normpath(os.path.join(os.path.dirname(folder), target)) if target else folder
@@ -74,9 +74,9 @@ def has_headers(root: Root, release: str) -> bool:
 
 
 def secure_boot(root: Root) -> bool | None:
-    """Whether Secure Boot is in force; False without UEFI, None where the variable cannot be read.
+    """Whether Secure Boot is on; False without UEFI, None if the variable cannot be read.
 
-    efivarfs puts four bytes of attributes before the value; its last byte is 1 for "on".
+    In efivarfs the value follows four bytes of attributes; its last byte is 1 for "on".
     """
     if not root.exists("/sys/firmware/efi"):
         return False
@@ -88,12 +88,12 @@ def secure_boot(root: Root) -> bool | None:
 
 
 def enrolled_keys(root: Root) -> bytes | None:
-    """The certificates that shim trusts, whole, one after the other; None where the firmware shows none."""
+    """shim's list of trusted certificates; None if there is no list."""
     return next((data for data in map(root.data, _ENROLLED) if data is not None), None)
 
 
 def dmi(root: Root, key: str) -> str:
-    """A DMI string; empty where the firmware has none."""
+    """A DMI string; empty if the firmware has none."""
     return root.text(f"/sys/class/dmi/id/{key}") or ""
 
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What systemd shows of a unit: whether it runs, starts at boot, and has read its files. PRIVATE to the collection."""
+"""Evaluates properties of a systemd unit: whether it runs, starts at boot, and has read its files. PRIVATE."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ import typing as t
 SHOWN = ("Id", "LoadState", "ActiveState", "UnitFileState", "WantedBy", "RequiredBy", "TriggeredBy",
          "StateChangeTimestampMonotonic")
 _PULLS = ("WantedBy", "RequiredBy", "TriggeredBy")
+# The properties of a unit, as C(systemctl show) prints them.
 Unit = t.Mapping[str, str]
 
 
 def is_active(unit: Unit) -> bool:
-    """Whether it runs."""
+    """Whether the unit runs."""
     return unit.get("ActiveState") in ("active", "reloading")
 
 
 def at_boot(unit: Unit) -> str | None:
-    """C(yes) where it is enabled or another unit pulls it in, C(no), C(masked), or None where that cannot be told."""
+    """C(yes) if the unit is enabled or another unit starts it, C(no), C(masked), or None if unknown."""
     state = unit.get("UnitFileState", "")
     if "masked" in (unit.get("LoadState"), state):
         return "masked"
@@ -31,10 +32,10 @@ def at_boot(unit: Unit) -> str | None:
 
 
 def is_stale(paths: t.Iterable[str], unit: Unit) -> bool | None:
-    """Whether one of the files has changed since the unit was started, or told to read them, last.
+    """Whether one of the files has changed since the unit was last started or reloaded.
 
-    None where it does not run or systemd does not say since when. The change of the inode counts, as a file that is
-    moved keeps the time of its content.
+    None if the unit does not run or systemd does not have the time. The ctime counts, because a file that is moved
+    keeps its mtime.
     """
     shown = unit.get("StateChangeTimestampMonotonic", "")
     since = int(shown) / 1_000_000 if shown.isdecimal() and len(shown) <= 20 else 0
@@ -42,7 +43,7 @@ def is_stale(paths: t.Iterable[str], unit: Unit) -> bool | None:
         return None
     now = time.time()
     started = now - (time.monotonic() - since)
-    # A time to come was noted when the clock was wrong.
+    # A time in the future was written while the clock was wrong.
     return any(started < changed <= now for changed in map(_changed, paths))
 
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Versions of the driver's module and library, without asking either, and what follows from them. PRIVATE."""
+"""Reads the versions of the driver's kernel module and library from files. PRIVATE."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def loaded_version(root: Root) -> str | None:
 
 
 def library_version(root: Root) -> str | None:
-    """The version of the installed NVML library, from the name of the file that its link leads to."""
+    """The version of the installed NVML library, by the name of the file to which its link points."""
     for folder in FOLDERS:
         target = root.link(f"{folder}/libnvidia-ml.so.1")
         names = [target.rpartition("/")[2]] if target else []
@@ -35,6 +35,6 @@ def library_version(root: Root) -> str | None:
 
 
 def reboot_pending(root: Root, loaded: str | None, library: str | None) -> bool:
-    """Whether the loaded module is not the installed one, or the distribution asks for a reboot for the driver."""
+    """Whether the loaded module has another version than the library, or the distribution requests a reboot."""
     asked = "nvidia" in (root.text("/run/reboot-required.pkgs") or "")
     return asked or bool(loaded and library and loaded != library)

@@ -16,6 +16,7 @@ import time
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.brief import collect_devices, nvml_snapshot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.gpus import Snapshot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.versions import (
     library_version,
@@ -44,7 +45,7 @@ _SUCCESS = "gpu_operator_node_driver_validation_last_success_ts_seconds"
 _READY = "gpu_operator_node_metrics_ready_ts_seconds"
 
 
-def metrics(root: Root, snapshot: t.Mapping[str, t.Any], former: str, now: float) -> dict[str, Samples]:
+def metrics(root: Root, snapshot: Snapshot, former: str, now: float) -> dict[str, Samples]:
     """By name the samples. snapshot: of NVML; former: the text written last, for what is remembered; now: seconds."""
     found = collect_devices(root, snapshot)
     loaded, library = loaded_version(root), library_version(root)

@@ -1,6 +1,6 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the variables of the play, the hosts and the Nodes say. PRIVATE."""
+"""Reads the variables of the play and of hosts, and the facts of hosts and Nodes. PRIVATE."""
 
 from __future__ import annotations

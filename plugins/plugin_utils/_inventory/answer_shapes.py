@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The shapes of the answers of this collection's modules: facts of gpu_info, steps, errors, labels. Pure. PRIVATE.
+"""The shapes of the results of this collection's modules: facts of gpu_info, steps, errors, labels. Pure. PRIVATE.
 
-gpu_info documents its facts; a test compares the documentation with these shapes. An unknown value is null where null
-is allowed. The limits are far beyond any real machine; they keep one host from using up the memory of the controller.
+A test compares them with the documentation of gpu_info. An unknown value is null if null is allowed. The limits are far
+above those of real machines; they prevent that a host uses up the memory of the controller.
 """
 
 from __future__ import annotations
@@ -115,10 +115,9 @@ LABELS = Table(Text(longest=320), _NAME, 2_000)
 _CLIENT = Fields(optional={**dict.fromkeys(("name", "gpu", "unit", "container"), _MAYBE_TEXT),
                            **dict.fromkeys(("pid", "instance"), _MAYBE_NUMBER)}, whole=False)
 
-# The error kind of an answer that is not believed.
+# The error kind of an invalid result.
 KIND = "answer"
-# What the controller, which roles and playbooks are part of, reads from the answer of any module. Other keys are only
-# shown to users.
+# The keys that actions, roles and playbooks read from the results of modules. Other keys are only shown to users.
 ANSWER: dict[str, Shape] = {
     **dict.fromkeys(("failed", "changed", "unreachable", "skipped"), _FLAG),
     "msg": _WORDS, "plan": _PLAN, "pending": PENDING, "facts": FACTS,

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the Nodes of a cluster mean for the plan: systems, driver pools, container runtime. Pure. PRIVATE."""
+"""Reads from Nodes what a plan needs: operating systems, driver pools, container runtime. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import PCI, PRESENT
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, version_key
 
+# A Node as L(read_cluster.read_cluster) returns it, in JSON.
 Node = t.Mapping[str, t.Any]
+# (id, version) as in os-release(5).
 System = t.Tuple[str, str]
 
-# NFD tells a system by these labels, and a GPU by any of PCI being "true" (GPU Operator 26.7).
+# The labels of NFD for the operating system. A label in PCI with the value "true" means a GPU (GPU Operator 26.7).
 OS_ID = "feature.node.kubernetes.io/system-os_release.ID"
 OS_VERSION = "feature.node.kubernetes.io/system-os_release.VERSION_ID"
 OS_MAJOR = f"{OS_VERSION}.major"
 KERNEL = "feature.node.kubernetes.io/kernel-version.full"
 GPU_PRODUCT = "nvidia.com/gpu.product"
-# Our annotation on a driver DaemonSet: the system that it serves, as tags have it.
+# Annotations of a driver DaemonSet: its operating system, as in image tags, and its NVIDIADriver.
 SYSTEM = "gpuops.nvidia/system"
-# Likewise the NVIDIADriver that it is for.
 NVIDIA_DRIVER = "gpuops.nvidia/driver"
 
-# How nodeInfo.osImage (os-release's PRETTY_NAME) begins, and the id that os-release has there.
+# (beginning of nodeInfo.osImage, which is PRETTY_NAME in os-release; ID in os-release).
 _PRETTY = (
     ("Ubuntu", "ubuntu"), ("Red Hat Enterprise Linux CoreOS", "rhcos"), ("Red Hat Enterprise Linux", "rhel"),
     ("Rocky Linux", "rocky"), ("Oracle Linux", "ol"), ("CentOS", "centos"), ("Debian GNU/Linux", "debian"),
     ("SUSE Linux Enterprise Server", "sles"), ("SUSE Linux Micro", "sl-micro"),
 )
 _ID, _VERSION = re.compile("[a-z][a-z0-9-]{0,39}"), re.compile(r"v?[0-9]{1,9}(\.[0-9]{1,9}){0,3}")
-# The value of a label, not empty (Kubernetes, Labels and Selectors).
+# The value of a label, not empty (Kubernetes documentation, "Labels and Selectors").
 _VALUE = re.compile("[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _RUNTIMES = ("containerd", "docker", "crio")
 _SYSTEM = r"\D{0,40}([0-9]{1,9})(?:\.([0-9]{1,9}))?(?: SP([0-9]{1,9}))?"
 
 
 def system_of(labels: t.Mapping[str, str], pretty: str) -> System | None:
-    """(id, version) as os-release has them: of NFD's labels, else of C(Ubuntu 22.04.5 LTS); None where unknown."""
-    # A Node may carry anything there, and both become parts of names of objects and images.
+    """The operating system by the labels of NFD, else by nodeInfo.osImage (C(Ubuntu 22.04.5 LTS)); None if unknown."""
+    # A Node may set any label, and both values become parts of the names of objects and images.
     name, version = labels.get(OS_ID, ""), labels.get(OS_VERSION, "")
     if _ID.fullmatch(name) and _VERSION.fullmatch(version) and _VALUE.fullmatch(name + version):
         return name, version
@@ -53,18 +54,18 @@ def system_of(labels: t.Mapping[str, str], pretty: str) -> System | None:
 
 
 def words(node: Node) -> str:
-    """C(ubuntu 24.04); empty where the system is not known."""
+    """The operating system of a Node in words: C(ubuntu 24.04); empty if unknown."""
     system = node.get("os") or {}
     return " ".join(str(system[key]) for key in ("id", "version") if system.get(key))
 
 
 def has_gpu(labels: t.Mapping[str, str]) -> bool:
-    """Whether NFD, or who labelled the Node, says that an NVIDIA GPU is there."""
+    """Whether a Node has a label for an NVIDIA GPU."""
     return any(labels.get(key) == "true" for key in (*PCI, PRESENT))
 
 
 def tag(system: System, release: Release) -> str:
-    """The suffix of driver images: C(ubuntu22.04), C(rhel9). Who drops the minor version depends on the release."""
+    """The suffix of driver image tags: C(ubuntu22.04), C(rhel9). The release decides which have no minor version."""
     name, version = system
     major = version.split(".")[0]
     since = version_key(release.version)
@@ -81,7 +82,7 @@ def parse_tag(text: str) -> System | None:
 
 
 def selector(system: System, os_tag: str) -> dict[str, str]:
-    """The labels that tell the Nodes of a pool from others."""
+    """The labels that select the Nodes of a pool."""
     name, version = system
     if os_tag == f"{name}{version}":
         return {OS_ID: name, OS_VERSION: version}
@@ -89,7 +90,7 @@ def selector(system: System, os_tag: str) -> dict[str, str]:
 
 
 class Agreed(t.NamedTuple):
-    """The value that holds for all Nodes, and why, as the end of a sentence: C(more than half of the Nodes have it)."""
+    """The value for all Nodes. because: why, such as C(more than half of the Nodes have it)."""
 
     value: str
     because: str
@@ -97,11 +98,11 @@ class Agreed(t.NamedTuple):
 
 def agree(counts: t.Mapping[str, int], running: t.Collection[str], order: t.Callable[[str], t.Any],
           first: str) -> Agreed:
-    """The value that more than half of the Nodes have; else a value of Nodes that runs already; else the most frequent.
+    """The value that more than half of the Nodes have; else a value that is in use; else the most frequent value.
 
-    Nodes describe themselves, so a compromised Node may report any value. Half of the Nodes or less cannot replace what
-    runs, as long as any Node has it. counts: by value the number of Nodes; running: what runs in the cluster now;
-    order: key of values, of equally frequent ones the highest is taken; first: the words for that, C(the newest).
+    A compromised Node may report any value, so half of the Nodes or less cannot change the value in use while any Node
+    has it. counts: by value the number of Nodes; running: the values in use; order: a sort key, of equally frequent
+    values the highest wins; first: this order in words, such as C(the newest).
     """
     most = max(counts, key=lambda value: (counts[value], order(value)))
     if 2 * counts[most] > sum(counts.values()):
@@ -114,8 +115,8 @@ def agree(counts: t.Mapping[str, int], running: t.Collection[str], order: t.Call
 
 
 def runtime_of(nodes: t.Iterable[Node], running: str = "") -> Agreed:
-    """The container runtime that the toolkit's DaemonSet configures: one for a cluster. running: the one that it
-    configures now, empty where it is not there."""
+    """The container runtime that the toolkit's DaemonSet configures on all Nodes. running: the one that it configures
+    now, empty without a DaemonSet."""
     counts: dict[str, int] = {}
     for node in nodes:
         if node["runtime"] in _RUNTIMES:
@@ -126,17 +127,17 @@ def runtime_of(nodes: t.Iterable[Node], running: str = "") -> Agreed:
 
 
 def kernel_of(node: Node) -> str:
-    """The kernel as NFD's label and the tags of images have it; empty where it can be no label's value."""
+    """The kernel as in the label of NFD and in image tags; empty if it is not a valid value of a label."""
     kernel = str(node.get("kernel") or "").replace("+", "_")
     return kernel if _VALUE.fullmatch(kernel) else ""
 
 
-def pools(nodes: t.Mapping[str, Node]) -> list[dict[str, t.Any]]:
-    """GPU nodes that are alike, for people: C([{count, gpu, os, kernel, runtime, nodes}]), the largest pool first.
+def pools(nodes: t.Mapping[str, Node]) -> list[dict[str, str | int | list[str] | None]]:
+    """GPU Nodes that are alike, for reports: C([{count, gpu, os, kernel, runtime, nodes}]), the largest group first.
 
-    nodes: by name what read_cluster returned. gpu is None where feature discovery has not labelled the node yet.
+    gpu is None if feature discovery has not labelled the Nodes yet.
     """
-    found: dict[tuple[t.Any, ...], list[str]] = {}
+    found: dict[tuple[str | None, ...], list[str]] = {}
     for name, node in sorted(nodes.items()):
         if node["gpu"]:
             key = (node["labels"].get(GPU_PRODUCT), words(node) or None, node.get("kernel"), node.get("runtime"))

@@ -1,18 +1,21 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where a file named in a variable is, on the controller. PRIVATE to the collection."""
+"""Finds a file on the controller that a variable names. PRIVATE to the collection."""
 
 from __future__ import annotations
 
 import os
 import typing as t
 
+# The variables of a task or host, as Ansible passes them: by name a value of any type.
+Variables = t.Mapping[str, t.Any]
 
-def find_file(task_vars: t.Mapping[str, t.Any], path: str) -> str:
-    """The absolute path of a file named by the user: beside an inventory, the playbook, or in the working directory.
 
-    The playbook may be the collection's own, so Ansible's search would look in the wrong place.
+def find_file(task_vars: Variables, path: str) -> str:
+    """The absolute path of a file: beside an inventory, beside the playbook, or in the working directory.
+
+    Ansible's own search begins at the playbook, which may be one of the collection.
     """
     path = os.path.expanduser(path)
     sources = [str(source) for source in task_vars.get("ansible_inventory_sources") or []]

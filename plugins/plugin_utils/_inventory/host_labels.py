@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What hosts have told about their GPUs, by the Nodes that they are. PRIVATE to the collection."""
+"""Reads the labels that hosts have computed for their Nodes. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import inventory_vars
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import Variables
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.inventory_vars import NODE_NAME
 
 FACT, UNREAD = "gpu_labels", "gpu_labels_unread"
 
 
 class Told(t.NamedTuple):
-    """labels: by Node those of its host; silent: hosts that have not told any; refused: hosts that are not believed;
-    unread: Nodes among those of labels whose hosts could not read all of their GPUs; nodes: by Node its host, of all
-    hosts."""
+    """The labels of hosts.
+
+    labels: by Node; silent: hosts without the fact gpu_labels; refused: hosts with invalid facts; unread: Nodes in
+    labels whose hosts could not read all of their GPUs; nodes: by Node its host, of all hosts.
+    """
 
     labels: dict[str, dict[str, str]]
     silent: list[str]
@@ -26,12 +29,11 @@ class Told(t.NamedTuple):
     nodes: dict[str, str]
 
 
-def told(task_vars: t.Mapping[str, t.Any], hosts: t.Sequence[str]) -> Told:
-    """The fact gpu_labels of hosts, gathered in this run or kept by a fact cache.
+def told(task_vars: Variables, hosts: t.Sequence[str]) -> Told:
+    """The fact gpu_labels of hosts, from this run or from a fact cache.
 
-    A host whose facts set variables of this collection is not believed, nor is one whose answer to gpu_info had another
-    shape than documented. If the facts set gpu_node_name, it is in no Node either. Raises InputError for a host that
-    the inventory does not have, and for two that are the same Node.
+    A host is refused if L(inventory_vars.rejected) names it. If its facts set gpu_node_name, its Node is not known
+    either. Raises InputError for a host that the inventory does not have, and for two hosts with the same Node.
     """
     hostvars, nodes = task_vars["hostvars"], dict[str, str]()
     found = Told({}, [], [], set(), nodes)
@@ -45,14 +47,14 @@ def told(task_vars: t.Mapping[str, t.Any], hosts: t.Sequence[str]) -> Told:
             continue
         other = nodes.setdefault(node, host)
         if other != host:
-            raise InputError(f"{other} and {host} are both the Node {node}.", f"Set {NODE_NAME} of each.", path="hosts",
-                             value=[other, host])
+            raise InputError(f"{other} and {host} have the same Node {node}.", f"Set {NODE_NAME} of each host.",
+                             path="hosts", value=[other, host])
         if inventory_vars.rejected(task_vars, [host]):
             found.refused.append(host)
             continue
         facts = hostvars.raw_get(host).get("ansible_facts") or {}
         labels = facts.get(FACT)
-        # Empty is what state absent leaves: a host without GPUs tells at least that it is no guest.
+        # state absent leaves an empty fact. A host without GPUs still has a label: that it is not a vGPU guest.
         if isinstance(labels, t.Mapping) and labels:
             found.labels[node] = {str(key): _text(value) for key, value in labels.items()}
             if facts.get(UNREAD):
@@ -62,6 +64,6 @@ def told(task_vars: t.Mapping[str, t.Any], hosts: t.Sequence[str]) -> Told:
     return found
 
 
-def _text(value: t.Any) -> str:
-    """As GPU feature discovery writes it, whatever a fact cache or a set_fact has made of it."""
+def _text(value: object) -> str:
+    """A label's value as GPU feature discovery writes it, also if a fact cache or set_fact made it a boolean."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,10 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which hosts of a plan are Nodes of the cluster. A Node is taken out of service before its host is disturbed.
-
-Pure. PRIVATE.
-"""
+"""Finds the Nodes of hosts, so that a Node is taken out of service before its host is disturbed. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -15,25 +12,26 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 
+# The plan of a fleet or of a host, or the facts of a host, as JSON.
 Plan = t.Dict[str, t.Any]
-_SHOWN = 20
+_SHOWN = 20  # the most hosts that a message names
 # The highest level on a host that belongs to a Kubernetes cluster and whose Node is not known.
 _ALONE = "idle"
 
 
-def node_of(name: str, left: t.Mapping[str, bool] | None) -> dict[str, t.Any]:
+def node_of(name: str, left: t.Mapping[str, bool] | None) -> dict[str, str | bool]:
     """C({name, left}) of the Node of this name, empty if the cluster has none. left: as of L(attach)."""
     return {"name": name, "left": left[name]} if left and name in left else {}
 
 
 def attach(plan: Plan, names: t.Mapping[str, str], left: t.Mapping[str, bool] | None,
-           facts: t.Mapping[str, t.Any]) -> list[str]:
-    """Writes C(node) into the plan of every host: C({name, left}), or empty if the host is not a Node. Returns notes.
+           facts: t.Mapping[str, Plan]) -> list[str]:
+    """Sets C(node) in the plan of each host: C({name, left}), or empty if the host is not a Node. Returns notes.
 
-    A host that belongs to a Kubernetes cluster and is not a Node of this one is changed at the level C(idle) at most.
+    The level of a host that belongs to another or unknown Kubernetes cluster is reduced to C(idle).
 
-    names: for each host of the inventory the name that its Node would have; left: for each Node of the cluster whether
-    a killed or failed run has left it behind, None if no cluster is named; facts: for each host what gpu_info returned.
+    names: by host of the inventory the name that its Node would have; left: by Node of the cluster whether a killed or
+    failed run has left it out of service, None if no cluster is known; facts: by host the facts of gpu_info.
     """
     alone: list[str] = []
     above = not allows(_ALONE, plan["disruption"])
@@ -53,11 +51,13 @@ def _cap(parts: Plan) -> None:
             part["disruption"] = _ALONE
 
 
-def removal(names: t.Mapping[str, str], left: t.Mapping[str, bool] | None, level: str) -> dict[str, dict[str, t.Any]]:
-    """By host C({node, note}) for a removal, which has no plan. node: as in L(attach). note: only for a host that is no
-    Node, if level, that of the fleet, is above C(idle): the message of L(unknown_nodes). Whether the host belongs to a
-    Kubernetes cluster is not known yet."""
-    found: dict[str, dict[str, t.Any]] = {host: {"node": node_of(name, left)} for host, name in names.items()}
+def removal(names: t.Mapping[str, str], left: t.Mapping[str, bool] | None, level: str) -> dict[str, Plan]:
+    """By host C({node, note}) for a removal, which has no plan.
+
+    node: as in L(attach); note: the message of L(unknown_nodes), only for a host that is not a Node, and only if level,
+    that of the fleet, is above C(idle). Whether the host belongs to a Kubernetes cluster is not known yet.
+    """
+    found: dict[str, Plan] = {host: {"node": node_of(name, left)} for host, name in names.items()}
     for host, one in found.items():
         if not one["node"] and not allows(_ALONE, level):
             one["note"] = unknown_nodes([host], [names[host]], left is not None, level)
@@ -65,7 +65,7 @@ def removal(names: t.Mapping[str, str], left: t.Mapping[str, bool] | None, level
 
 
 def unknown_nodes(hosts: t.Sequence[str], nodes: t.Sequence[str], cluster_is_known: bool, level: str) -> str:
-    """The message about hosts that belong to a Kubernetes cluster and whose Nodes, with these names, are not known."""
+    """The message about hosts that belong to a Kubernetes cluster and whose Nodes are not known. nodes: their names."""
     why, fix = "gpu_kubeconfig is not set", "Set gpu_kubeconfig to the kubeconfig of the cluster."
     if cluster_is_known:
         why = f"the cluster has no Node {some_of(nodes, _SHOWN)}"
@@ -74,10 +74,10 @@ def unknown_nodes(hosts: t.Sequence[str], nodes: t.Sequence[str], cluster_is_kno
             f"the Node and evict its pods: gpu_disruption {level} counts as {_ALONE}. {fix}")
 
 
-def batch(asked: t.Any, hosts: int, path: str = "gpu_max_unavailable") -> int:
-    """How many hosts may be out of service at the same time, at least one. asked: a number, or a share (C(25%)).
+def batch(asked: object, hosts: int, path: str = "gpu_max_unavailable") -> int:
+    """The most hosts that may be out of service at the same time, at least one.
 
-    Raises InputError, which names path, for anything else.
+    asked: a number, or a share of hosts (C(25%)). Raises InputError with path for anything else.
     """
     found = re.fullmatch(r"([1-9]\d{0,5})(%?)", str(asked))
     if found is None or isinstance(asked, bool) or (found[2] and int(found[1]) > 100):
@@ -87,7 +87,7 @@ def batch(asked: t.Any, hosts: int, path: str = "gpu_max_unavailable") -> int:
 
 
 def check(wanted: t.MutableMapping[str, t.Any]) -> None:
-    """Reads gpu_strict and checks gpu_max_unavailable. Raises InputError."""
+    """Converts C(strict) to a boolean and checks C(max_unavailable), in place. Raises InputError."""
     batch(wanted["max_unavailable"], 1)
     strict = str(wanted["strict"]).lower()
     if strict not in ("true", "false", "yes", "no"):

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Facts in the shape of gpu_info from what a Node says of itself, without a visit. Pure. PRIVATE.
+"""Computes facts in the shape of gpu_info from a Node object. Pure. PRIVATE.
 
-Sources: labels of node feature discovery 0.17 and GPU feature discovery 0.20; the Node's nodeInfo and providerID;
-versions of kubelets as k3s, RKE2, k0s, EKS and GKE build them; labels that clouds and OpenShift put on their nodes.
+Sources: labels of node feature discovery 0.17 and GPU feature discovery 0.20; nodeInfo and providerID; the versions of
+kubelets of k3s, RKE2, k0s, EKS and GKE; the labels of clouds and OpenShift.
 """
 
 from __future__ import annotations
@@ -21,31 +21,30 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.machine impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.pci import MELLANOX
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.system import family_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import HostFacts
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.cluster_nodes import GPU_PRODUCT
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.cluster_nodes import GPU_PRODUCT, Node
 
+# The facts of gpu_info, or a part of them, in JSON. Their shape is L(answer_shapes.FACTS).
 Facts = t.Dict[str, t.Any]
-Node = t.Mapping[str, t.Any]
 
 _NFD = "feature.node.kubernetes.io"
 _GPU = "nvidia.com/gpu"
-# GPUs of one machine, and MiB of one GPU, that are believed.
+# The highest number of GPUs, and of MiB of a GPU, that a label may have.
 _MOST_GPUS, _MOST_MEMORY = 256, 16 * 2**20
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
-# How nodeInfo.osImage begins on systems that no driver image is made for, and their id.
+# (beginning of nodeInfo.osImage, ID in os-release) of systems for which there is no driver image.
 _IMAGES = (("Bottlerocket OS", "bottlerocket"), ("Flatcar Container Linux", "flatcar"), ("Talos", "talos"),
            ("Container-Optimized OS", "cos"), ("Amazon Linux", "amzn"), ("Microsoft Azure Linux", "azurelinux"),
            ("CBL-Mariner", "mariner"))
-# A part of the kubelet's version, or the beginning of a label, and whose Kubernetes that is.
+# (part of the kubelet's version, distribution of Kubernetes), (beginning of a label, distribution).
 _KUBELETS = (("+rke2", "rke2"), ("+k3s", "k3s"), ("+k0s", "k0s"), ("-eks-", "eks"), ("-gke.", "gke"))
 _LABELS = (("node.openshift.io/", "openshift"), ("eks.amazonaws.com/", "eks"), ("cloud.google.com/gke-", "gke"),
            ("kubernetes.azure.com/", "aks"), ("microk8s.io/", "microk8s"))
 
 
 def facts_of_node(name: str, node: Node) -> HostFacts:
-    """What gpu_info would say as far as a Node tells it; what it does not tell is None, and lists are empty.
+    """The facts that a Node object has. Unknown values are None, unknown lists are empty.
 
-    node: as read_cluster returned it. Of GPUs that feature discovery has not described yet there is one, unknown in
-    all, so that whoever looks for GPUs finds that there are some.
+    If feature discovery has not described the GPUs yet, there is one GPU with unknown values.
     """
     labels = node["labels"]
     system, gpus, version = _system(node), _gpus(node), _driver_version(labels)
@@ -116,7 +115,7 @@ def _gpus(node: Node) -> list[Facts]:
         return []
     product = labels.get(GPU_PRODUCT, "")
     model = _models().get(_whole(product))
-    # With the single strategy the count is that of MIG devices.
+    # With the MIG strategy single, the label is the number of MIG devices.
     count = _number(labels.get(f"{_GPU}.count", ""), _MOST_GPUS) if "-MIG-" not in product else None
     major, minor = (labels.get(f"{_GPU}.compute.{part}") for part in ("major", "minor"))
     memory = labels.get(f"{_GPU}.memory", "")
@@ -134,30 +133,30 @@ def _gpus(node: Node) -> list[Facts]:
 
 
 def _number(text: str, most: int) -> int | None:
-    """The number that a label says; None for none, and for one that no machine has: anybody may write a label."""
+    """The number in a label; None if it is not a number from 1 to most."""
     found = re.fullmatch("[0-9]{1,12}", text)
     return int(text) if found and 0 < int(text) <= most else None
 
 
 @functools.lru_cache(maxsize=1)
 def _models() -> dict[str, Model]:
-    """By the label's value; of several devices with one name the first of the table."""
+    """By the value of the product label; of several devices with one name the first of the table."""
     return {"-".join(model.name.split()): model for model in reversed(list(MODELS.values())) if model.name}
 
 
 def _whole(product: str) -> str:
-    """The product without what MIG and sharing add to it."""
+    """The product without the suffixes for MIG and sharing."""
     return product.partition("-MIG-")[0].replace("-SHARED", "")
 
 
 def _fabric(labels: t.Mapping[str, str]) -> str | None:
-    """Of models with switches on the bus a Node does not say whether its board has them."""
+    """The fabric of the model. A Node has no label for NVSwitches, so that fabric is unknown."""
     model = _models().get(_whole(labels.get(GPU_PRODUCT, "")))
     return None if model is None or model.fabric == "nvswitch" else model.fabric
 
 
 def _mellanox(labels: t.Mapping[str, str]) -> bool | None:
-    """Whether NFD saw a network card of Mellanox; None where it has not labelled the Node."""
+    """Whether NFD has found a network adapter of Mellanox; None without labels of NFD."""
     if not any(key.startswith(f"{_NFD}/pci-") for key in labels):
         return None
     return any(re.fullmatch(rf"{_NFD}/pci-(\d{{4}}_)?{MELLANOX}\.present", key) for key in labels)

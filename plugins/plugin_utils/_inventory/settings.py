@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The variables C(gpu_*) that a user sets for the whole fleet, and their defaults, which stand here alone. PRIVATE.
+"""The variables C(gpu_*) of the whole fleet, and their defaults, which are defined only here. PRIVATE.
 
-The tasks that need them run once for a play, on whichever host comes first; a user may set them on any group. So they
-are looked up on every host of the play, and must agree. What none of these says is looked up on the hosts that --limit
-leaves out: a run for the cluster alone must not go by another policy.
+The tasks that need them run once for a play, on the first host, but a user may set them for any group. Therefore they
+are read from all hosts of the play, which must have the same value, and otherwise from the hosts that --limit leaves
+out: a run for the cluster alone must use the same policy.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.module_utils._proxy import masked
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import shown
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import Variables
 
-Hosts = t.Mapping[str, t.Mapping[str, t.Any]]
+Hosts = t.Mapping[str, Variables]
 
-# Option of gpu_policy: default of the variable gpu_OPTION.
-DEFAULTS: t.Dict[str, t.Any] = {
+# By option of gpu_policy the default of the variable gpu_OPTION.
+DEFAULTS: t.Dict[str, object] = {
     "policy": None,
     "release": None,
     "placement": "hosts",
@@ -41,10 +42,10 @@ DEFAULTS: t.Dict[str, t.Any] = {
 }
 
 _LISTS = ("pull_secrets", "node_os")
-# Their readers say what they may be.
+# The values of these are checked where they are used.
 _ANY = ("policy", "placement", "proxy", "sharing", "monitoring", "max_unavailable", "strict")
 
-# What an API server or a registry would refuse, after other things have been written: (pattern, what is allowed).
+# (pattern, what is allowed). An API server or a registry would refuse another value only after other changes.
 _FORMS: t.Dict[str, t.Tuple[str, str]] = {
     "namespace": (r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "small letters, digits and dashes, at most 63 of them"),
     "image_registry": (r"[a-z0-9][-a-z0-9.]*(:\d+)?(/[-a-z0-9._/]+)?",
@@ -52,14 +53,14 @@ _FORMS: t.Dict[str, t.Tuple[str, str]] = {
 }
 
 
-def settle(given: t.Mapping[str, t.Any], hosts: Hosts, others: Hosts) -> dict[str, t.Any]:
-    """By option its value: what the task says, else the variable of the hosts, else of the others, else the default.
+def settle(given: Variables, hosts: Hosts, others: Hosts) -> dict[str, t.Any]:
+    """The value of each option: that of the task, else of the hosts, else of the others, else the default.
 
-    given: options of the task, None where unset; hosts, others: by host of the play, and by host that is left out, its
-    variables. A policy that is given and empty stays so, for its reader to name. Raises InputError where hosts differ,
-    and for a value that cannot be.
+    given: the options of the task, None if not set; hosts: by host of the play its variables; others: by host that
+    --limit leaves out. An empty policy stays empty, so that its reader refuses it. Raises InputError if hosts have
+    different values, and for an invalid value.
     """
-    def one(option: str, default: t.Any) -> t.Any:
+    def one(option: str, default: object) -> object:
         if given.get(option) not in (None, ""):
             return given[option]
         found = _of_hosts(option, hosts) or _of_hosts(option, others)
@@ -74,9 +75,8 @@ def settle(given: t.Mapping[str, t.Any], hosts: Hosts, others: Hosts) -> dict[st
     return {option: _formed(option, one(option, default)) for option, default in DEFAULTS.items()}
 
 
-def _formed(option: str, value: t.Any) -> t.Any:
-    """The value. Raises InputError where it is of another type (variables have none of their own), and where no server
-    would take it."""
+def _formed(option: str, value: object) -> object:
+    """The value. Raises InputError for a value of a wrong type or form."""
     if option in _LISTS and not (isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value)):
         raise InputError(f"a list of strings is expected, {shown(value)} is given.", "Write [one, other].",
                          path=f"gpu_{option}", value=value)
@@ -90,10 +90,10 @@ def _formed(option: str, value: t.Any) -> t.Any:
     return value
 
 
-def _of_hosts(option: str, hosts: Hosts) -> list[t.Any]:
-    """The one value that hosts have, empty where none has any."""
+def _of_hosts(option: str, hosts: Hosts) -> list[object]:
+    """The one value of all hosts that have one, in a list; empty if none has one. Raises InputError for two values."""
     name = f"gpu_{option}"
-    found: list[tuple[t.Any, str]] = []
+    found: list[tuple[object, str]] = []
     for host, variables in hosts.items():
         value = variables.get(name)
         if value not in (None, "") and value not in [known for known, _first in found]:
@@ -106,7 +106,7 @@ def _of_hosts(option: str, hosts: Hosts) -> list[t.Any]:
     return [value for value, _host in found]
 
 
-def _short(value: t.Any) -> str:
-    """As a message has it, without the password of a proxy."""
+def _short(value: object) -> str:
+    """A value in a message: short, and without the password of a proxy."""
     text = masked(repr(value))
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The variables of users and of this collection's roles, which the facts of a host must not set. Pure. PRIVATE.
+"""The variables of users and of this collection's roles. The facts of a host must not set them. Pure. PRIVATE.
 
-Facts take precedence over the inventory and the defaults of roles. They come from the host, by any module (such as
-setup), or from a fact cache. A test compares this list with roles and playbooks.
+Facts take precedence over the inventory and over the defaults of roles, and a compromised host can set any fact. A test
+compares this list with roles and playbooks.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import neare
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
 
 NAMES = frozenset({
-    # Of Ansible, for what the inventory says where it is: relative paths of users begin there.
-    "inventory_dir",
+    "inventory_dir",  # a variable of Ansible, to which relative paths of users refer
     "container_toolkit_cdi", "container_toolkit_cdi_management", "container_toolkit_cluster",
     "container_toolkit_config_path", "container_toolkit_disruption", "container_toolkit_drop_in_path",
     "container_toolkit_mode", "container_toolkit_nri", "container_toolkit_plan", "container_toolkit_preview",
@@ -69,20 +68,20 @@ NAMES = frozenset({
     "software_repository_url", "software_result", "validator_cluster", "validator_result", "validator_timeout",
 })
 
-# How our names begin, and how those end that no user sets.
+# The beginnings of the names, and the ends of names that no user sets.
 _PREFIXES = tuple(f"{name}_" for name in (*components.NAMES, "gpu", "hand_back", "maintenance", "preflight", "remove",
                                           "software"))
 _INTERNAL = ("_result", "_results", "_plan", "_preview")
-# Known to Ansible or to users by another meaning than that of a variable of ours.
+# Groups and facts, which are not variables of users.
 _OTHERS = ("gpu_control", "gpu_hosts", "gpu_labels", "gpu_node")
 
 
 def look_alikes(names: t.Iterable[str]) -> list[str]:
-    """A note for each variable that is not ours and whose name looks like one of ours: C(gpu_polcy), sorted by name."""
+    """A note for each name that is similar to one of NAMES, such as C(gpu_polcy), sorted by name."""
     known = sorted(name for name in NAMES if not name.endswith(_INTERNAL))
     notes = []
     for name in sorted(set(names) - NAMES - set(_OTHERS)):
         near = nearest(name, known, 0.8) if name.startswith(_PREFIXES) else ""
         if near:
-            notes.append(f"{name} is no variable of this collection and has no effect. Did you mean {near}?")
+            notes.append(f"{name} is not a variable of this collection and has no effect. Did you mean {near}?")
     return notes

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One change of one object on the API server. Pure. PRIVATE to the collection."""
+"""A planned change of one object in the cluster. Pure. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
 
 @dataclass(frozen=True)
 class Change:
-    """One object and what is to be done with it.
+    """One object and the action of a run on it.
 
-    action: create, update (what we want has changed), repair (a foreign hand changed it), replace (the same, where only
-    a new object can have what is wanted), adopt (it was a GPU Operator's), delete, release (a foreign object that
-    carries marks of ours loses them), stop and start (of an operator), or, without any write: keep (it is as wanted),
-    reuse (a foreign object that does what we want).
-    reasons: the fields that differ. orphans: whether a DaemonSet that is deleted leaves its pods.
+    action: C(create); C(update), because the plan has changed; C(repair), because somebody else has changed the object;
+    C(replace), a repair or update of an immutable field by deletion and creation; C(adopt), an object of a GPU Operator
+    becomes owned; C(delete); C(release), a foreign object loses the marks of owned objects; C(stop) and C(start) the
+    Deployment of an operator. Two actions write nothing: C(keep), the object is as planned; C(reuse), a foreign object
+    serves in place of the planned one.
+    manifest: desired, None for a deletion; live: current, None for a creation; reasons: the fields that differ;
+    orphans: whether the deletion of a DaemonSet leaves its pods running.
     """
 
     action: str
@@ -39,14 +41,18 @@ class Change:
     @property
     def label(self) -> str:
         """C(DaemonSet gpu-operator/nvidia-dcgm)."""
-        return objects.label_of(t.cast(Object, self.manifest if self.live is None else self.live))
+        return objects.label_of(self._object)
 
     @property
     def namespace(self) -> str:
         """Empty for a cluster-wide object."""
-        return str(t.cast(Object, self.manifest if self.live is None else self.live)["metadata"].get("namespace", ""))
+        return str(self._object["metadata"].get("namespace", ""))
 
     @property
     def id(self) -> str:
-        """What check mode names and the run then does."""
+        """The name of the step, the same in check mode and in the run."""
         return f"{self.action}: {self.label}"
+
+    @property
+    def _object(self) -> Object:
+        return t.cast(Object, self.manifest if self.live is None else self.live)

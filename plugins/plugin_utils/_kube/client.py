@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What can be asked of a cluster. PRIVATE to the collection.
+"""Requests to a cluster by verb: list, get, apply, patch, delete, evict. PRIVATE to the collection.
 
-Plain mappings go in and come out; kinds are those of L(kinds.KINDS). Nothing here knows what the objects are for.
+Objects are the documents of the API; their kinds are those of L(kinds.KINDS).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.wire import Answer, Wire
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live, Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.wire import Answer, Body, Query, Wire
 
 MANAGER = "gpuops.nvidia"
 PAGE = 500
@@ -26,29 +27,30 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 
-Object = t.Dict[str, t.Any]
 Item = t.TypeVar("Item")
 Result = t.TypeVar("Result")
 
-
-_UNABLE = "The API server stayed unable to answer: look at its log and at etcd's, then run again."
-# How the API server words what admission webhooks and policies refuse.
+_UNABLE = "The API server still fails to answer. Read its log and that of etcd, then run again."
+# The messages of the API server if an admission webhook or an admission policy refuses a request.
 _DENIED = re.compile(r"admission webhook .* denied the request|AdmissionPolicy .* denied request")
 
 
 class Later(t.NamedTuple):
-    """Why a pod is not evicted yet. after: seconds, as the server asks, 0 where it does not; why: its words."""
+    """A refused eviction that can be tried again.
+
+    after: seconds to wait, from the header Retry-After, 0 without it; why: the server's message.
+    """
 
     after: float
     why: str
 
 
 class Client:
-    """One API server, by a kubeconfig that is named. Safe to use from several threads.
+    """A client of one API server. It can be used from several threads.
 
-    kubeconfig: path of a file; context: a context in it, default its current one; workers: concurrent requests.
-    server: its address. Raises InputError for a kubeconfig that is not named, not there or not usable; every method
-    raises ClusterError. Requests ride through a busy server and broken connections, about 6 s long.
+    kubeconfig: path of a file; context: a context in it, by default the current one; workers: the most concurrent
+    requests; server: the URL of the API server. Raises InputError for a missing or invalid kubeconfig; each method
+    raises ClusterError. If the server is busy or a connection breaks, a request is tried again for about 6 s.
     """
 
     def __init__(self, kubeconfig: str, context: str | None = None, workers: int = 16) -> None:
@@ -59,13 +61,14 @@ class Client:
 
     def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None,
              field_selector: str | None = None, metadata_only: bool = False) -> t.List[Object]:
-        """All objects of a kind (in a namespace), by pages. Empty where the server has no such kind."""
+        """All objects of a kind (in a namespace), read in pages. Empty if the server does not have the kind."""
         return self.list_row(kinds.find(api_version, kind), namespace, label_selector, field_selector, metadata_only)
 
     def list_row(self, row: kinds.Kind, namespace: str | None = None, label_selector: str | None = None,
                  field_selector: str | None = None, metadata_only: bool = False) -> t.List[Object]:
-        """The same for a kind that need not be in the table."""
-        query: dict[str, t.Any] = {"labelSelector": label_selector, "fieldSelector": field_selector, "limit": PAGE}
+        """As L(list), also for a kind that is not in L(kinds.KINDS)."""
+        query: dict[str, str | int | None] = {
+            "labelSelector": label_selector, "fieldSelector": field_selector, "limit": PAGE}
         accept = _METADATA if metadata_only else "application/json"
         found: t.List[Object] = []
         more: str | None = None
@@ -73,7 +76,7 @@ class Client:
             answer = self._wire.send("list", row.plural, "GET", row.path(None, namespace),
                                      {**query, "continue": more}, accept=accept)
             if answer.status == 410 and more and query["limit"]:
-                # The state behind the pages has expired: all at once, as client-go does, where nothing can expire.
+                # The continue token has expired: list all objects in one request, as client-go does.
                 found, more, query["limit"] = [], None, None
                 continue
             if not self._has_kind(row, answer):
@@ -88,7 +91,7 @@ class Client:
         return found
 
     def count(self, api_version: str, kind: str, namespace: str) -> int:
-        """How many objects of a kind a namespace has, by reading one of them."""
+        """The number of objects of a kind in a namespace. The request returns only one of them."""
         row = kinds.find(api_version, kind)
         answer = self._wire.send("list", row.plural, "GET", row.path(None, namespace), {"limit": 1}, accept=_METADATA)
         items, metadata = _page(answer, row.plural)
@@ -96,7 +99,7 @@ class Client:
 
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None,
             metadata_only: bool = False) -> Object | None:
-        """One object, None where it or its kind is not there."""
+        """One object, None if the object or its kind is missing."""
         row = kinds.find(api_version, kind)
         target = row.label(name, namespace)
         accept = _METADATA_OF_ONE if metadata_only else "application/json"
@@ -105,13 +108,13 @@ class Client:
         return None if answer.status == 404 else _checked(answer, "get", target)
 
     def knows(self, api_version: str, kind: str) -> bool:
-        """Whether the server has this kind: from an earlier answer, else by asking for one object."""
+        """Whether the server has this kind. Sends a request only if no earlier answer says so."""
         if (api_version, kind) not in self._known:
             return self.serves(kinds.find(api_version, kind))
         return self._known[api_version, kind]
 
     def serves(self, row: kinds.Kind) -> bool:
-        """Whether the server has this kind now; it need not be in the table."""
+        """Whether the server has this kind now, also one that is not in L(kinds.KINDS)."""
         answer = self._wire.send("list", row.plural, "GET", row.path(), {"limit": 1}, accept=_METADATA)
         if not self._has_kind(row, answer):
             return False
@@ -119,7 +122,7 @@ class Client:
         return True
 
     def namespaced_kinds(self) -> t.List[kinds.Kind] | None:
-        """All kinds that live in namespaces, by two requests; None where the server is too old to answer these."""
+        """All namespaced kinds, from aggregated discovery; None if the server is too old for it."""
         found: t.List[kinds.Kind] = []
         for path in ("/api", "/apis"):
             answer = self._wire.send("list", "the server's kinds", "GET", path, {}, accept=_DISCOVERY)
@@ -130,10 +133,10 @@ class Client:
         return found
 
     def may(self, verb: str, row: kinds.Kind, namespace: str = "", name: str = "") -> bool:
-        """Whether the user may do this with objects of a kind, or (name) one of them, in a namespace or (empty)
-        cluster-wide. The plural may name a subresource (C(pods/eviction)).
+        """Whether the user has this right, by a SelfSubjectAccessReview.
 
-        Also true where the server does not say so: then it answers the request itself.
+        row: its plural may name a subresource (C(pods/eviction)); namespace: empty for the whole cluster; name: one
+        object, empty for all. If the review fails, the result is true, and the request itself will show the error.
         """
         resource, _slash, subresource = row.plural.partition("/")
         asked = {"verb": verb, "group": row.group, "resource": resource, "namespace": namespace,
@@ -144,35 +147,34 @@ class Client:
         return answer.status >= 300 or bool((answer.body.get("status") or {}).get("allowed"))
 
     def version(self) -> str:
-        """The server's version, such as C(v1.36.3)."""
+        """The version of the API server, such as C(v1.36.3)."""
         target = "the server's version"
         return str(_checked(self._wire.send("get", target, "GET", "/version", {}), "get", target)["gitVersion"])
 
-    def apply(self, manifest: t.Mapping[str, t.Any], dry_run: bool = False, force: bool = True) -> Object:
-        """Server-side apply with our field manager. Returns the object as the server then has it."""
+    def apply(self, manifest: Live, dry_run: bool = False) -> Object:
+        """Server-side apply as the field manager MANAGER, with force. Returns the object as the server answers it."""
         row = kinds.find(manifest["apiVersion"], manifest["kind"])
         name, namespace = manifest["metadata"]["name"], manifest["metadata"].get("namespace")
-        query = {"fieldManager": MANAGER, "force": "true" if force else None, "fieldValidation": "Strict"}
-        # Without a resourceVersion a lost race is a matter of trying again, with one it is the caller's to read anew.
-        retry = () if "resourceVersion" in manifest["metadata"] or not force else (409,)
+        query = {"fieldManager": MANAGER, "force": "true", "fieldValidation": "Strict"}
+        # After a conflict the request is tried again, unless it has a resourceVersion: then the caller must read again.
+        retry = () if "resourceVersion" in manifest["metadata"] else (409,)
         return self._patch("apply", row, name, namespace, manifest, "apply-patch+yaml", query, dry_run, retry)
 
-    def merge_patch(self, api_version: str, kind: str, name: str, namespace: str | None, body: t.Mapping[str, t.Any],
-                    field_manager: str = MANAGER, dry_run: bool = False) -> Object:
+    def merge_patch(self, api_version: str, kind: str, name: str, namespace: str | None, body: Live,
+                    field_manager: str = MANAGER) -> Object:
         """JSON merge patch (RFC 7396): null removes a key, a list replaces a list.
 
-        With a resourceVersion in it, a lost race is a ClusterError of status 409: the caller reads anew.
+        If the patch has a resourceVersion, a conflict is a ClusterError with status 409.
         """
         retry = () if "resourceVersion" in body.get("metadata", {}) else (409,)
         return self._patch("patch", kinds.find(api_version, kind), name, namespace, body, "merge-patch+json",
-                           {"fieldManager": field_manager}, dry_run, retry)
+                           {"fieldManager": field_manager}, False, retry)
 
     def json_patch(self, api_version: str, kind: str, name: str, namespace: str | None,
-                   operations: t.Sequence[t.Mapping[str, t.Any]], field_manager: str = MANAGER,
-                   dry_run: bool = False) -> Object:
-        """JSON patch (RFC 6902). A test that does not hold is a ClusterError of status 422, a lost race of 409.
+                   operations: t.Sequence[Live], field_manager: str = MANAGER, dry_run: bool = False) -> Object:
+        """JSON patch (RFC 6902). If a test fails, the ClusterError has status 422; after a conflict it has 409.
 
-        dry_run: in place of an apply, so that fields that the server does not know are an error as there.
+        dry_run: with strict validation of fields, as L(apply) has it.
         """
         query = {"fieldManager": field_manager, "fieldValidation": "Strict" if dry_run else None}
         return self._patch("patch", kinds.find(api_version, kind), name, namespace, operations, "json-patch+json",
@@ -180,7 +182,7 @@ class Client:
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None, uid: str | None = None,
                propagation: str = "Background") -> bool:
-        """Asks for the removal of an object (by uid: of that very one); False where it was gone already."""
+        """Deletes an object, with uid only the object with this UID. False if it was already deleted."""
         row = kinds.find(api_version, kind)
         target = row.label(name, namespace)
         body = {"propagationPolicy": propagation, **({"preconditions": {"uid": uid}} if uid else {})}
@@ -196,9 +198,9 @@ class Client:
         return True
 
     def log(self, name: str, namespace: str, container: str, previous: bool = False, lines: int = 40) -> str:
-        """The last lines of a container's log, with previous those of the one before it.
+        """The last lines of a container's log; previous: of the container's previous instance.
 
-        Asked once: where the kubelet does not answer the server, it has waited long enough. Raises ClusterError.
+        The request is not tried again: the API server itself has a timeout for a kubelet that does not answer.
         """
         target = f"the log of Pod {namespace}/{name}"
         answer = self._wire.send("read", target, "GET", f"/api/v1/namespaces/{namespace}/pods/{name}/log", {
@@ -207,17 +209,18 @@ class Client:
         return str(_checked(answer, "read", target).get("message") or "")
 
     def pod_rows(self, namespace: str) -> Object:
-        """The pods of a namespace as a Table, what kubectl prints: little to send, with ages by the server's clock."""
+        """The pods of a namespace as a Table, as kubectl gets them: small, with ages by the server's clock."""
         target = f"Pods of {namespace}"
         return _checked(self._wire.send("list", target, "GET", f"/api/v1/namespaces/{namespace}/pods",
                                         {"includeObject": "None"}, accept=_TABLE), "list", target)
 
     def evict(self, name: str, namespace: str, uid: str, grace_period: int | None = None,
               dry_run: bool = False) -> Later | None:
-        """Asks for a pod's eviction (policy/v1): of the very pod of this uid, with its own grace period by default.
+        """Evicts the pod with this UID (policy/v1).
 
-        Returns None where the pod ends or is gone, L(Later) where a disruption budget or a busy server forbids it
-        now. Raises ClusterError for every other refusal. dry_run: the server answers the same and ends nothing.
+        grace_period: seconds, by default that of the pod. Returns None if the pod terminates or is already deleted,
+        L(Later) if a disruption budget or a busy server refuses now. Raises ClusterError for any other refusal.
+        dry_run: returns the same, and the pod keeps running.
         """
         target = f"Pod {namespace}/{name}"
         grace = {} if grace_period is None else {"gracePeriodSeconds": grace_period}
@@ -234,7 +237,7 @@ class Client:
         return None
 
     def many(self, do: t.Callable[[Item], Result], items: t.Iterable[Item]) -> t.List[Result | GpuopsError]:
-        """Does the same for all items, concurrently. Results in the order of the items, an expected error in place."""
+        """Calls a function for all items concurrently. Returns in their order its results, or the GpuopsError."""
         def one(item: Item) -> Result | GpuopsError:
             try:
                 return do(item)
@@ -247,8 +250,8 @@ class Client:
         with ThreadPoolExecutor(min(self.workers, len(todo))) as threads:
             return [*threads.map(one, todo)]
 
-    def _patch(self, verb: str, row: kinds.Kind, name: str, namespace: str | None, body: t.Any, form: str,
-               query: t.Mapping[str, t.Any], dry_run: bool, retry: t.Sequence[int]) -> Object:
+    def _patch(self, verb: str, row: kinds.Kind, name: str, namespace: str | None, body: Body, form: str, query: Query,
+               dry_run: bool, retry: t.Sequence[int]) -> Object:
         target = row.label(name, namespace)
         answer = self._wire.send(verb, target, "PATCH", row.path(name, namespace),
                                  {**query, "dryRun": "All" if dry_run else None}, body, f"application/{form}",
@@ -257,16 +260,16 @@ class Client:
         return _checked(answer, verb, target)
 
     def _has_kind(self, row: kinds.Kind, answer: Answer) -> bool:
-        """Learns from an answer whether the server has the kind: a 404 that names no object means the kind."""
+        """Whether an answer says that the server has the kind: a 404 that names no object means that it has not."""
         if answer.status >= 300 and answer.status != 404:
-            return True  # it says nothing about the kind
+            return True  # this answer says nothing about the kind
         known = answer.status < 300 or bool(answer.details.get("name"))
         self._known[row.api_version, row.kind] = known
         return known
 
 
-def _rows(group: t.Mapping[str, t.Any]) -> t.List[kinds.Kind]:
-    """The namespaced kinds of a group that can be listed, at the version that the server prefers."""
+def _rows(group: Object) -> t.List[kinds.Kind]:
+    """The namespaced kinds of an API group that can be listed, in the version that the server prefers."""
     if not group.get("versions"):
         return []
     name, version = (group.get("metadata") or {}).get("name", ""), group["versions"][0]
@@ -276,7 +279,7 @@ def _rows(group: t.Mapping[str, t.Any]) -> t.List[kinds.Kind]:
 
 
 def _checked(answer: Answer, verb: str, target: str) -> Object:
-    """The body of a good answer. Raises ClusterError for the others."""
+    """The body of a successful answer. Raises ClusterError for any other answer."""
     if answer.status < 300:
         return answer.body
     fields = [str(cause["field"]) for cause in answer.causes if cause.get("field")]
@@ -287,7 +290,7 @@ def _checked(answer: Answer, verb: str, target: str) -> Object:
                        verb=verb, object=target, status=answer.status, reason=reason, fields=fields)
 
 
-def _page(answer: Answer, plural: str) -> t.Tuple[t.List[Object], t.Mapping[str, t.Any]]:
+def _page(answer: Answer, plural: str) -> t.Tuple[t.List[Object], Object]:
     """(items, metadata) of a page of a list. Raises ClusterError if the answer is not such a page."""
     page = _checked(answer, "list", plural)
     items, metadata = page.get("items") or [], page.get("metadata")  # null where there is nothing
@@ -300,18 +303,19 @@ def _page(answer: Answer, plural: str) -> t.Tuple[t.List[Object], t.Mapping[str,
 
 def _hint(answer: Answer) -> str:
     if answer.status == 403 and '"system:anonymous"' in str(answer.body.get("message")):
-        return "The user of this kubeconfig has no credentials: where it names a command (exec), try it by hand."
+        return ("The user of this kubeconfig has no credentials. If the kubeconfig names a command (exec), run it by "
+                "hand.")
     if answer.status in (400, 403, 422) and _DENIED.search(str(answer.body.get("message"))):
-        return ("A rule of this cluster refused it, the admission webhook or policy that the message names: change "
-                "what it objects to, or ask who set the rule for an exception.")
+        return ("An admission webhook or an admission policy of this cluster refused the request. Change what the "
+                "message names, or ask the owner of the webhook or policy for an exception.")
     return {
-        401: "The user of this kubeconfig is not accepted: renew its token or certificate.",
-        403: "Give the user of this kubeconfig the right that the message names, or ask who set the rule.",
+        401: "The API server rejects the credentials of this kubeconfig. Renew the token or certificate.",
+        403: "Give the user of this kubeconfig the right that the message names.",
         404: "Create the namespace first." if answer.details.get("kind") == "namespaces" else
              "Install the CustomResourceDefinition of this kind first.",
-        409: "Somebody else writes this object at the same time: run again when that has ended.",
-        410: "The list expired while it was read, twice: run again when the API server is less busy.",
+        409: "Another client writes this object at the same time. Run again when it has finished.",
+        410: "The list expired twice while it was read. Run again when the API server is less busy.",
         422: "Correct the fields that the message names.",
         400: "Correct the fields that the message names.",
-        429: "The server stayed busy: run again later.",
+        429: "The API server is still busy. Run again later.",
     }.get(answer.status, _UNABLE if answer.status >= 500 else "")

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What goes wrong with a cluster. PRIVATE to the collection."""
+"""The error of requests to a cluster. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ Result = t.TypeVar("Result")
 
 
 class ClusterError(GpuopsError):
-    """The API server refused something, could not be reached, or holds what stands in the way.
+    """The API server refused a request or could not be reached, or the state of the cluster forbids the run.
 
-    verb: what was asked (C(list), C(apply)); object: C(DaemonSet gpu-operator/x) or a kind; status: the HTTP status,
-    0 where no answer came; reason: the server's word for it (C(Forbidden)); fields: the paths that the server names.
+    verb: the verb of the request (C(list), C(apply)); object: C(DaemonSet gpu-operator/x) or a kind; status: the HTTP
+    status, 0 without an answer; reason: of the server's Status (C(Forbidden)), or a word of ours; fields: the paths
+    that the server names; details: more keys of the result C(error).
     """
 
     kind = "cluster"
@@ -31,7 +32,7 @@ class ClusterError(GpuopsError):
 
 
 def without_errors(answers: t.Iterable[Result | GpuopsError]) -> list[Result]:
-    """The answers of L(client.Client.many). Raises the first one that is an error."""
+    """The results of L(client.Client.many). Raises the first error among them."""
     found: list[Result] = []
     for answer in answers:
         if isinstance(answer, GpuopsError):

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The kinds that the collection ships or reads: their paths on the server and their order. PRIVATE.
+"""The kinds of objects that the collection creates or reads: their paths on the API server and their order. PRIVATE.
 
-A fixed table instead of discovery: discovery costs a request for each API group, and a kind that is not there yet
-could not be planned.
+This is a fixed table, because discovery costs a request for each API group and does not list a kind whose
+CustomResourceDefinition is still to be created.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 
-# A name is one part of a path, on the server and in a folder of manifests (as apimachinery's IsValidPathSegmentName).
+# A name is one segment of a URL, and a part of the name of a manifest file (IsValidPathSegmentName of apimachinery).
 _NAME = re.compile(r"(?!\.{1,2}$)[^/%\s\x00-\x1f\x7f]+")
 
 
-def is_name(text: t.Any) -> bool:
-    """Whether this can be the name of an object or a namespace. The server checks the rest."""
+def is_name(text: object) -> bool:
+    """Whether a value can be the name of an object or a namespace. The server has stricter rules for some kinds."""
     return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind. rank: objects of a lower rank are created first and deleted last.
+    """One kind of object.
 
-    shipped: components ship such objects, so that one of ours that is no longer wanted is looked for.
+    rank: objects of a lower rank are created earlier and deleted later; shipped: components create objects of this
+    kind, so each run looks for owned objects that are no longer planned.
     """
 
     api_version: str
@@ -50,14 +51,14 @@ class Kind:
 
     @property
     def resource(self) -> str:
-        """As roles and kubectl name it: C(nodes), C(daemonsets.apps)."""
+        """The name in roles and for kubectl: C(nodes), C(daemonsets.apps)."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, name: str | None = None, namespace: str | None = None) -> str:
-        """The path of an object, or of all (of a namespace) without a name. Raises InputError for what is no name."""
+        """The URL path of an object, without a name that of the list. Raises InputError for an invalid name."""
         for text in (name, namespace or None):
             if text is not None and not is_name(text):
-                raise InputError(f"{text!r} is not the name of a {self.kind} or of its namespace.",
+                raise InputError(f"{text!r} is not a valid name of a {self.kind} or of its namespace.",
                                  "Write a name without spaces, slashes and percent signs.", path="name", value=text)
         parts = [self.root]
         if self.namespaced and namespace:
@@ -68,13 +69,13 @@ class Kind:
         return "/".join(parts)
 
     def label(self, name: str, namespace: str | None = None) -> str:
-        """How messages name an object: C(DaemonSet gpu-operator/nvidia-dcgm), C(Node gpu01)."""
+        """The name of an object in messages: C(DaemonSet gpu-operator/nvidia-dcgm), C(Node gpu01)."""
         return f"{self.kind} {namespace}/{name}" if self.namespaced and namespace else f"{self.kind} {name}"
 
 
 CUSTOM, _READ = 90, 99
 _WEBHOOKS = "admissionregistration.k8s.io/v1"
-# apiVersion, kind, plural, namespaced, rank, shipped. What others stand on comes first.
+# apiVersion, kind, plural, namespaced, rank, shipped. An object comes after those that it needs.
 _ROWS: t.Sequence[t.Tuple[str, str, str, bool, int, bool]] = (
     ("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", False, 0, True),
     ("v1", "Namespace", "namespaces", False, 10, True),
@@ -116,12 +117,12 @@ KINDS: t.Mapping[t.Tuple[str, str], Kind] = {(row[0], row[1]): Kind(*row) for ro
 
 
 def shipped(everything: bool = False) -> list[Kind]:
-    """The kinds among which objects of ours are looked for; everything: also those that only users' manifests have."""
+    """The kinds that can have owned objects; everything: also the kinds of a user's own manifests."""
     return [one for one in KINDS.values() if one.shipped or (everything and one.rank < _READ)]
 
 
 def of_crd(crd: t.Mapping[str, t.Any]) -> Kind:
-    """The kind that a live CustomResourceDefinition defines, at a version that is served."""
+    """The kind that a CustomResourceDefinition defines, in the first version that is served."""
     spec = crd["spec"]
     version = next(one["name"] for one in spec["versions"] if one.get("served"))
     return Kind(f"{spec['group']}/{version}", spec["names"]["kind"], spec["names"]["plural"],
@@ -129,11 +130,11 @@ def of_crd(crd: t.Mapping[str, t.Any]) -> Kind:
 
 
 def find(api_version: str, kind: str) -> Kind:
-    """The row of a kind. Raises InputError for one that is not in the table."""
+    """The entry of a kind. Raises InputError if the table does not have it."""
     found = KINDS.get((api_version, kind))
     if found is None:
         near = sorted({one.api_version for one in KINDS.values() if one.kind == kind})
-        raise InputError(f"Objects of the kind {kind} in {api_version} are not handled.",
+        raise InputError(f"Objects of the kind {kind} in {api_version} are not supported.",
                          f"Write apiVersion: {near[0]}." if near else "Apply this object by other means.",
                          path="apiVersion, kind", value=f"{api_version} {kind}",
                          allowed=[f"{one.api_version} {one.kind}" for one in KINDS.values()])

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is there: the live objects that a plan needs, by one list a kind. PRIVATE to the collection."""
+"""Reads the current objects that a plan is compared with, by one list for each kind and namespace. PRIVATE."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Key, Object, Wanted
 
-# Their metadata say enough: who owns which field. In a large cluster the whole of them is many MB.
+# Only the metadata of these kinds is read, because the objects of a large cluster take many MB.
 _LEAN = ("CustomResourceDefinition", "Namespace")
-# Objects of these kinds may be wanted in namespaces of others (monitoring).
+# Objects of these kinds may be planned in other namespaces (that of the monitoring).
 _ANYWHERE = ("ServiceMonitor", "PrometheusRule")
 
 Place = t.Tuple[kinds.Kind, t.Optional[str]]
 
 
 def read(client: Client, wanted: t.Sequence[Wanted], everything: bool = False) -> dict[Key, Object]:
-    """Live objects by key: of the kinds that are wanted or shipped, foreign ones among them.
+    """The current objects of the kinds in wanted and of the shipped kinds, owned and foreign ones, by their keys.
 
-    Namespaced kinds are looked for in the namespaces of what is wanted and in those that carry our label.
-    everything, as for a removal: also kinds that only users' own manifests have, and what is ours in any namespace.
+    Namespaced kinds are listed in the namespaces of wanted, and in namespaces with our component label. everything:
+    for a removal, also the kinds of a user's own manifests, and owned objects in any namespace.
     """
     rows = {one.kind for one in wanted} | set(kinds.shipped(everything))
     named = {one.manifest["metadata"]["namespace"] for one in wanted if one.kind.namespaced}

@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the objects are that we want: manifests with our marks. Pure. PRIVATE to the collection.
+"""Kubernetes objects: the type, names and keys, and the marks of owned objects. Pure. PRIVATE to the collection.
 
-Three marks are on each object: the label C(app.kubernetes.io/managed-by), the label C(gpuops.nvidia/component), and
-the annotation C(gpuops.nvidia/applied), the SHA-256 of the manifest as it was rendered. The annotation tells whether
-what we want has changed, also where that is only a field less.
+An owned object has three marks: the label C(app.kubernetes.io/managed-by), the label C(gpuops.nvidia/component), and
+the annotation C(gpuops.nvidia/applied), the SHA-256 of the manifest as it was rendered. By the annotation a run sees
+that the manifest has changed, also if it only lacks a field that it had.
 """
 
 from __future__ import annotations
@@ -24,27 +24,30 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds
 MANAGED_BY, MANAGER_NAME = "app.kubernetes.io/managed-by", "gpuops.nvidia"
 COMPONENT = "gpuops.nvidia/component"
 APPLIED = "gpuops.nvidia/applied"
-# On a Namespace that we made: such a one goes with `state: absent`.
+# An annotation of a Namespace that the collection has created: `state: absent` deletes such a Namespace.
 CREATED = "gpuops.nvidia/created"
-# On OpenShift; a user's own value counts.
+# A label of a Namespace on OpenShift. The value that a user has set is kept.
 MONITORED = "openshift.io/cluster-monitoring"
-# The component of the Namespace, which all the others share.
+# The component of the Namespace, which all components share.
 SHARED = "cluster"
 
-# The value of a label: a component is one, and the name of a folder.
+# The name of a component is the value of a label, and the name of a folder.
 _COMPONENT = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
-# The DaemonSet whose pods GPU clients need where they share GPUs by MPS.
+# The DaemonSet whose pods GPU clients need if they share GPUs by MPS.
 MPS_DAEMON = "nvidia-device-plugin-mps-control-daemon"
 
+# A Kubernetes object, or a part of one, as the API server sends it. Its shape is that of the Kubernetes API.
 Object = t.Dict[str, t.Any]
-# Kind, namespace (empty for a cluster-wide one) and name.
+# An object that is only read.
+Live = t.Mapping[str, t.Any]
+# apiVersion, kind, namespace (empty for a cluster-wide object), name.
 Key = t.Tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """One object as it is to be. manifest carries our marks; component is the one that ships it."""
+    """One desired object. component: the component that it belongs to; manifest: with the marks of owned objects."""
 
     component: str
     kind: kinds.Kind
@@ -52,32 +55,32 @@ class Wanted:
 
     @property
     def key(self) -> Key:
-        """What it is found by among live objects."""
+        """Its key among the current objects."""
         return key_of(self.manifest)
 
     @property
     def label(self) -> str:
-        """How messages name it."""
+        """Its name in messages."""
         return label_of(self.manifest)
 
 
-def key_of(item: t.Mapping[str, t.Any]) -> Key:
-    """apiVersion, kind, namespace, name of a manifest or a live object."""
+def key_of(item: Live) -> Key:
+    """The key of a manifest or a current object."""
     metadata = item["metadata"]
     return item["apiVersion"], item["kind"], metadata.get("namespace", ""), metadata["name"]
 
 
-def label_of(item: t.Mapping[str, t.Any]) -> str:
+def label_of(item: Live) -> str:
     """C(DaemonSet gpu-operator/nvidia-dcgm)."""
     api_version, kind, namespace, name = key_of(item)
     return kinds.find(api_version, kind).label(name, namespace or None)
 
 
-def wanted(manifests: t.Mapping[str, t.Sequence[t.Mapping[str, t.Any]]]) -> list[Wanted]:
-    """All objects of the components, marked, in the order in which they are created.
+def wanted(manifests: t.Mapping[str, t.Sequence[Live]]) -> list[Wanted]:
+    """The desired objects of all components, with their marks, in the order in which they are created.
 
-    manifests: by component plain manifests. Raises InputError for one that is no manifest, and for two components
-    that want one object in two ways.
+    manifests: by component its manifests. Raises InputError for an invalid manifest, and if two components have
+    different manifests of the same object.
     """
     found: dict[Key, Wanted] = {}
     for component, items in manifests.items():
@@ -85,14 +88,17 @@ def wanted(manifests: t.Mapping[str, t.Sequence[t.Mapping[str, t.Any]]]) -> list
             one = _marked(component, item, f"{component}[{index}]")
             other = found.setdefault(one.key, one)
             if other is not one and _plain(other.manifest) != _plain(one.manifest):
-                raise InputError(f"{one.label} is wanted in two ways, by {other.component} and by {component}.",
-                                 "Give one of them another name.", path=f"{component}[{index}]")
+                raise InputError(f"{other.component} and {component} have different manifests of {one.label}.",
+                                 "Give one of the two objects another name.", path=f"{component}[{index}]")
     return sorted(found.values(), key=lambda one: (one.kind.rank, one.key))
 
 
 def namespace_manifest(name: str, privileged: bool, monitored: bool = False) -> Object:
-    """The operands' Namespace. privileged: with the labels by which Pod Security Admission lets them run; monitored:
-    with that by which OpenShift's own Prometheus looks into it."""
+    """The Namespace of the operands.
+
+    privileged: with the labels by which Pod Security Admission admits their pods; monitored: with the label by which
+    the Prometheus of OpenShift scrapes the Namespace.
+    """
     modes = ("enforce", "audit", "warn") if privileged else ()
     labels = {f"pod-security.kubernetes.io/{mode}": "privileged" for mode in modes}
     if monitored:
@@ -101,14 +107,14 @@ def namespace_manifest(name: str, privileged: bool, monitored: bool = False) -> 
             "metadata": {"name": name, **({"labels": labels} if labels else {})}}
 
 
-def is_operators(owner: t.Mapping[str, t.Any]) -> bool:
-    """Whether an owner reference names a resource that a GPU Operator follows."""
+def is_operators(owner: Live) -> bool:
+    """Whether an owner reference names a custom resource of the GPU Operator."""
     return (owner.get("kind") in ("ClusterPolicy", "NVIDIADriver")
             and str(owner.get("apiVersion", "")).startswith("nvidia.com/"))
 
 
-def is_ours(live: t.Mapping[str, t.Any]) -> bool:
-    """Whether we made a live object: by our label, or, where a foreign hand has taken it away, by our field manager."""
+def is_ours(live: Live) -> bool:
+    """Whether a current object is owned: by its label or, if somebody has removed the label, by its field manager."""
     metadata = live["metadata"]
     if (metadata.get("labels") or {}).get(MANAGED_BY) == MANAGER_NAME:
         return True
@@ -117,19 +123,19 @@ def is_ours(live: t.Mapping[str, t.Any]) -> bool:
 
 
 def marks(component: str) -> dict[str, str]:
-    """The labels that say that an object is ours."""
+    """The labels of an owned object."""
     return {MANAGED_BY: MANAGER_NAME, COMPONENT: str(component)}
 
 
-def component_of(live: t.Mapping[str, t.Any]) -> str:
-    """The component that a live object of ours belongs to; empty where its label is gone."""
+def component_of(live: Live) -> str:
+    """The component of an owned object; empty if the label is missing."""
     return str((live["metadata"].get("labels") or {}).get(COMPONENT, ""))
 
 
-def for_namespace(one: Wanted, live: t.Mapping[str, t.Any] | None) -> Wanted:
-    """A Namespace as it is applied, given the live one: marked as created by us, or with our labels alone.
+def for_namespace(one: Wanted, live: Live | None) -> Wanted:
+    """A Namespace as it is applied. A new one gets the annotation CREATED; a foreign one keeps its managed-by label.
 
-    In a foreign Namespace its own managed-by label stays.
+    live: the current Namespace, None if it is missing.
     """
     manifest = copy.deepcopy(one.manifest)
     metadata = manifest["metadata"]
@@ -143,19 +149,20 @@ def for_namespace(one: Wanted, live: t.Mapping[str, t.Any] | None) -> Wanted:
     return Wanted(one.component, one.kind, manifest)
 
 
-def _marked(component: str, item: t.Any, path: str) -> Wanted:
+def _marked(component: str, item: object, path: str) -> Wanted:
     if not _COMPONENT.fullmatch(component):
         raise InputError(f"{component!r} is not the name of a component.", "Write at most 63 letters, digits, '-', '_' "
                          "and '.', with a letter or a digit at both ends.", path="component", value=component)
     if not isinstance(item, dict) or not isinstance(item.get("metadata"), dict):
-        raise InputError("This is no manifest.", "Give a mapping with apiVersion, kind and metadata.name.", path=path)
+        raise InputError("This is not a manifest.", "Give a mapping with apiVersion, kind and metadata.name.",
+                         path=path)
     for name in ("apiVersion", "kind"):
         if not isinstance(item.get(name), str):
             raise InputError(f"The manifest has no {name}.", "Give a manifest with apiVersion and kind.", path=path)
     kind = kinds.find(item["apiVersion"], item["kind"])
     metadata = item["metadata"]
     if not isinstance(metadata.get("name"), str) or not metadata["name"]:
-        raise InputError(f"This {item['kind']} has no name.", "Give metadata.name.", path=f"{path}.metadata.name")
+        raise InputError(f"The {item['kind']} has no name.", "Give metadata.name.", path=f"{path}.metadata.name")
     if kind.namespaced != bool(metadata.get("namespace")):
         raise InputError(f"{item['kind']} {metadata['name']} {'needs a' if kind.namespaced else 'can have no'} "
                          "namespace.", "Correct metadata.namespace.", path=f"{path}.metadata.namespace",
@@ -177,23 +184,26 @@ def _marked(component: str, item: t.Any, path: str) -> Wanted:
 
 
 def copied(item: Object, path: str) -> Object:
-    """A copy in JSON's own types: Ansible's texts carry tags that no YAML writer knows."""
+    """A copy that has only the types of JSON, because YAML writers do not know the tagged strings of Ansible.
+
+    Raises InputError for other values, such as dates.
+    """
     try:
         return t.cast(Object, json.loads(json.dumps(item)))
     except (TypeError, ValueError) as error:
-        raise InputError(f"A manifest holds texts, numbers, lists and mappings only: {error}.",
-                         "Put dates and the like in quotes.", path=path) from error
+        raise InputError(f"A manifest can have only strings, numbers, lists and mappings: {error}.",
+                         "Put dates and times in quotes.", path=path) from error
 
 
 def _plain(manifest: Object) -> Object:
-    """Without the mark that names the component."""
+    """The manifest without the label of the component."""
     metadata = manifest["metadata"]
     labels = {name: value for name, value in metadata["labels"].items() if name != COMPONENT}
     return {**manifest, "metadata": {**metadata, "labels": labels}}
 
 
 def _encoded(manifest: Object) -> Object:
-    """stringData of a Secret as data, which is how the server keeps it."""
+    """The manifest with stringData of a Secret moved to data, as the API server stores it."""
     plain = manifest.pop("stringData", None) if manifest["kind"] == "Secret" else None
     if plain:
         manifest["data"] = {**(manifest.get("data") or {}),

@@ -1,36 +1,22 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The policy that stands in a cluster: the resources of a GPU Operator, which need not run. PRIVATE."""
+"""Reads the policy of a cluster: the custom resources of the GPU Operator. The operator need not run. PRIVATE."""
 
 from __future__ import annotations
 
-import typing as t
-
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-
-Object = t.Mapping[str, t.Any]
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Object
 
 _KINDS = (("nvidia.com/v1", "ClusterPolicy"), ("nvidia.com/v1alpha1", "GPUCluster"),
           ("nvidia.com/v1alpha1", "NVIDIADriver"))
 
 
-class Reader(t.Protocol):
-    """What is needed of L(client)."""
+def read_policy(client: Client) -> list[Object]:
+    """The ClusterPolicy, GPUCluster and NVIDIADriver objects as a user would write them, sorted by kind and name.
 
-    server: str
-
-    def list(self, api_version: str, kind: str) -> t.Sequence[Object]:
-        """Objects of a kind; empty where the server has no such kind."""
-
-    def knows(self, api_version: str, kind: str) -> bool:
-        """Whether the server has this kind."""
-
-
-def read_policy(client: Reader) -> list[dict[str, t.Any]]:
-    """ClusterPolicy, GPUCluster and NVIDIADriver objects, as a user would write them, sorted by kind and name.
-
-    Raises ClusterError where there is none, saying whether the kinds themselves are missing.
+    Raises ClusterError if there is none; its message says whether the kinds are missing.
     """
     found = [item for api_version, kind in _KINDS for item in client.list(api_version, kind)]
     if found:
@@ -39,9 +25,9 @@ def read_policy(client: Reader) -> list[dict[str, t.Any]]:
                 for item in sorted(found, key=lambda item: (item["kind"], item["metadata"]["name"]))]
     missing = [kind for api_version, kind in _KINDS if not client.knows(api_version, kind)]
     if len(missing) == len(_KINDS):
-        raise ClusterError(f"{client.server} has no ClusterPolicy, and does not know this kind: no GPU Operator was "
-                           "installed there.", "Give the policy as a file or a mapping.", verb="list",
-                           object="ClusterPolicy", reason="NotFound")
-    raise ClusterError(f"{client.server} has no ClusterPolicy, GPUCluster or NVIDIADriver.",
-                       "Give the policy as a file or a mapping.", verb="list", object="ClusterPolicy",
+        message = (f"{client.server} has no ClusterPolicy, and does not know this kind: no GPU Operator was installed "
+                   "there.")
+    else:
+        message = f"{client.server} has no ClusterPolicy, GPUCluster or NVIDIADriver."
+    raise ClusterError(message, "Give the policy as a file or a mapping.", verb="list", object="ClusterPolicy",
                        reason="NotFound")

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether workloads have come up, by lists. PRIVATE to the collection."""
+"""Waits until DaemonSets, Deployments and Jobs are ready. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAUSE = 1.0
 
 
 def wait(client: Client, wanted: t.Sequence[Wanted], timeout: float) -> None:
-    """Returns when the workloads among these are ready; raises ClusterError after timeout seconds."""
+    """Waits until the workloads among these objects are ready. Raises ClusterError after timeout seconds."""
     waited = [one for one in wanted if one.kind.kind in _MISSING]
     end = time.monotonic() + timeout
     while True:
@@ -30,34 +30,34 @@ def wait(client: Client, wanted: t.Sequence[Wanted], timeout: float) -> None:
         if time.monotonic() > end:
             raise ClusterError(
                 f"Not ready after {timeout:.0f} s: {'; '.join(f'{name}: {why}' for name, why in missing.items())}.",
-                "Ask gpu_verify for the reasons, or look at the pods: kubectl describe pod.", verb="wait",
+                "Run gpu_verify for the reasons, or read the events of the pods: kubectl describe pod.", verb="wait",
                 object=next(iter(missing)), reason="Timeout", missing=missing)
         time.sleep(_PAUSE)
 
 
 def not_ready(live: Object | None) -> str:
-    """What a workload lacks, in words; empty when it is ready."""
+    """Why a workload is not ready, as a sentence; empty if it is ready. live: the current object, None if missing."""
     if live is None:
-        return "it is not there"
+        return "it is missing"
     status = live.get("status") or {}
     if live["kind"] != "Job" and status.get("observedGeneration", 0) < live["metadata"]["generation"]:
-        return "its controller has not seen it yet"
+        return "its controller has not observed the last change yet"
     return _MISSING[live["kind"]](live["spec"], status)
 
 
 def _daemon_set(spec: Object, status: Object) -> str:
     desired, available = status.get("desiredNumberScheduled", 0), status.get("numberAvailable", 0)
     updated = status.get("updatedNumberScheduled", 0)
-    # With OnDelete the former pods stay until somebody deletes them.
+    # With OnDelete, outdated pods stay until somebody deletes them.
     if spec["updateStrategy"]["type"] == "RollingUpdate" and updated < desired:
-        return f"{updated} of {desired} pods are of the wanted version"
+        return f"{updated} of {desired} pods are updated"
     return f"{available} of {desired} pods are available" if available < desired else ""
 
 
 def _deployment(spec: Object, status: Object) -> str:
     desired = spec["replicas"]
     good = min(status.get("updatedReplicas", 0), status.get("availableReplicas", 0))
-    return f"{good} of {desired} pods of the wanted version are available" if good < desired else ""
+    return f"{good} of {desired} pods are updated and available" if good < desired else ""
 
 
 def _job(spec: Object, status: Object) -> str:

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether the user of the kubeconfig may do what a run does, asked before the first write. PRIVATE.
+"""Checks before the first write that the user of the kubeconfig has all rights that a run needs. PRIVATE.
 
-The server lets nobody write a role with rights that he does not have himself, nor bind one, unless he has the verbs
-escalate and bind on roles (Kubernetes, "Privilege escalation prevention").
+A user may create a role with rights that he does not have only with the verb escalate, and a binding of such a role
+only with the verb bind (Kubernetes documentation, "Privilege escalation prevention").
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Object
 
-# Verb, kind, namespace (empty for a cluster-wide one).
+# Verb, kind, namespace (empty for the whole cluster).
 Right = t.Tuple[str, kinds.Kind, str]
 
 _RBAC = "rbac.authorization.k8s.io/v1"
 _ROLES, _BINDINGS = ("Role", "ClusterRole"), ("RoleBinding", "ClusterRoleBinding")
-# An apply that makes an object needs both.
+# By action of a change, if it is not patch alone. A server-side apply that creates an object needs create and patch.
 _VERBS: t.Mapping[str, t.Sequence[str]] = {"create": ("create", "patch"), "delete": ("delete",),
                                            "replace": ("delete", "create", "patch")}
 _NODE = kinds.find("v1", "Node")
@@ -32,13 +32,12 @@ _LISTED = (("v1", "Node"), ("v1", "Pod"), ("v1", "Event"), ("apps/v1", "Controll
            ("nvidia.com/v1", "ClusterPolicy"))
 _READ = (("apiextensions.k8s.io/v1", "CustomResourceDefinition"), ("v1", "Node"), ("v1", "Pod"),
          ("apps/v1", "DaemonSet"))
-_HINT = ("Give the user these rights (docs/cluster.md has a ClusterRole with all that a run needs), or name the "
-         "kubeconfig of another.")
+_HINT = ("Give the user these rights (docs/cluster.md has a ClusterRole with all rights that a run needs), or use the "
+         "kubeconfig of another user.")
 
 
 def require(client: Client, changes: t.Sequence[Change], besides: t.Sequence[Right] = ()) -> None:
-    """Raises ClusterError (status 403) that names every right that is missing for these changes, and for what the run
-    does besides them."""
+    """Raises ClusterError (status 403) with all rights that are missing for these changes and for besides."""
     needed: dict[Right, str] = {}
     granted: dict[Right, list[Change]] = {}
     for change in changes:
@@ -61,9 +60,9 @@ def require(client: Client, changes: t.Sequence[Change], besides: t.Sequence[Rig
 
 @contextlib.contextmanager
 def named(client: Client, namespace: str = "", everything: bool = False) -> t.Iterator[None]:
-    """Where a read is forbidden: one error with all rights that the user lacks, in place of the first one's.
+    """Replaces the error of a forbidden read with one error that names all missing rights.
 
-    namespace: of the operands, empty where it is not known yet. everything: what a removal reads counts, too.
+    namespace: of the operands, empty if it is not known yet; everything: check also what only a removal reads.
     """
     try:
         yield
@@ -85,7 +84,7 @@ def named(client: Client, namespace: str = "", everything: bool = False) -> t.It
 
 
 def _anywhere(row: kinds.Kind) -> bool:
-    """Whether objects of a kind are looked for in all namespaces: whose NFD is there, what Prometheus is told."""
+    """Whether a run lists a kind in all namespaces, for example to find another NFD, or monitors of Prometheus."""
     return not row.namespaced or row.kind in ("DaemonSet", "Deployment") or row.rank == kinds.CUSTOM
 
 
@@ -101,7 +100,7 @@ def _lacking(client: Client, rights: t.Iterable[Right]) -> list[Right]:
 
 
 def _grants(change: Change) -> Right | None:
-    """The right to give rights away that a change needs of who has not all of them himself."""
+    """The right escalate or bind that a change needs if the user does not have all rights of the role."""
     if not change.writes or not change.manifest or change.action == "delete":
         return None
     if change.kind.kind in _ROLES:
@@ -112,8 +111,10 @@ def _grants(change: Change) -> Right | None:
 
 
 def _holds(client: Client, right: Right, change: Change, roles: t.Mapping[t.Tuple[str, str, str], Object]) -> bool:
-    """Whether the user may give away by this change, by name or as he has every right of it. A role of others is the
-    server's to judge."""
+    """Whether the user may create this role or binding: with escalate or bind, or because he has all its rights.
+
+    roles: the roles among the changes, by kind, namespace and name. A binding to another role is not checked.
+    """
     verb, kind, namespace = right
     manifest = t.cast(Object, change.manifest)
     name = manifest["metadata"]["name"] if verb == "escalate" else manifest["roleRef"]["name"]
@@ -133,9 +134,9 @@ def _told(rights: t.Sequence[Right]) -> str:
     for verb, kind, namespace in rights:
         verbs.setdefault((kind, namespace), []).append(verb)
     groups: dict[tuple[str, str], list[str]] = {}
-    for (kind, namespace), mine in verbs.items():
-        groups.setdefault((", ".join(mine), namespace), []).append(kind.resource)
-    return "; ".join(f"{mine} {', '.join(names)}{_place(space)}" for (mine, space), names in groups.items())
+    for (kind, namespace), words in verbs.items():
+        groups.setdefault((", ".join(words), namespace), []).append(kind.resource)
+    return "; ".join(f"{words} {', '.join(names)}{_place(space)}" for (words, space), names in groups.items())
 
 
 def _place(namespace: str) -> str:

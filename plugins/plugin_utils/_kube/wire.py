@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Requests to an API server, and the one file that imports the kubernetes library. PRIVATE to the collection.
+"""HTTP requests to an API server. Only this file imports the kubernetes library. PRIVATE to the collection.
 
-The library reads the kubeconfig (certificates, tokens, exec plugins, proxies); the requests are our own: its generated
-models cost more time than the requests. Only the kubeconfig that was named counts: no environment variable, no
+The library reads the kubeconfig (certificates, tokens, exec plugins, proxies). Requests are sent without it, because
+its generated models take more time than the requests. Only the given kubeconfig is used: no environment variable, no
 ~/.kube/config, no service account.
 """
 
@@ -23,6 +23,7 @@ from urllib.parse import quote, urlencode
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError, MissingLibrary
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live, Object
 
 try:
     import urllib3
@@ -35,16 +36,20 @@ try:
 except ImportError:
     HAS_KUBERNETES = False
 
-# Seconds: to connect, between two parts of an answer, and of the answers until the first has come.
+# Seconds: to connect; between two parts of an answer; the same until a server has answered for the first time.
 CONNECT_TIMEOUT, READ_TIMEOUT, FIRST_TIMEOUT = 10.0, 60.0, 30.0
 # Seconds until an answer must be complete, twice the limit of an API server; bytes that are read at once.
 ANSWER_TIMEOUT, PART = 120.0, 1 << 16
-# Tries of one request; the pauses double, about 6 s in all, and are as long as the server's Retry-After asks.
+# Tries of one request. The pauses in between double, about 6 s in all, or are as long as Retry-After asks.
 TRIES, FIRST_PAUSE, LONGEST_PAUSE = 7, 0.1, 10.0
-# Tries of a request that gets no answer at all. An API server gives up by itself after 60 s, and says so.
+# Tries of a request that gets no answer. An API server itself answers with an error after 60 s.
 SILENT_TRIES = 2
 _BUSY = (429, 500, 502, 503, 504)
 _LOADING = threading.Lock()
+
+Query = t.Mapping[str, "str | int | None"]
+# A manifest or a patch; a JSON patch is a list of operations.
+Body = t.Union[Live, t.Sequence[Live], None]
 
 
 class _Slow(Exception):
@@ -52,44 +57,48 @@ class _Slow(Exception):
 
 
 class _NoObject(Exception):
-    """A successful answer should be a JSON object and is none, for example because it was cut off."""
+    """A successful answer is not a JSON object, for example because it was cut off."""
 
 
 class Answer(t.NamedTuple):
-    """What the server said. body: the decoded JSON, or C({"message": text}) where it is none."""
+    """The answer to a request.
+
+    status: of HTTP; body: the decoded JSON, or C({"message": text}) for other content; retry_after: seconds, from the
+    header Retry-After, 0 without it.
+    """
 
     status: int
-    body: t.Dict[str, t.Any]
+    body: Object
     retry_after: float
 
     @property
-    def details(self) -> t.Mapping[str, t.Any]:
-        """The details of a failure; empty if the answer is not one of the API server, such as the page of a proxy."""
+    def details(self) -> Object:
+        """The details of a Status; empty if the answer is not a Status, for example the page of a proxy."""
         found = self.body.get("details")
         return found if isinstance(found, dict) else {}
 
     @property
-    def causes(self) -> t.List[t.Mapping[str, t.Any]]:
-        """The causes of a failure, each with C(field) and C(message) if the API server names them."""
+    def causes(self) -> t.List[Object]:
+        """The causes in the details of a Status. Each may have C(field) and C(message)."""
         found = self.details.get("causes")
         return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
 class Wire:
-    """Sends requests to the server of one kubeconfig, over kept connections. Safe to use from several threads.
+    """Sends requests to the API server of one kubeconfig over persistent connections, from several threads.
 
-    Raises InputError where no usable kubeconfig is named, before anything is sent.
+    Raises InputError for a missing or invalid kubeconfig, before it sends anything.
     """
 
     def __init__(self, kubeconfig: str, context: str | None, connections: int) -> None:
         if not HAS_KUBERNETES:
             raise MissingLibrary("kubernetes", "Install it on the controller: pip install kubernetes.")
         path = _existing(kubeconfig)
-        # The library writes keys to files that it removes at the interpreter's end, which Ansible's workers never
-        # reach. So they get a folder that is gone as soon as the TLS context has read them. It remembers these files
-        # by content for the whole process, so nobody else may load meanwhile.
+        # The library writes keys to files and deletes them when the interpreter ends, but the workers of Ansible end
+        # without that. Therefore the files are in a folder that is deleted as soon as the TLS context has read them.
+        # The lock is needed because the library shares these files within the process.
         with _LOADING, tempfile.TemporaryDirectory(prefix="gpuops-") as folder:
-            self._configuration = _load(path, context, folder)
+            self._configuration: t.Any = _load(path, context, folder)
             self._configuration.connection_pool_maxsize = connections
             self.server: str = self._configuration.host
             self._pool = _pool(self._configuration, path)
@@ -98,14 +107,13 @@ class Wire:
         self._lock = threading.Lock()
         self._heard = False
 
-    def send(self, verb: str, target: str, method: str, path: str, query: t.Mapping[str, t.Any], body: t.Any = None,
+    def send(self, verb: str, target: str, method: str, path: str, query: Query, body: Body = None,
              content_type: str = "application/json", accept: str = "application/json",
              retry: t.Sequence[int] = (), final: t.Sequence[int] = (), tries: int = TRIES) -> Answer:
-        """One request, tried again while the server is busy or the connection breaks, and on the statuses in retry.
+        """Sends a request, and again if the server is busy or the connection breaks. All requests are idempotent.
 
-        Every request of this collection may be sent twice without harm. verb and target: for messages. final: statuses
-        that are answers to this request, though others may mean a busy server by them. tries: at most so many.
-        Raises ClusterError (status 0) where no answer comes.
+        verb, target: for messages; retry: more statuses for which the request is sent again; final: statuses for which
+        it is not; tries: the most. Raises ClusterError (status 0) without an answer.
         """
         url = self.server + quote(path)
         given = {key: value for key, value in query.items() if value is not None}
@@ -119,20 +127,11 @@ class Wire:
             try:
                 answer = self._once(method, url, data, content_type, accept, patience)
                 self._heard = True
-            except urllib3.exceptions.ReadTimeoutError as error:
-                silent += 1
-                if not left or silent == SILENT_TRIES:
-                    raise _silent(self.server, verb, target, silent, patience) from error
-                wait = 0.0
-            except _Slow as error:
-                raise _incomplete(self.server, verb, target) from error
-            except _NoObject as error:
-                if not left:
-                    raise _no_object(self.server, verb, target, str(error)) from error
-                wait = 0.0
-            except urllib3.exceptions.HTTPError as error:
-                if not left or isinstance(error, urllib3.exceptions.SSLError):
-                    raise _unreachable(self.server, verb, target, error) from error
+            except (urllib3.exceptions.HTTPError, _Slow, _NoObject) as error:
+                silent += isinstance(error, urllib3.exceptions.ReadTimeoutError)
+                if not left or silent == SILENT_TRIES or isinstance(error, (_Slow, urllib3.exceptions.SSLError)):
+                    within = f"within {patience:g} s, {silent} times"
+                    raise _failed(self.server, verb, target, error, within) from error
                 wait = 0.0
             else:
                 if not left or answer.status in final or answer.status not in (*_BUSY, *retry):
@@ -156,15 +155,15 @@ class Wire:
                       float(after) if after.isdecimal() else 0.0)
 
     def _credentials(self) -> dict[str, str]:
-        """Headers of the user; a token that has expired is renewed by the library, one thread at a time."""
+        """The headers with the credentials of the user. The library renews an expired token."""
         with self._lock:
             settings = self._configuration.auth_settings()
         return {one["key"]: one["value"] for one in settings.values() if one["in"] == "header" and one["value"]}
 
 
-def _content(reply: t.Any) -> bytes:
+def _content(reply: urllib3.BaseHTTPResponse) -> bytes:
     """The bytes of an answer. Raises _Slow."""
-    # urllib3 before 2.2 has no read1, and its read waits for a whole part: a slow answer exceeds the limit there.
+    # urllib3 before 2.2 has no read1. Its read waits for a whole part, so a slow answer can take longer than the limit.
     read = getattr(reply, "read1", reply.read)
     begin, parts = time.monotonic(), [read(PART)]
     while parts[-1]:
@@ -174,9 +173,9 @@ def _content(reply: t.Any) -> bytes:
     return b"".join(parts)
 
 
-def _decoded(content: bytes, success: bool, accept: str) -> t.Dict[str, t.Any]:
+def _decoded(content: bytes, success: bool, accept: str) -> Object:
     """The body of an L(Answer). Raises _NoObject."""
-    text = success and "*/*" in accept  # a log, which may be JSON by itself
+    text = success and "*/*" in accept  # a log is not decoded, even if it is JSON
     try:
         decoded = None if text else json.loads(content)
     except (ValueError, RecursionError):
@@ -190,38 +189,39 @@ def _decoded(content: bytes, success: bool, accept: str) -> t.Dict[str, t.Any]:
 
 def _existing(kubeconfig: str) -> str:
     if not kubeconfig:
-        raise InputError("No kubeconfig is named, and none is looked for.",
-                         "Say which cluster is meant: gpu_kubeconfig (or the option kubeconfig) takes the path of a "
-                         "kubeconfig; KUBECONFIG, ~/.kube/config and service accounts are not used.",
+        raise InputError("No kubeconfig is set.",
+                         "Set gpu_kubeconfig (or the option kubeconfig) to the path of the cluster's kubeconfig. "
+                         "KUBECONFIG, ~/.kube/config and service accounts are not used.",
                          path="kubeconfig", value=kubeconfig, allowed="the path of a file")
     path = os.path.abspath(os.path.expanduser(kubeconfig))
-    if os.pathsep in path:  # the library would take it for several files, and for that of another cluster
-        raise InputError(f"{path} has a {os.pathsep!r} in it, which the Kubernetes library takes as the end of a path.",
-                         "Give one file, in a folder and with a name without it.", path="kubeconfig", value=kubeconfig,
-                         allowed="the path of a file")
+    if os.pathsep in path:  # the library would read several files, and might choose another cluster
+        raise InputError(f"{path} contains {os.pathsep!r}, which separates paths for the Kubernetes library.",
+                         f"Move or rename the file, so that its path has no {os.pathsep!r}.", path="kubeconfig",
+                         value=kubeconfig, allowed="the path of a file")
     if not os.path.isfile(path):
         raise InputError(f"There is no file {path}.", "Give the path of a kubeconfig on the controller.",
                          path="kubeconfig", value=kubeconfig, allowed="the path of a file")
     return path
 
 
-def _load(path: str, context: str | None, folder: str) -> t.Any:
+def _load(path: str, context: str | None, folder: str) -> Configuration:
     configuration = Configuration()
     configuration.host = ""
     try:
         load_kube_config(  # type: ignore[no-untyped-call]
             config_file=path, context=context or None, client_configuration=configuration, persist_config=False,
             temp_file_path=folder)
-    except Exception as error:  # the library meets a document of another shape with any
+    except Exception as error:  # the library raises any exception for an invalid document
         known = _contexts(path)
         if context and known and context not in known:
             raise InputError(f"{path} has no context {context!r}.", f"Name one of {', '.join(known)}, or none for the "
                              "current one.", path="context", value=context, allowed=known) from error
-        # The library names an entry by all that it contains, such as a token. Other errors say nothing to a user.
+        # A message of the library may contain a whole entry with its token, after "/{". The messages of exceptions of
+        # other types do not help a user.
         said = str(error).partition("/{")[0] if isinstance(
-            error, (ConfigException, yaml.YAMLError, OSError, ValueError)) else "it is built otherwise"
-        raise InputError(f"{path} is no usable kubeconfig: {said}.",
-                         "Give a kubeconfig with which kubectl works, and a context that it names.",
+            error, (ConfigException, yaml.YAMLError, OSError, ValueError)) else "it has another structure"
+        raise InputError(f"{path} is not a valid kubeconfig: {said}.",
+                         "Give a kubeconfig that works with kubectl, and one of its contexts.",
                          path="context" if context else "kubeconfig", value=context or path) from error
     if not configuration.host:
         raise InputError(f"The cluster of {path} has no server.", "Add clusters[].cluster.server to it.",
@@ -229,33 +229,33 @@ def _load(path: str, context: str | None, folder: str) -> t.Any:
     return configuration
 
 
-def _pool(configuration: t.Any, path: str) -> t.Any:
+def _pool(configuration: Configuration, path: str) -> urllib3.PoolManager:
     try:
         return RESTClientObject(configuration).pool_manager
-    except Exception as error:  # of the library of this kind of proxy; it may show a password
+    except Exception as error:  # its type depends on the kind of proxy; its message may contain a password
         raise InputError(f"{path} has a proxy-url that cannot be used.",
                          "Write it as http://proxy.example.com:3128; socks5:// needs the Python library PySocks.",
                          path="kubeconfig", value=path) from error
 
 
 def _contexts(path: str) -> t.List[str]:
-    """The names of a kubeconfig's contexts; none where it is built otherwise."""
+    """The names of the contexts of a kubeconfig; none if the document is invalid."""
     try:
         with open(path, encoding="utf-8") as file:
             return [str(one["name"]) for one in yaml.safe_load(file)["contexts"]]
-    except Exception:  # as above
+    except Exception:
         return []
 
 
-def _tls(configuration: t.Any, path: str) -> ssl.SSLContext:
-    """One context for all connections: made for each, it would cost more than a small request."""
+def _tls(configuration: Configuration, path: str) -> ssl.SSLContext:
+    """The TLS context of all connections. A context for each connection would take longer than a small request."""
     try:
         context = ssl.create_default_context(cafile=configuration.ssl_ca_cert or None)
         if not configuration.verify_ssl:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if configuration.cert_file:
-            # Without a password OpenSSL would ask for one at the terminal.
+            # Without this argument OpenSSL would ask for a password at the terminal.
             context.load_cert_chain(configuration.cert_file, configuration.key_file or None, password="")
     except (OSError, ValueError) as error:
         raise InputError(f"{path} has a certificate or a key that cannot be read: {error}.",
@@ -265,40 +265,34 @@ def _tls(configuration: t.Any, path: str) -> ssl.SSLContext:
 
 
 def _use_context(settings: t.Dict[str, t.Any], context: ssl.SSLContext) -> None:
-    """Has the pool use the context instead of the files behind it."""
+    """Makes a pool with these settings use the context, and not the files of the kubeconfig, which will be deleted."""
     for key in ("ca_certs", "cert_file", "key_file", "ca_cert_data"):
         settings.pop(key, None)
-    # urllib3 sets the protocols again for each connection. OpenSSL then frees the list that another thread's connection
-    # may just be copying, without Python's lock: that one says garbage, and the server ends it (decode_error).
+    # urllib3 sets the ALPN protocols for each connection. OpenSSL then frees the list of protocols, which a connection
+    # of another thread may be copying; that connection would send garbage, and the server would end it (decode_error).
     context.set_alpn_protocols(["http/1.1"])
     context.set_alpn_protocols = lambda alpn_protocols: None  # type: ignore[method-assign]
     settings["ssl_context"] = context
 
 
-def _silent(server: str, verb: str, target: str, times: int, patience: float) -> ClusterError:
-    return ClusterError(
-        f"{server} accepts connections, but gave no answer for {patience:g} s, {times} times, to the request to {verb} "
-        f"{target}.", "Check that an API server runs behind this address, a load balancer for example, and that it is "
-        "not overloaded.", verb=verb, object=target, reason="NoAnswer")
-
-
-def _incomplete(server: str, verb: str, target: str) -> ClusterError:
-    return ClusterError(f"{server} began to answer the request to {verb} {target}, and the answer was not complete "
-                        f"after {ANSWER_TIMEOUT:g} s.", "Check the connection to this server, and the load balancer or "
-                        "proxy in between.", verb=verb, object=target, reason="SlowAnswer")
-
-
-def _no_object(server: str, verb: str, target: str, begin: str) -> ClusterError:
-    return ClusterError(f"{server} answered the request to {verb} {target} with something that is not a JSON object: "
-                        f"it begins with {begin!r}.", "Check that the server of this kubeconfig is an API server, and "
-                        "that no proxy in between cuts or replaces its answers.", verb=verb, object=target,
-                        reason="NoObject")
-
-
-def _unreachable(server: str, verb: str, target: str, error: Exception) -> ClusterError:
-    if isinstance(error, urllib3.exceptions.SSLError):
+def _failed(server: str, verb: str, target: str, error: Exception, within: str) -> ClusterError:
+    """The error of a request without a valid answer. within: the time that the server had to answer, in words."""
+    request, reason = f"the request to {verb} {target}", type(error).__name__
+    message = f"The request to {server} to {verb} {target} failed: {error}."
+    hint = "Check that the server of this kubeconfig runs and can be reached from the controller."
+    if isinstance(error, urllib3.exceptions.ReadTimeoutError):
+        reason, message = "NoAnswer", f"{server} accepts connections, but did not answer {request} {within}."
+        hint = ("Check that an API server runs behind this address, for example behind the load balancer, and that it "
+                "is not overloaded.")
+    elif isinstance(error, _Slow):
+        reason = "SlowAnswer"
+        message = f"The answer of {server} to {request} was not complete after {ANSWER_TIMEOUT:g} s."
+        hint = "Check the connection to this server, and the load balancer or proxy in between."
+    elif isinstance(error, _NoObject):
+        reason = "NoObject"
+        message = f"The answer of {server} to {request} is not a JSON object: it begins with {str(error)!r}."
+        hint = ("Check that the server of this kubeconfig is an API server, and that no proxy in between cuts off or "
+                "replaces its answers.")
+    elif isinstance(error, urllib3.exceptions.SSLError):
         hint = "Check certificate-authority-data, the client's certificate and the server's name in the kubeconfig."
-    else:
-        hint = "Check that the server of this kubeconfig runs and can be reached from the controller."
-    return ClusterError(f"{server} cannot be asked to {verb} {target}: {error}.", hint, verb=verb, object=target,
-                        reason=type(error).__name__)
+    return ClusterError(message, hint, verb=verb, object=target, reason=reason)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What DaemonSets and Deployments say about their pods by counts. Pure. PRIVATE."""
+"""DaemonSets and Deployments as numbers of pods. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import re
 import typing as t
 from dataclasses import dataclass
 
-COMPONENT = "gpuops.nvidia/component"
-Object = t.Mapping[str, t.Any]
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import COMPONENT, Live, Object
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A DaemonSet or Deployment of ours.
+    """An owned DaemonSet or Deployment.
 
-    desired, ready, updated: pods; uncounted: pods on nodes that the controller does not count, such as NotReady ones;
-    manual: pods are replaced only when somebody deletes them (OnDelete); seen: whether
-    its controller has taken notice of what was applied last; node_selector: what nodes must carry.
+    desired, ready, updated: numbers of pods; uncounted: pods on Nodes where the controller wants none
+    (numberMisscheduled), for example because the Node is NotReady; manual: whether the update strategy is OnDelete;
+    seen: whether the controller has observed the last change; labels: those that select its pods; node_selector: the
+    labels that a Node needs.
     """
 
     component: str
@@ -37,22 +37,22 @@ class Workload:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is left that comes by waiting."""
+        """Whether all pods are ready, and updated unless the update strategy is OnDelete."""
         return self.seen and self.ready >= self.desired and (self.manual or self.updated >= self.desired)
 
     def made(self, pod: str) -> bool:
-        """Whether a pod of this name is one of its: NAME-xxxxx of a DaemonSet, NAME-HASH-xxxxx of a Deployment."""
+        """Whether a pod has a name of this workload: NAME-xxxxx of a DaemonSet, NAME-HASH-xxxxx of a Deployment."""
         between = "" if self.kind == "DaemonSet" else "[a-z0-9]+-"
         return re.fullmatch(rf"{re.escape(self.name)}-{between}[a-z0-9]{{5}}", pod) is not None
 
     @property
     def selector(self) -> str:
-        """Its pods as a label selector."""
+        """The label selector of its pods."""
         return ",".join(f"{key}={value}" for key, value in sorted(self.labels.items()))
 
 
-def workload(item: Object) -> Workload:
-    """A DaemonSet or Deployment as counts."""
+def workload(item: Live) -> Workload:
+    """The Workload of a DaemonSet or Deployment object."""
     meta, spec, status = item["metadata"], item["spec"], item.get("status") or {}
     pod = spec["template"]["spec"]
     if item["kind"] == "DaemonSet":
@@ -68,23 +68,23 @@ def workload(item: Object) -> Workload:
         (spec.get("selector") or {}).get("matchLabels") or {}, pod.get("nodeSelector") or {})
 
 
-def without_place(template: Object) -> dict[str, t.Any]:
-    """A pod template without what says on which Nodes its pods may stand: it concerns none that stands there."""
+def without_place(template: Live) -> Object:
+    """A pod template without its node selector and node affinity, which do not affect pods that are already placed."""
     spec = {key: value for key, value in template["spec"].items() if key not in ("nodeSelector", "affinity")}
     affinity = {key: value for key, value in (template["spec"].get("affinity") or {}).items() if key != "nodeAffinity"}
     return {**template, "spec": {**spec, **({"affinity": affinity} if affinity else {})}}
 
 
-def asking(work: Workload, nodes: t.Iterable[Object]) -> list[str]:
-    """The nodes that carry the labels that a DaemonSet asks for."""
+def asking(work: Workload, nodes: t.Iterable[Live]) -> list[str]:
+    """The names of the Nodes that match the node selector of a workload."""
     return [str(node["metadata"]["name"]) for node in nodes
             if work.node_selector.items() <= (node["metadata"].get("labels") or {}).items()]
 
 
-def lagging(works: t.Iterable[Workload], nodes: t.Collection[Object]) -> bool:
-    """Whether DaemonSets want fewer pods than nodes carry the labels that they ask for.
+def lagging(works: t.Iterable[Workload], nodes: t.Collection[Live]) -> bool:
+    """Whether a DaemonSet has fewer desired pods than Nodes match its node selector.
 
-    Drivers for several systems share nodes by affinity: of these the sum counts.
+    The driver DaemonSets of several pools have the same node selector and differ in affinity: their sum counts.
     """
     groups: dict[str, list[Workload]] = {}
     for work in works:

@@ -16,8 +16,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import live, o
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Wanted
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import COMPONENT, workload
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import COMPONENT, Wanted
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import workload
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, maintenance
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import (

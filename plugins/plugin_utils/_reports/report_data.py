@@ -1,26 +1,26 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The report as data, for programs. Pure. PRIVATE."""
+"""The report as JSON for programs. Pure. PRIVATE."""
 
 from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import counts
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report import Report
 
-Dict = t.Dict[str, t.Any]
 SCHEMA = 1
 _PLAN = ("release", "policy", "format", "disruption", "placement", "notes", "explanations")
-# Of a component in a cluster. Its environment stays out: it may hold secrets of proxies and licences.
+# The keys of a component in a cluster. Its environment is left out: it may have secrets of proxies and licences.
 _PART = ("state", "because", "version", "images")
 
 
-def document(report: Report, refusals: t.Sequence[t.Mapping[str, t.Any]]) -> Dict:
-    """C({schema, plan, problem, refusals, findings, counts, hosts, cluster}); refusals: as L(resolve) has them.
+def document(report: Document, refusals: t.Sequence[Document]) -> Document:
+    """C({schema, plan, problem, refusals, findings, counts, hosts, cluster}).
 
-    hosts: C({HOST: {plan, steps, pending, checks}}); plan, problem and cluster are None where there is none.
+    report: C({plan, problem, hosts, cluster, findings}); refusals: as gpu_policy returns them. hosts is
+    C({HOST: {plan, steps, pending, checks}}); plan, problem and cluster may be null.
     """
     plan = report.get("plan")
     planned = plan["hosts"] if plan else {}
@@ -35,7 +35,7 @@ def document(report: Report, refusals: t.Sequence[t.Mapping[str, t.Any]]) -> Dic
     }
 
 
-def _cluster(cluster: t.Mapping[str, t.Any] | None) -> Dict | None:
+def _cluster(cluster: Document | None) -> Document | None:
     if not cluster or not cluster.get("plan"):
         return None
     plan = cluster["plan"]

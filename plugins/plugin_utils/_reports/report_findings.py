@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a preflight found, for people. Pure. PRIVATE. Findings are dictionaries, see L(findings)."""
+"""The findings of the preflight as text for a terminal. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import counts, grouped
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.terminal import Cell, Style
 
-Findings = t.Sequence[t.Mapping[str, t.Any]]
+# As L(findings.Finding.as_dict) returns them.
+Findings = t.Sequence[t.Mapping[str, str]]
 HEAD = ("", "where", "finding", "what to do")
 _WORDS = {"error": ("error", "errors"), "warning": ("warning", "warnings"), "info": ("note", "notes")}
 
 
 def rows(found: Findings) -> list[list[Cell]]:
-    """One row for what is said of the same hosts: severity, where, finding, fix."""
+    """A row for each finding, with all hosts that have it. The columns are HEAD."""
     return [[Cell(one["severity"], one["severity"]), Cell(some_of(hosts)), Cell(one["text"]),
              Cell(one["fix"], "" if one["fix"] else "none")] for hosts, one in grouped(found)]
 
 
 def render(found: Findings, style: Style) -> list[str]:
-    """All of them as a table, and the sum."""
+    """All findings as a table, and their numbers."""
     return [*(["Findings:", style.table(HEAD, rows(found), rules=True)] if found else []), verdict(found)]
 
 
 def render_short(found: Findings, style: Style) -> list[str]:
-    """Errors and warnings as lines, for the head of a run."""
+    """Errors and warnings as lines, for the beginning of a run."""
     lines = []
     for hosts, one in grouped(found):
         if one["severity"] == "info":
@@ -42,10 +43,10 @@ def render_short(found: Findings, style: Style) -> list[str]:
 
 def verdict(found: Findings) -> str:
     """C(1 error, 2 warnings, 1 note.)."""
-    told = [f"{count} {word(severity, count)}" for severity, count in counts(found).items() if count]
-    return f"{', '.join(told)}." if told else "Nothing was found that stands in the way."
+    numbers = [f"{count} {word(severity, count)}" for severity, count in counts(found).items() if count]
+    return f"{', '.join(numbers)}." if numbers else "The preflight found no problem."
 
 
 def word(severity: str, count: int) -> str:
-    """C(error), C(warnings), C(note) ..., as the count has it."""
+    """The word for a number of findings: C(error), C(warnings), C(note)."""
     return _WORDS[severity][count != 1]

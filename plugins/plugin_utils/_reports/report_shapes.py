@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The shapes of what a report reads of a plan, of hosts and of a cluster, which may be made by hand. Pure. PRIVATE.
+"""The shapes of the documents that a report reads. A user may write them by hand. Pure. PRIVATE.
 
-A report passes over keys that it does not read. A test compares these shapes with what reports of real runs have.
+A report ignores other keys. A test compares these shapes with the documents of real runs.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.shapes import 
     Text,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.answer_shapes import FACTS
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import SEVERITIES
 
-_MOST = 10**9  # how much there is depends on the fleet
+_MOST = 10**9  # no limit, because the size depends on the fleet
 _TEXT, _COUNT = Text(longest=_MOST), Number()
 _MAYBE_TEXT = Nullable(_TEXT)
 _TEXTS = Rows(_TEXT, _MOST)
@@ -37,7 +38,7 @@ _STATE = OneOf(("ok", "pending", "failed", "absent"))
 
 
 def _part(needed: t.Mapping[str, Shape] | None = None, **optional: Shape) -> Fields:
-    """A mapping of which other keys are not read."""
+    """A mapping that may have further keys."""
     return Fields(needed or {}, optional, whole=False)
 
 
@@ -90,17 +91,18 @@ _REFUSALS = Rows(_part({"hosts": _TEXTS, "reason": _TEXT, "remedy": _TEXT},
                        constraints=Nullable(_listed(id=_TEXT))), _MOST)
 _ERROR = _part({"message": _TEXT, "hint": _TEXT}, kind=_MAYBE_TEXT, checks=Nullable(_FINDINGS),
                refusals=Nullable(_REFUSALS), faults=Nullable(_TEXTS))
-# Of what gpu_policy returned: a plan, or why there is none.
+# The result of gpu_policy: a plan, or the reason why there is none.
 _PLAN: dict[str, Shape] = {
     **dict.fromkeys(("release", "policy", "format", "disruption"), _TEXT), "placement": Anything(), "notes": _TEXTS,
     "explanations": _by_name(_TEXTS), "hosts": _by_name(_ON_HOST)}
 _REFUSED = _part(error=Nullable(_ERROR), msg=_MAYBE_TEXT, checks=Nullable(_FINDINGS))
 
 
-def check(plan: t.Mapping[str, t.Any], ahead: bool, **given: t.Any) -> None:
-    """Raises InputError, with path and value, for what cannot be reported. ahead: also its findings are shown.
+def check(plan: Document, ahead: bool, **given: Document | None) -> None:
+    """Raises InputError, with path and value, for an invalid document.
 
-    plan: of gpu_policy, empty where there is none; given: hosts and cluster made by hand, None where they are not.
+    plan: of gpu_policy, empty without a plan; ahead: whether the report shows the findings of the plan; given: hosts
+    and cluster, None if the user has not given them.
     """
     whole = _part({**_PLAN, **({"checks": _FINDINGS} if ahead else {})}, cluster=Nullable(_CLUSTER_PLAN))
     shapes: dict[str, tuple[Shape, str]] = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable
 
-# (unicode, ASCII) of everything that is not a letter.
+# The signs of a report: (Unicode, ASCII).
 _SIGNS = {
     "ok": ("✔", "ok"), "pending": ("…", ".."), "failed": ("✖", "XX"), "absent": ("✖", "XX"), "none": ("–", "-"),
     "error": ("✖", "XX"), "warning": ("▲", "!!"), "info": ("·", "--"),
@@ -30,24 +30,24 @@ class Cell:
 
 
 def plain(text: str, state: str) -> str:
-    """The paint of a terminal without colours."""
+    """A text without colour."""
     return text
 
 
 @dataclass(frozen=True)
 class Style:
-    """width: columns of the terminal; fancy: whether it shows UTF-8; paint: colours a text by its state."""
+    """A terminal. width: in columns; fancy: whether it shows UTF-8; paint: colours a text by its state."""
 
     width: int = 100
     fancy: bool = True
     paint: Paint = plain
 
     def sign(self, name: str) -> str:
-        """A sign in what the terminal can show."""
+        """A sign that the terminal can show."""
         return _SIGNS[name][0 if self.fancy else 1]
 
     def text(self, text: str) -> str:
-        """A text in what the terminal can show, and without what it would obey."""
+        """A text with characters that the terminal can show, and without control sequences."""
         text = printable(text)
         return text if self.fancy else text.replace("→", "->").replace("·", "-").encode("ascii", "replace").decode()
 
@@ -67,10 +67,15 @@ class Style:
         return "\n".join([*lines, self._rule("bottom", widths)])
 
     def entry(self, label: str, text: str, indent: int, label_width: int = 0) -> str:
-        """C(label  text) with the text wrapped below itself."""
+        """C(label  text), wrapped so that further lines begin below the text."""
         start = " " * indent + f"{printable(label):<{label_width}}" + ("  " if label else "")
         return textwrap.fill(self.text(text), max(self.width, 40), initial_indent=start,
                              subsequent_indent=" " * len(start), break_on_hyphens=False, break_long_words=False)
+
+    def titled(self, texts: t.Mapping[str, t.Sequence[str]], width: int) -> list[str]:
+        """The texts by title, each with L(entry); a title is only before its first text. width: of the titles."""
+        return [self.entry("" if number else title, text, width + 4 if number else 2, 0 if number else width)
+                for title, lines in texts.items() for number, text in enumerate(lines)]
 
     def _cell(self, cell: Cell) -> str:
         sign = self.sign(cell.state) if cell.state in _SIGNS else ""
@@ -91,7 +96,7 @@ class Style:
 
 
 def _fit(natural: t.Sequence[int], smallest: t.Sequence[int], room: int) -> list[int]:
-    """Column widths that fit the room: the widest columns give way first, none below its smallest width."""
+    """Column widths that fit the room. The widest columns are reduced first, none below its smallest width."""
     widths = list(natural)
     while sum(widths) > room:
         index = max(range(len(widths)), key=lambda number: (widths[number] > smallest[number], widths[number]))

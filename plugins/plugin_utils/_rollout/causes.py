@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From where a pod stands, and what was said of it, to why and what to do. Pure. PRIVATE."""
+"""Finds the cause of a pod that is not ready in the table of known causes. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.known_causes import CREATED, LOGGED, SAID, Row
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import Stuck
 
-# Lines that are looked through, and characters of each.
+# Lines that are searched, and characters of each.
 _MOST, _LONGEST = 40, 4096
 
 
 @dataclass(frozen=True)
 class Cause:
-    """cause: what is likely wrong; hint: the next step; waits_for: components that come first on that node.
+    """Why a pod is not ready.
 
-    certain: waiting alone cannot help; do: commands that can be pasted, the reading of the log first.
+    cause: in words; hint: the next step for a user; waits_for: components of the Node that must be ready first;
+    certain: whether waiting alone cannot help; do: commands for a user, that for the log first.
     """
 
     cause: str
@@ -33,13 +34,13 @@ class Cause:
 
 
 def explain(stuck: Stuck, events: t.Sequence[str] = (), namespace: str = "", log: t.Sequence[str] = ()) -> Cause:
-    """The likely cause for a pod that is not ready.
+    """The likely cause of a pod that is not ready.
 
-    events: messages of warnings about it, the newest last; log: the last lines of the container at which it stands.
+    events: messages of its warnings, the newest last; log: the last lines of the container that is not ready.
     """
     state = CREATED if stuck.container and not stuck.started and not stuck.reason else stuck.state
     row = _row(stuck.component, stuck.container, stuck.reason, stuck.state, state,
-               "\n".join(_some([stuck.reason, stuck.message]) + _some(events)), "\n".join(_some(log)))
+               "\n".join(_last_lines([stuck.reason, stuck.message]) + _last_lines(events)), "\n".join(_last_lines(log)))
     command = log_command(stuck, namespace)
     words = {"image": stuck.image or "its image", "registry": _registry(stuck.image), "node": stuck.node or "the node",
              "pod": stuck.pod, "container": stuck.container, "namespace": namespace, "log": command}
@@ -51,25 +52,25 @@ def explain(stuck: Stuck, events: t.Sequence[str] = (), namespace: str = "", log
 
 
 def log_command(stuck: Stuck, namespace: str) -> str:
-    """How somebody reads the log that tells: of a container that ended the former one's."""
+    """The command that shows the log in which the cause is."""
     previous = " --previous" if of_former(stuck) else ""
     return f"kubectl --namespace {namespace} logs {stuck.pod} --container {stuck.container}{previous}"
 
 
 def of_former(stuck: Stuck) -> bool:
-    """Whether the log that tells is that of the container before: it waits to be started again."""
+    """Whether the cause is in the log of the container's previous instance, because it waits to be started again."""
     return stuck.restarts > 0 and stuck.failed and stuck.reason != "Error"
 
 
-def _some(lines: t.Sequence[str]) -> list[str]:
-    """As much of the last ones as is looked through: a kubelet may send texts of any length."""
+def _last_lines(lines: t.Sequence[str]) -> list[str]:
+    """The last lines, cut to the limits, because a kubelet may send texts of any length."""
     return [line[:_LONGEST] for line in lines[-_MOST:]]
 
 
-# On a thousand nodes most pods stand alike.
+# On a thousand Nodes most pods have the same state.
 @functools.lru_cache(maxsize=1024)
 def _row(component: str, container: str, reason: str, state: str, ours: str, said: str, log: str) -> Row:
-    """The first row that speaks of such a pod. ours: its state, or C(created)."""
+    """The first row of the table that matches a pod. ours: its state, or C(created); said: reason, message, events."""
     def fits(row: Row, text: str) -> bool:
         return ((not row.component or component == row.component)
                 and (not row.containers or container in row.containers)
@@ -82,7 +83,7 @@ def _row(component: str, container: str, reason: str, state: str, ours: str, sai
 
 
 def _registry(image: str) -> str:
-    """The registry of an image as the runtime reads its name."""
+    """The registry of an image, as a container runtime finds it in the name."""
     first = image.split("/", 1)[0]
     named = "/" in image and ("." in first or ":" in first or first == "localhost")
     return first if named else "docker.io" if image else "the registry"

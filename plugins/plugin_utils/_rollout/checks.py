@@ -1,13 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From counts and stuck pods to one check a component, the first cause on a node first. Pure. PRIVATE.
-
-A check is C({component, ok, state, detail, hint, desired, ready, updated, nodes, causes}), as on hosts with counts and
-C(nodes: [{node, pod, container, state, reason, message, cause, hint, waits_for, level}]) besides; level is C(failed),
-or C(pending) for what comes by itself or waits for another component, named by waits_for.
-C(causes) has the same once for all nodes that stand alike (L(groups)).
-"""
+"""Computes a check for each component from numbers of pods and from the pods that are not ready. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -16,211 +10,203 @@ import typing as t
 from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.hidden import masked
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Check, Problem, SharedProblem
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import Workload
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import LABELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.causes import Cause, explain
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.cluster import Cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.drift import Difference
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.logs import SHOWN, Log
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import Stuck
 
-Data = t.Dict[str, t.Any]
-LOST = Cause("the node is NotReady: it is lost to the cluster", "Bring {node} back; its pods then come by themselves.",
-             do=("kubectl describe node {node}",))
-_SAID = 160
-_LAYOUT = "layout "  # begins the state of a Node whose MIG layout is not settled
-# What an entry says of a node beside its name; the component is the check's.
-_OF_NODE = ("pod", "container", "state", "reason", "message", "since", "restarts", "cause", "hint", "do", "log",
-            "log_problem", "waits_for", "level")
-# A check of what has no pods.
-_NOTHING: t.Mapping[str, t.Any] = {"ok": True, "state": "ok", "detail": "", "hint": "", "desired": 0, "ready": 0,
-                                   "updated": 0, "nodes": (), "causes": ()}
-_ALIKE = ("level", "waits_for", "container", "cause")
+_LOST = Cause("the node is NotReady: it is lost to the cluster", "Bring {node} back; its pods then come by themselves.",
+              do=("kubectl describe node {node}",))
+_LONGEST_MESSAGE = 160  # characters, in the line of a problem
+_LAYOUT = "layout "  # the state of a Node whose MIG layout is not applied yet begins with it
 
 
-class Former(t.NamedTuple):
-    """An OnDelete pod of a former revision. runs, wanted: the tags of the image of its first container, that of the pod
-    and that of the newest revision; empty where not known."""
+class Outdated(t.NamedTuple):
+    """An outdated pod of a DaemonSet with the update strategy OnDelete.
+
+    current, desired: the image tags of its first container, in the pod and in the newest revision; empty if unknown.
+    """
 
     stuck: Stuck
-    runs: str = ""
-    wanted: str = ""
+    current: str = ""
+    desired: str = ""
 
 
-class Seen(t.NamedTuple):
-    """What was read at the end.
+class Observed(t.NamedTuple):
+    """What a rollout has read of the cluster.
 
-    stuck: pods that are not ready; lost: nodes that are NotReady; away: C((component, node)) of lost nodes that the
-    counts leave out; former: OnDelete pods of a former revision;
-    events: by C((kind, name)) the messages of warnings; layouts: of MIG that are not settled, with the manager's pod;
-    logs: by pod; labels: by node, of those where a pod is not ready.
+    stuck: the pods that are not ready; lost: the Nodes that are NotReady; uncounted: C((component, Node)) of lost Nodes
+    that the numbers of a workload leave out; outdated: pods; events: by C((kind, name)) the messages of warnings;
+    layouts: MIG layouts that are not applied, with the pod of the MIG manager; logs: by pod; labels: by Node, of Nodes
+    with a pod that is not ready.
     """
 
     stuck: t.Sequence[Stuck] = ()
     lost: t.AbstractSet[str] = frozenset()
-    away: t.Sequence[t.Tuple[str, str]] = ()
-    former: t.Sequence[Former] = ()
+    uncounted: t.Sequence[t.Tuple[str, str]] = ()
+    outdated: t.Sequence[Outdated] = ()
     events: t.Mapping[t.Tuple[str, str], t.Sequence[str]] = {}
     layouts: t.Sequence[t.Tuple[mig.Stand, str]] = ()
     logs: t.Mapping[str, Log] = {}
     labels: t.Mapping[str, t.Mapping[str, str]] = {}
 
 
-class Standing(t.NamedTuple):
-    """A pod that is not ready, why, and the component that it waits for on its node (empty: none)."""
+class Explained(t.NamedTuple):
+    """A pod that is not ready, and its cause. waits_for: the component that must be ready first, or empty."""
 
     stuck: Stuck
     cause: Cause
-    before: str
+    waits_for: str
 
 
-def standings(cluster: t.Mapping[str, t.Any], seen: Seen) -> list[Standing]:
-    """Why each pod is not ready. Those of lost nodes are left out."""
-    held = {(stuck.component, stuck.node) for stuck in seen.stuck}
+def explained(cluster: Cluster, observed: Observed) -> list[Explained]:
+    """The causes of all pods that are not ready, without those of lost Nodes."""
+    not_ready = {(stuck.component, stuck.node) for stuck in observed.stuck}
     found = []
-    for stuck in seen.stuck:
-        if stuck.node in seen.lost:
+    for stuck in observed.stuck:
+        if stuck.node in observed.lost:
             continue
-        events = seen.events.get(("Pod", stuck.pod), ()) if stuck.pod else ()
-        log = seen.logs.get(stuck.pod, Log()).lines
-        cause = explain(stuck, events, cluster["namespace"], log)
-        before = next((name for name in cause.waits_for if (name, stuck.node) in held), "")
-        found.append(Standing(stuck, cause if before else _kept_away(cause, stuck, cluster, seen), before))
+        log = observed.logs.get(stuck.pod, Log()).lines
+        cause = explain(stuck, _events(stuck, observed), cluster.namespace, log)
+        waits_for = next((name for name in cause.waits_for if (name, stuck.node) in not_ready), "")
+        found.append(Explained(stuck, cause if waits_for else _by_label(cause, stuck, cluster, observed), waits_for))
     return found
 
 
-def roots(cluster: t.Mapping[str, t.Any], seen: Seen) -> list[Stuck]:
-    """The pods that wait for nobody: it is they whose logs tell."""
-    return [one.stuck for one in standings(cluster, seen) if not one.before]
+def roots(cluster: Cluster, observed: Observed) -> list[Stuck]:
+    """The pods that wait for no other component. Their logs are worth reading."""
+    return [one.stuck for one in explained(cluster, observed) if not one.waits_for]
 
 
-def checks(cluster: t.Mapping[str, t.Any], components: t.Sequence[str], works: t.Sequence[Workload],
-           seen: Seen, check_mode: bool = False) -> list[Data]:
-    """One check for each component, in the order given. cluster: the part of the plan."""
-    entries = _entries(cluster, works, seen)
-    found = []
-    for name in components:
-        mine = [work for work in works if work.component == name]
-        check = _check(name, mine, entries, cluster)
-        if check_mode and not check["ok"]:
-            check.update(state="pending", detail=f"check mode: {check['detail']}")
-        found.append(check)
-    return found
+def checks(cluster: Cluster, components: t.Sequence[str], works: t.Sequence[Workload], observed: Observed,
+           check_mode: bool = False) -> list[Check]:
+    """A check for each component, in the order of components. In check mode what is not ready is pending."""
+    problems = _problems(cluster, works, observed)
+    found = [_check(name, [work for work in works if work.component == name], problems, cluster)
+             for name in components]
+    return [replace(check, state="pending", detail=f"check mode: {check.detail}") if check_mode and not check.ok
+            else check for check in found]
 
 
-def compared(found: t.Sequence[Data], differences: t.Sequence[Difference], check_mode: bool = False) -> list[Data]:
-    """The checks, with what differs from the plan as causes of their components.
+def compared(found: t.Sequence[Check], differences: t.Sequence[Difference], check_mode: bool = False) -> list[Check]:
+    """The checks with the differences from the plan as further causes.
 
-    A component of which nothing is there keeps its words. What is nobody's own, such as the labels of Nodes, gets a
-    check of its own. In check mode nothing has been done yet, so that nothing has failed.
+    A check with the state absent is kept as it is. Differences that belong to no checked component, such as those of
+    labels of Nodes, get a check of their own. In check mode differences are pending, because the run has not repaired
+    them yet.
     """
-    by_component: dict[str, list[Data]] = {}
+    by_component: dict[str, list[SharedProblem]] = {}
     for one in differences:
-        level = "pending" if check_mode else one.level
-        by_component.setdefault(one.component, []).append(_difference(one, level))
-    checks = [check if check["state"] == "absent" else _with_causes(check, by_component.pop(check["component"], []))
+        by_component.setdefault(one.component, []).append(_difference(one, "pending" if check_mode else one.level))
+    result = [check if check.state == "absent" else _with_causes(check, by_component.pop(check.component, []))
               for check in found]
-    known = {check["component"] for check in found}
-    return checks + [_with_causes({"component": name, **_NOTHING}, causes)
-                     for name, causes in by_component.items() if name not in known]
+    known = {check.component for check in found}
+    return result + [_with_causes(Check(name), causes) for name, causes in by_component.items() if name not in known]
 
 
-def _difference(one: Difference, level: str) -> Data:
-    """As one of L(groups)."""
-    entry = _entry(Stuck(one.component, "", "", "", "differs from the plan"), Cause(one.cause, ""), level)
+def _difference(one: Difference, level: str) -> SharedProblem:
     where = _where(frozenset(one.nodes)) if one.nodes else ""
-    text = f"{where}: {one.cause}" if where else one.cause
-    return {**entry, "hint": one.hint, "nodes": [*one.nodes], "where": where, "holds_up": {}, "text": text}
+    return SharedProblem(one.component, state="differs from the plan", cause=one.cause, hint=one.hint, level=level,
+                         nodes=[*one.nodes], where=where, text=f"{where}: {one.cause}" if where else one.cause)
 
 
-def _with_causes(check: Data, causes: t.Sequence[Data]) -> Data:
-    """A check with more causes, the worst state among them and the first one's words."""
+def _with_causes(check: Check, causes: t.Sequence[SharedProblem]) -> Check:
+    """A check with further causes. Its state and hint are those of the first failed cause."""
     if not causes:
         return check
-    own = [] if check["ok"] or check["causes"] else [_difference(Difference(
-        check["component"], check["detail"], check["hint"]), check["state"])]
-    every = sorted([*check["causes"], *own, *causes], key=lambda cause: cause["level"] != "failed")
-    counts = [f"{check['ready']}/{check['desired']} ready"] if check["ok"] and check["desired"] else []
-    said = [*counts, *([] if check["ok"] else [check["detail"]]), *(cause["text"] for cause in causes)]
-    entries = [{"node": node, **{key: cause[key] for key in _OF_NODE}} for cause in causes for node in cause["nodes"]]
-    return {**check, "ok": False, "state": every[0]["level"], "causes": every, "hint": every[0]["hint"],
-            "detail": "; ".join(said), "nodes": [*check["nodes"], *entries]}
+    own = [] if check.ok or check.causes else [_difference(
+        Difference(check.component, check.detail, check.hint), check.state)]
+    every = sorted([*check.causes, *own, *causes], key=lambda cause: cause.level != "failed")
+    counts = [f"{check.ready}/{check.desired} ready"] if check.ok and check.desired else []
+    detail = [*counts, *([] if check.ok else [check.detail]), *(cause.text for cause in causes)]
+    problems = [Problem(node=node, state=cause.state, cause=cause.cause, hint=cause.hint, level=cause.level)
+                for cause in causes for node in cause.nodes]
+    return replace(check, ok=False, state=every[0].level, causes=every, hint=every[0].hint, detail="; ".join(detail),
+                   nodes=[*check.nodes, *problems])
 
 
-def verified(cluster: t.Mapping[str, t.Any], found: t.Sequence[Data]) -> list[str]:
-    """The GPU Nodes on which nothing is lacking, by the checks; none where somebody lacks that has no name."""
-    lacking = {entry["node"] for check in found for entry in check["nodes"]}
-    nameless = any(not check["ok"] and len(check["nodes"]) < max(1, check["desired"] - check["ready"])
-                   for check in found)
-    return [] if nameless or "" in lacking else [name for name in cluster["nodes"]["gpu"] if name not in lacking]
+def verified(gpu_nodes: t.Sequence[str], found: t.Sequence[Check]) -> list[str]:
+    """The GPU Nodes without a problem; none if a component is not ready on a Node that is not known."""
+    affected = {problem.node for check in found for problem in check.nodes}
+    unknown = any(not check.ok and len(check.nodes) < max(1, check.desired - check.ready) for check in found)
+    return [] if unknown or "" in affected else [name for name in gpu_nodes if name not in affected]
 
 
-def _entries(cluster: t.Mapping[str, t.Any], works: t.Sequence[Workload], seen: Seen) -> list[Data]:
-    held = {(stuck.component, stuck.node) for stuck in seen.stuck}
-    former = {one.stuck.pod for one in seen.former}
-    found = [_entry(one.stuck, _outdated(one, cluster), "pending")
-             for one in sorted(seen.former, key=lambda one: one.stuck.node)]
-    found += [_entry(Stuck(component, node, "", "", "not counted"), LOST, "pending")
-              for component, node in seen.away if (component, node) not in held]
-    found += [_layout(stand, pod, cluster["namespace"]) for stand, pod in seen.layouts]
-    for stuck in _uncreated(works, seen):
-        found.append(_entry(stuck, explain(stuck, (), cluster["namespace"]), "failed"))
-    found += [_entry(stuck, LOST, "pending") for stuck in seen.stuck
-              if stuck.node in seen.lost and stuck.pod not in former]
-    for stuck, cause, before in standings(cluster, seen):
-        if stuck.pod and stuck.pod in former:
+def _problems(cluster: Cluster, works: t.Sequence[Workload], observed: Observed) -> list[Problem]:
+    """The problems of all components on all Nodes."""
+    not_ready = {(stuck.component, stuck.node) for stuck in observed.stuck}
+    outdated = {one.stuck.pod for one in observed.outdated}
+    found = [_problem(one.stuck, _outdated(one, cluster), "pending")
+             for one in sorted(observed.outdated, key=lambda one: one.stuck.node)]
+    found += [_problem(Stuck(component, node, "", "", "not counted"), _LOST, "pending")
+              for component, node in observed.uncounted if (component, node) not in not_ready]
+    found += [_layout(stand, pod, cluster.namespace) for stand, pod in observed.layouts]
+    found += [_problem(stuck, explain(stuck, (), cluster.namespace), "failed")
+              for stuck in _uncreated(works, observed)]
+    found += [_problem(stuck, _LOST, "pending") for stuck in observed.stuck
+              if stuck.node in observed.lost and stuck.pod not in outdated]
+    for stuck, cause, waits_for in explained(cluster, observed):
+        if stuck.pod and stuck.pod in outdated:
             continue
-        events = seen.events.get(("Pod", stuck.pod), ()) if stuck.pod else ()
-        entry = _entry(stuck, _on_host(cause, stuck, cluster), "pending" if before else "failed")
-        log = Log() if before else seen.logs.get(stuck.pod, Log())
-        found.append({**entry, "message": entry["message"] or masked(events[-1] if events else ""), "waits_for": before,
-                      "log": [*log.lines[-SHOWN:]] if log.of == stuck.pod else [], "log_problem": log.problem})
+        events = _events(stuck, observed)
+        problem = _problem(stuck, _on_host(cause, stuck, cluster), "pending" if waits_for else "failed")
+        log = Log() if waits_for else observed.logs.get(stuck.pod, Log())
+        found.append(replace(problem, message=problem.message or masked(events[-1] if events else ""),
+                             waits_for=waits_for, log=[*log.lines[-SHOWN:]] if log.of == stuck.pod else [],
+                             log_problem=log.problem))
     return found
 
 
-def _entry(stuck: Stuck, cause: Cause, level: str) -> Data:
-    return {"component": stuck.component, "node": stuck.node, "pod": stuck.pod, "container": stuck.container,
-            "state": stuck.state, "reason": stuck.reason, "message": masked(stuck.message), "since": stuck.since,
-            "restarts": stuck.restarts, "cause": cause.cause, "hint": cause.hint.format(node=stuck.node),
-            "do": [one.format(node=stuck.node) for one in cause.do], "log": [], "log_problem": "", "waits_for": "",
-            "level": level}
+def _events(stuck: Stuck, observed: Observed) -> t.Sequence[str]:
+    return observed.events.get(("Pod", stuck.pod), ()) if stuck.pod else ()
 
 
-def groups(entries: t.Sequence[Data], everything: t.Sequence[Data] = ()) -> list[Data]:
-    """What stands alike once: an entry, the one whose log was read before others, with C(nodes), C(holds_up), C(text).
+def _problem(stuck: Stuck, cause: Cause, level: str) -> Problem:
+    return Problem(stuck.component, stuck.node, stuck.pod, stuck.container, stuck.state, stuck.reason,
+                   masked(stuck.message), stuck.since, stuck.restarts, cause.cause, cause.hint.format(node=stuck.node),
+                   [one.format(node=stuck.node) for one in cause.do], level=level)
 
-    everything: the entries of all components; holds_up: by component on how many of the nodes it waits for this one;
-    where: these nodes in words; text: all in one line.
+
+def shared(problems: t.Sequence[Problem], everything: t.Sequence[Problem] = ()) -> list[SharedProblem]:
+    """The problems of one component, once for all Nodes with the same cause; failed ones and those of many Nodes first.
+
+    everything: the problems of all components, by which C(holds_up) is counted. The fields of the result are those of
+    a problem whose log was read, if there is one.
     """
-    alike: dict[tuple[str, ...], list[Data]] = {}
-    for entry in entries:
-        alike.setdefault(tuple(str(entry[key]) for key in _ALIKE), []).append(entry)
+    alike: dict[tuple[str, ...], list[Problem]] = {}
+    for one in problems:
+        alike.setdefault((one.level, one.waits_for, one.container, one.cause), []).append(one)
     found = []
     for group in alike.values():
-        nodes = {entry["node"] for entry in group if entry["node"]}
-        waiting: dict[str, int] = {}
+        nodes = {one.node for one in group if one.node}
+        holds_up: dict[str, int] = {}
         for one in everything:
-            if one["waits_for"] == group[0]["component"] and one["node"] in nodes:
-                waiting[one["component"]] = waiting.get(one["component"], 0) + 1
-        first = next((entry for entry in group if entry["log"]), group[0])
-        hint = first["hint"] if len(nodes) < 2 else re.sub(
-            rf"(?<![\w.-]){re.escape(first['node'])}(?![\w-])", "each of these nodes", first["hint"])
-        whole = {**first, "hint": hint, "nodes": sorted(nodes), "where": _where(nodes), "holds_up": waiting}
-        found.append({**whole, "text": sentence(whole)})
-    return sorted(found, key=lambda one: (one["level"] != "failed", -len(one["nodes"])))
+            if one.waits_for == group[0].component and one.node in nodes:
+                holds_up[one.component] = holds_up.get(one.component, 0) + 1
+        first = next((one for one in group if one.log), group[0])
+        hint = first.hint if len(nodes) < 2 else re.sub(
+            rf"(?<![\w.-]){re.escape(first.node)}(?![\w-])", "each of these nodes", first.hint)
+        where = _where(nodes)
+        found.append(SharedProblem(**{**vars(first), "hint": hint}, nodes=sorted(nodes), where=where, holds_up=holds_up,
+                                   text=_sentence(first, where)))
+    return sorted(found, key=lambda one: (one.level != "failed", -len(one.nodes)))
 
 
-def sentence(cause: Data) -> str:
-    """One of L(groups) in one line: where, how it stands, why."""
-    where = cause["where"]
-    if cause["waits_for"]:
-        return f"waits for {cause['waits_for'].replace('_', ' ')} on {where}"
-    place = f" {cause['container']}" if cause["container"] else ""
-    reason = f", {cause['reason']}" if cause["reason"] else ""
-    said = f" (it said: {_end(cause['message'])})" if cause["message"] else ""
-    likely = "likely cause: " if cause["level"] == "failed" and not cause["state"].startswith(_LAYOUT) else ""
-    return f"{where}:{place} {cause['state']}{reason}; {likely}{cause['cause']}{said}"
+def _sentence(one: Problem, where: str) -> str:
+    """A problem in one line: Nodes, container and state, cause."""
+    if one.waits_for:
+        return f"waits for {one.waits_for.replace('_', ' ')} on {where}"
+    place = f" {one.container}" if one.container else ""
+    reason = f", {one.reason}" if one.reason else ""
+    message = f" (message: {_end(one.message)})" if one.message else ""
+    likely = "likely cause: " if one.level == "failed" and not one.state.startswith(_LAYOUT) else ""
+    return f"{where}:{place} {one.state}{reason}; {likely}{one.cause}{message}"
 
 
 def _where(nodes: t.AbstractSet[str]) -> str:
@@ -228,119 +214,112 @@ def _where(nodes: t.AbstractSet[str]) -> str:
     return f"{len(nodes)} nodes, {folded}" if len(nodes) > 1 else folded
 
 
-def _outdated(one: Former, cluster: t.Mapping[str, t.Any]) -> Cause:
-    """Nobody restarts such a pod but its user. A driver manager that may evict makes room by itself."""
-    differs = "" if one.runs == one.wanted else f" (it runs {one.runs}, wanted is {one.wanted})"
-    delete = f"kubectl -n {cluster['namespace']} delete pod {one.stuck.pod}"
-    hint = "Delete it when that suits you."
+def _outdated(one: Outdated, cluster: Cluster) -> Cause:
+    """Nothing but a deletion replaces an outdated pod. The driver manager of a driver pod may evict GPU pods itself."""
+    images = "" if one.current == one.desired else f" (its image is {one.current}, planned is {one.desired})"
+    delete = f"kubectl -n {cluster.namespace} delete pod {one.stuck.pod}"
     do: tuple[str, ...] = (delete,)
-    if one.stuck.component == "driver":
-        pools = ((cluster.get("components") or {}).get("driver") or {}).get("pools") or ()
-        if pools and all(pool["manager_env"].get("ENABLE_GPU_POD_EVICTION") == "true" for pool in pools):
-            hint = ("Node by Node: delete the pod; its driver manager evicts the GPU pods of {node} first "
-                    "(gpu_disruption).")
-        else:
-            hint = "Node by Node: drain {node}, delete the pod and, once the new one is ready, uncordon."
-            do = ("kubectl drain {node} --ignore-daemonsets", delete, "kubectl uncordon {node}")
-    return Cause(f"the pod is of a former revision{differs} and stays until it is deleted", hint, do=do)
+    if one.stuck.component != "driver":
+        hint = "Delete the pod when its Node may be disturbed."
+    elif cluster.driver_evicts:
+        hint = ("Node by Node: delete the pod; its driver manager evicts the GPU pods of {node} first "
+                "(gpu_disruption).")
+    else:
+        hint = "Node by Node: drain {node}, delete the pod and, once the new one is ready, uncordon."
+        do = ("kubectl drain {node} --ignore-daemonsets", delete, "kubectl uncordon {node}")
+    return Cause(f"the pod is outdated{images} and runs until it is deleted", hint, do=do)
 
 
-def _layout(stand: mig.Stand, pod: str, namespace: str) -> Data:
-    said, hint = mig.says(stand, namespace, pod)
-    about = Stuck("mig_manager", stand.node, pod, "", f"{_LAYOUT}{stand.asked} {stand.state or 'not begun'}")
-    return {**_entry(about, LOST, "failed" if stand.state == mig.FAILED else "pending"), "cause": said, "hint": hint}
+def _layout(stand: mig.Stand, pod: str, namespace: str) -> Problem:
+    cause, hint = mig.says(stand, namespace, pod)
+    stuck = Stuck("mig_manager", stand.node, pod, "", f"{_LAYOUT}{stand.asked} {stand.state or 'not begun'}")
+    return replace(_problem(stuck, _LOST, "failed" if stand.state == mig.FAILED else "pending"), cause=cause, hint=hint)
 
 
-def _uncreated(works: t.Sequence[Workload], seen: Seen) -> t.Iterator[Stuck]:
-    """One entry for a workload with fewer pods than it wants, where its controller says why."""
+def _uncreated(works: t.Sequence[Workload], observed: Observed) -> t.Iterator[Stuck]:
+    """A pod without a name for each workload whose controller fails to create pods, with the reason from its events."""
     for work in works:
-        there = sum(stuck.component == work.component for stuck in seen.stuck)
-        said = seen.events.get((work.kind, work.name), ())
-        if said and work.ready + there < work.desired:
-            yield Stuck(work.component, "", "", "", "not created", "FailedCreate", said[-1])
+        created = sum(stuck.component == work.component for stuck in observed.stuck)
+        events = observed.events.get((work.kind, work.name), ())
+        if events and work.ready + created < work.desired:
+            yield Stuck(work.component, "", "", "", "not created", "FailedCreate", events[-1])
 
 
-def _on_host(cause: Cause, stuck: Stuck, cluster: t.Mapping[str, t.Any]) -> Cause:
-    """The cause, with the host named where it delivers what the pod waits for."""
-    delivered = [name for name in cause.waits_for if name in cluster["deploy"]["on_host"].get(stuck.node, ())]
+def _on_host(cause: Cause, stuck: Stuck, cluster: Cluster) -> Cause:
+    """The cause, with another hint if the pod waits for a component that is delivered on the host."""
+    delivered = [name for name in cause.waits_for if name in cluster.on_host.get(stuck.node, ())]
     if not delivered:
         return cause
-    host = cluster["nodes"]["by_host"].get(stuck.node, stuck.node)
-    return replace(cause, hint=f"{' and '.join(delivered)} of this node are delivered on the host {host}: look at its "
-                               "checks.")
+    return replace(cause, hint=f"{' and '.join(delivered)} of this node are delivered on the host "
+                               f"{cluster.hosts.get(stuck.node, stuck.node)}: see its checks.")
 
 
-def _kept_away(cause: Cause, stuck: Stuck, cluster: t.Mapping[str, t.Any], seen: Seen) -> Cause:
-    """The cause, or that what it waits for is kept off the node by a value of its deploy label."""
+def _by_label(cause: Cause, stuck: Stuck, cluster: Cluster, observed: Observed) -> Cause:
+    """The cause, or another one if a deploy label of the Node keeps a component away that the pod waits for."""
     for name in cause.waits_for:
-        key, delivered = LABELS.get(name, ""), name not in cluster["deploy"]["on_host"].get(stuck.node, ())
-        value = seen.labels.get(stuck.node, {}).get(key, "true")
-        if value == "true" or not delivered or (cluster["components"].get(name) or {}).get("state") != "present":
+        key = LABELS.get(name, "")
+        value = observed.labels.get(stuck.node, {}).get(key, "true")
+        if value == "true" or name in cluster.on_host.get(stuck.node, ()) or name not in cluster.delivered:
             continue
         label, what = f"{key}={value}", name.replace("_", " ")
-        away = f"kubectl label node {stuck.node} {key}-"
+        remove = f"kubectl label node {stuck.node} {key}-"
         if value == "pre-installed":
-            return Cause(f"the node is labelled {label}, so no driver comes to it, but no driver of its own works",
-                         "Make the host's driver work (nvidia-smi there). Where it is to have none: remove the stray "
-                         "nvidia-smi, take the label away and run site.yml.", cause.waits_for, False,
-                         (f"ssh {stuck.node} command -v nvidia-smi", away))
+            return Cause(f"the node has the label {label}, so it gets no driver pod, but its own driver does not work",
+                         "Repair the driver of the host (nvidia-smi must work). If the host must not have a driver: "
+                         "remove nvidia-smi and the label, and run site.yml.", cause.waits_for, False,
+                         (f"ssh {stuck.node} command -v nvidia-smi", remove))
         if value.startswith("paused-"):
             return Cause(f"the {what} of the node is paused by the label {label}", "A driver upgrade or a change of "
-                         "MIG is under way there. If none is, it has ended in between: set the label to true.",
-                         cause.waits_for, False, (f"kubectl label node {stuck.node} --overwrite {key}=true",))
+                         "MIG is under way. If none is, it was interrupted: set the label to true.", cause.waits_for,
+                         False, (f"kubectl label node {stuck.node} --overwrite {key}=true",))
         return Cause(f"the {what} is kept off the node by the label {label}",
-                     "Take the label away and run site.yml, or deliver it on the host.", cause.waits_for, False,
-                     (away,))
+                     "Remove the label and run site.yml, or deliver the component on the host.", cause.waits_for,
+                     False, (remove,))
     return cause
 
 
-def _check(name: str, works: t.Sequence[Workload], everything: t.Sequence[Data],
-           cluster: t.Mapping[str, t.Any]) -> Data:
+def _check(name: str, works: t.Sequence[Workload], problems: t.Sequence[Problem], cluster: Cluster) -> Check:
+    """The check of one component. works: its workloads; problems: those of all components."""
     desired, ready = sum(work.desired for work in works), sum(work.ready for work in works)
-    entries = [entry for entry in everything if entry["component"] == name]
-    causes = groups(entries, everything)
-    check: Data = {"component": name, "ok": False, "state": "failed", "detail": "", "hint": "", "desired": desired,
-                   "ready": ready, "updated": sum(work.updated for work in works),
-                   "nodes": [{key: value for key, value in entry.items() if key != "component"} for entry in entries],
-                   "causes": causes}
-    if not works and cluster.get("take_over"):
-        return {**check, "state": "absent", "detail": "it is the operator's still",
-                "hint": "Run adopt.yml without check mode."}
+    updated = sum(work.updated for work in works)
+    nodes = [one for one in problems if one.component == name]
+    causes = shared(nodes, problems)
+
+    def check(state: str, detail: str, hint: str = "") -> Check:
+        return Check(name, state == "ok", state, detail, hint, desired, ready, updated, nodes, causes)
+
+    if not works and cluster.take_over:
+        return check("absent", "it still belongs to the operator", "Run adopt.yml without check mode.")
     if not works:
-        return {**check, "state": "absent", "detail": "nothing of it is in the cluster",
-                "hint": "Run site.yml; its plan names the objects."}
+        return check("absent", "the cluster has no object of it", "Run site.yml; its plan names the objects.")
     if causes:
         more = f"; {len(causes) - 1} more causes" if len(causes) > 2 else "; 1 more cause" if causes[1:] else ""
-        # One lost node is no failure of the run; with all of them there is nothing that it could call ready.
-        gone = not ready and all(cause["cause"] == LOST.cause for cause in causes)
-        return {**check, "state": "failed" if gone else causes[0]["level"],
-                "hint": causes[0]["hint"],
-                "detail": f"{ready}/{desired} ready; {causes[0]['text']}{more}"}
+        # A lost Node is not a failure of the run, unless all Nodes are lost and the component is ready on none.
+        lost = not ready and all(cause.cause == _LOST.cause for cause in causes)
+        return check("failed" if lost else causes[0].level, f"{ready}/{desired} ready; {causes[0].text}{more}",
+                     causes[0].hint)
     unseen = [work.name for work in works if not work.seen]
     if unseen:
-        return {**check, "detail": f"its controller has taken no notice of {', '.join(unseen)}",
-                "hint": "Look whether kube-controller-manager runs."}
-    slow = [work for work in works if not work.settled]
-    if slow:
-        what = "ready" if ready < desired else "replaced by the new revision"
-        count = ready if ready < desired else check["updated"]
-        return {**check, "detail": f"{count}/{desired} {what} when the time was over", "hint": "Raise the timeout."}
-    detail = f"{ready}/{desired} ready" if desired else f"no node asks for it: {_why_none(name, cluster)}"
-    return {**check, "ok": True, "state": "ok", "detail": detail}
+        return check("failed", f"its controller has not observed the last change of {', '.join(unseen)}",
+                     "Check that kube-controller-manager runs.")
+    if not all(work.settled for work in works):
+        count, what = (ready, "ready") if ready < desired else (updated, "updated")
+        return check("failed", f"{count}/{desired} {what} at the timeout", "Raise the timeout.")
+    return check("ok", f"{ready}/{desired} ready" if desired else f"no Node needs it: {_why_none(name, cluster)}")
 
 
 def _end(message: str) -> str:
-    """One line. Of what runtimes say the end is the cause, what comes before is the way that it took."""
+    """The end of a message in one line, because messages of container runtimes have their cause at the end."""
     line = " ".join(message.split())
-    return line if len(line) <= _SAID else f"...{line[-_SAID:].partition(' ')[2]}"
+    return line if len(line) <= _LONGEST_MESSAGE else f"...{line[-_LONGEST_MESSAGE:].partition(' ')[2]}"
 
 
-def _why_none(name: str, cluster: t.Mapping[str, t.Any]) -> str:
-    gpu = cluster["nodes"]["gpu"]
-    if not gpu:
+def _why_none(name: str, cluster: Cluster) -> str:
+    """Why a component has no desired pods."""
+    if not cluster.gpu_nodes:
         return "the cluster has no GPU node"
-    if all(name in cluster["deploy"]["on_host"].get(node, ()) for node in gpu):
+    if all(name in cluster.on_host.get(node, ()) for node in cluster.gpu_nodes):
         return "every GPU node has it on its host"
     if name == "mig_manager":
         return "no GPU node is labelled as MIG capable"
-    return "no GPU node carries its label"
+    return "no GPU node has its label"

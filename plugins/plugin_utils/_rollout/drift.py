@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where the objects and the labels of Nodes differ from the plan of a cluster. Reads, never writes. PRIVATE.
+"""Finds where objects and the labels of Nodes differ from the plan of a cluster. Reads, never writes. PRIVATE.
 
-To find what a run of site.yml would do, it calls the same functions as such a run: the plan of objects, the part of it
-that gpu_disruption forbids, and the plan of labels. It does not look at pods; L(rollout) does.
+To find what a run of site.yml would do, this calls the same functions: for the plan of the objects, for the changes
+that gpu_disruption forbids, and for the plan of the labels. Pods are checked in L(rollout).
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import del
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import plan
 
 NODES = "nodes"
-_REPAIR = "Run site.yml: it repairs exactly this."
+_REPAIR = "Run site.yml: it repairs this."
+# The most objects or labels, and fields of an object, that a difference names.
 _NAMED, _FIELDS = 3, 2
+# The cluster's part of a plan (C(gpu_plan.cluster)), as it comes from a task.
+Plan = t.Mapping[str, t.Any]
 
 
 class Difference(t.NamedTuple):
-    """What differs from the plan. component: a component, C(cluster) for objects that all components share, or C(nodes)
-    for the labels of Nodes.
+    """A difference from the plan.
 
-    cause: what differs, in words; hint: what to do; level: C(failed), or C(pending) for what only a higher
+    component: a component, C(cluster) for objects that all components share, or C(nodes) for the labels of Nodes;
+    cause: what differs, in words; hint: for users; level: C(failed), or C(pending) for what only a higher
     gpu_disruption allows; nodes: the Nodes whose labels differ.
     """
 
@@ -41,13 +44,13 @@ class Difference(t.NamedTuple):
     nodes: t.Tuple[str, ...] = ()
 
 
-def differences(client: Client, cluster: t.Mapping[str, t.Any],
-                components: t.Collection[str] | None, with_gpus: t.Mapping[str, int] | None = None) -> list[Difference]:
-    """What a run would repair. cluster: the part of the plan; components: only these, or None for all and the labels;
-    with_gpus: by Node the number of GPUs of its host, of hosts that tell which labels their Nodes get.
+def differences(client: Client, cluster: Plan, components: t.Collection[str] | None,
+                with_gpus: t.Mapping[str, int] | None = None) -> list[Difference]:
+    """The differences that a run would repair.
 
-    If something cannot be compared, this is a difference too: an object of somebody else with the same name, or a
-    missing right to read. Raises InputError if the plan is not valid.
+    components: only these, or None for all and the labels; with_gpus: by Node the number of GPUs of its host, for hosts
+    that compute the labels of their Nodes. If the cluster cannot be compared with the plan, because of a foreign object
+    with a planned name or a missing right, this is the only difference. Raises InputError for an invalid plan.
     """
     wanted, names = deliver.of_plan(cluster, None if components is None else [*components])
     try:
@@ -59,7 +62,7 @@ def differences(client: Client, cluster: t.Mapping[str, t.Any],
                            error.hint)]
 
 
-def _of_objects(client: Client, cluster: t.Mapping[str, t.Any], wanted: t.Sequence[objects.Wanted],
+def _of_objects(client: Client, cluster: Plan, wanted: t.Sequence[objects.Wanted],
                 names: t.Collection[str]) -> list[Difference]:
     changes = plan(client, wanted, live.read(client, wanted), names, kept=deliver.kept_daemon_sets(cluster))
     components = {change.id: change.component for change in changes}
@@ -85,18 +88,18 @@ def _told(change: Change) -> str:
 
 
 def startup_taint(client: Client, key: str, verified: t.Collection[str]) -> list[Difference]:
-    """The Nodes from which a run would take the startup taint. verified: Nodes on which nothing is lacking."""
+    """The Nodes from which a run would remove the startup taint. verified: Nodes without a problem."""
     nodes = startup_taints.ready_with(client, key, verified)
-    return [Difference(NODES, f"the startup taint {key} is still there", "Run site.yml: it removes this taint from "
+    return [Difference(NODES, f"the startup taint {key} is still set", "Run site.yml: it removes this taint from "
                        "Nodes whose GPUs are ready.", "pending", tuple(nodes))] if nodes else []
 
 
-def _of_labels(client: Client, cluster: t.Mapping[str, t.Any], with_gpus: t.Mapping[str, int]) -> list[Difference]:
+def _of_labels(client: Client, cluster: Plan, with_gpus: t.Mapping[str, int]) -> list[Difference]:
     """The Nodes whose deploy labels differ, grouped by keys. Labels that hosts compute are compared on the hosts."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, summary in label_nodes.differing(client, cluster["deploy"], with_gpus).items():
         keys = tuple(sorted({**summary["added"], **summary["changed"], **summary["removed"]}))
-        if keys:  # nothing but an annotation says when a GPU was last seen
+        if keys:  # without keys only the annotation differs that says when a GPU was last seen
             groups.setdefault(keys, []).append(name)
     return [Difference(NODES, f"{'labels differ' if keys[1:] else 'a label differs'} from the plan "
                        f"({some_of(keys, _NAMED)})", _REPAIR, nodes=tuple(sorted(names)))

@@ -1,12 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The table of known causes, read from the top; the first row that fits counts. Data alone. PRIVATE.
+"""The table of known causes. The first row that matches a pod counts. Only data. PRIVATE.
 
-Its rows come from threads of the GPU Operator's users, from what the programs in the pods print when they give up
-(driver container, driver manager, validator, container toolkit, device plugin and DCGM exporter of GPU Operator 26.7),
-and from the order in which the operands wait for each other on a node: driver, container toolkit, the validator's
-toolkit-validation, then the rest.
+Sources: issues of the GPU Operator; the errors that the programs in the pods print (driver container, driver manager,
+validator, container toolkit, device plugin and DCGM exporter of GPU Operator 26.7); the order in which the operands
+wait for each other on a Node: driver, container toolkit, toolkit-validation of the validator, then the others.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import
 
 @dataclass(frozen=True)
 class Row:
-    """What a row asks of a stuck pod (empty: anything) and what it then says.
+    """A known cause, and the pods that have it. An empty condition matches every pod.
 
-    words: a pattern for what was said; container, component, reasons, states: as of L(pods.Stuck); waits_for:
-    components that come first on that node; certain: waiting alone cannot help; do: commands besides the reading.
+    cause, hint, waits_for, certain, do: as in L(causes.Cause); words: a regular expression for messages and log lines;
+    component, containers, reasons, states: conditions for the fields of L(pods.Stuck).
     """
 
     cause: str
@@ -50,11 +49,11 @@ _RESTART = "kubectl --namespace {namespace} delete pod {pod}"
 _UNSTARTED = ("Wait, or raise the timeout; kubectl --namespace {namespace} describe pod {pod} tells more. Where it "
               "stays so for minutes, delete the pod.")
 _VALIDATIONS = ("driver-validation", "toolkit-validation", "cuda-validation", "plugin-validation")
-# A state of ours, besides those of L(pods.Stuck): its container has not run, and nothing says why.
+# A state that only this table has: the container has not run, for no known reason.
 CREATED = "created"
 _HOLDERS = "ssh {node} sudo lsof /dev/nvidia*"
 
-# What the node or the API server says; it is certain. Logs are not asked.
+# Causes by the messages of a kubelet or the API server. They need no logs.
 SAID: t.Tuple[Row, ...] = (
     Row("the pod is refused by the namespace's pod security level",
         "Set psa.enabled: true in the policy, or label the namespace pod-security.kubernetes.io/enforce=privileged.",
@@ -63,21 +62,21 @@ SAID: t.Tuple[Row, ...] = (
     Row("a quota of the namespace forbids the pod",
         "Raise the quota; pods of the class system-node-critical need one outside kube-system.",
         words=r"exceeded quota|insufficient quota", do=("kubectl --namespace {namespace} describe resourcequota",)),
-    Row("the service account of the pod is missing", "Run site.yml: it brings back what was removed.",
+    Row("the service account of the pod is missing", "Run site.yml: it creates missing objects again.",
         words=r"serviceaccount .{0,300}not found"),
     Row("the node's runtime has no handler of this name: nvidia is not in its configuration",
         "Make the container toolkit ready on {node}; on RKE2, k3s and k0s look whether it writes the file that this "
         "runtime reads (toolkit.env: CONTAINERD_CONFIG, CONTAINERD_SOCKET).",
         words=r"no runtime for|RuntimeHandler .{0,300}not supported|unknown runtime|failed to find runtime handler",
         waits_for=_BEFORE_VALIDATOR, do=("ssh {node} sudo containerd config dump", _RESTART_TOOLKIT)),
-    Row("the RuntimeClass of the pod is missing", "Run site.yml: it brings back what was removed.",
+    Row("the RuntimeClass of the pod is missing", "Run site.yml: it creates missing objects again.",
         words=r"RuntimeClass .{0,300}not found"),
     Row("the runtime does not find the CDI devices that the pod asks for: their specification is not on the node, or "
         "of other GPUs", "See the container toolkit on {node}; where it is ready, restart its pod: it writes the "
         "specification when it starts.", words=r"unresolvable CDI devices|CDI device injection failed",
         waits_for=_BEFORE_VALIDATOR, do=("ssh {node} ls -l /var/run/cdi /etc/cdi", _RESTART_TOOLKIT)),
     Row("the pod network of the node does not work, so no pod starts there",
-        "Repair the network plugin (CNI) on {node}; it is none of the GPU components.",
+        "Repair the network plugin (CNI) on {node}; it is not a GPU component.",
         words=r"failed to set ?up network for sandbox|cni plugin not initialized|NetworkPlugin.{0,300}not ready",
         do=("kubectl describe node {node}",)),
     Row("there is no driver image for this operating system or kernel: {image}",
@@ -94,44 +93,45 @@ SAID: t.Tuple[Row, ...] = (
     Row("the node's runtime does not trust the certificate of {registry}",
         "Give the runtime on {node} the certificate of the registry's authority; driver.certConfig is for the "
         "driver's packages, not for images.", reasons=_PULL, words=r"x509|certificate|tls: "),
-    Row("{image} is not made for the node's machine architecture", "Choose a version whose image is made for it.",
+    Row("there is no {image} for the node's CPU architecture", "Choose a version whose image supports it.",
         reasons=_PULL, words=r"no match for platform|no matching manifest", certain=True),
     Row("{registry} has no {image}", "Correct repository and version in the policy, or copy the image there.",
         reasons=_PULL, words=rf"{_NOT_THERE}|InvalidImageName|couldn't parse image|ErrImageNeverPull", certain=True),
     Row("{image} cannot be pulled from {registry}",
-        "Look whether {node} reaches {registry}; name a mirror in gpu_image_registry where it may not.",
+        "Check that {node} reaches {registry}, or name a mirror in gpu_image_registry.",
         reasons=_PULL),
     Row("a ConfigMap or Secret that the pod needs is missing, or lacks a key",
-        "Create what the message names; if it is ours, run site.yml.", reasons=_CONFIG,
+        "Create what the message names. If it belongs to a component, run site.yml.", reasons=_CONFIG,
         words=r"configmap|secret|couldn't find key", certain=True),
     Row("a ConfigMap or Secret that the pod mounts is missing, or lacks a key",
-        "Create what the message names; if it is ours, run site.yml.", certain=True,
+        "Create what the message names. If it belongs to a component, run site.yml.", certain=True,
         words=r"MountVolume.{0,300}(configmap|secret).{0,300}not found|references non-existent config key"),
     Row("a file or folder of the node cannot be mounted", "Look whether the path that the message names is there on "
         "{node}. On RHEL subscription files are asked for: register the node, or name driver.repoConfig.",
         words=r"MountVolume|hostPath type check failed"),
-    Row("the kubelet put the pod off the node to free disk, memory or processes",
+    Row("the kubelet evicted the pod to free disk, memory or processes",
         "Free what the message names on {node}; driver images and builds need several GB in /var.",
         reasons=("Evicted",)),
     Row("the disk of the node is full", "Free space on {node}; driver images and builds need several GB in /var.",
         words=r"no space left on device"),
     Row("the container ran out of memory", "Raise its memory limit in the policy (resources).",
         words=r"\bOOMKilled\b"),
-    Row("the node is too full for the pod", "Free CPU or memory on {node}, or lower the requests in the policy.",
+    Row("the node does not have enough resources for the pod",
+        "Free CPU or memory on {node}, or lower the requests in the policy.",
         states=("Pending",), words=r"Insufficient |Too many pods"),
     Row("a taint of the node keeps the pod off it", "Add its toleration to daemonsets.tolerations in the policy.",
         states=("Pending",), words=r"untolerated taint|had taint"),
-    Row("no node fits the pod's selector or affinity", "Read the message: a label or another pod stands against it.",
+    Row("no node fits the pod's selector or affinity", "Read the message: a label or another pod prevents it.",
         states=("Pending",), words=r"didn't match|didn't satisfy|affinity"),
-    Row("the scheduler has not placed the pod", "Look whether a scheduler runs in the cluster.", states=("Pending",),
+    Row("the scheduler has not placed the pod", "Check that a scheduler runs in the cluster.", states=("Pending",),
         containers=("",)),
-    Row("the driver was stopped as it did not get ready in the time of its startup probe",
+    Row("the driver was stopped because its startup probe failed for too long",
         "Raise driver.startupProbe.failureThreshold in the policy (each try is driver.startupProbe.periodSeconds), or "
         "use precompiled drivers. " + _READ, component="driver", containers=("nvidia-driver-ctr",),
         words=r"(?s)exit code 1(37|43).{0,2000}Startup probe failed"),
 )
 
-# The programs' own words: in messages of the end, in events, and in the last lines of the log.
+# Causes by the messages of the programs: in the status, in events, and in the last lines of the log.
 LOGGED: t.Tuple[Row, ...] = (
     Row("the disk of the node is full", "Free space on {node}; driver images and builds need several GB in /var.",
         words=r"no space left on device", do=("ssh {node} df -h /var",)),
@@ -140,7 +140,7 @@ LOGGED: t.Tuple[Row, ...] = (
         waits_for=_BEFORE_REST, do=(_RESTART,)),
     Row("the runtime has not started the container {container} yet: its image is being pulled, or the runtime was "
         "restarted meanwhile and has lost it", _UNSTARTED, states=(CREATED,), do=(_RESTART,)),
-    # The driver's ways to fail.
+    # Failures of the driver.
     Row("the node has a driver of its own, or a stray nvidia-smi that looks like one",
         "Where it has a driver: add it to the group gpu_hosts with gpu_placement hybrid, or set driver.enabled: false. "
         "Where it has none: remove nvidia-smi from {node}, take the label away and run site.yml.",
@@ -153,10 +153,10 @@ LOGGED: t.Tuple[Row, ...] = (
                                   r"Nouveau kernel driver is currently in use",
         do=("ssh {node} \"echo 'blacklist nouveau' | sudo tee /etc/modprobe.d/blacklist-nouveau.conf; "
             "sudo update-initramfs -u || sudo dracut --force\"",)),
-    Row("another driver container runs on the node, or has left its lock",
-        "Wait until the former pod is gone; if there is none, reboot {node}.", component="driver",
+    Row("another driver container runs on the node, or its lock is left",
+        "Wait until the former pod has ended; if there is none, reboot {node}.", component="driver",
         words=r"instance of the NVIDIA driver is already running"),
-    Row("pods that use the GPU do not leave the node",
+    Row("pods that use the GPU cannot be evicted from the node",
         "The log names them and why (a disruption budget, no controller, local data): end them, or allow what "
         "driver.upgradePolicy.drain and gpu_disruption: drain need.", component="driver",
         words=r"failed to drain node|until all GPU pods are drained|cannot delete .{0,300}pods|"
@@ -175,14 +175,14 @@ LOGGED: t.Tuple[Row, ...] = (
         "Use precompiled signed modules or enrol a key on {node}, or deliver the driver on the host.",
         component="driver", words=r"Required key not available|Key was rejected|secure ?boot|lockdown", certain=True,
         do=("ssh {node} mokutil --sb-state",)),
-    Row("the repositories of the system's packages are not reached from the node",
-        "Look at name resolution, proxy (gpu_proxy) and firewall of {node}; offline: name a mirror in "
+    Row("the node does not reach the repositories of system packages",
+        "Check name resolution, proxy (gpu_proxy) and firewall of {node}; offline: name a mirror in "
         "driver.repoConfig and its authority in driver.certConfig, or use precompiled drivers.",
         component="driver", words=r"Failed to update package cache|failed to reach .{0,300}repositories|"
                                   r"Could not resolve host|Temporary failure (in name )?resol|"
                                   r"failed to update the dnf metadata|Failed to (download|fetch|retrieve) |"
                                   r"Could not connect to|Cannot download repomd"),
-    Row("the node's subscription to packages of its system does not count in the container",
+    Row("the node's subscription to packages is not valid in the container",
         "Register {node}, or name repositories in driver.repoConfig.", component="driver",
         words=r"RHEL entitlement|not registered|subscription-manager"),
     Row("headers or packages of the node's kernel are not in the repositories",
@@ -205,7 +205,7 @@ LOGGED: t.Tuple[Row, ...] = (
         "Stop a fabric manager that runs on the host {node}, or give it exactly the driver's version.",
         component="driver", words=r"fabric ?manager.{0,300}(fail|error|abort|mismatch|don't match)|"
                                   r"Failed to (start|initialize).{0,300}(fabric|NVSwitch)"),
-    Row("the modules were made for another kernel than the one that runs",
+    Row("the modules were built for another kernel than the running one",
         "Boot the kernel that was updated last on {node}, or delete the pod, so that they are built anew.",
         component="driver", words=r"Invalid module format|disagrees about version of symbol|Unknown symbol in module|"
                                   r"version magic", do=("ssh {node} uname -r", _RESTART)),
@@ -217,14 +217,14 @@ LOGGED: t.Tuple[Row, ...] = (
                                   r"not supported by (the )?open|requires use of the NVIDIA open|No NVIDIA GPU",
         do=("ssh {node} \"sudo dmesg | grep -E 'NVRM|Xid' | tail\"",)),
     Row("the modules cannot be built for the node's kernel",
-        "The kernel is newer than the driver knows, or its compiler is missing: choose a newer driver (driver.version) "
+        "The driver does not support this kernel, or its compiler is missing: choose a newer driver (driver.version) "
         "or an older kernel.", component="driver",
         words=r"make(\[\d{1,9}\])?: \*\*\*|Failed to build|unable to build the NVIDIA kernel module|"
               r"build of the kernel module (has )?failed|unable to find .{0,300}compiler"),
-    Row("the host of the virtual machine gives no vGPU, or none that fits the driver",
-        "Look at the vGPU of {node} in its hypervisor; the guest's driver must fit the host's branch.",
+    Row("the hypervisor provides no vGPU, or none that fits the driver",
+        "Check the vGPU of {node} in its hypervisor; the guest's driver must fit the host's branch.",
         component="driver", words=r"cannot find vgpu devices|cannot find match for compatible vgpu driver"),
-    Row("the driver waits for network drivers (MOFED) that nobody delivers",
+    Row("the driver waits for network drivers (MOFED) that are not installed",
         "Deliver them (Network Operator), set driver.rdma.useHostMofed: true where the host has them, or "
         "driver.rdma.enabled: false.", component="driver",
         words=r"Waiting for MOFED|/run/mellanox/drivers|failed to wait for MOFED|waiting for mellanox"),
@@ -250,30 +250,31 @@ LOGGED: t.Tuple[Row, ...] = (
         component="driver", reasons=ENDED),
     Row("the driver is being built and loaded; this takes minutes", "Wait, or raise the timeout. " + _READ,
         component="driver", containers=("nvidia-driver-ctr",), reasons=("",)),
-    # What CUDA, NVML and the nvidia runtime say on a node whose driver is there.
-    Row("CUDA says that the system is not initialised (802): the fabric manager is missing or of another version",
+    # Messages of CUDA, NVML and the nvidia runtime on a Node with a driver.
+    Row("CUDA reports that the system is not initialised (802): the fabric manager is missing or of another version",
         "Run a fabric manager of exactly the driver's version on {node}; NVLink 5 also needs ib_umad and mlx5_ib.",
         words=r"(error|code|returned|runtime error)\D{0,12}\b802\b|system not yet initialized|SYSTEM_NOT_READY|"
               r"SystemNotReady", do=("ssh {node} systemctl status nvidia-fabricmanager",
                                      "ssh {node} sudo modprobe --all ib_umad mlx5_ib")),
     Row("libraries and kernel module are of different driver versions",
-        "The driver was changed below running pods: reboot {node}, or restart driver and container toolkit there.",
+        "The driver was changed while pods were running: reboot {node}, or restart driver and container toolkit there.",
         words=r"driver/library version mismatch", waits_for=("driver",), do=(_RESTART_TOOLKIT,)),
     Row("the driver is older than the CUDA of the image",
         "Choose a driver branch that has the image's CUDA level, or the release that belongs to the driver.",
         words=r"driver version is insufficient|unsatisfied condition: cuda|forward compatibility was attempted"),
-    Row("the GPU is busy or was put out of use", "Look at compute mode (exclusive), at MIG changes under way and for "
+    Row("the GPU is busy or failed", "Look at compute mode (exclusive), at MIG changes under way and for "
         "Xid in the kernel's messages of {node}.", words=r"busy or unavailable|GPU is lost|fallen off the bus",
         do=("ssh {node} nvidia-smi -q -d COMPUTE",)),
     Row("no GPU is visible in the container: MIG without instances, or no device nodes",
         "Look at MIG on {node} and whether /dev/nvidia0 is there; the container toolkit injects what is there when "
         "the pod starts.", words=r"no CUDA-capable device", waits_for=_BEFORE_VALIDATOR,
         do=("ssh {node} nvidia-smi -L",)),
-    Row("the kernel module of the driver is not loaded", "See the driver there; where the host has it: nvidia-smi on "
-        "{node}.", words=r"nvml error: driver not loaded|couldn't communicate with the NVIDIA driver",
-        waits_for=("driver",)),
-    # Then who waits for whom on the node.
-    Row("the driver is not ready on the node", "See the driver there; where the host has it: nvidia-smi on {node}.",
+    Row("the kernel module of the driver is not loaded",
+        "Check its driver pod; if the driver is on the host, run nvidia-smi on {node}.", waits_for=("driver",),
+        words=r"nvml error: driver not loaded|couldn't communicate with the NVIDIA driver"),
+    # Components that wait for others on the Node.
+    Row("the driver is not ready on the node",
+        "Check its driver pod; if the driver is on the host, run nvidia-smi on {node}.",
         containers=("driver-validation",), waits_for=("driver",)),
     Row("the nvidia runtime injects nothing: it finds no driver library (libnvidia-ml.so.1)",
         "Look whether the driver works on {node} (nvidia-smi) and whether the container toolkit was started after it.",
@@ -284,7 +285,7 @@ LOGGED: t.Tuple[Row, ...] = (
         "restart the runtime.", component="validator", containers=("toolkit-validation",),
         waits_for=_BEFORE_VALIDATOR, do=("ssh {node} sudo containerd config dump", _RESTART_TOOLKIT)),
     Row("no validator has passed toolkit-validation on the node (no toolkit-ready file)",
-        "See the validator there.", containers=("toolkit-validation",), waits_for=_BEFORE_REST, reasons=("",)),
+        "See the validator of the node.", containers=("toolkit-validation",), waits_for=_BEFORE_REST, reasons=("",)),
     Row("a CUDA program does not run on the node",
         "Read the log of the pod nvidia-cuda-validator there; a driver of another branch than the libraries, MIG "
         "without instances and a missing fabric manager are usual.", component="validator",
@@ -294,7 +295,7 @@ LOGGED: t.Tuple[Row, ...] = (
         "See the device plugin there; it offers none before the driver answers, or where MIG has no instances.",
         component="validator", containers=("plugin-validation",), waits_for=(*_BEFORE_VALIDATOR, "device_plugin"),
         do=("kubectl get node {node} --output jsonpath='{{.status.allocatable}}'",)),
-    # Per component, when it fails by itself.
+    # Failures of one component.
     Row("the configuration for sharing is missing, empty, or not one that the plugin reads",
         "Correct gpu_sharing, or the ConfigMap that devicePlugin.config names and the label "
         "nvidia.com/device-plugin.config of {node}.", component="device_plugin",
@@ -315,7 +316,7 @@ LOGGED: t.Tuple[Row, ...] = (
         "pod.", words=r"could not load NVML|non-NVML platform|Incompatible (platform|strategy) detected|"
                       r"Cannot init NVML|failed to initialize NVML", waits_for=_BEFORE_VALIDATOR, do=(_RESTART,)),
     Row("the plugin finds no usable GPU: MIG is enabled without instances, or its configuration is not valid",
-        "Look at MIG on {node} and at devicePlugin.config in the policy. " + _READ, component="device_plugin",
+        "Check MIG on {node} and devicePlugin.config in the policy. " + _READ, component="device_plugin",
         reasons=ENDED),
     Row("the toolkit cannot read the runtime's configuration: it is a template or not valid",
         "Do not name a template (config.toml.tmpl) in toolkit.env CONTAINERD_CONFIG; leave it out, so that a file of "
@@ -351,12 +352,12 @@ LOGGED: t.Tuple[Row, ...] = (
         component="feature_discovery", reasons=ENDED),
     Row("the container cannot be started by the runtime",
         "Read the message; with the nvidia runtime: look at the container toolkit on {node}.", reasons=_START),
-    Row("the container ends again and again", _READ, reasons=(*ENDED, "Completed")),
-    Row("the controller does not create the pod", "Look at its events: kubectl --namespace {namespace} get events.",
+    Row("the container ends repeatedly", _READ, reasons=(*ENDED, "Completed")),
+    Row("the controller does not create the pod", "Read its events: kubectl --namespace {namespace} get events.",
         states=("not created",)),
     Row("the pod is being replaced", "Wait. Where it stays so, its node does not answer: look at {node}.",
         states=("Terminating",)),
-    Row("the container runs but says that it is not ready", _READ, states=("Running",), reasons=("",)),
+    Row("the container runs but is not ready", _READ, states=("Running",), reasons=("",)),
     Row("the pod is still starting",
         "Wait, or raise the timeout; kubectl --namespace {namespace} describe pod {pod} tells more."),
 )

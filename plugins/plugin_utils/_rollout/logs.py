@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The last lines of the containers that hold up a rollout: few requests, however many pods stand alike. PRIVATE."""
+"""Reads the last log lines of containers that are not ready, with few requests even for many pods. PRIVATE."""
 
 from __future__ import annotations
 
@@ -10,50 +10,37 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.hidden import masked
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.causes import of_former
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import Stuck, where_it_stands
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import Stuck, stuck_pod
 
-# Logs that are read at once; lines that are read, that are shown, and their width.
+# The most logs; lines of a log that are read, lines that are shown, and characters of a line.
 MOST, LINES, SHOWN, WIDTH = 10, 40, 12, 200
 SAMPLE = "cuda-validation"
 _SAMPLE_PODS = "app=nvidia-cuda-validator"
-# What a kubelet gives for the log of a container that was removed meanwhile, as if it were its log.
+# A kubelet returns this line as the log of a container that has been removed.
 _REMOVED = "unable to retrieve container logs for "
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Log(t.NamedTuple):
-    """lines: the last of the container, the newest last; problem: why there are none; of: the pod that was read."""
+    """lines: the last lines, the newest last; problem: why there are none; of: the pod whose log was read."""
 
     lines: t.Sequence[str] = ()
     problem: str = ""
     of: str = ""
 
 
-class Reads(t.Protocol):
-    """What is needed of a client (L(client.Client))."""
+class FirstLogs:
+    """The logs that are read during a rollout: of each container the first one that fails, at most MOST."""
 
-    def log(self, name: str, namespace: str, container: str, previous: bool = False, lines: int = 40) -> str:
-        """Last lines."""
-
-    def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None,
-             field_selector: str | None = None, metadata_only: bool = False) -> t.List[t.Dict[str, t.Any]]:
-        """Objects."""
-
-    def many(self, do: t.Callable[[t.Any], t.Any], items: t.Iterable[t.Any]) -> t.Sequence[t.Any]:
-        """The same for all."""
-
-
-class OnTheWay:
-    """One log of each container that ends in failure, the first time that one does so, at most MOST in a run."""
-
-    def __init__(self, client: Reads, namespace: str) -> None:
+    def __init__(self, client: Client, namespace: str) -> None:
         self._client, self._namespace = client, namespace
         self._known: dict[t.Tuple[str, str], Log] = {}
 
     def of(self, roots: t.Sequence[Stuck]) -> dict[str, Log]:
-        """By pod the log of its own, or of one whose container is the same."""
+        """By pod its log, or the log of the same container in another pod."""
         failed = [stuck for stuck in roots if stuck.failed]
         new = {_kind(stuck): stuck for stuck in reversed(failed) if _kind(stuck) not in self._known}
         if new and len(self._known) < MOST:
@@ -67,15 +54,15 @@ def _kind(stuck: Stuck) -> t.Tuple[str, str]:
     return stuck.component, stuck.container
 
 
-def read(client: Reads, namespace: str, roots: t.Sequence[Stuck]) -> dict[str, Log]:
-    """By pod the log that tells of it: its own, or that of one that stands alike. roots: pods that wait for nobody.
+def read(client: Client, namespace: str, roots: t.Sequence[Stuck]) -> dict[str, Log]:
+    """By pod its log, or the log of a pod with the same status. roots: pods that wait for no other component.
 
-    One log for each kind of standing, and while that is less than MOST, of more pods of these kinds: alike in status,
-    they may differ in why.
+    Reads one log for each status, then further logs until there are MOST, because pods with the same status may have
+    different causes.
     """
     kinds: dict[t.Tuple[str, ...], list[Stuck]] = {}
     for stuck in roots:
-        # One that waits for its image or configuration says nothing of it in a log of former days.
+        # The old log of a container that waits for its image or configuration does not say why it waits.
         if stuck.pod and stuck.container and stuck.started and (stuck.failed or not stuck.reason):
             kinds.setdefault((stuck.component, stuck.container, stuck.reason, stuck.message), []).append(stuck)
     turns = max(map(len, kinds.values()), default=0)
@@ -89,32 +76,32 @@ def read(client: Reads, namespace: str, roots: t.Sequence[Stuck]) -> dict[str, L
     return found
 
 
-def _of(client: Reads, namespace: str, stuck: Stuck) -> Log:
+def _of(client: Client, namespace: str, stuck: Stuck) -> Log:
     former = of_former(stuck)
-    lines = told(client.log(stuck.pod, namespace, stuck.container, former, LINES))
+    lines = readable(client.log(stuck.pod, namespace, stuck.container, former, LINES))
     if lines and lines[0].startswith(_REMOVED):
-        lines = told(client.log(stuck.pod, namespace, stuck.container, not former, LINES))
+        lines = readable(client.log(stuck.pod, namespace, stuck.container, not former, LINES))
     if stuck.container == SAMPLE:
         return Log((*lines, *_of_sample(client, namespace, stuck.node)), of=stuck.pod)
     return Log(lines, of=stuck.pod)
 
 
-def _of_sample(client: Reads, namespace: str, node: str) -> t.Sequence[str]:
-    """What the pod says that the validator starts for a CUDA program."""
+def _of_sample(client: Client, namespace: str, node: str) -> t.Sequence[str]:
+    """The state and the last log lines of the pod that the validator creates for its CUDA program."""
     pods = client.list("v1", "Pod", namespace=namespace, label_selector=_SAMPLE_PODS,
                        field_selector=f"spec.nodeName={node}")
     if not pods:
         return []
-    stand = where_it_stands(max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp"))), "validator")
-    lines = told(client.log(stand.pod, namespace, stand.container, lines=LINES)) if stand.started else []
+    stand = stuck_pod(max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp"))), "validator")
+    lines = readable(client.log(stand.pod, namespace, stand.container, lines=LINES)) if stand.started else []
     return [f"{stand.pod}: {' '.join(part for part in (stand.state, stand.reason, stand.message) if part)}", *lines]
 
 
-def told(text: str) -> list[str]:
-    """The last lines of a log as they may be shown: without colours, empty lines, repetitions and secrets, cut."""
+def readable(text: str) -> list[str]:
+    """The last lines of a log without colours, empty lines, repeated lines and secrets, cut to WIDTH."""
     lines: list[str] = []
     for line in text.split("\n"):
-        # A line that is drawn again and again, such as a progress bar, counts as it was at last.
+        # Of a line that a program overwrites, such as a progress bar, the last version counts.
         line = masked(_COLOURS.sub("", line.rstrip().rpartition("\r")[2])).replace("\t", " ")
         line = "".join(sign for sign in line if sign.isprintable()).rstrip()
         line = line if len(line) <= WIDTH else f"{line[:WIDTH - 3]}..."
@@ -126,9 +113,9 @@ def told(text: str) -> list[str]:
 def _problem(error: GpuopsError) -> str:
     """Why a log could not be read, in one line."""
     if isinstance(error, ClusterError) and error.status == 403:
-        return "its log may not be read: the user of this kubeconfig lacks the right get pods/log"
-    said = " ".join(error.message.split()).rstrip(".")
+        return "its log cannot be read: the user of this kubeconfig does not have the right get pods/log"
+    message = " ".join(error.message.split()).rstrip(".")
     if isinstance(error, ClusterError) and error.status >= 500:
-        # Before it stands the whole address.
-        return f"its log cannot be read: the kubelet of the node does not answer ({said.rpartition('dial ')[2][-120:]})"
-    return f"its log cannot be read: {said[:160]}"
+        cause = message.rpartition("dial ")[2][-120:]  # without the URL before it
+        return f"its log cannot be read: the kubelet of the node does not answer ({cause})"
+    return f"its log cannot be read: {message[:160]}"

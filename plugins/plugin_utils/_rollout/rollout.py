@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Waits until the components of a cluster are ready, says how it goes, and why one is not. PRIVATE.
+"""Waits until the components of a cluster are ready, reports the progress, and finds why a component is not. PRIVATE.
 
-Counts come from DaemonSets and Deployments alone: two lists a poll. Pods are listed only of workloads that lack some,
-nodes only where a pod lacks, events once at the end.
+The numbers of pods come from DaemonSets and Deployments: two lists for each poll. Pods are read only of workloads that
+are not ready, Nodes only of pods that are not ready, events once at the end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ import typing as t
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Check
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import without_errors
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live, Object
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import says_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import (
     Workload,
@@ -25,6 +28,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads impo
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import checks, logs
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.cluster import Cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import (
     RESTARTED,
     Row,
@@ -34,50 +38,33 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import
     restarted_lately,
     rows,
     runs_since,
-    where_it_stands,
+    stuck_pod,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.progress import Progress, Tell
 
 OURS = "app.kubernetes.io/managed-by=gpuops.nvidia"
-# Seconds. A DaemonSet counts nodes that were labelled a moment ago later, as its busy controller first makes up to 250
-# pods, 20 in a second unless it is told otherwise; a lost node may be a short break;
-# what only somebody else can mend may be mended at once; pods are looked at at most so often.
-_SETTLE, _LOST, _CERTAIN, _LOOK, _FRESH = 30.0, 15.0, 45.0, 5.0, 0.5
-# What crashes over and over is ready for moments in between; the kubelet's first pause between two starts is 10 s.
+# Seconds until a DaemonSet's controller has counted Nodes that were labelled a moment ago. A busy controller first
+# creates up to 250 pods, by default 20 in a second.
+_SETTLE = 30.0
+# Seconds that a Node must be NotReady, and that a cause must be certain, until the rollout no longer waits for it.
+_LOST, _CERTAIN = 15.0, 45.0
+# Seconds between two reads of pods; age of a read that the result may use.
+_LOOK, _FRESH = 5.0, 0.5
+# Seconds that a restarted container must run to count as ready. The first back-off of a kubelet is 10 s.
 _STEADY = 12.0
+# Seconds between two polls.
 _PAUSE_FIRST, _PAUSE_LAST = 1.0, 4.0
+# The most objects that are read one by one.
 _NODES_ONE_BY_ONE = 50
-# Pods of workloads that lack some, from which on a look on the way is at the printed list and some of each kind.
+# If there are more pods, the rollout reads a Table, and of each status only a few pods.
 _MANY, _OF_A_KIND = 200, 2
 _ENDED = ("Error", "CrashLoopBackOff", "Completed")
 _REVISION = "controller-revision-hash"
 
-Data = t.Dict[str, t.Any]
-
-
-class Asked(t.Protocol):
-    """What is needed of a client (L(client.Client))."""
-
-    def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None,
-             field_selector: str | None = None, metadata_only: bool = False) -> t.List[Data]:
-        """Objects."""
-
-    def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Data | None:
-        """An object."""
-
-    def pod_rows(self, namespace: str) -> Data:
-        """The pods of a namespace as a Table."""
-
-    def log(self, name: str, namespace: str, container: str, previous: bool = False, lines: int = 40) -> str:
-        """The last lines of a container's log."""
-
-    def many(self, do: t.Callable[[t.Any], t.Any], items: t.Iterable[t.Any]) -> t.Sequence[t.Any]:
-        """The same for all."""
-
 
 @dataclass
 class _Failed:
-    """Pods of a component that failed, and when that was seen last."""
+    """The failed pods of a component. at: when the failure was last observed, in seconds of the clock."""
 
     pods: list[Stuck]
     at: float
@@ -86,23 +73,23 @@ class _Failed:
 class Rollout:
     """Follows the components of one cluster.
 
-    seen: the workloads as somebody has just read them; where they are settled the cluster is not asked again.
-    every: seconds between two things that are told.
-    clock, sleep: seconds, as of the module time.
+    cluster: its part of the plan (C(gpu_plan.cluster)); tell: called with the progress; seen: workloads that were read
+    just before; if they are settled, they are not read again; every: seconds between two calls of tell; clock, sleep:
+    in seconds, as in the module time.
     """
 
-    def __init__(self, client: Asked, cluster: t.Mapping[str, t.Any], components: t.Sequence[str],
+    def __init__(self, client: Client, cluster: t.Mapping[str, t.Any], components: t.Sequence[str],
                  tell: Tell = lambda progress: None, clock: t.Callable[[], float] = time.monotonic,
                  sleep: t.Callable[[float], None] = time.sleep, seen: t.Sequence[Workload] = (),
                  every: float = 5.0) -> None:
-        self._client, self._cluster, self._components = client, cluster, list(components)
-        self._namespace = str(cluster["namespace"])
+        self._client, self._cluster, self._components = client, Cluster.of(cluster), list(components)
+        self._namespace = self._cluster.namespace
         self._clock, self._sleep = clock, sleep
         self._progress = Progress(tell, self._components, every)
-        self._logs = logs.OnTheWay(client, self._namespace)
+        self._logs = logs.FirstLogs(client, self._namespace)
         self._seen = [work for work in seen if work.component in self._components]
         self._stuck: list[Stuck] = []
-        self._stands: list[checks.Standing] = []
+        self._explained: list[checks.Explained] = []
         self._sure: dict[tuple[str, str], float] = {}
         self._lost: set[str] = set()
         self._labels: dict[str, t.Mapping[str, str]] = {}
@@ -111,17 +98,16 @@ class Rollout:
         self._asked_restarts = False
         self._layouts: list[mig.Stand] = []
 
-    def now(self, check_mode: bool = False) -> list[Data]:
-        """The checks as things are now (L(checks.checks)), without waiting."""
+    def now(self, check_mode: bool = False) -> list[Check]:
+        """The checks of the current state, without waiting."""
         works = self._counts()
         self._layouts = self._unsettled(works)
         return self._conclude(works, check_mode)
 
-    def follow(self, timeout: float) -> list[Data]:
-        """The checks once all is ready, or nothing more can come by waiting, or after timeout seconds.
+    def follow(self, timeout: float) -> list[Check]:
+        """Waits until all components are ready, or waiting cannot help, or timeout seconds have passed.
 
-        Where the run has just found all of it as it should be, nothing is asked again but which pods were restarted
-        lately and which layouts of MIG are not settled.
+        If all workloads in seen are settled, only restarted pods and MIG layouts are read.
         """
         if self._seen and all(work.settled for work in self._seen):
             self._remember_restarts(self._seen)
@@ -130,7 +116,7 @@ class Rollout:
                 return self._conclude(self._seen)
         begin, pause = self._clock(), _PAUSE_FIRST
         self._look_at = begin
-        nodes: list[Data] | None = None
+        nodes: list[Object] | None = None
         while True:
             works = self._counts()
             if nodes is None:
@@ -142,14 +128,14 @@ class Rollout:
                 self._remember_restarts(works)
             self._layouts = self._unsettled(works)
             if lacking and self._clock() >= self._look_at:
-                self._look(lacking)
-            hope = late or self._hope(lacking, passed)
+                self._read_pods(lacking)
+            hope = late or self._waiting_helps(lacking, passed)
             if not hope and not self._whole:
-                self._look(lacking, whole=True)  # pods that stand alike may differ in why
-                hope = self._hope(lacking, passed)
+                self._read_pods(lacking, whole=True)  # pods with the same status may have different causes
+                hope = self._waiting_helps(lacking, passed)
             over = passed >= timeout or not hope
-            ends = "" if not over or not lacking else "the time is over" if hope else "waiting cannot help"
-            self._progress.look(passed, timeout, works, self._stands if lacking else (), self._layouts, ends)
+            ends = "" if not over or not lacking else "timeout" if hope else "waiting cannot help"
+            self._progress.look(passed, timeout, works, self._explained if lacking else (), self._layouts, ends)
             if over:
                 return self._conclude(works)
             self._sleep(min(pause, max(timeout - passed, 0.05)))
@@ -161,20 +147,23 @@ class Rollout:
         return [work for work in found if work.component in self._components]
 
     def _unsettled(self, works: t.Sequence[Workload]) -> list[mig.Stand]:
-        """Nodes whose MIG layout has failed or is under way, where a manager of ours serves any: one short list."""
+        """The Nodes whose MIG layout has failed or is being applied. Read only if the MIG manager has pods."""
         if not any(work.component == "mig_manager" and work.desired for work in works):
             return []
         found = self._client.list("v1", "Node", label_selector=mig.UNSETTLED, metadata_only=True)
         stands = [mig.stand(one) for one in found]
         return [one for one in stands if one.managed and one.asked and (one.waits or one.state == mig.FAILED)]
 
-    def _look(self, lacking: t.Sequence[Workload], whole: bool = False) -> None:
-        """Which pods lack and where. The more it costs the rarer it happens. whole: each pod is read."""
+    def _read_pods(self, lacking: t.Sequence[Workload], whole: bool = False) -> None:
+        """Reads which pods are not ready, and why. The longer this takes, the later is the next look.
+
+        whole: read each pod, also if there are many.
+        """
         begin = self._clock()
         many = not whole and sum(work.desired for work in lacking) > _MANY
-        some = self._some(lacking) if many else None
+        some = self._read_some(lacking) if many else None
         self._whole = some is None
-        read, alike = some or ([where_it_stands(pod, work.component) for work in lacking for pod in self._pods(work)
+        read, alike = some or ([stuck_pod(pod, work.component) for work in lacking for pod in self._pods(work)
                                 if not says_ready(pod)], [])
         self._stuck = [*read, *alike]
         for work in lacking:
@@ -182,20 +171,22 @@ class Rollout:
             if failing:
                 self._failed[work.component] = _Failed(failing, begin)
         self._lost = self._not_ready({stuck.node for stuck in read if stuck.node})
-        self._stands = self._explain()
+        self._explained = self._explain()
         self._looked = self._clock()
         self._look_at = self._looked + max(_LOOK, 10 * (self._looked - begin))
 
-    def _some(self, lacking: t.Sequence[Workload]) -> tuple[list[Stuck], list[Stuck]] | None:
-        """Where pods stand, by the list that the server prints: a hundredth of what the pods themselves are. Of those
-        that stand alike some are read; the others follow. None where it does not tell who lacks: what is on lost nodes
-        is printed as if it ran."""
+    def _read_some(self, lacking: t.Sequence[Workload]) -> tuple[list[Stuck], list[Stuck]] | None:
+        """(pods that were read, pods that count as these) by a Table, which is a hundredth of the size of the pods.
+
+        Of pods with the same status only some are read. None if the Table does not show which pods are not ready:
+        pods of lost Nodes still have the status Running there.
+        """
         listed = rows(self._client.pod_rows(self._namespace))
         alike: dict[tuple[str, str], list[Row]] = {}
         for work in lacking:
-            mine = [row for row in listed if work.made(row.name)]
-            waiting = [row for row in mine if not row.ready]
-            if len(mine) >= work.desired and len(waiting) < work.desired - work.ready:
+            own = [row for row in listed if work.made(row.name)]
+            waiting = [row for row in own if not row.ready]
+            if len(own) >= work.desired and len(waiting) < work.desired - work.ready:
                 return None
             for row in waiting:
                 alike.setdefault((work.component, row.status), []).append(row)
@@ -205,7 +196,7 @@ class Rollout:
             lambda name: self._client.get("v1", "Pod", name, self._namespace), chosen))))
         found: tuple[list[Stuck], list[Stuck]] = ([], [])
         for (component, _status), group in alike.items():
-            read = [where_it_stands(pod, component) for row in group if (pod := pods.get(row.name))
+            read = [stuck_pod(pod, component) for row in group if (pod := pods.get(row.name))
                     and not says_ready(pod)]
             found[0].extend(read)
             found[1].extend(replace(read[0], pod=row.name, node=row.node, since="") for row in group
@@ -213,17 +204,17 @@ class Rollout:
         return found
 
     def _remember_restarts(self, works: t.Sequence[Workload]) -> None:
-        """Once: pods that count as ready now, but were restarted a moment ago."""
+        """Remembers the pods that are ready now and were restarted a moment ago. Does this only once."""
         if self._asked_restarts:
             return
         self._asked_restarts = True
         try:
             lately = restarted_lately(self._client.pod_rows(self._namespace))
         except GpuopsError:
-            return  # who may not list pods is told only what the counts say
-        mine = [name for name in lately if any(name.startswith(f"{work.name}-") for work in works)]
+            return  # without the right to list pods, only the numbers of the workloads count
+        own = [name for name in lately if any(name.startswith(f"{work.name}-") for work in works)]
         pods = without_errors(self._client.many(
-            lambda name: self._client.get("v1", "Pod", name, self._namespace), mine[:_NODES_ONE_BY_ONE]))
+            lambda name: self._client.get("v1", "Pod", name, self._namespace), own[:_NODES_ONE_BY_ONE]))
         owned = {work.uid: work.component for work in works}
         for pod in pods:
             component = next((owned[owner["uid"]] for owner in (pod or {"metadata": {}})["metadata"].get(
@@ -233,28 +224,28 @@ class Rollout:
                 failed.pods.append(after_a_restart(pod, component))
 
     def _unsteady(self, lacking: t.Sequence[Workload]) -> list[Stuck]:
-        """Pods that failed before, of components that are ready since a moment only: their containers run again."""
+        """The pods that failed, of components that have been ready for less than _STEADY."""
         now, missing = self._clock(), {work.component for work in lacking}
         for component in missing & self._failed.keys():
             self._failed[component].at = now
         return [replace(stuck, reason=RESTARTED) for component, failed in self._failed.items() for stuck in failed.pods
                 if component not in missing and now - failed.at < _STEADY]
 
-    def _explain(self) -> list[checks.Standing]:
-        """Why the pods are not ready, and since when that is certain of some."""
-        seen = checks.Seen(self._stuck, frozenset(self._lost), labels=self._labels)
-        stands = checks.standings(self._cluster, seen)
-        seen = seen._replace(logs=self._logs.of([one.stuck for one in stands if not one.before]))
-        stands = checks.standings(self._cluster, seen) if seen.logs else stands
+    def _explain(self) -> list[checks.Explained]:
+        """Why the pods are not ready. Remembers since when a cause has been certain."""
+        observed = checks.Observed(self._stuck, frozenset(self._lost), labels=self._labels)
+        found = checks.explained(self._cluster, observed)
+        observed = observed._replace(logs=self._logs.of([one.stuck for one in found if not one.waits_for]))
+        found = checks.explained(self._cluster, observed) if observed.logs else found
         now, sure = self._clock(), {}
-        for stuck, cause, _before in stands:
-            # The log of another pod makes nothing certain.
-            if cause.certain and seen.logs.get(stuck.pod, logs.Log(of=stuck.pod)).of == stuck.pod:
+        for stuck, cause, _waits_for in found:
+            # The log of another pod does not make a cause certain.
+            if cause.certain and observed.logs.get(stuck.pod, logs.Log(of=stuck.pod)).of == stuck.pod:
                 sure[stuck.component, stuck.node] = self._sure.get((stuck.component, stuck.node), now)
         self._sure = sure
-        return stands
+        return found
 
-    def _pods(self, work: Workload) -> list[Data]:
+    def _pods(self, work: Workload) -> list[Object]:
         pods = self._client.list("v1", "Pod", namespace=self._namespace, label_selector=work.selector)
         if work.kind != "DaemonSet":
             return pods
@@ -263,59 +254,60 @@ class Rollout:
 
     def _not_ready(self, nodes: t.AbstractSet[str]) -> set[str]:
         if len(nodes) > _NODES_ONE_BY_ONE:
-            found: t.Sequence[Data | None] = self._client.list("v1", "Node")
+            found: t.Sequence[Object | None] = self._client.list("v1", "Node")
         else:
             found = without_errors(self._client.many(lambda name: self._client.get("v1", "Node", name), sorted(nodes)))
         self._labels = {str(node["metadata"]["name"]): node["metadata"].get("labels") or {} for node in found if node}
-        return {str(node["metadata"]["name"]) for node in _silent(found)} & nodes
+        return {str(node["metadata"]["name"]) for node in _lost(found)} & nodes
 
-    def _hope(self, lacking: t.Sequence[Workload], passed: float) -> bool:
-        """Whether something may come by waiting."""
+    def _waiting_helps(self, lacking: t.Sequence[Workload], passed: float) -> bool:
+        """Whether waiting may help."""
         return (any(one.waits for one in self._layouts) or bool(self._unsteady(lacking))
-                or any(self._hopeful(work, passed) for work in lacking))
+                or any(self._may_become_ready(work, passed) for work in lacking))
 
-    def _hopeful(self, work: Workload, passed: float) -> bool:
-        """Whether waiting may help: not where all that lacks is on lost nodes, or only somebody else can mend it."""
-        mine = [stuck for stuck in self._stuck if stuck.component == work.component]
-        if not mine or not work.seen or len(mine) < work.desired - work.ready:
+    def _may_become_ready(self, work: Workload, passed: float) -> bool:
+        """Whether waiting may help a workload: not if each of its pods is on a lost Node or needs somebody's help."""
+        own = [stuck for stuck in self._stuck if stuck.component == work.component]
+        if not own or not work.seen or len(own) < work.desired - work.ready:
             return True
         now = self._clock()
         sure = {key for key, since in self._sure.items() if now - since >= _CERTAIN}
-        behind = {(stuck.component, stuck.node) for stuck, _cause, before in self._stands
-                  if (before, stuck.node) in sure}
-        away = sure | behind
-        return not all((stuck.component, stuck.node) in away or stuck.node in self._lost and passed >= _LOST
-                       for stuck in mine)
+        behind = {(stuck.component, stuck.node) for stuck, _cause, waits_for in self._explained
+                  if (waits_for, stuck.node) in sure}
+        hopeless = sure | behind
+        return not all((stuck.component, stuck.node) in hopeless or stuck.node in self._lost and passed >= _LOST
+                       for stuck in own)
 
-    def _conclude(self, works: t.Sequence[Workload], check_mode: bool = False) -> list[Data]:
+    def _conclude(self, works: t.Sequence[Workload], check_mode: bool = False) -> list[Check]:
         lacking = [work for work in works if not work.settled]
-        former = [stuck for work in works if work.manual and work.updated < work.desired
-                  for stuck in self._former(work)]
+        outdated = [pod for work in works if work.manual and work.updated < work.desired
+                    for pod in self._outdated(work)]
         events: dict[tuple[str, str], list[str]] = {}
         unsteady = self._unsteady(lacking)
         if lacking and (not self._whole or self._clock() > self._looked + _FRESH):
-            self._look(lacking, whole=True)
+            self._read_pods(lacking, whole=True)
         if lacking or unsteady:
             events = self._warnings()
-        seen = checks.Seen([*(self._stuck if lacking else ()), *unsteady], frozenset(self._lost), self._away(works),
-                           former, events, self._explained(works), {}, self._labels)
-        seen = seen._replace(logs=logs.read(self._client, self._namespace, checks.roots(self._cluster, seen)))
-        return checks.checks(self._cluster, self._components, works, seen, check_mode)
+        observed = checks.Observed([*(self._stuck if lacking else ()), *unsteady], frozenset(self._lost),
+                                   self._uncounted(works), outdated, events, self._with_pods(works), {}, self._labels)
+        roots = checks.roots(self._cluster, observed)
+        observed = observed._replace(logs=logs.read(self._client, self._namespace, roots))
+        return checks.checks(self._cluster, self._components, works, observed, check_mode)
 
-    def _explained(self, works: t.Sequence[Workload]) -> list[tuple[mig.Stand, str]]:
-        """The layouts that are not settled, each with the manager's pod on its Node."""
+    def _with_pods(self, works: t.Sequence[Workload]) -> list[tuple[mig.Stand, str]]:
+        """The layouts that are not applied, each with the pod of the MIG manager on its Node."""
         pods = {node_of(pod): str(pod["metadata"]["name"]) for work in works if self._layouts
                 and work.component == "mig_manager" for pod in self._pods(work)}
         return [(one, pods.get(one.node, "")) for one in self._layouts]
 
-    def _away(self, works: t.Sequence[Workload]) -> list[tuple[str, str]]:
-        """(component, node) of lost nodes: controllers do not count them, so that the counts alone look good."""
+    def _uncounted(self, works: t.Sequence[Workload]) -> list[tuple[str, str]]:
+        """(component, Node) of lost Nodes that controllers leave out, so that a workload seems to be ready."""
         uncounted = [work for work in works if work.uncounted]
-        lost = _silent(self._client.list("v1", "Node")) if uncounted else []
+        lost = _lost(self._client.list("v1", "Node")) if uncounted else []
         return [(work.component, name) for work in uncounted for name in asking(work, lost)]
 
-    def _former(self, work: Workload) -> t.Iterator[checks.Former]:
-        """Pods of an OnDelete DaemonSet that are otherwise than its newest revision wants them, their Nodes apart."""
+    def _outdated(self, work: Workload) -> t.Iterator[checks.Outdated]:
+        """The outdated pods of an OnDelete DaemonSet. Differences in the choice of Nodes do not count."""
         revisions = [item for item in self._client.list(
             "apps/v1", "ControllerRevision", namespace=self._namespace, label_selector=work.selector)
             if any(owner["uid"] == work.uid for owner in item["metadata"].get("ownerReferences") or ())]
@@ -325,16 +317,15 @@ class Rollout:
         template = newest["data"]["spec"]["template"]
         same = {item["metadata"]["labels"][_REVISION] for item in revisions
                 if without_place(item["data"]["spec"]["template"]) == without_place(template)}
-        wanted = _tag(template)
+        desired = _tag(template)
         for pod in self._pods(work):
             if (pod["metadata"].get("labels") or {}).get(_REVISION) not in same:
-                yield checks.Former(where_it_stands(pod, work.component), _tag(pod), wanted)
+                yield checks.Outdated(stuck_pod(pod, work.component), _tag(pod), desired)
 
     def _warnings(self) -> dict[tuple[str, str], list[str]]:
-        """By (kind, name) what the namespace's warnings say, the newest last."""
+        """By (kind, name) of an object the messages of its warnings in the namespace, the newest last."""
         found: dict[tuple[str, str], list[str]] = {}
-        # A container that has ended had its sandbox: what stood in the way of that, such as a runtime that did not know
-        # nvidia yet, is over.
+        # If a container has run, its sandbox was created, so earlier failures to create the sandbox do not matter.
         ran = {stuck.pod for stuck in self._stuck if stuck.reason in _ENDED}
         events = self._client.list("v1", "Event", namespace=self._namespace, field_selector="type=Warning")
         for event in sorted(events, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or "")):
@@ -345,11 +336,11 @@ class Rollout:
         return found
 
 
-def _tag(pod: Data) -> str:
-    """C(570.172.08-ubuntu22.04) of the image of the first container of a pod, or of a template; or its digest."""
+def _tag(pod: Live) -> str:
+    """The tag, such as C(570.172.08-ubuntu22.04), or digest of the image of a pod's or template's first container."""
     return str(pod["spec"]["containers"][0]["image"]).rpartition("/")[2].partition(":")[2]
 
 
-def _silent(nodes: t.Iterable[Data | None]) -> list[Data]:
-    """Those that are not Ready, or are being removed."""
+def _lost(nodes: t.Iterable[Object | None]) -> list[Object]:
+    """The Nodes that are not Ready or are being deleted."""
     return [node for node in nodes if isinstance(node, dict) and not says_ready(node)]

@@ -154,7 +154,7 @@ def test_sharing(results: dict[str, Any]) -> None:
 
 def test_a_variable_that_looks_like_one_of_ours_is_named_once(results: dict[str, Any]) -> None:
     said = [note for note in results["defaults"]["notes"] if "Did you mean" in note]
-    assert said == [f"{name} is no variable of this collection and has no effect. Did you mean {nearest}?"
+    assert said == [f"{name} is not a variable of this collection and has no effect. Did you mean {nearest}?"
                     for name, nearest in (("driver_verison", "driver_version"), ("gpu_polcy", "gpu_policy"))]
 
 

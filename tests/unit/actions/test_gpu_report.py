@@ -240,4 +240,4 @@ def test_what_was_refused_in_the_cluster_is_a_finding(printed: list[str]) -> Non
     found = report("preflight", variables, plan=plan, cluster=cluster)
     assert [(one["host"], one["check"], one["severity"]) for one in found["findings"]] == [
         ("cluster", "operands", "error")]
-    assert "may not create configmaps" in printed[0] and "every object is as wanted" not in printed[0]
+    assert "may not create configmaps" in printed[0] and "every object is as planned" not in printed[0]

@@ -13,6 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import compone
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import resolve
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.model import Host, HostCheck, Report
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report import columns, result_cell
 from ansible_collections.gpuops.nvidia.tests.unit.simulated import host_facts as facts_sample
 
@@ -197,14 +198,15 @@ def test_samples_are_judged() -> None:
     assert waits[0].state == "pending" and "waits for the driver: CUDA: cuInit" in waits[0].detail
 
 
-def _check(component: str, state: str) -> Data:
-    return {"component": component, "state": state, "detail": "fine", "hint": ""}
+def _check(component: str, state: str) -> HostCheck:
+    return HostCheck(component, state, "fine")
 
 
 def test_one_column_for_what_stands_beside_the_driver() -> None:
-    report = {"hosts": {"a": {"checks": [_check("driver", "ok")]}, "b": {"checks": None}}}
+    checks = [_check("driver", "ok")]
+    report = Report(None, "", {"a": Host(None, checks, {}, {}), "b": Host(None, None, {}, {})}, None, ())
     assert "software" not in columns(report)
-    report["hosts"]["a"]["checks"] += [_check("dcgm", "ok"), _check("validator", "failed")]  # type: ignore[index]
+    checks += [_check("dcgm", "ok"), _check("validator", "failed")]
     assert columns(report)["software"] == ["dcgm", "validator"] and columns(report)["toolkit"] == ["container_toolkit"]
     several = [_check("dcgm", "ok"), _check("cuda", "pending"), _check("validator", "failed")]
     assert result_cell(several) == result_cell(several[::-1]) and result_cell(several).text == "validator failed"

@@ -33,6 +33,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import pre
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import resolve
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import report, terminal, webpage
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.model import Report
 from ansible_collections.gpuops.nvidia.tests.unit.facts import samples
 from ansible_collections.gpuops.nvidia.tests.unit.inventory.test_inventory_vars import task_vars
 from ansible_collections.gpuops.nvidia.tests.unit.simulated import host_facts as facts_sample
@@ -132,8 +133,8 @@ def planned(facts: Data) -> None:
             found = preflight.listed(preflight.refused(error.as_result()["error"], {"a": facts}, None,
                                                        datetime.date(2026, 11, 23)))
             plan, checks, problem = None, None, error.message
-        shown = {"plan": plan, "problem": problem, "findings": found, "cluster": None,
-                 "hosts": {"a": {"facts": facts, "checks": checks, "steps": {}, "pending": {}}}}
+        shown = Report.of({"plan": plan, "problem": problem, "findings": found, "cluster": None,
+                 "hosts": {"a": {"facts": facts, "checks": checks, "steps": {}, "pending": {}}}})
         for render in (report.render_plan, report.render_preflight, report.render_result, report.render_state):
             if plan or render is not report.render_plan:
                 assert "\x1b" not in render(shown, terminal.Style())

@@ -72,7 +72,7 @@ def test_values_that_are_no_strings_are_labels_all_the_same() -> None:
         "a": {**LABELS, "nvidia.com/mig.capable": "true", "nvidia.com/vgpu.present": "false"}}
 
 
-@pytest.mark.parametrize("hosts, words", [(["a", "z"], "no host z"), (["a", "b"], "a and b are both the Node n")])
+@pytest.mark.parametrize("hosts, words", [(["a", "z"], "no host z"), (["a", "b"], "a and b have the same Node n")])
 def test_refused(hosts: list[str], words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
         told(variables(a={"gpu_node_name": "n"}, b={"gpu_node_name": "n"}), hosts)

@@ -90,7 +90,7 @@ def test_what_was_never_asked_is_no_success() -> None:
                                   "container_toolkit_result": {"plan": []}})
     errors = inventory_vars.errors(found, "a", asked)
     assert list(errors) == asked[:4] and errors["driver"]["message"] == "broke"
-    assert errors["dcgm"]["message"] == ("The preview of the host ended before this was asked: "
+    assert errors["dcgm"]["message"] == ("The preview of the host failed before this module ran: "
                                          "Install the driver: \\x1bbroke")
     assert inventory_vars.errors(found, "b", asked) == {}  # no preview has ended there
     found["hostvars"]["b"]["preflight_failure"] = "Install the driver: broke"
@@ -157,7 +157,7 @@ def test_facts_of_another_version_are_refused() -> None:
     with pytest.raises(InputError, match=r"facts.a.gpus\[0\].uuid: it is 7, allowed is a string"):
         inventory_vars.same_shape({"a": {**mine, "gpus": [{**mine["gpus"][0], "uuid": 7}]}})
     for other in ({"schema": 2}, {}, "text"):
-        with pytest.raises(InputError, match="facts.b: they have the schema .* Gather them again"):
+        with pytest.raises(InputError, match="facts.b: the schema is .* Gather them again"):
             inventory_vars.same_shape({"a": mine, "b": other})
 
 

@@ -90,7 +90,8 @@ WHOLE = {"server": "s", "version": "v1.36.3", "nfd": True, "service_monitors": F
     ({"overrides": {"a": 1}}, "overrides.a: a mapping is expected, 1 is given."),
     ({"cluster_facts": {**WHOLE, "nodes": 3}}, "cluster_facts.nodes: a mapping is expected, 3 is given."),
     ({"cluster_facts": {**WHOLE, "nodes": {"a": "x"}}}, "cluster_facts.nodes.a: a mapping is expected, 'x' is given."),
-    ({"cluster_facts": {**WHOLE, "nodes": {"a": {}}}}, "cluster_facts.nodes.a: it lacks labels, annotations, ready"),
+    ({"cluster_facts": {**WHOLE, "nodes": {"a": {}}}},
+     "cluster_facts.nodes.a: these keys are missing: labels, annotations, ready"),
 ])
 def test_an_option_that_came_out_as_something_else_is_named(tmp_path: Path, options: dict[str, Any],
                                                             words: str) -> None:

@@ -91,7 +91,7 @@ def test_only_the_named_cluster_is_asked(ambient: Trap, named: Trap) -> None:
     done = operands(ambient, {"state": "absent"}, MANIFESTS, {**MANIFESTS, "kubeconfig": str(named.kubeconfig)})
     assert re.search(r"ok=3 .*failed=0 .*ignored=3", done.stdout), done.stdout + done.stderr
     tasks = done.stdout.split("TASK [")[1:]
-    assert ["No kubeconfig is named" in one for one in tasks] == [True, True, False], done.stdout
+    assert ["No kubeconfig is set" in one for one in tasks] == [True, True, False], done.stdout
     assert ["gpu_kubeconfig" in one for one in tasks[:2]] == [True, True], done.stdout
     assert named.paths and all("/api" in path for path in named.paths)
     assert ambient.paths == []
@@ -99,12 +99,12 @@ def test_only_the_named_cluster_is_asked(ambient: Trap, named: Trap) -> None:
 
 @pytest.mark.parametrize(("content", "message"), [
     (None, "There is no file"),
-    ("", "is no usable kubeconfig"),
-    ("[1, 2", "is no usable kubeconfig"),
-    ("- 1", "is no usable kubeconfig"),
-    ("kind: Config", "is no usable kubeconfig"),
-    ("contexts: [{name: a}, {}]", "it is built otherwise"),
-    ("[" * 700, "it is built otherwise"),
+    ("", "is not a valid kubeconfig"),
+    ("[1, 2", "is not a valid kubeconfig"),
+    ("- 1", "is not a valid kubeconfig"),
+    ("kind: Config", "is not a valid kubeconfig"),
+    ("contexts: [{name: a}, {}]", "it has another structure"),
+    ("[" * 700, "it has another structure"),
     ("current-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\nusers: [{name: a, token: x}]\n"
      "clusters: [{name: a, cluster: {server: 'http://a'}}]", r"Expected key user in [^{]*\. Give"),
     ("current-context: a\ncontexts: [{name: a, context: {cluster: a}}]\n"
@@ -124,7 +124,7 @@ def test_a_path_is_never_taken_for_several(named: Trap, path: str) -> None:
     file = Path(path.format(named=named.kubeconfig))
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("")
-    with pytest.raises(InputError, match="has a ':' in it, .* Give one file") as caught:
+    with pytest.raises(InputError, match="contains ':', .* Move or rename the file") as caught:
         Client(str(file))
     assert caught.value.details["path"] == "kubeconfig"
 

@@ -47,18 +47,18 @@ def test_plain_text_of_secrets_is_encoded() -> None:
 
 def test_two_components_may_want_the_same() -> None:
     assert len(objects.wanted({"a": [item()], "b": [item()]})) == 1
-    with pytest.raises(InputError, match="ConfigMap ns/x is wanted in two ways, by a and by b"):
+    with pytest.raises(InputError, match="a and b have different manifests of ConfigMap ns/x"):
         objects.wanted({"a": [item()], "b": [item(data={"a": "1"})]})
 
 
 @pytest.mark.parametrize(("manifest", "message"), [
-    ({}, "This is no manifest"),
+    ({}, "This is not a manifest"),
     ({"metadata": {"name": "x"}, "kind": "ConfigMap"}, "has no apiVersion"),
-    ({**item(), "kind": "Widget"}, "Widget in v1 are not handled"),
+    ({**item(), "kind": "Widget"}, "Widget in v1 are not supported"),
     ({**item(), "kind": "DaemonSet"}, "apiVersion: apps/v1"),
     ({**item(), "metadata": {"namespace": "x"}}, "has no name"),
     (item(namespace=""), "needs a namespace"),
-    (item(data={"day": datetime.date(2026, 1, 1)}), "texts, numbers, lists and mappings only"),
+    (item(data={"day": datetime.date(2026, 1, 1)}), "only strings, numbers, lists and mappings"),
     (item("RuntimeClass"), "can have no namespace"),
     *((item(name=name), "is not a valid name") for name in ("x/../../y", "..", "a%2fb", "a b", "a\n")),
     (item(namespace="../x"), "is not a valid namespace")])
@@ -79,7 +79,7 @@ def test_paths_of_kinds() -> None:
     assert kinds.find("apps/v1", "DaemonSet").path("x", "ns") == "/apis/apps/v1/namespaces/ns/daemonsets/x"
     assert kinds.find("apps/v1", "DaemonSet").path() == "/apis/apps/v1/daemonsets"
     for name, namespace in (("x/../y", "ns"), ("..", "ns"), ("x", "../kube-system"), ("", "ns")):
-        with pytest.raises(InputError, match="is not the name of a DaemonSet or of its namespace"):
+        with pytest.raises(InputError, match="is not a valid name of a DaemonSet or of its namespace"):
             kinds.find("apps/v1", "DaemonSet").path(name, namespace)
 
 

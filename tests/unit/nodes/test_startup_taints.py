@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import inventory_vars
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Check, Problem
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import startup_taints
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.checks import verified
-from ansible_collections.gpuops.nvidia.tests.unit.simulated.fakes import one_by_one, plan
+from ansible_collections.gpuops.nvidia.tests.unit.simulated.fakes import one_by_one
 
 KEY = "startup-taint.cluster-autoscaler.kubernetes.io/gpu"
 OURS = {"key": KEY, "value": "true", "effect": "NoSchedule"}
@@ -130,18 +131,18 @@ def test_refused(monkeypatch: pytest.MonkeyPatch, state: str, taint: str | None,
     assert caught.value.details["path"] == path and server.asked == []
 
 
-def check(ok: bool, *nodes: str, desired: int = 3, ready: int = 3) -> Object:
-    """What gpu_verify says of a component."""
-    return {"ok": ok, "desired": desired, "ready": ready, "nodes": [{"node": name} for name in nodes]}
+def check(ok: bool, *nodes: str, desired: int = 3, ready: int = 3) -> Check:
+    """A check of a component."""
+    return Check("driver", ok, desired=desired, ready=ready, nodes=[Problem(node=name) for name in nodes])
 
 
 @pytest.mark.parametrize("checks, expected", [
     ([check(True)], ["a", "b", "c"]), ([check(True), check(False, "b", ready=2)], ["a", "c"]),
     ([check(False, "b", ready=1)], []), ([check(False, desired=0, ready=0)], []), ([check(False, "", ready=2)], []),
     ([check(False, "a"), check(False, "c", "cpu", ready=1)], ["b"])])
-def test_nodes_are_verified_by_what_is_not_said_of_them(checks: list[Object], expected: list[str]) -> None:
+def test_nodes_are_verified_by_what_is_not_said_of_them(checks: list[Check], expected: list[str]) -> None:
     """A pod that lacks without a name may be on any of them."""
-    assert verified(plan("a", "b", "c"), checks) == expected
+    assert verified(["a", "b", "c"], checks) == expected
 
 
 def test_a_node_whose_host_is_not_as_planned_is_not_ready() -> None:

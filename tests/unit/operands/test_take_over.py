@@ -78,7 +78,7 @@ def test_an_upgrade_ends_before_its_operator(state: str, replicas: int, refused:
         {"metadata": {"name": "gpu-2", "labels": {"nvidia.com/gpu-driver-upgrade-state": state}}},
         {"metadata": {"name": "cpu-1"}}])
     if refused:
-        with pytest.raises(ClusterError, match=rf"2 Nodes now: gpu-1 \({state}\), gpu-2 \({state}\)\..*"
+        with pytest.raises(ClusterError, match=rf"2 Nodes: gpu-1 \({state}\), gpu-2 \({state}\)\..*"
                            "kubectl label node gpu-1 nvidia.com/gpu-driver-upgrade-state-"):
             operator.refuse(found)
     else:

@@ -18,6 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import resolve
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import webpage
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.model import Report
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report import (
     render_plan,
     render_result,
@@ -69,7 +70,7 @@ def test_rendering(name: str) -> None:
     kind, width = name.split("-")
     style = Style(int(width), fancy=width != "79")
     render = {"plan": render_plan, "result": render_result, "state": render_state}[kind]
-    text = render(fleet(), style) + "\n"
+    text = render(Report.of(fleet()), style) + "\n"
     assert_golden(name, text)
     assert max(map(len, text.splitlines())) <= int(width)
     assert style.fancy or text.isascii()
@@ -78,19 +79,19 @@ def test_rendering(name: str) -> None:
 def test_a_converged_fleet_has_nothing_to_do() -> None:
     report = fleet()
     report["hosts"] = {"gpu03": report["hosts"]["gpu03"]}
-    assert "Nothing to do: every host is as the policy says." in render_plan(report, Style())
-    assert verdict(report) == "6 of 6 checks are ok on 1 host."
+    assert "Nothing to do: every host is as planned." in render_plan(Report.of(report), Style())
+    assert verdict(Report.of(report)) == "6 of 6 checks are ok on 1 host."
 
 
 def test_hosts_with_the_same_steps_stand_together() -> None:
     report = fleet()
     report["hosts"]["gpu05"] = report["hosts"]["gpu01"]
-    assert "Steps on gpu01, gpu05:" in render_plan(report, Style())
+    assert "Steps on gpu01, gpu05:" in render_plan(Report.of(report), Style())
 
 
 def test_state_says_why_there_is_no_plan() -> None:
     report = {**fleet(), "plan": None, "problem": "The policy cannot be carried out."}
-    assert render_state(report, Style()).endswith("The policy cannot be carried out.")
+    assert render_state(Report.of(report), Style()).endswith("The policy cannot be carried out.")
 
 
 def test_colours_do_not_move_columns() -> None:
@@ -118,7 +119,7 @@ def test_page_is_self_contained_and_escaped() -> None:
     report["hosts"]["<b>evil</b>"] = report["hosts"].pop("gpu03")
     report["hosts"]["gpu01"]["steps"]["driver"][0]["id"] = "<img src=x>"
     report["hosts"]["gpu01"]["checks"][0]["detail"] = "<iframe>"
-    text = webpage.page(report)
+    text = webpage.page(Report.of(report))
     parser = Parser()
     parser.feed(text)
     assert not {"script", "img", "iframe", "link"} & set(parser.tags)

@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import cluster_nodes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import (
+    Check,
+    Failing,
+    Open,
+    Progress,
+    SharedProblem,
+    Waiting,
+    read,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import report_cluster, webpage
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.model import Cluster, Report
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report import (
     render_plan,
     render_result,
@@ -87,7 +97,7 @@ def part() -> dict[str, Any]:
 def test_a_take_over_is_told_as_such() -> None:
     objects = [change("stop", "Deployment gpu-operator/gpu-operator", "", "spec.replicas 1 to 0"),
                change("adopt", "DaemonSet gpu-operator/nvidia-dcgm-exporter", "dcgm_exporter")]
-    assert report_cluster.steps({"operands": {"objects": objects}}) == {
+    assert report_cluster.steps(Cluster.of({"operands": {"objects": objects}})) == {
         "operator": ["stop Deployment gpu-operator (spec.replicas 1 to 0)"],
         "DCGM exporter": ["adopt DaemonSet nvidia-dcgm-exporter"]}
 
@@ -105,19 +115,19 @@ def test_rendering(name: str) -> None:
     kind, width = name.split("-")
     style = Style(int(width), fancy=width != "79")
     render = {"plan": render_plan, "result": render_result, "state": render_state}[kind]
-    text = render(both() if kind == "result" else alone(), style) + "\n"
+    text = render(Report.of(both() if kind == "result" else alone()), style) + "\n"
     assert_golden(f"cluster-{name}", text)
     assert max(map(len, text.splitlines())) <= int(width)
     assert style.fancy or text.isascii()
 
 
 def test_verdicts() -> None:
-    assert verdict(both()).endswith("; 3 of 5 components are ready in the cluster, 1 pending, 1 failed.")
-    assert verdict(alone()) == "3 of 5 components are ready in the cluster, 1 pending, 1 failed."
+    assert verdict(Report.of(both())).endswith("; 3 of 5 components are ready in the cluster, 1 pending, 1 failed.")
+    assert verdict(Report.of(alone())) == "3 of 5 components are ready in the cluster, 1 pending, 1 failed."
     unreached = alone()
     unreached["cluster"]["checks"] = None
-    assert verdict(unreached) == "the cluster was not reached."
-    assert "not reached" in render_result(unreached, Style())
+    assert verdict(Report.of(unreached)) == "the cluster was not reached."
+    assert "not reached" in render_result(Report.of(unreached), Style())
 
 
 def test_components_with_one_cause_stand_together() -> None:
@@ -125,7 +135,7 @@ def test_components_with_one_cause_stand_together() -> None:
     report["cluster"]["checks"] = [
         check(name, state="pending", detail=f"{count}/{count} ready; gpu-3: not counted; the node is NotReady",
               hint="Bring gpu-3 back.") for count, name in enumerate(NAMES)]
-    lines = render_result(report, Style(160)).splitlines()
+    lines = render_result(Report.of(report), Style(160)).splitlines()
     assert "… NFD, validator, device plugin, labels, DCGM exporter:  gpu-3: not counted; the node is NotReady" in lines
     assert lines.count("    → Bring gpu-3 back.") == 1
 
@@ -134,7 +144,7 @@ def test_a_page_does_not_list_hundreds_of_nodes() -> None:
     report = alone()
     places = report["cluster"]["checks"][1]["nodes"]
     report["cluster"]["checks"][1]["nodes"] = [{**places[0], "node": f"n-{number}"} for number in range(300)]
-    text = webpage.page(report)
+    text = webpage.page(Report.of(report))
     assert "n-29<" in text and "n-30<" not in text and "and 270 more" in text
 
 
@@ -142,34 +152,33 @@ def test_rendered_manifests_are_no_cluster() -> None:
     report = both()
     report["cluster"]["plan"].update(render_to="/tmp/manifests", server=None)
     report["cluster"]["checks"] = None
-    assert "written to /tmp/manifests; no cluster was touched" in render_result(report, Style())
-    assert "cluster" not in verdict(report)
+    assert "written to /tmp/manifests; no cluster was changed" in render_result(Report.of(report), Style())
+    assert "cluster" not in verdict(Report.of(report))
 
 
 def test_a_converged_cluster_has_nothing_to_do() -> None:
     report = alone()
     report["cluster"]["operands"], report["cluster"]["labels"] = {"objects": []}, {"changed": False, "nodes": {}}
-    text = render_plan(report, Style())
-    assert "Nothing to do in the cluster" in text and "host is as the policy says" not in text
+    text = render_plan(Report.of(report), Style())
+    assert "Nothing to do in the cluster" in text and "host is as planned" not in text
 
 
 def test_a_removal_without_a_plan_names_what_went() -> None:
     gone = [change("delete", f"DaemonSet gpu-operator/d{number}", "driver") for number in range(2)]
     report = {"plan": None, "problem": None, "hosts": {}, "cluster": {
         "plan": None, "operands": {"objects": gone}, "labels": None, "checks": None}}
-    assert "delete DaemonSet d0, DaemonSet d1" in render_state(report, Style())
+    assert "delete DaemonSet d0, DaemonSet d1" in render_state(Report.of(report), Style())
 
 
-def on_the_way(**more: Any) -> dict[str, Any]:
-    return {"elapsed": 65.2, "left": 1134.8, "ends": "", "done": [], "open": [], **more}
+def on_the_way(**more: Any) -> Progress:
+    return Progress(65.2, 1134.8, **more)
 
 
 @pytest.mark.parametrize("width", [60, 100])
 def test_progress_is_one_line(width: int) -> None:
     told = on_the_way(open=[
-        {"component": "driver", "ready": 18, "desired": 24, "failing": [], "waiting": [
-            {"node": f"gpu-{number}", "container": "k8s-driver-manager"} for number in range(6)]},
-        {"component": "device_plugin", "ready": 3, "desired": 24, "failing": [], "waiting": []}])
+        Open("driver", 18, 24, [], [Waiting(f"gpu-{number}", "k8s-driver-manager") for number in range(6)]),
+        Open("device_plugin", 3, 24, [], [])])
     line = report_cluster.progress(told, Style(width))
     assert line.startswith(" 1:05  driver █████████░░░ 18/24, waiting: gpu-0 (k8s-")
     assert len(line) <= width and (width > 60 or line.endswith("..."))
@@ -178,36 +187,35 @@ def test_progress_is_one_line(width: int) -> None:
 
 
 def test_progress_names_what_fails_and_what_is_done() -> None:
-    told = on_the_way(done=[{"component": "nfd", "ready": 3}], open=[
-        {"component": "driver", "ready": 0, "desired": 2, "failing": [], "waiting": []},
-        {"component": "validator", "ready": 0, "desired": 2, "waiting": [], "failing": [
-            {"node": "gpu-7", "why": "nouveau holds the GPU"}]}])
+    told = on_the_way(done=[("nfd", 3)], open=[
+        Open("driver", 0, 2, [], []), Open("validator", 0, 2, [Failing("gpu-7", "nouveau holds the GPU")], [])])
     lines = report_cluster.progress(told, Style(120)).splitlines()
     assert lines[0] == " 1:05  ✔ ready: NFD (3)"
     assert lines[1] == (" 1:05  validator ░░░░░░░░░░░░ 0/2, 1 failing: gpu-7 (nouveau holds the GPU); then driver 0/2")
-    last = report_cluster.progress(on_the_way(done=[{"component": "driver", "ready": 2}]), Style(120))
-    assert last == " 1:05  ✔ ready: driver (2); that is all"
-    over = report_cluster.progress({**told, "done": [], "ends": "the time is over"}, Style(120)).splitlines()
-    assert len(over) == 2 and "the time is over" in over[1]
+    last = report_cluster.progress(on_the_way(done=[("driver", 2)]), Style(120))
+    assert last == " 1:05  ✔ ready: driver (2); all are ready"
+    over = report_cluster.progress(told._replace(done=[], ends="timeout"), Style(120)).splitlines()
+    assert len(over) == 2 and "timeout" in over[1]
 
 
 def test_page() -> None:
     report = both()
     report["cluster"]["checks"][1]["nodes"][0]["message"] = "<script>x</script>"
     report["cluster"]["operands"]["objects"][0]["object"] = "Namespace <img>"
-    text = webpage.page(report)
+    text = webpage.page(Report.of(report))
     parser = Parser()
     parser.feed(text)
     assert not {"script", "img", "link"} & set(parser.tags) and parser.loaded == []
     for words in ("GPU hosts and cluster", "&lt;script&gt;", "&lt;img&gt;", "gpu-03", "waits for validator there",
                   "restart the runtime", "NVIDIA-L40S", "3 of 5 components"):
         assert words in text
-    assert "GPU hosts" not in webpage.page(alone())
+    assert "GPU hosts" not in webpage.page(Report.of(alone()))
 
 
 def images(**plan: Any) -> list[list[str]]:
     """The rows of components of a plan of the cluster, as text."""
-    return [[cell.text for cell in row] for row in report_cluster.component_rows({"plan": {**part()["plan"], **plan}})]
+    cluster = Cluster.of({"plan": {**part()["plan"], **plan}})
+    return [[cell.text for cell in row] for row in report_cluster.component_rows(cluster)]
 
 
 def test_images_and_for_how_many_nodes() -> None:
@@ -236,7 +244,7 @@ def test_driver_images_by_pools() -> None:
 
 def test_hosts_are_named_where_a_cluster_stands_beside() -> None:
     calm = {**both(), "hosts": {"gpu03": both()["hosts"]["gpu03"]}}
-    assert "Nothing to do on hosts: every host is as the policy says." in render_plan(calm, Style())
+    assert "Nothing to do on hosts: every host is as planned." in render_plan(Report.of(calm), Style())
 
 
 def cause(**more: Any) -> dict[str, Any]:
@@ -257,7 +265,7 @@ def test_a_cause_is_told_once_with_its_evidence() -> None:
     report["cluster"]["checks"] = [
         check("driver", state="failed", ready=19, nodes=[{}], causes=[cause()]),
         check("validator", state="pending", ready=19, nodes=[{}], causes=[waits])]
-    lines = report_cluster.render_result(report["cluster"], Style(80))
+    lines = report_cluster.render_result(Cluster.of(report["cluster"]), Style(80))
     text = "\n".join(lines)
     start = text.index("✖ driver:  2 nodes")
     told = text[start:]
@@ -265,33 +273,35 @@ def test_a_cause_is_told_once_with_its_evidence() -> None:
     assert "pod nvidia-driver-daemonset-x7 on gpu-01, container nvidia-driver-ctr" in told
     assert "2026-01-01 10:02:00 UTC" in told and "6 restarts" in told and "\n      │ one\n" in told
     assert "\n      kubectl logs x --previous\n" in told
-    assert told.endswith("behind it wait: validator (2), device plugin (1)")
+    assert told.endswith("waiting for it: validator (2), device plugin (1)")
     assert max(map(len, told.splitlines())) <= 80
-    page = webpage.page(report)
+    page = webpage.page(Report.of(report))
     assert "Why components are not ready" in page and "it is &lt;broken&gt;" in page and "<pre>one\n" in page
     assert "kubectl logs x --previous\n</pre>" in page
 
 
 def test_a_log_that_was_not_read_is_said() -> None:
-    problem = "its log may not be read: the user of this kubeconfig lacks the right get pods/log"
-    assert report_cluster.stand(cause(log=[], log_problem=problem)).endswith(f"6 restarts; {problem}")
+    problem = "its log cannot be read: the user of this kubeconfig does not have the right get pods/log"
+    shared = read(SharedProblem, cause(log=[], log_problem=problem))
+    assert report_cluster.pod_line(shared).endswith(f"6 restarts; {problem}")
 
 
 def test_a_lost_node_is_one_entry_for_all_components() -> None:
     lost = {"level": "pending", "nodes": ["n1"], "where": "n1", "cause": "the node is NotReady", "hint": "Mend it."}
     checks = [check(name, state="pending", causes=[cause(**lost, container=name, text=f"n1: {name} Pending")])
               for name in ("driver", "validator")]
-    [(titles, one)] = report_cluster.roots(checks)
-    assert titles == ["driver", "validator"] and one["text"] == "n1: the node is NotReady"
+    [(titles, one)] = report_cluster.roots([Check.of(check) for check in checks])
+    assert titles == ["driver", "validator"] and one.text == "n1: the node is NotReady"
 
 
 def test_objects_that_are_changed_are_named_however_many() -> None:
     made = [{"object": f"ConfigMap a/c{number}", "component": "dcgm", "action": "repair", "reasons": ["data"]}
             for number in range(14)]
-    text, = report_cluster.steps({"operands": {"objects": made}})["DCGM"]
+    text, = report_cluster.steps(Cluster.of({"operands": {"objects": made}}))["DCGM"]
     assert text.startswith("repair ConfigMap c0 (data), ConfigMap c1 (data), ") and text.endswith(" and 2 more")
 
 
 def test_a_removal_that_finds_nothing_says_so() -> None:
-    lines = report_cluster.render_state({"plan": None, "operands": {"objects": [], "server": "https://a"}}, Style(100))
-    assert lines == ["Cluster https://a", "Nothing of ours was to be removed there."]
+    cluster = Cluster.of({"plan": None, "operands": {"objects": [], "server": "https://a"}})
+    assert report_cluster.render_state(cluster, Style(100)) == [
+        "Cluster https://a", "There were no owned objects to remove."]

@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import report_data, webpage
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.model import Report
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report import render_plan, render_preflight
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report_findings import verdict
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.terminal import Style
@@ -69,7 +70,8 @@ def refusal() -> dict[str, Any]:
 def test_rendering(name: str) -> None:
     kind, width = name.split("-")
     style = Style(int(width), fancy=width != "79")
-    text = (render_plan if kind == "plan" else render_preflight)(refusal() if kind == "refused" else report(), style)
+    shown = Report.of(refusal() if kind == "refused" else report())
+    text = (render_plan if kind == "plan" else render_preflight)(shown, style)
     assert_golden(f"findings-{name}", text + "\n")
     assert max(map(len, text.splitlines())) <= int(width)
     assert style.fancy or text.isascii()
@@ -77,38 +79,39 @@ def test_rendering(name: str) -> None:
 
 def test_the_head_of_a_run_has_no_notes() -> None:
     found = [*report()["findings"], {"host": "gpu-a1", "check": "x", "severity": "info", "text": "fine", "fix": ""}]
-    assert "fine" not in render_plan({**report(), "findings": found}, Style())
-    assert "fine" in render_preflight({**report(), "findings": found}, Style())
+    assert "fine" not in render_plan(Report.of({**report(), "findings": found}), Style())
+    assert "fine" in render_preflight(Report.of({**report(), "findings": found}), Style())
 
 
 def test_nobody_says_that_nothing_is_to_do_where_it_is_not_known() -> None:
     calm = {**report(), "hosts": {"gpu-l2": report()["hosts"]["gpu-l2"]}}
-    assert "Nothing to do" not in render_preflight(calm, Style())
-    assert "Nothing to do: every host" in render_preflight({**calm, "findings": []}, Style())
+    assert "Nothing to do" not in render_preflight(Report.of(calm), Style())
+    assert "Nothing to do: every host" in render_preflight(Report.of({**calm, "findings": []}), Style())
 
 
 def test_without_hosts_and_plan_there_is_no_table_of_hosts() -> None:
-    text = render_preflight({**refusal(), "hosts": {}}, Style())
+    text = render_preflight(Report.of({**refusal(), "hosts": {}}), Style())
     assert "driver" not in text.partition("Findings")[0] and "no plan" in text
 
 
 def test_sums() -> None:
     assert verdict(report()["findings"]) == "2 errors, 2 warnings."
-    assert verdict([]) == "Nothing was found that stands in the way."
-    assert render_preflight({**report(), "findings": []}, Style()).endswith("Nothing was found that stands in the way.")
+    assert verdict([]) == "The preflight found no problem."
+    shown = Report.of({**report(), "findings": []})
+    assert render_preflight(shown, Style()).endswith("The preflight found no problem.")
     assert some_of(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
 
 
 def test_page() -> None:
     made = refusal()
     made["findings"][0] = {**made["findings"][0], "text": "<script>x</script>", "fix": "<img src=x>"}
-    text = webpage.page(made)
+    text = webpage.page(Report.of(made))
     parser = Parser()
     parser.feed(text)
     assert not {"script", "img"} & set(parser.tags) and parser.loaded == []
     assert "class='mark error'" in text and "release 26.7.0) cannot be carried out: see the errors below." in text
     assert "gpu-a1: .." not in text, "the reasons are findings"
-    assert webpage.page({**report(), "findings": []}).count("<h2>Findings") == 0
+    assert webpage.page(Report.of({**report(), "findings": []})).count("<h2>Findings") == 0
 
 
 def test_data() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import says_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.causes import explain
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import Stuck, where_it_stands
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import Stuck, stuck_pod
 from ansible_collections.gpuops.nvidia.tests.unit.simulated import fakes
 
 
@@ -20,7 +20,7 @@ def stuck(component: str = "device_plugin", container: str = "", state: str = "R
 
 
 @pytest.mark.parametrize(("where", "events", "cause", "hint"), [
-    (stuck("validator", "driver-validation", "Init:0/4"), [], "the driver is not ready", "See the driver there"),
+    (stuck("validator", "driver-validation", "Init:0/4"), [], "the driver is not ready", "Check its driver pod"),
     (stuck("validator", "toolkit-validation", "Init:1/4"), [], "the nvidia runtime is not injected",
      "runtimes.nvidia in the runtime's configuration on gpu-a1"),
     (stuck("validator", "toolkit-validation", "Init:1/4", "CrashLoopBackOff", "load library failed: libnvidia-ml.so.1"),
@@ -53,14 +53,14 @@ def stuck(component: str = "device_plugin", container: str = "", state: str = "R
      "the nvidia runtime is not injected", "restart the runtime"),
     (stuck("device_plugin", "x", "Running", "RunContainerError", "exec: not found"), [], "cannot be started",
      "message"),
-    (stuck(state="Pending", reason="Unschedulable", message="0/3 nodes: 1 Insufficient memory"), [], "too full",
+    (stuck(state="Pending", reason="Unschedulable", message="0/3 nodes: 1 Insufficient memory"), [], "enough resources",
      "requests"),
     (stuck(state="Pending", reason="Unschedulable", message="1 node(s) had untolerated taint {a: b}"), [], "taint",
      "daemonsets.tolerations"),
     (stuck(state="Pending", reason="Unschedulable", message="1 node(s) didn't match Pod's node affinity"), [],
      "selector or affinity", "message"),
     (stuck(state="Pending"), [], "has not placed", "scheduler"),
-    (stuck(state="Failed", reason="Evicted", message="low on resource: ephemeral-storage"), [], "put the pod off",
+    (stuck(state="Failed", reason="Evicted", message="low on resource: ephemeral-storage"), [], "evicted the pod",
      "gpu-a1"),
     (stuck(state="not created", reason="FailedCreate", message='pods "x" is forbidden: violates PodSecurity "base"'),
      [], "pod security level", "psa.enabled"),
@@ -70,8 +70,8 @@ def stuck(component: str = "device_plugin", container: str = "", state: str = "R
      "fabric manager does not run on gpu-a1"),
     (stuck("dcgm_exporter", "nvidia-dcgm-exporter", "Running", "CrashLoopBackOff", "boom"), [],
      "exporter cannot read", "the exporter asks it"),
-    (stuck("nfd", "worker", "Running", "CrashLoopBackOff", "boom"), [], "again and again", "logs pod-1 --container"),
-    (stuck("nfd", "worker", "Running"), [], "runs but says that it is not ready", "logs"),
+    (stuck("nfd", "worker", "Running", "CrashLoopBackOff", "boom"), [], "ends repeatedly", "logs pod-1 --container"),
+    (stuck("nfd", "worker", "Running"), [], "runs but is not ready", "logs"),
     (stuck("nfd", "worker", "Pending"), [], "still starting", "describe pod pod-1"),
 ])
 def test_table(where: Stuck, events: list[str], cause: str, hint: str) -> None:
@@ -92,7 +92,7 @@ def test_table(where: Stuck, events: list[str], cause: str, hint: str) -> None:
     (fakes.pod("nfd", "n", 0) | {"status": {"phase": "Pending"}}, "Init:0/1", "toolkit-validation", "", ""),
 ])
 def test_where_a_pod_stands(pod: dict[str, Any], state: str, container: str, reason: str, message: str) -> None:
-    found = where_it_stands(pod, "x")
+    found = stuck_pod(pod, "x")
     assert (found.state, found.container, found.reason, found.message) == (state, container, reason, message)
     assert not says_ready(pod)
 
@@ -101,9 +101,9 @@ def test_a_crash_tells_how_it_ended() -> None:
     pod = fakes.pod("driver", "n", reason="CrashLoopBackOff", message="back-off 10s restarting failed container")
     told = pod["status"]["containerStatuses"][0]
     told["lastState"] = {"terminated": {"exitCode": 3}}
-    assert where_it_stands(pod, "driver").message == "it ended with exit code 3"
+    assert stuck_pod(pod, "driver").message == "it ended with exit code 3"
     told["lastState"]["terminated"]["message"] = "nvidia is in use\n"
-    assert where_it_stands(pod, "driver").message == "nvidia is in use"
+    assert stuck_pod(pod, "driver").message == "nvidia is in use"
 
 
 def test_a_pod_that_is_not_scheduled_belongs_to_the_node_it_is_made_for() -> None:
@@ -113,7 +113,7 @@ def test_a_pod_that_is_not_scheduled_belongs_to_the_node_it_is_made_for() -> Non
         "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["gpu-7"]}]}]}}}
     pod["status"] = {"phase": "Pending", "conditions": [
         {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "Insufficient cpu"}]}
-    found = where_it_stands(pod, "driver")
+    found = stuck_pod(pod, "driver")
     assert (found.node, found.state, found.reason) == ("gpu-7", "Pending", "Unschedulable")
 
 
@@ -121,11 +121,11 @@ def test_a_pod_that_goes_is_not_ready() -> None:
     pod = fakes.pod("driver", "n", ready=True)
     assert says_ready(pod)
     pod["metadata"]["deletionTimestamp"] = "now"
-    assert not says_ready(pod) and where_it_stands(pod, "driver").state == "Terminating"
+    assert not says_ready(pod) and stuck_pod(pod, "driver").state == "Terminating"
 
 
 def test_a_sidecar_that_has_started_is_no_stop() -> None:
     pod = fakes.pod("device_plugin", "n", 0)
     pod["spec"]["initContainers"][0]["restartPolicy"] = "Always"
     pod["status"]["initContainerStatuses"][0]["started"] = True
-    assert where_it_stands(pod, "device_plugin").container == "device_plugin-ctr"
+    assert stuck_pod(pod, "device_plugin").container == "device_plugin-ctr"

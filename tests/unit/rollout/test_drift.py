@@ -8,15 +8,18 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.action import gpu_verify
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Check
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import label_nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports import report_cluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.model import Cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.terminal import Style
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import checks, drift
 from ansible_collections.gpuops.nvidia.tests.unit.inventory.test_inventory_vars import task_vars
@@ -124,10 +127,10 @@ def test_what_site_would_repair_fails_the_comparison(world: dict[str, Any], api:
     change(api, world)
     found = verified(world)
     assert found["failed"] and set(states(found).values()) == {"failed"}
-    assert any(what in problem and problem.endswith("Run site.yml: it repairs exactly this.")
+    assert any(what in problem and problem.endswith("Run site.yml: it repairs this.")
                for problem in found["problems"])
     assert api.sent() == []
-    report = "\n".join(report_cluster.render_result({"plan": world, "checks": found["checks"]}, Style(200)))
+    report = "\n".join(report_cluster.render_result(Cluster.of({"plan": world, "checks": found["checks"]}), Style(200)))
     assert what in report
     # A report is no failure, and what the run has just delivered is not compared again.
     assert not verified(world, enforce=False).get("failed")
@@ -161,7 +164,7 @@ def test_a_startup_taint_that_site_would_take_is_pending(world: dict[str, Any], 
     found = verified(world, check, startup_taint=key)
     nodes, = (one for one in found["checks"] if not one["ok"])
     assert (nodes["component"], nodes["state"], nodes["causes"][0]["nodes"]) == ("nodes", "pending", ["n1"])
-    assert nodes["detail"] == f"n1: the startup taint {key} is still there" and "Run site.yml" in nodes["hint"]
+    assert nodes["detail"] == f"n1: the startup taint {key} is still set" and "Run site.yml" in nodes["hint"]
     assert found["verified"] == ["n1", "n2"] and not found.get("failed") and api.sent() == []
     assert states(verified(world, startup_taint="other")) == states(verified(world)) == {}
     wrong = verified(world, startup_taint=f"{key}=true:NoSchedule")
@@ -231,13 +234,12 @@ def test_what_cannot_be_read_is_not_called_as_planned(world: dict[str, Any], api
 
 
 def test_a_component_that_does_not_come_up_keeps_its_words() -> None:
-    slow = {**checks._NOTHING, "component": "dcgm", "ok": False, "state": "failed", "desired": 2, "ready": 1,
-            "detail": "1/2 ready when the time was over", "hint": "Raise the timeout."}
+    slow = Check("dcgm", False, "failed", "1/2 ready at the timeout", "Raise the timeout.", 2, 1)
     other = drift.Difference("dcgm", "DaemonSet a/b differs in spec", "Run site.yml.")
     check, = checks.compared([slow], [other])
-    assert check["detail"] == "1/2 ready when the time was over; DaemonSet a/b differs in spec"
-    assert [cause["text"] for cause in check["causes"]] == ["1/2 ready when the time was over", other.cause]
-    gone = {**slow, "state": "absent", "detail": "nothing of it is in the cluster"}
+    assert check.detail == "1/2 ready at the timeout; DaemonSet a/b differs in spec"
+    assert [cause.text for cause in check.causes] == ["1/2 ready at the timeout", other.cause]
+    gone = replace(slow, state="absent", detail="the cluster has no object of it")
     assert checks.compared([gone], [other]) == [gone]
-    pending = checks.compared([{**slow, "state": "pending"}], [other])[0]
-    assert pending["state"] == "failed" and pending["hint"] == "Run site.yml."
+    pending = checks.compared([replace(slow, state="pending")], [other])[0]
+    assert pending.state == "failed" and pending.hint == "Run site.yml."

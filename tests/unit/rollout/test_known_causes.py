@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import known_causes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.causes import Cause, explain
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import where_it_stands
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import stuck_pod
 from ansible_collections.gpuops.nvidia.tests.unit.pages import HOME
 
 INITS = {
@@ -52,7 +52,7 @@ def why(component: str, container: str, state: dict[str, Any], log: str = "", ev
            "status": {"phase": "Running" if at == len(inits) else "Pending",
                       "initContainerStatuses": done + ([told] if at < len(inits) else []),
                       "containerStatuses": [told] if at == len(inits) else []}}
-    return explain(where_it_stands(pod, component), events, "gpu-operator", log.splitlines())
+    return explain(stuck_pod(pod, component), events, "gpu-operator", log.splitlines())
 
 
 def crash(component: str, container: str, log: str, code: int = 1) -> Cause:
@@ -65,13 +65,13 @@ INSTALLER = ("ERROR: Unable to load the kernel module 'nvidia.ko'.  This happens
 CASES = [
     # A: the installation is stuck.
     ("378", why("validator", "driver-validation", RUNS, "chroot: failed to run command 'nvidia-smi': No such file"),
-     "the driver is not ready on the node", "driver there", ("driver",)),
+     "the driver is not ready on the node", "driver pod", ("driver",)),
     ("448", why("driver", "mofed-validation", RUNS, "stat: cannot statx '/run/mellanox/drivers/.driver-ready'"),
      "waits for network drivers (MOFED)", "driver.rdma.enabled: false", ()),
     ("280", why("container_toolkit", "driver-validation", RUNS, "command failed, retrying after 5 seconds"),
-     "the driver is not ready", "driver there", ("driver",)),
+     "the driver is not ready", "driver pod", ("driver",)),
     ("487", crash("driver", DRIVER, "modprobe: ERROR: could not insert 'nvidia': Invalid module format\nFATAL"),
-     "made for another kernel", "delete the pod", ()),
+     "built for another kernel", "delete the pod", ()),
     ("1982", why("validator", "toolkit-validation", waiting(
         "RunContainerError", 'failed to create containerd task: ... no runtime for "nvidia" is configured')),
      "no handler of this name", "container toolkit ready on gpu-7", ("driver", "container_toolkit")),
@@ -122,7 +122,7 @@ CASES = [
     ("416", crash("driver", "k8s-driver-manager", "failed to unmount stale rootfs: failed to recursively unmount "
                   "/run/nvidia/driver: device or resource busy"), "still mounted", "Drain gpu-7", ()),
     ("drain", crash("driver", "k8s-driver-manager", "error when evicting pods: Cannot evict pod as it would violate "
-                    "the pod's disruption budget."), "do not leave the node", "disruption budget", ()),
+                    "the pod's disruption budget."), "cannot be evicted from the node", "disruption budget", ()),
     ("two drivers", crash("driver", DRIVER, "An instance of the NVIDIA driver is already running, aborting"),
      "another driver container", "former pod", ()),
     # D: MIG.
@@ -145,9 +145,9 @@ CASES = [
                      "libnvidia-ml.so.1"), "finds no driver library", "container toolkit", None),
     # F: without the internet.
     ("91", crash("driver", DRIVER, "ERROR: Failed to update package cache. Ensure that the cluster can access the "
-                 "proper networks."), "repositories of the system's packages are not reached", "gpu_proxy", ()),
+                 "proper networks."), "does not reach the repositories", "gpu_proxy", ()),
     ("255", crash("driver", DRIVER, "Curl error (6): Could not resolve host: mirror.example\nCould not resolve Linux "
-                  "kernel version"), "are not reached", "driver.repoConfig", ()),
+                  "kernel version"), "does not reach the repositories", "driver.repoConfig", ()),
     ("1501", why("driver", DRIVER, waiting("ContainerCreating"), events=(
         'MountVolume.SetUp failed for volume "subscription-config-0" : hostPath type check failed: '
         "/etc/yum.repos.d/redhat.repo is not a file",)), "cannot be mounted", "RHEL", None),
@@ -164,7 +164,7 @@ CASES = [
     ("two versions", crash("validator", "toolkit-validation", "nvidia-container-cli: initialization error: nvml error: "
                            "driver/library version mismatch"), "different driver versions", "reboot gpu-7", None),
     ("not loaded", crash("validator", "toolkit-validation", "nvidia-container-cli: initialization error: nvml error: "
-                         "driver not loaded"), "kernel module of the driver is not loaded", "driver there", None),
+                         "driver not loaded"), "kernel module of the driver is not loaded", "driver pod", None),
     # H: Secure Boot.
     ("1142", crash("driver", DRIVER, "modprobe: ERROR: could not insert 'nvidia': Required key not available"),
      "Secure Boot refuses", "signed modules", ()),

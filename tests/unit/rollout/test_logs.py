@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Progress
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import logs
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import where_it_stands
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import stuck_pod
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.fakes import (
     NAMESPACE,
@@ -42,9 +43,9 @@ def stuck_cluster(count: int, said: Any = NOUVEAU) -> FakeClient:
 
 
 def follow(client: FakeClient, count: int, timeout: float = 20) -> tuple[dict[str, Any], list[dict[str, Any]], float]:
-    clock, told = Clock(), []  # type: Clock, list[dict[str, Any]]
+    clock, told = Clock(), list[Progress]()
     checks = Rollout(client, plan(*names(count)), CHAIN, told.append, clock, clock.sleep).follow(timeout)
-    return {check["component"]: check for check in checks}, told, clock.now - 100
+    return {check.component: check.as_dict() for check in checks}, told, clock.now - 100
 
 
 def test_the_root_is_named_with_its_log_and_the_others_wait() -> None:
@@ -57,7 +58,7 @@ def test_the_root_is_named_with_its_log_and_the_others_wait() -> None:
     assert "2 nodes, gpu-[000-001]" in cause["text"] and "each of these nodes" in cause["hint"]
     assert cause["do"][0].startswith("kubectl --namespace gpu-operator logs driver-gpu-000 --container k8s-driver-man")
     assert [checks[name]["state"] for name in CHAIN] == ["failed", "pending", "pending", "pending"]
-    assert told[0]["open"][0]["failing"] == [{"node": name, "why": "nouveau holds the GPU"} for name in names(2)]
+    assert told[0].open[0].failing == [(name, "nouveau holds the GPU") for name in names(2)]
     # Whoever waits is asked nothing.
     assert {one.split()[1].rsplit("-gpu")[0] for one in client.asked if one.startswith("log")} == {"driver"}
 
@@ -80,7 +81,7 @@ def test_alike_in_status_but_not_in_why() -> None:
 
 
 @pytest.mark.parametrize(("error", "words"), [
-    (ClusterError("forbidden", status=403), "lacks the right get pods/log"),
+    (ClusterError("forbidden", status=403), "does not have the right get pods/log"),
     (ClusterError('the log of Pod a/b: InternalError: Get "https://10.0.0.9:10250/containerLogs/a/b?c=d": dial tcp '
                   "10.0.0.9:10250: connection refused.", "Look.", status=500),
      "the kubelet of the node does not answer (tcp 10.0.0.9:10250: connection refused)"),
@@ -105,8 +106,8 @@ def test_a_program_of_the_validator_tells_by_its_own_pod() -> None:
                                              "initialized)!"
     clock = Clock()
     [check] = Rollout(client, plan("gpu-000"), ["validator"], clock=clock, sleep=clock.sleep).follow(3)
-    assert "fabric manager" in check["causes"][0]["cause"]
-    assert check["causes"][0]["log"][0].startswith("nvidia-cuda-validator-x: Init:0/1 CrashLoopBackOff")
+    assert "fabric manager" in check.causes[0].cause
+    assert check.causes[0].log[0].startswith("nvidia-cuda-validator-x: Init:0/1 CrashLoopBackOff")
 
 
 def test_a_label_that_keeps_the_driver_away_is_named() -> None:
@@ -115,9 +116,9 @@ def test_a_label_that_keeps_the_driver_away_is_named() -> None:
         Node=[node("n1", **{"nvidia.com/gpu.deploy.driver": "pre-installed"})])
     clock = Clock()
     checks = Rollout(client, plan("n1"), ["driver", "validator"], clock=clock, sleep=clock.sleep).follow(5)
-    [cause] = checks[1]["causes"]
-    assert "nvidia.com/gpu.deploy.driver=pre-installed" in cause["cause"] and "stray nvidia-smi" in cause["hint"]
-    assert "kubectl label node n1 nvidia.com/gpu.deploy.driver-" in cause["do"]
+    [cause] = checks[1].causes
+    assert "nvidia.com/gpu.deploy.driver=pre-installed" in cause.cause and "remove nvidia-smi" in cause.hint
+    assert "kubectl label node n1 nvidia.com/gpu.deploy.driver-" in cause.do
 
 
 def test_what_only_somebody_can_mend_ends_the_wait() -> None:
@@ -125,10 +126,10 @@ def test_what_only_somebody_can_mend_ends_the_wait() -> None:
     pods = [pod("driver", "n1", reason="ImagePullBackOff", message=missing), pod("validator", "n1", 0)]
     client = FakeClient(DaemonSet=[daemon_set("driver", 1, 0), daemon_set("validator", 1, 0)], Node=[node("n1")],
                         Pod=pods)
-    clock, told = Clock(), []  # type: Clock, list[dict[str, Any]]
+    clock, told = Clock(), list[Progress]()
     checks = Rollout(client, plan("n1"), ["driver", "validator"], told.append, clock, clock.sleep).follow(1200)
-    assert 45 <= clock.now - 100 < 70 and [check["state"] for check in checks] == ["failed", "pending"]
-    assert told[-1]["ends"] == "waiting cannot help" and not [one for one in client.asked if one.startswith("log")]
+    assert 45 <= clock.now - 100 < 70 and [check.state for check in checks] == ["failed", "pending"]
+    assert told[-1].ends == "waiting cannot help" and not [one for one in client.asked if one.startswith("log")]
 
 
 def test_the_wait_goes_on_for_others() -> None:
@@ -145,18 +146,18 @@ def test_messages_are_without_secrets() -> None:
                         Pod=[pod("nfd", "n1", reason="CrashLoopBackOff", message=said)])
     clock = Clock()
     [check] = Rollout(client, plan("n1"), ["nfd"], clock=clock, sleep=clock.sleep).follow(1)
-    assert "hunter2" not in str(check) and "********@mirror.example" in check["detail"]
+    assert "hunter2" not in str(check) and "********@mirror.example" in check.detail
 
 
 def test_lines_are_fit_to_be_shown() -> None:
     text = ("\x1b[31mred\x1b[0m\n\nagain\nagain\nProgress 1%\rProgress 100%\n" + "x" * 500 +
             "\nfetch https://user:hunter2@mirror.example/x\nHTTP_PASSWORD=hunter2 TOKEN: 'a b' done\n"
             "Authorization: Bearer abcdef123456789\n")
-    lines = logs.told(text)
+    lines = logs.readable(text)
     assert lines[:3] == ["red", "again", "Progress 100%"] and len(lines[3]) == logs.WIDTH
     assert lines[4:] == ["fetch https://********@mirror.example/x", "HTTP_PASSWORD=******** TOKEN: ******** done",
                          "Authorization: Bearer ********"]
-    assert len(logs.told("\n".join(map(str, range(100))))) == logs.LINES
+    assert len(logs.readable("\n".join(map(str, range(100))))) == logs.LINES
 
 
 def test_a_container_that_was_removed_meanwhile_is_told_by_the_next_one() -> None:
@@ -167,7 +168,7 @@ def test_a_container_that_was_removed_meanwhile_is_told_by_the_next_one() -> Non
             return "unable to retrieve container logs for containerd://e38943bb" if previous else "no NVML\n"
 
     client = Kubelet()
-    stuck = where_it_stands(pod("device_plugin", "n1", None, "CrashLoopBackOff"), "device_plugin")
+    stuck = stuck_pod(pod("device_plugin", "n1", None, "CrashLoopBackOff"), "device_plugin")
     assert logs.read(client, NAMESPACE, [stuck])["device_plugin-n1"].lines == ["no NVML"]
     assert client.asked == ["log device_plugin-n1 device_plugin-ctr previous",
                             "log device_plugin-n1 device_plugin-ctr"]

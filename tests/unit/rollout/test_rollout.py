@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Open, Progress, Waiting
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import Workload, workload
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.fakes import (
@@ -24,12 +25,12 @@ Checks = dict[str, dict[str, Any]]
 
 
 def follow(client: FakeClient, components: list[str], cluster: dict[str, Any] | None = None,
-           timeout: float = 60, seen: list[Workload] | None = None) -> tuple[Checks, list[dict[str, Any]], float]:
+           timeout: float = 60, seen: list[Workload] | None = None) -> tuple[Checks, list[Progress], float]:
     """(checks by component, what was told, seconds that passed)."""
     clock = Clock()
-    told: list[dict[str, Any]] = []
+    told: list[Progress] = []
     rollout = Rollout(client, cluster or plan("n1", "n2"), components, told.append, clock, clock.sleep, seen or ())
-    checks = rollout.follow(timeout)
+    checks = [check.as_dict() for check in rollout.follow(timeout)]
     assert [check["component"] for check in checks] == components
     return {check["component"]: check for check in checks}, told, clock.now - 100
 
@@ -61,11 +62,9 @@ def test_lines_tell_what_changes_and_whom_it_waits_for() -> None:
     client = FakeClient(each, Node=[node("n1"), node("n2")], Pod=[pod("validator", "n2", 1)])
     checks, told, seconds = follow(client, ["driver", "validator"])
     assert all(check["ok"] for check in checks.values())
-    assert [(one["open"], one["done"], one["ends"]) for one in told] == [
-        ([{"component": "validator", "ready": 1, "desired": 2, "failing": [], "waiting": [
-            {"node": "n2", "container": "toolkit-validation"}]}], [], ""),
-        ([], [{"component": "validator", "ready": 2}], "")]
-    assert told[0]["elapsed"] == 0 and told[0]["left"] == 60 and 5 < told[1]["elapsed"] < 10
+    assert [(one.open, one.done, one.ends) for one in told] == [
+        ([Open("validator", 1, 2, [], [Waiting("n2", "toolkit-validation")])], [], ""), ([], [("validator", 2)], "")]
+    assert told[0].elapsed == 0 and told[0].left == 60 and 5 < told[1].elapsed < 10
     assert 5 < seconds < 10
 
 
@@ -80,8 +79,8 @@ def test_one_component_gets_one_line_in_five_seconds() -> None:
 def test_who_waits_long_is_told_again() -> None:
     client = FakeClient(DaemonSet=[daemon_set("driver", 2, 1)], Node=[])
     told = follow(client, ["driver"], timeout=150)[1]
-    assert [one["open"] for one in told] == [told[0]["open"]] * 3 + [[]] and told[0]["open"]
-    assert [one["ends"] for one in told] == ["", "", "", "the time is over"]
+    assert [one.open for one in told] == [told[0].open] * 3 + [[]] and told[0].open
+    assert [one.ends for one in told] == ["", "", "", "timeout"]
 
 
 def test_a_long_message_is_told_by_its_end() -> None:
@@ -202,12 +201,12 @@ def test_what_the_controller_has_not_seen_is_not_ready() -> None:
     ((), {}, "driver", "the cluster has no GPU node"),
     (("n1",), {"n1": ["driver"]}, "driver", "every GPU node has it on its host"),
     (("n1",), {}, "mig_manager", "MIG capable"),
-    (("n1",), {}, "dcgm_exporter", "carries its label"),
+    (("n1",), {}, "dcgm_exporter", "has its label"),
 ])
 def test_no_node_asks_for_it(nodes: tuple[str, ...], on_host: dict[str, list[str]], component: str, why: str) -> None:
     client = FakeClient(DaemonSet=[daemon_set(component, 0, 0)], Node=[])
     check = follow(client, [component], plan(*nodes, on_host=on_host))[0][component]
-    assert check["ok"] and check["detail"].startswith("no node asks for it") and why in check["detail"]
+    assert check["ok"] and check["detail"].startswith("no Node needs it") and why in check["detail"]
 
 
 def test_absent_is_not_waited_for() -> None:
@@ -218,15 +217,15 @@ def test_absent_is_not_waited_for() -> None:
 def test_check_mode_looks_once_and_fails_nothing() -> None:
     client = FakeClient(DaemonSet=[daemon_set("validator", 2, 1)], Node=[node("n1")], Pod=[pod("validator", "n1", 1)])
     checks = Rollout(client, plan("n1"), ["driver", "validator"]).now(check_mode=True)
-    assert [check["state"] for check in checks] == ["pending", "pending"]
-    assert checks[0]["detail"] == "check mode: nothing of it is in the cluster"
+    assert [check.state for check in checks] == ["pending", "pending"]
+    assert checks[0].detail == "check mode: the cluster has no object of it"
     assert client.asked.count("list DaemonSet") == 1
 
 
 def test_before_a_take_over_the_operator_has_it() -> None:
     cluster = {**plan("n1"), "take_over": True}
     checks = Rollout(FakeClient(Node=[node("n1")]), cluster, ["driver"]).now(check_mode=True)
-    assert checks[0]["detail"] == "check mode: it is the operator's still"
+    assert checks[0].detail == "check mode: it still belongs to the operator"
 
 
 def test_the_validator_at_init_1_is_named_and_others_are_good() -> None:
@@ -316,7 +315,7 @@ def test_driver_pods_that_are_outdated_are_named_with_what_to_do(ready: bool) ->
     check = outdated(ready)
     assert check["state"] == "pending" and [one["node"] for one in check["nodes"]] == ["n2"]
     assert "n2: " in check["detail"] and "n1" not in check["detail"]
-    assert "(it runs 570.158.01-ubuntu22.04, wanted is 580.95.05-ubuntu22.04) and stays" in check["detail"]
+    assert "(its image is 570.158.01-ubuntu22.04, planned is 580.95.05-ubuntu22.04) and runs" in check["detail"]
     assert check["nodes"][0]["do"] == ["kubectl drain n2 --ignore-daemonsets",
                                        "kubectl -n gpu-operator delete pod driver-n2", "kubectl uncordon n2"]
     assert "drain n2, delete the pod" in check["hint"]
@@ -334,7 +333,7 @@ def test_a_driver_manager_that_may_evict_needs_no_drain() -> None:
 
 def test_settings_alone_make_a_pod_outdated_too() -> None:
     detail = outdated(image="nvcr.io/nvidia/driver:580.95.05-ubuntu22.04")["detail"]
-    assert "the pod is of a former revision and stays until it is deleted" in detail
+    assert "the pod is outdated and runs until it is deleted" in detail
 
 
 def placed(revision: dict[str, Any], **spec: Any) -> dict[str, Any]:
@@ -379,7 +378,7 @@ def test_what_is_up_to_date_costs_no_list_of_revisions() -> None:
 def test_a_rolling_update_is_waited_for() -> None:
     client = FakeClient(DaemonSet=[daemon_set("nfd", 3, 3, updated=1)], Node=[])
     checks, _told, seconds = follow(client, ["nfd"], timeout=10)
-    assert checks["nfd"]["state"] == "failed" and "1/3 replaced" in checks["nfd"]["detail"] and seconds >= 10
+    assert checks["nfd"]["state"] == "failed" and "1/3 updated" in checks["nfd"]["detail"] and seconds >= 10
 
 
 def test_pods_that_are_refused_show_what_the_controller_says() -> None:
@@ -449,8 +448,8 @@ def test_a_layout_is_waited_for_and_told_on_the_way() -> None:
     client = FakeClient(each, DaemonSet=[daemon_set("mig_manager", 2, 2)], Node=[asked("n1", "all-1g.10gb")])
     checks, told, seconds = follow(client, ["mig_manager"])
     assert checks["mig_manager"]["ok"] and 7 < seconds < 25
-    assert told[0]["open"][0]["waiting"] == [{"node": "n1", "container": "all-1g.10gb not begun"}]
-    assert told[-1]["open"] == [] and told[-1]["done"] == [{"component": "mig_manager", "ready": 2}]
+    assert told[0].open[0].waiting == [Waiting("n1", "all-1g.10gb not begun")]
+    assert told[-1].open == [] and told[-1].done == [("mig_manager", 2)]
 
 
 def test_a_failed_layout_is_named_at_once_with_what_to_do() -> None:

@@ -25,9 +25,9 @@ def crowd(count: int, ready: int, printed: str = "Init:0/4") -> FakeClient:
 def test_a_look_on_the_way_at_many_pods_reads_two_of_a_kind_and_the_end_all() -> None:
     client = crowd(300, 100)
     checks, told, _seconds = follow(client, ["driver"], timeout=9)
-    waiting = told[0]["open"][0]["waiting"]
-    assert len(waiting) == 200 and {one["container"] for one in waiting} == {"k8s-driver-manager"}
-    assert {one["node"] for one in waiting} == {f"gpu-{number:03}" for number in range(100, 300)}
+    waiting = told[0].open[0].waiting
+    assert len(waiting) == 200 and {one.container for one in waiting} == {"k8s-driver-manager"}
+    assert {one.node for one in waiting} == {f"gpu-{number:03}" for number in range(100, 300)}
     # Two looks on the way.
     assert [client.asked.count(what) for what in ("get Pod", "get Node", "list Pod")] == [4, 4, 1]
     assert len(checks["driver"]["nodes"]) == 200
@@ -38,8 +38,8 @@ def test_a_few_that_lack_among_many_are_all_read() -> None:
     client.objects["Pod"][299] = pod("driver", "gpu-299", 0, "CrashLoopBackOff", "back-off")
     client.objects["Pod"][299]["metadata"]["name"] = "nvidia-driver-00299"
     _checks, told, _seconds = follow(client, ["driver"], timeout=3)
-    assert [one["node"] for one in told[0]["open"][0]["failing"]] == ["gpu-299"]
-    assert [one["node"] for one in told[0]["open"][0]["waiting"]] == ["gpu-297", "gpu-298"]
+    assert [one.node for one in told[0].open[0].failing] == ["gpu-299"]
+    assert [one.node for one in told[0].open[0].waiting] == ["gpu-297", "gpu-298"]
 
 
 def test_many_pods_of_which_some_are_on_lost_nodes_are_soon_not_waited_for() -> None:
@@ -60,4 +60,4 @@ def test_many_pods_that_stand_alike_are_all_read_before_the_wait_ends_early(othe
         one["status"] = made["status"]
     checks, told, seconds = follow(client, ["driver"], timeout=100)
     assert checks["driver"]["state"] == "failed" and (45 <= seconds < 60 if ends else seconds >= 100)
-    assert (told[-1]["ends"] == "waiting cannot help") is ends
+    assert (told[-1].ends == "waiting cannot help") is ends

@@ -1,0 +1,133 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The checks of a cluster's components, which L(_rollout) makes and L(_reports) prints. Pure. PRIVATE.
+
+C(as_dict) gives the JSON of gpu_verify's result, C(of) reads it.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field, fields
+
+Document = t.Mapping[str, t.Any]
+Model = t.TypeVar("Model")
+
+
+def read(model: t.Callable[..., Model], document: Document, **nested: object) -> Model:
+    """A dataclass from a mapping. Other keys are ignored, and null is as a missing key."""
+    known = {one.name for one in fields(t.cast(t.Any, model))} - nested.keys()
+    return model(**{key: value for key, value in document.items() if key in known and value is not None}, **nested)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a component is not ready on one Node.
+
+    node, pod, container: empty if unknown; state: of the pod as kubectl shows it, or a word for another problem;
+    reason, message: of the container or pod; since: when the pod became not ready (RFC 3339); restarts: of the
+    container; cause, hint: for users; do: commands; log: the last lines of the container; log_problem: why there are
+    none; waits_for: the component that must be ready first; level: C(failed), or C(pending) if it resolves itself.
+    """
+
+    component: str = ""
+    node: str = ""
+    pod: str = ""
+    container: str = ""
+    state: str = ""
+    reason: str = ""
+    message: str = ""
+    since: str = ""
+    restarts: int = 0
+    cause: str = ""
+    hint: str = ""
+    do: t.Sequence[str] = ()
+    log: t.Sequence[str] = ()
+    log_problem: str = ""
+    waits_for: str = ""
+    level: str = ""
+
+
+@dataclass(frozen=True)
+class SharedProblem(Problem):
+    """A problem that several Nodes have. The fields of Problem are those of one of the Nodes.
+
+    nodes: their names; where: the names, shortened; holds_up: by component that waits for this one, on how many of the
+    Nodes; text: the problem in one line.
+    """
+
+    nodes: t.Sequence[str] = ()
+    where: str = ""
+    holds_up: t.Mapping[str, int] = field(default_factory=dict)
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Whether a component is ready.
+
+    state: C(ok), C(pending), C(failed), or C(absent) if the cluster has no object of the component; detail: in one
+    line; desired, ready, updated: numbers of pods; nodes: each Node's problem; causes: the same problems, once for all
+    Nodes with the same cause.
+    """
+
+    component: str
+    ok: bool = True
+    state: str = "ok"
+    detail: str = ""
+    hint: str = ""
+    desired: int = 0
+    ready: int = 0
+    updated: int = 0
+    nodes: t.Sequence[Problem] = ()
+    causes: t.Sequence[SharedProblem] = ()
+
+    def as_dict(self) -> dict[str, t.Any]:
+        """The check as JSON."""
+        nodes = [{key: value for key, value in vars(one).items() if key != "component"} for one in self.nodes]
+        return {**vars(self), "nodes": nodes, "causes": [dict(vars(one)) for one in self.causes]}
+
+    @classmethod
+    def of(cls, check: Document) -> Check:
+        """The check of a JSON document."""
+        return read(cls, check, nodes=[read(Problem, one) for one in check.get("nodes") or ()],
+                    causes=[read(SharedProblem, one) for one in check.get("causes") or ()])
+
+
+class Failing(t.NamedTuple):
+    """A Node where a component cannot become ready without help. why: the cause."""
+
+    node: str
+    why: str
+
+
+class Waiting(t.NamedTuple):
+    """A Node where a component is not ready yet. container: the one that is starting, or a MIG layout."""
+
+    node: str
+    container: str
+
+
+class Open(t.NamedTuple):
+    """A component that is not ready yet. ready, desired: numbers of pods."""
+
+    component: str
+    ready: int
+    desired: int
+    failing: t.Sequence[Failing]
+    waiting: t.Sequence[Waiting]
+
+
+class Progress(t.NamedTuple):
+    """A message while a rollout runs.
+
+    elapsed: seconds; left: seconds until the timeout; done: components that became ready, with their numbers of pods;
+    open: the other components, in their order; ends: why the rollout stops waiting, empty while it waits.
+    """
+
+    elapsed: float
+    left: float
+    ends: str = ""
+    done: t.Sequence[t.Tuple[str, int]] = ()
+    open: t.Sequence[Open] = ()

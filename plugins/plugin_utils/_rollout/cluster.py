@@ -1,0 +1,39 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a rollout needs of the plan of a cluster (C(gpu_plan.cluster)). Pure. PRIVATE."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Parts of the plan of a cluster.
+
+    namespace: of the operands; gpu_nodes: the GPU Nodes; hosts: by Node the name of its host, if it has another name;
+    on_host: by Node the components that are delivered on its host; delivered: the components that the cluster gets;
+    driver_evicts: whether the driver manager of each pool evicts GPU pods; take_over: whether the run adopts the
+    objects of a GPU Operator.
+    """
+
+    namespace: str
+    gpu_nodes: t.Sequence[str]
+    hosts: t.Mapping[str, str]
+    on_host: t.Mapping[str, t.Collection[str]]
+    delivered: t.AbstractSet[str]
+    driver_evicts: bool
+    take_over: bool
+
+    @classmethod
+    def of(cls, plan: t.Mapping[str, t.Any]) -> Cluster:
+        """The parts of a plan."""
+        components = plan.get("components") or {}
+        pools = (components.get("driver") or {}).get("pools") or ()
+        return cls(str(plan["namespace"]), plan["nodes"]["gpu"], plan["nodes"].get("by_host") or {},
+                   plan["deploy"]["on_host"],
+                   {name for name, part in components.items() if part.get("state") == "present"},
+                   bool(pools) and all(pool["manager_env"].get("ENABLE_GPU_POD_EVICTION") == "true" for pool in pools),
+                   bool(plan.get("take_over")))
