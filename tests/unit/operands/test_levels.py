@@ -338,16 +338,18 @@ MPS_ACTS = {"delete the DaemonSet of the MPS daemon without pods": 0,
             "delete the DaemonSet of the MPS daemon with pods": 2}
 
 
-PAUSES = {"pause the MPS daemon of a Node without GPU pods": [],
-          "pause the MPS daemon of a Node with GPU pods": [pod("job")]}
+PAUSES: dict[str, list[str]] = {
+    "pause the MPS daemon of a Node without GPU pods": [], "pause the MPS daemon of a Node with GPU pods": ["job"]}
 
 
 @pytest.mark.parametrize(("act", "level", "said"), [one for one in cases("cluster") if one[0] in PAUSES])
 @pytest.mark.parametrize("evict", [True, False])
-def test_a_pause_of_operands_ends_no_mps_daemon_below_its_level(act: str, level: str, said: str, evict: bool) -> None:
-    """Whatever is changed on the host, MIG instances in free space or more."""
+@pytest.mark.parametrize("owner", ["ReplicaSet", "DaemonSet"])
+def test_a_pause_of_operands_ends_no_mps_daemon_below_its_level(act: str, level: str, said: str, evict: bool,
+                                                                owner: str) -> None:
+    """Whatever is changed on the host, MIG instances in free space or more, and whoever owns the pods."""
     assert {*MPS_ACTS, *PAUSES} == TABLE["cluster"].keys()
-    site = Site(mps(), *PAUSES[act])
+    site = Site(mps(), *(pod(name, owner=owner) for name in PAUSES[act]))
     begun = site.run("started", level, evict=evict, creates=True)
     assert begun["started"] is ("mps" not in site.running) is (said == YES)
 
