@@ -101,7 +101,7 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     rights.require(client, changes, [*([rights.LABEL_NODES] if labels or (new and labels is not None) else []),
                                      *nodes.needed_rights()])
     steps, said = nodes.preview()
-    said += _waiting(pending)
+    said += _waiting(pending, level)
     failed = None
     if check:
         apply.rehearse(client, changes, there)
@@ -131,30 +131,31 @@ def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.
     ending, over = [name for name in asked if name not in served], served.intersection(asked)
     drivers = [one.manifest for one in wanted if one.component == DRIVER and one.kind.kind == "DaemonSet"]
     going: t.Collection[str] = ()
+    stuck = ""
     if DRIVER in over and allows(level, NEEDS):
-        changes, going = successors.split(changes, there.values(), lambda: client.list("v1", "Node"))
+        changes, going, stuck = successors.split(changes, there.values(), lambda: client.list("v1", "Node"))
     new = any(one.action == "create" and one.manifest in drivers for one in changes)
     ours = [one for one in there.values() if objects.is_ours(one)]
     spaces = {one["metadata"]["name"] if one["kind"] == "Namespace" else one["metadata"].get("namespace")
               for one in ours} - {None}
     if (unfinished is not None and not unfinished and not going and not new and len(spaces) < 2
             and not any(objects.component_of(one) in ending for one in ours)):
-        return list(changes), node_by_node.Found()
+        return list(changes), node_by_node.Found(stuck=stuck)
     found = node_by_node.find(client, there, ending, over)
     if DRIVER in over and (going or new or any(node_by_node.is_unfinished(one) for one in found.nodes.values())):
         found = node_by_node.find(client, there, ending, over, going, drivers)
-    return list(changes), found
+    return list(changes), replace(found, stuck=stuck)
 
 
 def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found, level: str
           ) -> tuple[list[Change], list[dict[str, t.Any]]]:
     """L(pending_changes.hold) of changes, in which DaemonSets whose pods may end Node by Node leave these. They come
     first."""
-    sets = found.search.sets if allows(level, NEEDS) else ()
+    sets = found.search.sets if allows(level, NEEDS) and not found.stuck else ()
     changes = [replace(one, orphans=True) if one.action == "delete" and one.live
                and one.live["metadata"]["uid"] in sets else one for one in changes]
     return pending_changes.hold(sorted(changes, key=lambda one: not one.orphans), level,
-                                lambda: client.list("v1", "Node"), orphans=found.orphans)
+                                lambda: client.list("v1", "Node"), orphans=found.orphans, why=found.stuck)
 
 
 def _still_ending(client: Client, found: node_by_node.Found) -> tuple[node_by_node.Found, list[str]]:
@@ -176,7 +177,7 @@ def _nodes(client: Client, found: node_by_node.Found, level: str, terms: node_by
     """The work on the pods that are found. Below the level that it needs, Nodes are only put back, and not by a
     removal."""
     terms = replace(terms or node_by_node.Terms(Holder.of_run()), level=level)
-    if not allows(level, NEEDS):
+    if found.stuck or not allows(level, NEEDS):
         found = node_by_node.Found() if removes else node_by_node.only_to_put_back(found)
     return node_by_node.NodeByNode(client, found, terms, tell)
 
@@ -242,13 +243,15 @@ def _with_steps(done: dict[str, t.Any], changes: t.Sequence[Change], steps: t.Se
     return {**done, "changed": bool(done["plan"])}
 
 
-def _waiting(pending: t.Sequence[t.Mapping[str, t.Any]]) -> list[str]:
+def _waiting(pending: t.Sequence[t.Mapping[str, t.Any]], level: str) -> list[str]:
     """What the changes that L(pending_changes.hold) has left out need, a sentence."""
     if not pending:
         return []
+    advice = ("Drain the Nodes of these pods, set nvidia.com/gpu.deploy.driver=false on each, and run again."
+              if allows(level, NEEDS) else
+              "Set gpu_disruption: drain in a maintenance window, or drain and switch the Nodes one by one.")
     first, more = pending[0], f" and {len(pending) - 1} more" if len(pending) > 1 else ""
-    return [f"Pending: {first['id']}{more}; {first['pending_reason']}. Set gpu_disruption: drain in a maintenance "
-            "window, or drain and switch the Nodes one by one."]
+    return [f"Pending: {first['id']}{more}; {first['pending_reason']}. {advice}"]
 
 
 def _space(wanted: t.Sequence[Wanted]) -> str:
@@ -295,7 +298,7 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
         left, pending = _held(client, left, leaving, level)
         failed = _execute(client, left, _nodes(client, leaving, level, terms, tell), tell)
     return {**_with_steps(result(client, changes), changes, steps), "workloads": [], **_skipped(
-        failed, pending, [*take_over.notes(found, changes, there), *said, *_waiting(pending)], problems)}
+        failed, pending, [*take_over.notes(found, changes, there), *said, *_waiting(pending, level)], problems)}
 
 
 def handed_back(client: Client, policy: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
@@ -335,7 +338,7 @@ def absent(client: Client, components: t.Collection[str] | None, timeout: float,
     except ClusterError as error:
         error.details["pending"] = pending
         raise
-    said = [*_waiting(pending), *staying, *_of_other_controllers(there, components)]
+    said = [*_waiting(pending, terms.level), *staying, *_of_other_controllers(there, components)]
     done = _with_steps(result(client, changes), changes, steps)
     return {**done, "pending": pending, **({"warnings": said} if said else {})}
 

@@ -142,7 +142,8 @@ class Search:
 class Found:
     """What there is to do. pods: by Node, the Nodes among them that a former run has left out of service; loose: pods
     that are on no Node; orphans: pods that no DaemonSet has any more, with their components; revisions: of the
-    DaemonSets, which the server would keep for another DaemonSet; nodes: all Nodes by name."""
+    DaemonSets, which the server would keep for another DaemonSet; nodes: all Nodes by name; stuck: why no pod may be
+    ended although the level allows it."""
 
     pods: dict[str, list[Pod]] = field(default_factory=dict)
     loose: list[Pod] = field(default_factory=list)
@@ -150,25 +151,26 @@ class Found:
     revisions: list[Object] = field(default_factory=list)
     nodes: t.Mapping[str, Object] = field(default_factory=dict)
     search: Search = Search(frozenset(), frozenset(), ())
+    stuck: str = ""
 
 
 def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[str] | None,
          over: t.Collection[str] = (), going: t.Collection[str] = (), successors: t.Sequence[Object] | None = None
          ) -> Found:
     """The pods of the DaemonSets of ours among live objects, and those that such a DaemonSet has left in any namespace
-    that has something of ours. components: None for all; over: components whose pods stay, as they are wanted; going:
-    uids of DaemonSets of these that go all the same; successors: as of L(Search), with the pods of drivers that these
-    do not keep; None: without such pods."""
+    that has or gets something of ours. components: None for all; over: components whose pods stay, as they are wanted;
+    going: uids of DaemonSets of these that go all the same, also such as a GPU Operator has made; successors: as of
+    L(Search), with the pods of drivers that these do not keep; None: without such pods."""
     ours = [one for one in live.values() if is_ours(one)]
     spaces = {str(one["metadata"]["name"] if one["kind"] == "Namespace" else one["metadata"].get("namespace", ""))
-              for one in ours} - {""}
-    sets = [one for one in ours if serves_gpu_clients(one) and (
-        components is None or component_of(one) in components or one["metadata"]["uid"] in going)]
+              for one in [*ours, *(successors or ())]} - {""}
+    sets = [one for one in live.values() if one["metadata"]["uid"] in going or is_ours(one) and serves_gpu_clients(one)
+            and (components is None or component_of(one) in components)]
     ending = frozenset(LABELS if components is None else LABELS.keys() & set(components))
     places = {(space, component, _selector(LABELS[component])) for space in spaces
               for component in (ending if successors is None else ending | {DRIVER})}
-    places |= {(one["metadata"]["namespace"], component_of(one), _selector(one["spec"]["selector"]["matchLabels"]))
-               for one in sets}
+    places |= {(one["metadata"]["namespace"], MPS if one["metadata"]["name"] == MPS_DAEMON else DRIVER,
+                _selector(one["spec"]["selector"]["matchLabels"])) for one in sets}
     return Search(ending | set(over), frozenset(one["metadata"]["uid"] for one in sets), sorted(places),
                   DRIVER in over, successors or ()).find(client)
 

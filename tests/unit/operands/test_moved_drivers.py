@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import PAUSED, REASON, REMOVING
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import successors
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver, successors
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.node_by_node import Terms
 from ansible_collections.gpuops.nvidia.tests.unit.operands.test_node_by_node import (
     DRIVER,
     GONE,
@@ -109,6 +112,28 @@ def changed(name: str = "driver", space: str = "s", app: str = "own", **selector
     return [*home, account("nvidia-driver"), one]
 
 
+POLICY = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "name": "cluster-policy", "uid": "p"}
+
+
+def of_operator(site: Moving) -> None:
+    """All that was made belongs to a GPU Operator, which is at rest."""
+    for one in site.api.objects.values():
+        if one["kind"] in ("DaemonSet", "ServiceAccount"):
+            del one["metadata"]["labels"]
+            one["metadata"].update(managedFields=[], ownerReferences=[{**POLICY, "controller": True}])
+    site.api.objects["/api/v1/namespaces/s"]["metadata"].update(labels={}, managedFields=[])
+    site.api.put({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {
+        "name": POLICY["name"], "uid": "p"}}, {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {
+            "name": "gpu-operator", "namespace": "s", "labels": {"app": "gpu-operator"}},
+            "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "gpu-operator"}}}})
+
+
+def adopted(site: Moving, driver: list[Object], level: str = "drain", check: bool = False) -> Object:
+    """A run of adopt.yml."""
+    return deliver.taken_over(site.client, site.wanted(driver), ("driver", "device_plugin"), check, level,
+                              terms=Terms(site.holder), tell=site.told.append)
+
+
 def written(site: Moving) -> list[str]:
     """What was written, trials apart."""
     return [f"{one.verb} {one.path}" for one in site.api.requests if one.verb in ("apply", "patch", "delete", "create")
@@ -159,6 +184,36 @@ def test_a_selector_that_leaves_nodes_out_moves_only_these(site: Moving) -> None
     assert site.node("n1")["labels"][LABEL] == "true" and not site.node("n1").get("annotations")
     site.api.requests.clear()
     assert not site.present(wanted)["changed"] and site.api.sent() == []
+
+
+def test_adopted_daemon_sets_leave_nodes_node_by_node(site: Moving) -> None:
+    """The operator's driver is to run on n2 alone."""
+    of_operator(site)
+    site.api.objects["/api/v1/nodes/n2"]["metadata"]["labels"] = {**LABELS, "pool": "a"}
+    wanted = changed(pool="a")
+    with pytest.raises(ClusterError, match="gpu_disruption is 'idle'.*follows 'adopt: DaemonSet s/driver'"):
+        adopted(site, wanted, "idle")
+    preview = adopted(site, wanted, check=True)
+    assert written(site) == []
+    done = adopted(site, wanted)
+    assert done["plan"] == preview["plan"] and done["pending"] == [] == done["problems"]
+    assert not any("DaemonSet s/driver" in text for text in done["warnings"])
+    assert site.ended == ["job-n1", "driver-n1", "job-n3", "driver-n3"]
+    assert site.all_drivers() == [[], ["driver-n2"], []]
+    assert objects.is_ours(site.api.objects["/apis/apps/v1/namespaces/s/daemonsets/driver"])
+    assert not adopted(site, wanted)["changed"]
+
+
+@pytest.mark.parametrize("write", range(0, 12))
+def test_what_a_killed_adoption_leaves_the_next_one_finishes(site: Moving, monkeypatch: pytest.MonkeyPatch, write: int
+                                                             ) -> None:
+    of_operator(site)
+    site.api.objects["/api/v1/nodes/n2"]["metadata"]["labels"] = {**LABELS, "pool": "a"}
+    wanted = changed(pool="a")
+    assert killed_at(site, monkeypatch, write, wanted, adopted)
+    assert adopted(site, wanted)["pending"] == []
+    assert site.ended == ["job-n1", "driver-n1", "job-n3", "driver-n3"] and site.all_drivers() == [
+        [], ["driver-n2"], []]
 
 
 def test_other_operands_do_not_wait_for_the_last_node(site: Moving) -> None:
@@ -222,18 +277,68 @@ def test_a_new_driver_that_does_not_start_stops_the_run(site: Moving) -> None:
     assert site.present(wanted)["pending"] == [] and site.as_before()
 
 
-def test_two_kernels_give_way_to_one_driver_node_by_node(site: Moving) -> None:
-    """The DaemonSets of precompiled drivers select the same pods; both go, so neither takes those of the other."""
+def two_kernels(site: Moving, foreign: bool = False) -> Object:
+    """The DaemonSets of precompiled drivers select the same pods. foreign: whether the one returned is not ours."""
     for name, nodes in (("driver", ("n1", "n2")), ("kernel-b", ("n3",))):
         for node in nodes:
             site.node(node)["labels"]["kernel"] = name
         one = daemon_set(name, DRIVER)
         one["spec"]["template"]["spec"]["nodeSelector"] = {LABEL: "true", "kernel": name}
-        site.api.put({**one, "metadata": {**one["metadata"], "uid": name, "labels": objects.marks("driver")},
+        site.api.put({**copy.deepcopy(one), "metadata": {
+            **one["metadata"], "uid": name, "labels": {} if foreign and name != "driver" else objects.marks("driver")},
                       "status": {"currentNumberScheduled": 1}})
     for node, name in (("n1", "driver"), ("n2", "driver"), ("n3", "kernel-b")):
-        site.api.objects[f"/api/v1/namespaces/s/pods/driver-{node}"]["metadata"]["ownerReferences"] = [
-            {"kind": "DaemonSet", "controller": True, "uid": name}]
+        pod = site.api.objects[f"/api/v1/namespaces/s/pods/driver-{node}"]["metadata"]
+        pod["ownerReferences"] = [{"kind": "DaemonSet", "controller": True, "uid": name}]
+        pod["generateName"] = f"{name}-"
+    return one
+
+
+def test_a_kernel_without_nodes_goes_beside_one_that_stays(site: Moving) -> None:
+    stays = two_kernels(site)
+    for name in ("n1", "n2"):
+        site.node(name)["labels"]["kernel"] = "kernel-b"  # rebooted into it, while their former pods still end
+    done = site.present([account("nvidia-driver"), stays])
+    assert done["pending"] == [] == done["problems"] and site.drivers("n3") == ["driver-n3"]
+    assert site.all_drivers()[:2] == [["kernel-b-n1-new"], ["kernel-b-n2-new"]] and not site.twice
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_pods_that_a_daemon_set_that_stays_would_take_wait_at_every_level(site: Moving, foreign: bool) -> None:
+    """Whatever DaemonSet takes a pod that has none ends it on a Node that it does not select."""
+    stays = two_kernels(site, foreign)
+    wanted = [*CHANGES["another name"], *([] if foreign else [stays])]
+    for check in (True, False):
+        done = site.present(wanted, check=check)
+        ids = [one["id"] for one in done["pending"]]
+        assert {"create: DaemonSet s/named", "delete: DaemonSet s/driver"} <= set(ids) and done["problems"] == []
+        assert done["pending"][ids.index("delete: DaemonSet s/driver")]["pending_reason"] == (
+            "DaemonSet s/kernel-b stays, and it would take the pods of DaemonSet s/driver and end them at once, as it "
+            "selects them, too: all 2 pods of it would end")
+        assert "gpu.deploy.driver=false" in done["warnings"][0] and not done["changed"]
+    assert written(site) == [] and site.all_drivers() == [["driver-n1"], ["driver-n2"], ["driver-n3"]]
+    # The way that the warning names.
+    for name in ("n1", "n2"):
+        site.node(name)["labels"][LABEL] = "false"
+    site.api.requests.clear()
+    assert site.present(wanted)["pending"] == [] and site.drivers("n3") == ["driver-n3"]
+    assert "delete /apis/apps/v1/namespaces/s/daemonsets/driver" in written(site)
+
+
+def test_pods_that_two_successors_select_are_replaced(site: Moving) -> None:
+    """One of these would end those of the other if it were faster."""
+    stays = two_kernels(site)
+    wanted = copy.deepcopy([*changed(kernel="driver", pool="a"), stays])
+    wanted[-1]["spec"]["template"]["spec"]["nodeSelector"]["pool"] = "a"
+    site.node("n2")["labels"]["pool"] = "a"
+    done = site.present(wanted)
+    assert done["pending"] == [] == done["problems"] and not any("controller" in one for one in site.ended)
+    assert site.all_drivers() == [[], ["driver-n2-new"], []] and not site.twice
+
+
+def test_two_kernels_give_way_to_one_driver_node_by_node(site: Moving) -> None:
+    """Both go, so neither takes those of the other."""
+    two_kernels(site)
     done = site.present(CHANGES["another name"])
     assert done["pending"] == [] == done["problems"] and not any("controller" in one for one in site.ended)
     assert site.ended == ["job-n1", "driver-n1", "job-n2", "driver-n2", "job-n3", "driver-n3"]
@@ -278,7 +383,8 @@ def test_a_former_driver_that_its_kubelet_has_refused_keeps_no_driver_away(site:
     assert "named-n2-new" in site.drivers("n2")
 
 
-def killed_at(site: Moving, monkeypatch: pytest.MonkeyPatch, write: int, wanted: list[Object]) -> bool:
+def killed_at(site: Moving, monkeypatch: pytest.MonkeyPatch, write: int, wanted: list[Object],
+              run: Callable[[Moving, list[Object]], Object] = Moving.present) -> bool:
     """Whether a run that is killed before this write has been killed."""
     wire: Any = site.client._wire  # pylint: disable=protected-access
     send, left = wire.send, [write]
@@ -293,7 +399,7 @@ def killed_at(site: Moving, monkeypatch: pytest.MonkeyPatch, write: int, wanted:
     monkeypatch.setattr(wire, "send", deadly)
     site.holder = GONE
     try:
-        site.present(wanted)
+        run(site, wanted)
     except Killed:
         return True
     finally:

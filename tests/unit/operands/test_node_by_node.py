@@ -120,7 +120,8 @@ class Site:
             assert self.node(live["spec"]["nodeName"])["labels"][f"{D}device-plugin"] == PAUSED
             if name in self.lasting:
                 return Reply(200, live)
-        labels = request.body["metadata"].get("labels", {}) if request.verb == "patch" else {}
+        merges = request.verb == "patch" and isinstance(request.body, dict)
+        labels = request.body["metadata"].get("labels", {}) if merges else {}
         if labels.get(f"{D}device-plugin") == PAUSED:
             self.api.objects.pop(f"/api/v1/namespaces/s/pods/plugin-{name}", None)
         return None
@@ -155,12 +156,17 @@ class Site:
 
     def present(self, driver: list[Object], level: str = "drain", check: bool = False, **more: Any) -> Object:
         """A run of site.yml that wants this of the driver, and all else."""
+        return deliver.present(self.client, self.wanted(driver), None, check, level=level,
+                               terms=Terms(self.holder, **more), tell=self.told.append)
+
+    @staticmethod
+    def wanted(driver: list[Object]) -> list[objects.Wanted]:
+        """This of the driver, and all else."""
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "s"}}
-        return deliver.present(self.client, objects.wanted({
+        return objects.wanted({
             "driver": driver,
             "device_plugin": [space, account("nvidia-device-plugin"), daemon_set("device-plugin", {"app": "plugin"}),
-                              daemon_set(objects.MPS_DAEMON, MPS)]}), None, check, level=level,
-            terms=Terms(self.holder, **more), tell=self.told.append)
+                              daemon_set(objects.MPS_DAEMON, MPS)]})
 
     def remove(self, level: str = "drain", check: bool = False, holder: Holder = NOW,
                components: list[str] | None = None, **more: Any) -> Object:
