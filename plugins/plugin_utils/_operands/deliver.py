@@ -100,7 +100,7 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     nodes = _nodes(client, found, level, terms, tell)
     rights.require(client, changes, [*([rights.LABEL_NODES] if labels or (new and labels is not None) else []),
                                      *nodes.needed_rights()])
-    steps, said = nodes.preview()
+    (steps, said), moves = nodes.preview(), nodes.moves
     said += _waiting(pending, level)
     failed = None
     if check:
@@ -110,7 +110,7 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     seen = [] if writes else [asdict(workload(item)) for item in there.values()
                               if item["kind"] in ("DaemonSet", "Deployment")
                               and COMPONENT in (item["metadata"].get("labels") or {})]
-    done = {**_with_steps(result(client, changes), changes, steps), "workloads": seen,
+    done = {**_with_steps(result(client, changes), changes, steps, moves), "workloads": seen,
             **_skipped(failed, pending, said, problems)}
     return done if done["warnings"] else {key: value for key, value in done.items() if key != "warnings"}
 
@@ -120,8 +120,8 @@ def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.
            unfinished: t.Collection[str] | None = None) -> tuple[list[Change], node_by_node.Found]:
     """(the changes, the pods that end Node by Node).
 
-    These are the driver and MPS pods of ours where no driver or no MPS daemon is wanted any more, and the driver pods
-    in whose place others come. Found are also Nodes that a former run has left out of service. kept: of
+    These are the driver and MPS pods of ours where no driver or no MPS daemon is wanted any more, and those in whose
+    place others come. Found are also Nodes that a former run has left out of service. kept: of
     L(kept_daemon_sets), which serve their Nodes though they are not wanted. A converged cluster is not asked for Nodes
     and pods again: unfinished, as of L(present), and the live objects say that there is nothing to find.
     """
@@ -129,12 +129,13 @@ def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.
     served |= {DRIVER} if kept else set()
     asked = [name for name in node_by_node.LABELS if name in (components or [name])]
     ending, over = [name for name in asked if name not in served], served.intersection(asked)
-    drivers = [one.manifest for one in wanted if one.component == DRIVER and one.kind.kind == "DaemonSet"]
+    sets = [one.manifest for one in wanted
+            if one.component in over and pending_changes.serves_gpu_clients(one.manifest)]
     going: t.Collection[str] = ()
     stuck = ""
-    if DRIVER in over and allows(level, NEEDS):
-        changes, going, stuck = successors.split(changes, there.values(), lambda: client.list("v1", "Node"))
-    new = any(one.action == "create" and one.manifest in drivers for one in changes)
+    if allows(level, NEEDS):
+        changes, going, stuck = successors.split(changes, there.values(), lambda: client.list("v1", "Node"), over)
+    new = any(one.action == "create" and one.manifest in sets for one in changes)
     ours = [one for one in there.values() if objects.is_ours(one)]
     spaces = {one["metadata"]["name"] if one["kind"] == "Namespace" else one["metadata"].get("namespace")
               for one in ours} - {None}
@@ -142,8 +143,8 @@ def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.
             and not any(objects.component_of(one) in ending for one in ours)):
         return list(changes), node_by_node.Found(stuck=stuck)
     found = node_by_node.find(client, there, ending, over)
-    if DRIVER in over and (going or new or any(node_by_node.is_unfinished(one) for one in found.nodes.values())):
-        found = node_by_node.find(client, there, ending, over, going, drivers)
+    if over and (going or new or any(node_by_node.is_unfinished(one, over) for one in found.nodes.values())):
+        found = node_by_node.find(client, there, ending, over, going, sets)
     return list(changes), replace(found, stuck=stuck)
 
 
@@ -188,14 +189,14 @@ def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.No
 
     Where MPS daemons end, the device plugin is changed before them, and its pods one by one: each comes up anew when
     its Node is put back. All at once, they would offer GPUs that MPS clients use; after the last Node, none of the
-    others would offer any GPU until then. The drivers that come in the place of others are created before these end,
-    and are kept from their Nodes until then. Other operands change before that, too, so that those of a former
+    others would offer any GPU until then. The pods that come in the place of others have their DaemonSets before these
+    end, and are kept from their Nodes until then. Other operands change before that, too, so that those of a former
     namespace do not run beside the new ones as long as that takes.
     """
-    ends_mps, moves = nodes.ends_mps, nodes.moves_drivers
+    ends_mps, moves = nodes.ends_mps, nodes.moves
     kept = {DRIVER, objects.SHARED, *([node_by_node.MPS] if ends_mps else [])}
     first = [one for one in changes if one.writes and not one.orphans and (
-        moves and (one.action not in ("delete", "release") or one.component not in kept)
+        moves and (one.action not in ("delete", "release") or one.component not in kept or one.kind.kind == "DaemonSet")
         or ends_mps and one.component == node_by_node.MPS and one.action not in ("delete", "release", "replace"))]
     rest, failed = removal.end_pods(client, changes, (), _PATIENCE, tell, nodes,
                                     [_by_nodes(one) for one in first] if ends_mps else first)
@@ -232,11 +233,11 @@ def _by_nodes(change: Change) -> Change:
     return replace(change, manifest=manifest)
 
 
-def _with_steps(done: dict[str, t.Any], changes: t.Sequence[Change], steps: t.Sequence[Step]) -> dict[str, t.Any]:
+def _with_steps(done: dict[str, t.Any], changes: t.Sequence[Change], steps: t.Sequence[Step], moves: bool = False
+                ) -> dict[str, t.Any]:
     """A result with the steps on Nodes, after the DaemonSets that leave their pods and, where others come in the place
     of these, after what is created."""
     writes = [one for one in changes if one.writes]
-    moves = any(step.action == "pause" and step.target.startswith("driver ") for step in steps)
     first = max((at for at, one in enumerate(writes, 1) if one.orphans or (
         moves and one.action not in ("delete", "release"))), default=0)
     done["plan"][first:first] = [step.as_dict() for step in steps]
@@ -285,7 +286,7 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
     nodes = _nodes(client, leaving, level, terms, tell)
     changes = [*operator.stop(found), *changes]
     rights.require(client, changes, [rights.LABEL_NODES, *nodes.needed_rights()])
-    steps, said = nodes.preview()
+    (steps, said), moves = nodes.preview(), nodes.moves
     apply.rehearse(client, changes, there)
     failed = None
     if not check:
@@ -297,7 +298,7 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
         leaving, problems = _still_ending(client, leaving)
         left, pending = _held(client, left, leaving, level)
         failed = _execute(client, left, _nodes(client, leaving, level, terms, tell), tell)
-    return {**_with_steps(result(client, changes), changes, steps), "workloads": [], **_skipped(
+    return {**_with_steps(result(client, changes), changes, steps, moves), "workloads": [], **_skipped(
         failed, pending, [*take_over.notes(found, changes, there), *said, *_waiting(pending, level)], problems)}
 
 

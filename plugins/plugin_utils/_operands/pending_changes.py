@@ -41,15 +41,18 @@ def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequen
     removal: whether the changes are those of a removal; orphans: components and pods of DaemonSets that a removal at a
     higher level has deleted, and which are still to be ended; why: what forbids to end pods at every level.
     While a change of a driver's DaemonSet is pending, all other changes of the driver are pending too, because a driver
-    that is changed in part does not work. In a removal this is so for the MPS daemon's component as well, and for the
-    Namespace, so that pods which stay can start again.
+    that is changed in part does not work. This is so for the MPS daemon's component as well if another MPS daemon is
+    to come, which must not run beside the former one, and in a removal, there also for the Namespace, so that pods
+    which stay can start again.
     """
     nodes = functools.lru_cache(maxsize=None)(nodes)
     if not why and not allows(level, NEEDS):
         why = f"gpu_disruption is '{level}', this needs '{NEEDS}' or higher"
     ending = {one.id: reason for one in changes if (reason := ends(one, nodes))} if why else {}
+    whole = {DRIVER, *(one.component for one in changes if one.action == "create" and serves_gpu_clients(
+        t.cast(Object, one.manifest)))}
     first = {one.component: one.id for one in reversed(changes)
-             if one.id in ending and (removal or one.component == DRIVER)}
+             if one.id in ending and (removal or one.component in whole)}
     pending: list[dict[str, t.Any]] = []
     left: list[Change] = []
     for component, pod in orphans if why else ():

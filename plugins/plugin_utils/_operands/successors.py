@@ -25,17 +25,19 @@ _CHANGES = ("update", "repair", "replace", "adopt")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-def split(changes: t.Sequence[Change], live: t.Iterable[Object], nodes: t.Callable[[], t.Sequence[Object]]
-          ) -> tuple[list[Change], set[str], str]:
-    """(the changes, the uids of the DaemonSets of drivers that go and leave their pods to be ended Node by Node, why
-    none of them can).
+def split(changes: t.Sequence[Change], live: t.Iterable[Object], nodes: t.Callable[[], t.Sequence[Object]],
+          over: t.Container[str]) -> tuple[list[Change], set[str], str]:
+    """(the changes, the uids of the DaemonSets of drivers and of the MPS daemon that go and leave their pods to be
+    ended Node by Node, why none of them can).
 
     A DaemonSet that would end pods by its new fields is deleted and created again instead. One that goes is gone before
     the first Node is served, even if it has no pod: it would have one as soon as it may. If another one that stays
-    would take the pods at once, none goes. live: all DaemonSets that are there; nodes: as of L(pending_changes.hold).
+    would take the pods at once, none goes. live: all DaemonSets that are there; nodes: as of L(pending_changes.hold);
+    over: components of which there are to be pods after that, too.
     """
     nodes = functools.lru_cache(maxsize=None)(nodes)
-    chosen, why = _chosen(changes, {one["metadata"]["uid"]: one for one in live if one["kind"] == "DaemonSet"}, nodes)
+    chosen, why = _chosen(changes, {one["metadata"]["uid"]: one for one in live if one["kind"] == "DaemonSet"}, nodes,
+                          over)
     found: list[Change] = []
     for one in changes:
         if one.live is None or one.live["metadata"]["uid"] not in chosen:
@@ -47,23 +49,20 @@ def split(changes: t.Sequence[Change], live: t.Iterable[Object], nodes: t.Callab
     return found, chosen, why
 
 
-def _chosen(changes: t.Sequence[Change], live: t.Mapping[str, Object], nodes: t.Callable[[], t.Sequence[Object]]
-            ) -> tuple[set[str], str]:
-    """(the uids of the DaemonSets of drivers that can leave their pods, why none of them can)."""
+def _chosen(changes: t.Sequence[Change], live: t.Mapping[str, Object], nodes: t.Callable[[], t.Sequence[Object]],
+            over: t.Container[str]) -> tuple[set[str], str]:
+    """(the uids of the DaemonSets that can leave their pods, why none of them can)."""
     by_uid = {one.live["metadata"]["uid"]: one for one in changes if one.live and one.kind.kind == "DaemonSet"}
     going = {uid for uid, one in by_uid.items() if one.action == "delete"}
-    chosen = {uid for uid, one in by_uid.items() if _is_driver(live[uid]) and (
-        uid in going or one.action in _CHANGES and pending_changes.ends(one, nodes))}
+    chosen = {uid for uid, one in by_uid.items() if one.component in over and (
+        uid in going if live[uid]["metadata"]["name"] == MPS_DAEMON else pending_changes.serves_gpu_clients(live[uid])
+        and (uid in going or one.action in _CHANGES and pending_changes.ends(one, nodes)))}
     for taker in sorted(live.keys() - going - chosen):
         for uid in sorted(chosen):
             if _takes(live[taker], live[uid]) and pending_changes.pods_of(live[uid]):
                 return set(), (f"{label_of(live[taker])} stays, and it would take the pods of {label_of(live[uid])} "
                                "and end them at once, as it selects them, too")
     return chosen, ""
-
-
-def _is_driver(live: Object) -> bool:
-    return pending_changes.serves_gpu_clients(live) and live["metadata"]["name"] != MPS_DAEMON
 
 
 def _takes(other: Object, live: Object) -> bool:

@@ -22,6 +22,7 @@ from ansible_collections.gpuops.nvidia.tests.unit.operands.test_node_by_node imp
     DRIVER,
     GONE,
     LABELS,
+    MPS,
     NOW,
     Killed,
     Site,
@@ -36,8 +37,10 @@ NODES = ("n1", "n2", "n3")
 
 
 class Moving(Site):
-    """The same cluster, with the controller of DaemonSets as far as drivers go: it takes pods over, ends those on Nodes
-    that are not selected, and makes those that are missing. unready: Nodes on which a new driver does not start."""
+    """The same cluster, with the controller of DaemonSets as far as kinds go: it takes pods over, ends those on Nodes
+    that are not selected, and makes those that are missing. unready: Nodes on which a new pod does not start."""
+
+    kinds = (DRIVER, {**DRIVER, "app": "new"})
 
     def __init__(self, api: ApiServer, client: Client) -> None:
         super().__init__(api, client)
@@ -53,8 +56,7 @@ class Moving(Site):
 
     def controller(self) -> None:
         for path, one in list(self.api.objects.items()):
-            if one["kind"] != "DaemonSet" or not successors.selects(one, {**DRIVER, "app": "new"}) | successors.selects(
-                    one, DRIVER):
+            if one["kind"] != "DaemonSet" or not any(successors.selects(one, labels) for labels in self.kinds):
                 continue
             uid, space, count = one["metadata"]["uid"], one["metadata"]["namespace"], 0
             for node in [node for node in self.api.objects.values() if node["kind"] == "Node"]:
@@ -71,8 +73,9 @@ class Moving(Site):
                         self.ended.append(f"{place.split('/')[-1]} by its controller")
                         del self.api.objects[place]
                 elif not mine and name not in self.refused:
-                    if any(self.runs(pod) for pod in self.drivers(name)):
-                        self.twice.append((path, name, self.drivers(name), dict(node["metadata"]["labels"])))
+                    former = self.of(one["spec"]["template"]["metadata"]["labels"], name)
+                    if any(self.runs(pod) for pod in former):
+                        self.twice.append((path, name, former, dict(node["metadata"]["labels"])))
                     ready = "False" if name in self.unready else "True"
                     self.api.put({"apiVersion": "v1", "kind": "Pod", "metadata": {
                         "name": f"{one['metadata']['name']}-{name}-new", "namespace": space,
@@ -85,9 +88,13 @@ class Moving(Site):
             one["status"] = {"currentNumberScheduled": count}
 
     def drivers(self, node: str) -> list[str]:
+        return self.of(DRIVER, node)
+
+    def of(self, labels: dict[str, str], node: str) -> list[str]:
+        """The drivers of a Node, or its other pods with the label of these."""
+        key = "app.kubernetes.io/component" if "app.kubernetes.io/component" in labels else "app"
         return [one["metadata"]["name"] for one in self.api.objects.values() if one["kind"] == "Pod"
-                and one["spec"]["nodeName"] == node
-                and one["metadata"]["labels"].get("app.kubernetes.io/component") == "nvidia-driver"]
+                and one["spec"]["nodeName"] == node and one["metadata"]["labels"].get(key) == labels[key]]
 
     def runs(self, pod: str) -> bool:
         return not any(one["metadata"]["name"] == pod and (one.get("status") or {}).get("phase") == "Failed"
@@ -452,3 +459,114 @@ def test_a_daemon_set_runs_where_its_affinity_holds(expressions: list[Object], r
     assert successors.runs_on(one, node) == runs
     spec["tolerations"] = []
     assert not successors.runs_on(one, node) and successors.runs_on(one, node, ("NoExecute",)) == runs
+
+
+class Shared(Moving):
+    """With MPS daemons on n1 and n2."""
+
+    kinds = (MPS,)
+
+    def __init__(self, api: ApiServer, client: Client) -> None:
+        super().__init__(api, client)
+        self.pod("mps-n2", "n2", objects.MPS_DAEMON, MPS)
+        for name in NODES:
+            api.objects[f"/api/v1/nodes/{name}"]["metadata"]["labels"] = {
+                **LABELS, **({"mps": "true"} if name != "n3" else {})}
+        for one in self.wanted([]):
+            if one.kind.kind == "DaemonSet":
+                path = f"/apis/apps/v1/namespaces/s/daemonsets/{one.manifest['metadata']['name']}"
+                api.objects[path]["spec"]["template"]["spec"]["nodeSelector"] = self.selector(one.manifest)
+        self.present(changed())
+        api.requests.clear()
+
+    @staticmethod
+    def selector(manifest: Object) -> dict[str, str]:
+        shares = {"mps": "true"} if manifest["metadata"]["name"] == objects.MPS_DAEMON else {}
+        return {"nvidia.com/gpu.deploy.device-plugin": "true", **shares}
+
+    @classmethod
+    def wanted(cls, driver: list[Object], space: str = "s") -> list[objects.Wanted]:  # type: ignore[override]
+        """All in this namespace, but for the driver."""
+        items = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}}, account("plugin"),
+                 daemon_set("device-plugin", {"app": "plugin"}), daemon_set(objects.MPS_DAEMON, MPS)]
+        for one in items[1:]:
+            one["metadata"]["namespace"] = space
+            if one["kind"] == "DaemonSet":
+                one["spec"]["template"]["spec"]["nodeSelector"] = cls.selector(one)
+                one["spec"]["updateStrategy"] = {"type": "OnDelete"}
+        return objects.wanted({"driver": driver, "device_plugin": items})
+
+    def moved(self, level: str = "drain", check: bool = False, **more: Any) -> Object:
+        return deliver.present(self.client, self.wanted(changed(), "elsewhere"), None, check, level=level,
+                               terms=Terms(self.holder, **more), tell=self.told.append)
+
+    def mps(self) -> list[list[str]]:
+        return [self.of(MPS, name) for name in NODES]
+
+
+PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
+AWAY = "paused-for-mps-daemon"
+
+
+@pytest.fixture
+def shared(api: ApiServer, client: Client) -> Shared:
+    return Shared(api, client)
+
+
+def test_mps_daemons_that_move_are_replaced_node_by_node(shared: Shared) -> None:
+    for level in ("never", "idle"):
+        pending = [one["id"] for one in shared.moved(level)["pending"]]
+        assert {f"delete: DaemonSet s/{objects.MPS_DAEMON}",
+                f"create: DaemonSet elsewhere/{objects.MPS_DAEMON}"} <= set(pending)
+        assert shared.mps() == [["mps-n1"], ["mps-n2"], []] and not shared.twice
+    shared.api.requests.clear()
+    preview = shared.moved(check=True)
+    assert written(shared) == []
+    done = shared.moved()
+    assert done["pending"] == [] == done["problems"] and done["plan"] == preview["plan"]
+    assert [one for one in shared.ended if "plugin" not in one] == ["job-n1", "mps-n1", "job-n2", "mps-n2"]
+    name = objects.MPS_DAEMON
+    assert shared.mps() == [[f"{name}-n1-new"], [f"{name}-n2-new"], []] and not shared.twice
+    assert [shared.node(one)["labels"][PLUGIN] for one in NODES] == ["true"] * 3
+    assert not any(shared.node(one).get("annotations") for one in NODES)
+    steps = [one["id"] for one in done["plan"]]
+    at = steps.index("hold: Node n1")
+    assert steps[0] == f"delete: DaemonSet s/{name}" and "pause: device-plugin on Node n2" in steps[:at]
+    assert steps[at:at + 6] == [
+        "hold: Node n1", "cordon: Node n1", "evict: Pod work/job-n1", "delete: Pod s/mps-n1", "uncordon: Node n1",
+        "release: Node n1"]
+    shared.api.requests.clear()
+    assert not shared.moved()["changed"] and shared.api.sent() == []
+
+
+def test_an_mps_daemon_of_a_node_that_is_skipped_keeps_its_clients(shared: Shared) -> None:
+    shared.budget = {"job-n2"}
+    (pending,) = shared.moved(timeout=30)["pending"]
+    assert pending["id"] == "delete: driver and MPS pods of n2" and shared.mps()[1] == ["mps-n2"]
+    assert shared.node("n2")["labels"][PLUGIN] == AWAY and not shared.node("n2").get("annotations")
+    waiting = shared.moved("idle")["pending"]
+    assert [one["id"] for one in waiting] == ["delete: Pod s/mps-n2"] and shared.mps()[1] == ["mps-n2"]
+    shared.budget.clear()
+    assert shared.moved()["pending"] == []
+    assert shared.mps()[1] == [f"{objects.MPS_DAEMON}-n2-new"] and not shared.twice
+    assert shared.node("n2")["labels"][PLUGIN] == "true"
+
+
+def test_a_new_mps_daemon_that_does_not_start_stops_the_run(shared: Shared) -> None:
+    shared.unready = {"n1"}
+    (problem,) = shared.moved(timeout=30)["problems"]
+    assert re.search(rf"Pod elsewhere/{objects.MPS_DAEMON}-n1-new is not Ready 30 s after.*n2: not begun", problem)
+    assert shared.mps()[1] == ["mps-n2"] and "job-n2" in shared.pods()
+
+
+@pytest.mark.parametrize("write", range(0, 22, 2))
+def test_mps_daemons_that_a_killed_run_leaves(shared: Shared, monkeypatch: pytest.MonkeyPatch, write: int) -> None:
+    def run(site: Moving, wanted: list[Object]) -> Object:
+        return Shared.moved(shared)
+
+    assert killed_at(shared, monkeypatch, write, [], run)
+    assert shared.moved()["pending"] == [] and not shared.twice
+    name = objects.MPS_DAEMON
+    assert shared.mps() == [[f"{name}-n1-new"], [f"{name}-n2-new"], []]
+    assert [one for one in shared.ended if "plugin" not in one] == ["job-n1", "mps-n1", "job-n2", "mps-n2"]
+    assert [shared.node(one)["labels"][PLUGIN] for one in NODES] == ["true"] * 3

@@ -117,7 +117,7 @@ class Site:
             self.ended.append(name)
             assert self.out_of_service() == [live["spec"]["nodeName"]]
             assert f"job-{live['spec']['nodeName']}" not in self.pods()
-            assert self.node(live["spec"]["nodeName"])["labels"][f"{D}device-plugin"] == PAUSED
+            assert self.node(live["spec"]["nodeName"])["labels"][f"{D}device-plugin"].startswith("paused-for-")
             if name in self.lasting:
                 return Reply(200, live)
         merges = request.verb == "patch" and isinstance(request.body, dict)
@@ -579,6 +579,8 @@ def test_a_node_on_which_another_run_was_killed_is_named_until_its_host_is_chang
 
 def test_an_mps_pod_that_still_ends_keeps_its_node_while_others_are_served(site: Site) -> None:
     site.pod("mps-n2", "n2", objects.MPS_DAEMON, MPS)
+    for name in ("n1", "n2"):
+        site.node(name)["labels"][f"{D}{objects.MPS_DAEMON}"] = "true"
     site.lasting = {"mps-n1"}
     assert "has not ended" in exclusive(site, timeout=30)["problems"][0]
     marks = dict(site.node("n1")["annotations"])
