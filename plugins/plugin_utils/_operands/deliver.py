@@ -9,6 +9,7 @@ import collections
 import copy
 import typing as t
 from dataclasses import asdict, replace
+from types import MappingProxyType
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Step, allows, diff_entry, outcome
@@ -68,7 +69,8 @@ def kept_daemon_sets(cluster: t.Mapping[str, t.Any]) -> t.Collection[str]:
 def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str] | None, check: bool,
             guard: t.Callable[[Client], None] = lambda client: None, level: str = LEVELS[-1],
             labels: bool | None = None, kept: t.Collection[str] = (), terms: node_by_node.Terms | None = None,
-            tell: removal.Tell = lambda line: None, unfinished: t.Collection[str] | None = None) -> dict[str, t.Any]:
+            tell: removal.Tell = lambda line: None, unfinished: t.Collection[str] | None = None,
+            leaving: t.Mapping[str, t.Collection[str]] = MappingProxyType({})) -> dict[str, t.Any]:
     """Makes the cluster hold what is wanted, and of components (None: of all) nothing else. Returns the result.
 
     level: gpu_disruption; what it forbids is in C(pending), with a warning, and is not done.
@@ -79,6 +81,8 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     kept: of L(kept_daemon_sets).
     unfinished: Nodes on which an earlier run has not finished the work on these pods, as read for the plan; None:
     unknown.
+    leaving: by component the Nodes that lose the label by which its pods run; these end Node by Node, and C(ended_on)
+    in the result has the Nodes on which they have.
     guard: raises where this cluster must not be written; not asked where there is nothing to write. The result has
     C(workloads), the DaemonSets and Deployments as counts, where nothing was written: then they are still so.
     """
@@ -90,7 +94,8 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
         guard(client)  # what is in the way of an object may be all of another's
         raise
     with rights.named(client, _space(wanted)):
-        changes, found = _ended(client, wanted, there, components, kept, changes, level, unfinished)
+        changes, found = _ended(client, wanted, there, components, kept, changes, level, unfinished,
+                                leaving)
         found, problems = _still_ending(client, found)
     changes, pending = _held(client, changes, found, level)
     writes = any(change.writes for change in changes)
@@ -111,19 +116,23 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
                               if item["kind"] in ("DaemonSet", "Deployment")
                               and COMPONENT in (item["metadata"].get("labels") or {})]
     done = {**_with_steps(result(client, changes), changes, steps, moves), "workloads": seen,
+            "ended_on": nodes.ended_on() if allows(level, NEEDS) else [],
             **_skipped(failed, pending, said, problems)}
     return done if done["warnings"] else {key: value for key, value in done.items() if key != "warnings"}
 
 
 def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.Key, objects.Object],
            components: t.Collection[str] | None, kept: t.Collection[str], changes: t.Sequence[Change], level: str,
-           unfinished: t.Collection[str] | None = None) -> tuple[list[Change], node_by_node.Found]:
+           unfinished: t.Collection[str] | None = None,
+           leaving: t.Mapping[str, t.Collection[str]] = MappingProxyType({})
+           ) -> tuple[list[Change], node_by_node.Found]:
     """(the changes, the pods that end Node by Node).
 
-    These are the driver and MPS pods of ours where no driver or no MPS daemon is wanted any more, and those in whose
-    place others come. Found are also Nodes that a former run has left out of service. kept: of
-    L(kept_daemon_sets), which serve their Nodes though they are not wanted. A converged cluster is not asked for Nodes
-    and pods again: unfinished, as of L(present), and the live objects say that there is nothing to find.
+    These are the driver and MPS pods of ours where no driver or no MPS daemon is wanted any more, those in whose place
+    others come, and those of Nodes that lose their label (leaving, as of L(present)). Found are also Nodes that a
+    former run has left out of service. kept: of L(kept_daemon_sets), which serve their Nodes though they are not
+    wanted. A converged cluster is not asked for Nodes and pods again: unfinished, as of L(present), and the live
+    objects say that there is nothing to find.
     """
     served = {one.component for one in wanted if pending_changes.serves_gpu_clients(one.manifest)}
     served |= {DRIVER} if kept else set()
@@ -139,12 +148,13 @@ def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.
     ours = [one for one in there.values() if objects.is_ours(one)]
     spaces = {one["metadata"]["name"] if one["kind"] == "Namespace" else one["metadata"].get("namespace")
               for one in ours} - {None}
-    if (unfinished is not None and not unfinished and not going and not new and len(spaces) < 2
+    labels = {(component, name) for component, names in leaving.items() for name in names}
+    if (unfinished is not None and not (unfinished or labels or going or new) and len(spaces) < 2
             and not any(objects.component_of(one) in ending for one in ours)):
         return list(changes), node_by_node.Found(stuck=stuck)
-    found = node_by_node.find(client, there, ending, over)
+    found = node_by_node.find(client, there, ending, over, leaving=labels)
     if over and (going or new or any(node_by_node.is_unfinished(one, over) for one in found.nodes.values())):
-        found = node_by_node.find(client, there, ending, over, going, sets)
+        found = node_by_node.find(client, there, ending, over, going, sets, labels)
     return list(changes), replace(found, stuck=stuck)
 
 
@@ -178,7 +188,9 @@ def _nodes(client: Client, found: node_by_node.Found, level: str, terms: node_by
     """The work on the pods that are found. Below the level that it needs, Nodes are only put back, and not by a
     removal."""
     terms = replace(terms or node_by_node.Terms(Holder.of_run()), level=level)
-    if found.stuck or not allows(level, NEEDS):
+    if found.stuck and not removes:
+        found = node_by_node.only_leaving(found)
+    if not allows(level, NEEDS):
         found = node_by_node.Found() if removes else node_by_node.only_to_put_back(found)
     return node_by_node.NodeByNode(client, found, terms, tell)
 
@@ -263,27 +275,28 @@ def _space(wanted: t.Sequence[Wanted]) -> str:
 
 def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str], check: bool,
                level: str = LEVELS[-1], kept: t.Collection[str] = (), terms: node_by_node.Terms | None = None,
-               tell: removal.Tell = lambda line: None) -> dict[str, t.Any]:
+               tell: removal.Tell = lambda line: None,
+               leaving: t.Mapping[str, t.Collection[str]] = MappingProxyType({})) -> dict[str, t.Any]:
     """The same in a cluster that a GPU Operator owns: it is stopped, and what is wanted of its objects becomes ours.
 
     All writes are tried on the server before the operator is stopped. The result has C(warnings): what the user has to
-    know of who installed it. kept, terms, tell: as of L(present). Raises ClusterError where level forbids to take one
-    of the operator's objects.
+    know of who installed it. kept, terms, tell, leaving: as of L(present). Raises ClusterError where level forbids to
+    take one of the operator's objects.
     """
     def planned() -> tuple[list[Change], node_by_node.Found]:
         changes = plan(client, wanted, there, components, operator.owns, kept)
-        return _ended(client, wanted, there, components, kept, changes, level)
+        return _ended(client, wanted, there, components, kept, changes, level, leaving=leaving)
 
     with rights.named(client, _space(wanted)):
         found = operator.read(client)
         there = live.read(client, wanted)
     take_over.check(found, wanted, there)
     with rights.named(client, _space(wanted)):
-        changes, leaving = planned()
-        leaving, problems = _still_ending(client, leaving)
-    changes, pending = _held(client, changes, leaving, level)
+        changes, pods = planned()
+        pods, problems = _still_ending(client, pods)
+    changes, pending = _held(client, changes, pods, level)
     take_over.refuse(pending)
-    nodes = _nodes(client, leaving, level, terms, tell)
+    nodes = _nodes(client, pods, level, terms, tell)
     changes = [*operator.stop(found), *changes]
     rights.require(client, changes, [rights.LABEL_NODES, *nodes.needed_rights()])
     (steps, said), moves = nodes.preview(), nodes.moves
@@ -294,11 +307,13 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
         take_over.wait_stopped(client, found)
         # The operator may have written until it ended.
         there = live.read(client, wanted)
-        left, leaving = planned()
-        leaving, problems = _still_ending(client, leaving)
-        left, pending = _held(client, left, leaving, level)
-        failed = _execute(client, left, _nodes(client, leaving, level, terms, tell), tell)
-    return {**_with_steps(result(client, changes), changes, steps, moves), "workloads": [], **_skipped(
+        left, pods = planned()
+        pods, problems = _still_ending(client, pods)
+        left, pending = _held(client, left, pods, level)
+        nodes = _nodes(client, pods, level, terms, tell)
+        failed = _execute(client, left, nodes, tell)
+    return {**_with_steps(result(client, changes), changes, steps, moves), "workloads": [],
+            "ended_on": nodes.ended_on() if allows(level, NEEDS) else [], **_skipped(
         failed, pending, [*take_over.notes(found, changes, there), *said, *_waiting(pending, level)], problems)}
 
 

@@ -102,9 +102,11 @@ class Terms:
 @dataclass(frozen=True)
 class Search:
     """Where L(Found) comes from. components: those whose pods end, or whose work on Nodes is over; sets: uids of the
-    DaemonSets that go; places: C((namespace, component, label selector)) of their pods and revisions; over: components
+    DaemonSets that go; places: C((namespace, component, label selector)) of their pods and revisions, the namespace
+    empty for pods of L(leaving) in all namespaces; over: components
     of which there are to be pods; successors: the DaemonSets of these that are wanted, if some may take the place of
-    others; left: Nodes that stay out of service, as long as no other pod of theirs is to be ended."""
+    others; left: Nodes that stay out of service, as long as no other pod of theirs is to be ended; leaving: components
+    with Nodes that lose the label by which their pods run, which end although their DaemonSet stays."""
 
     components: frozenset[str]
     sets: frozenset[str]
@@ -112,27 +114,30 @@ class Search:
     over: frozenset[str] = frozenset()
     successors: t.Sequence[Object] = ()
     left: frozenset[str] = frozenset()
+    leaving: frozenset[tuple[str, str]] = frozenset()
 
     def find(self, client: Client) -> Found:
         """Reads the pods first and the Nodes last: a pod that has come to a new Node is not taken for one without."""
-        looks = [(*one, *kind) for one in self.places for kind in (("v1", "Pod"), _REVISION)]
-        answers = without_errors(client.many(lambda one: client.list(one[3], one[4], one[0], one[2]), looks))
+        looks = [(*one, *kind) for one in self.places for kind in (("v1", "Pod"), _REVISION)[:2 if one[0] else 1]]
+        answers = without_errors(client.many(lambda one: client.list(one[3], one[4], one[0] or None, one[2]), looks))
         pods = {pod["metadata"]["uid"]: (look[1], pod) for look, answer in zip(looks, answers) for pod in answer
-                if look[4] == "Pod"}
+                if look[4] == "Pod" and (look[0] or (look[1], pod["spec"].get("nodeName")) in self.leaving)}
         nodes = {str(one["metadata"]["name"]): one for one in client.list("v1", "Node", metadata_only=True)}
         ours = [pod for _component, pod in pods.values() if _controller(pod) in {"", *self.sets}]
         if self.successors and ours:
             nodes = {str(one["metadata"]["name"]): one for one in client.list("v1", "Node")}
         found = Found({name: [] for name, one in sorted(nodes.items())
                        if name not in self.left and (
-                           unfinished(one) & self.components or is_paused(one, self.over))},
+                           unfinished(one) & self.components
+                           or is_paused(one, [part for part in self.over if (part, name) not in self.leaving]))},
                       nodes=nodes, search=self, revisions=[
                           one for look, answer in zip(looks, answers) for one in answer
                           if look[4] != "Pod" and _controller(one) in {"", *self.sets}])
         for component, pod in sorted(pods.values(), key=lambda one: (not _is_mps(one[1]), label_of(one[1]))):
             owner = _controller(pod)
             name = pod["spec"].get("nodeName")
-            if owner and owner not in self.sets or name in nodes and keeps(self.successors, pod, nodes[name]):
+            if (component, name) not in self.leaving and (owner and owner not in self.sets or name in nodes and keeps(
+                    self.successors, pod, nodes[name])):
                 continue
             # Nothing runs in one that has ended, for example as its kubelet did not admit it after a restart.
             runs = not evictable.ended(pod)
@@ -159,12 +164,12 @@ class Found:
 
 
 def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[str] | None,
-         over: t.Collection[str] = (), going: t.Collection[str] = (), successors: t.Sequence[Object] | None = None
-         ) -> Found:
+         over: t.Collection[str] = (), going: t.Collection[str] = (), successors: t.Sequence[Object] | None = None,
+         leaving: t.Collection[tuple[str, str]] = ()) -> Found:
     """The pods of the DaemonSets of ours among live objects, and those that such a DaemonSet has left in any namespace
     that has or gets something of ours. components: None for all; over: components whose pods stay, as they are wanted;
     going: uids of DaemonSets of these that go all the same, also such as a GPU Operator has made; successors: as of
-    L(Search), with the pods of drivers that these do not keep; None: without such pods."""
+    L(Search), with the pods of drivers that these do not keep; None: without such pods; leaving: as of L(Search)."""
     ours = [one for one in live.values() if is_ours(one)]
     spaces = {str(one["metadata"]["name"] if one["kind"] == "Namespace" else one["metadata"].get("namespace", ""))
               for one in [*ours, *(successors or ())]} - {""}
@@ -175,8 +180,9 @@ def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[
               for component in (ending if successors is None else ending | set(over))}
     places |= {(one["metadata"]["namespace"], MPS if one["metadata"]["name"] == MPS_DAEMON else DRIVER,
                 _selector(one["spec"]["selector"]["matchLabels"])) for one in sets}
+    places |= {("", component, _selector(LABELS[component])) for component, _name in leaving}
     return Search(ending | set(over), frozenset(one["metadata"]["uid"] for one in sets), sorted(places),
-                  frozenset(over), successors or ()).find(client)
+                  frozenset(over), successors or (), leaving=frozenset(leaving)).find(client)
 
 
 def without(found: Found, left: t.Collection[str]) -> Found:
@@ -190,6 +196,15 @@ def only_to_put_back(found: Found) -> Found:
     """The Nodes that a former run has left out of service and on which no pod is to be ended any more."""
     return Found({name: [] for name, pods in found.pods.items() if not pods}, nodes=found.nodes,
                  search=replace(found.search, sets=frozenset(), places=()))
+
+
+def only_leaving(found: Found) -> Found:
+    """The same, and the pods that end although their DaemonSets stay."""
+    pods = {name: [pod for pod in group if (_component(pod), name) in found.search.leaving and _controller(pod)]
+            for name, group in found.pods.items()}
+    places = [one for one in found.search.places if not one[0]]
+    return Found({name: group for name, group in pods.items() if group or not found.pods[name]}, nodes=found.nodes,
+                 search=replace(found.search, sets=frozenset(), places=places))
 
 
 def unfinished_nodes(nodes: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[str]:
@@ -266,9 +281,13 @@ class NodeByNode:
         found: dict[tuple[str, str], list[Pod]] = {}
         for name, pods in self._found.pods.items():
             for pod in pods:
-                if _component(pod) in self._found.search.over:
+                if _component(pod) in self._found.search.over and _controller(pod) in {"", *self._found.search.sets}:
                     found.setdefault((_component(pod), name), []).append(pod)
         return found
+
+    def ended_on(self) -> list[str]:
+        """The Nodes that may lose their labels, as no pod of theirs stays that needs these."""
+        return sorted({name for _component, name in self._found.search.leaving} - {*self._left, *self._untouched})
 
     @property
     def ends_mps(self) -> bool:
@@ -319,9 +338,9 @@ class NodeByNode:
     def _pause(self, component: str, name: str, resume: bool = False) -> bool:
         """Pauses or resumes a component on a Node. Returns whether it was not so."""
         key, paused = GATES[component]
-        former, value = (paused, "true") if resume else ("true", paused)
+        former, value = ({paused}, "true") if resume else ({"true", PAUSED} - {paused}, paused)
         return node.write(self._client, name, lambda one: {"metadata": {"labels": {key: value}}}
-                          if _labels(one).get(key) == former else None)
+                          if _labels(one).get(key) in former else None)
 
     def _disown(self, pod: Pod) -> None:
         meta = pod["metadata"]
@@ -410,16 +429,19 @@ class NodeByNode:
 
     def _preview(self, name: str) -> tuple[list[Step], list[str]]:
         pods, one = self._found.pods[name], self._found.nodes[name]
-        comes = [component for component in self._found.search.over
-                 if is_paused(one, [component]) or (component, name) in self._former()]
+        leaving = [component for component in (DRIVER, MPS) if (component, name) in self._found.search.leaving]
+        comes = [component for component in self._found.search.over if component not in leaving and (
+            is_paused(one, [component]) or (component, name) in self._former())]
         seen = {name: dict(GATES[component] for component in comes)}
         begun = self._maintenance(name, check=True, seen=seen).started() if pods else {"plan": [], "staying": []}
-        ended = self._maintenance(name, check=True, begun=begun, seen=seen).ended()
-        resumed = {component: Step("resume", _of(component, name), "", "drain" if pods else "never")
-                   for component in comes}
-        steps = [*map(_again, begun["plan"]), *(_step(pod, f"it runs on {name}") for pod in pods),
-                 *(resumed[component] for component in comes if component == DRIVER), *map(_again, ended["plan"]),
-                 *(resumed[component] for component in comes if component == MPS)]
+        stays = [key for key in begun.get("paused") or () if key not in [GATES[part][0] for part in leaving]]
+        ended = self._maintenance(name, check=True, begun={**begun, "paused": stays}, seen=seen).ended()
+        ending_pods = [_step(pod, f"it runs on {name}") for pod in pods]
+        if pods and DRIVER in leaving and (DRIVER, name) not in self._former():
+            ending_pods.insert(0, Step("pause", _of(DRIVER, name), "no driver is to come any more", "drain"))
+        resumed = {part: [Step("resume", _of(part, name), "", "drain" if pods else "never")] for part in comes}
+        steps = [*map(_again, begun["plan"]), *ending_pods, *resumed.get(DRIVER, ()), *map(_again, ended["plan"]),
+                 *resumed.get(MPS, ())]
         ending = {f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods}
         return steps, [f"A pod that uses a GPU stays: {one['pod']} on {name}: {one['reason']}."
                        for one in begun["staying"] if one["pod"] not in ending]
@@ -463,6 +485,8 @@ class NodeByNode:
         """Ends the pods of a Node that is out of service, and puts it back."""
         try:
             for component in (MPS, DRIVER):
+                if (component, name) in self._found.search.leaving:
+                    self._pause(component, name)
                 self._end_all([pod for pod in self._found.pods[name] if _component(pod) == component])
             self._await_new(DRIVER, name)
             self._maintenance(name, begun=begun).ended()
@@ -473,7 +497,7 @@ class NodeByNode:
 
     def _await_new(self, component: str, name: str) -> None:
         """Lets the new pod come to a Node from which it was kept, and waits until it is Ready."""
-        if component not in self._found.search.over:
+        if component not in self._found.search.over or (component, name) in self._found.search.leaving:
             return
         resumed = self._pause(component, name, resume=True)
         one = node.named(self._client, [name])[name]

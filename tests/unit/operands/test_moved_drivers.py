@@ -461,6 +461,77 @@ def test_a_daemon_set_runs_where_its_affinity_holds(expressions: list[Object], r
     assert not successors.runs_on(one, node) and successors.runs_on(one, node, ("NoExecute",)) == runs
 
 
+def leaves(site: Moving, *names: str, level: str = "drain", check: bool = False, wanted: list[Object] | None = None,
+           **more: Any) -> Object:
+    """A run of site.yml for which no driver suits these Nodes any more, or their hosts have one."""
+    return deliver.present(site.client, site.wanted(changed() if wanted is None else wanted), None, check, level=level,
+                           terms=Terms(site.holder, **more), tell=site.told.append, leaving={"driver": names})
+
+
+def drained(site: Moving) -> list[str]:
+    """What has ended; the controller ends the pod of a Node whose label is paused, or the run is faster."""
+    return [one.removesuffix(" by its controller") for one in dict.fromkeys(site.ended)]
+
+
+def test_drivers_of_nodes_that_lose_their_label_end_node_by_node(site: Moving) -> None:
+    site.present(changed())
+    for level in ("never", "idle"):
+        assert not leaves(site, "n2", "n3", level=level)["changed"] and site.ended == []
+    site.api.requests.clear()
+    preview = leaves(site, "n2", "n3", check=True)
+    assert written(site) == [] and preview["ended_on"] == ["n2", "n3"]
+    done = leaves(site, "n2", "n3")
+    assert done["plan"] == preview["plan"] and done["ended_on"] == ["n2", "n3"] and done["problems"] == []
+    assert drained(site) == ["job-n2", "driver-n2", "job-n3", "driver-n3"]
+    assert site.all_drivers() == [["driver-n1"], [], []] and not site.out_of_service()
+    assert [site.node(name)["labels"][LABEL] for name in NODES] == ["true", PAUSED, PAUSED]
+    steps = [one["id"] for one in done["plan"]]
+    assert steps[:6] == [
+        "hold: Node n2", "cordon: Node n2", "evict: Pod work/job-n2", "pause: device-plugin on Node n2",
+        "pause: driver on Node n2", "delete: Pod s/driver-n2"]
+    # The task gpu_labels takes the label; until then the driver does not come back.
+    assert not leaves(site, "n2", "n3")["changed"] and not leaves(site, "n2", "n3", level="never")["changed"]
+
+
+def test_a_node_that_is_skipped_keeps_its_label(site: Moving) -> None:
+    site.present(changed())
+    site.budget = {"job-n2"}
+    done = leaves(site, "n2", "n3", timeout=30)
+    assert done["ended_on"] == ["n3"] and [one["id"] for one in done["pending"]] == [
+        "delete: driver and MPS pods of n2"] and done["problems"]
+    assert site.drivers("n2") == ["driver-n2"] and site.node("n2")["labels"][LABEL] == "true"
+
+
+@pytest.mark.parametrize("wanted", [[], CHANGES["another name"], CHANGES["another namespace"]])
+def test_a_node_loses_its_label_while_drivers_move_or_go(site: Moving, wanted: list[Object]) -> None:
+    site.present(changed())
+    preview = leaves(site, "n2", wanted=wanted, check=True)
+    done = leaves(site, "n2", wanted=wanted)
+    assert done["plan"] == preview["plan"] and done["ended_on"] == ["n2"] and done["problems"] == []
+    assert site.ended == ["job-n1", "driver-n1", "job-n2", "driver-n2", "job-n3", "driver-n3"] and not site.twice
+    assert [len(one) for one in site.all_drivers()] == ([1, 0, 1] if wanted else [0, 0, 0])
+    assert site.node("n2")["labels"][LABEL] == PAUSED
+
+
+@pytest.mark.parametrize("write", range(0, 7))
+def test_labels_that_a_killed_run_was_about_to_take(site: Moving, monkeypatch: pytest.MonkeyPatch, write: int) -> None:
+    site.present(changed())
+    assert killed_at(site, monkeypatch, write, [], lambda site, _wanted: leaves(site, "n2"))
+    done = leaves(site, "n2")
+    assert done["ended_on"] == ["n2"] and done["problems"] == [] and drained(site) == ["job-n2", "driver-n2"]
+    assert site.all_drivers() == [["driver-n1"], [], ["driver-n3"]] and not site.out_of_service()
+    assert site.node("n2")["labels"][LABEL] == PAUSED and not site.node("n2").get("annotations")
+
+
+def test_pods_that_another_daemon_set_would_take_end_on_nodes_that_lose_their_label(site: Moving) -> None:
+    """With the label the pods go, and then the DaemonSet may go, too."""
+    wanted = [account("nvidia-driver"), two_kernels(site)]
+    done = leaves(site, "n1", "n2", wanted=wanted)
+    assert done["ended_on"] == ["n1", "n2"] and "delete: DaemonSet s/driver" in [one["id"] for one in done["pending"]]
+    assert drained(site) == ["job-n1", "driver-n1", "job-n2", "driver-n2"] and site.drivers("n3") == ["driver-n3"]
+    assert leaves(site, "n1", "n2", wanted=wanted)["pending"] == [] and site.drivers("n3") == ["driver-n3"]
+
+
 class Shared(Moving):
     """With MPS daemons on n1 and n2."""
 
