@@ -169,3 +169,29 @@ def test_a_driver_that_another_one_replaces_goes_node_by_node(driven: Yard, audi
     # Each former pod is deleted once, by the run, with its Node out of service.
     assert len(ours) == 2
     assert not run()["changed"]
+
+
+def test_a_driver_ends_on_a_node_that_loses_its_label_and_its_daemon_set_stays(driven: Yard) -> None:
+    """Its controller ends the pod as soon as the label is paused, after the workload has gone."""
+    driven.deploy("server", replicas=2, budget=1)
+    live = driven.get("daemonset", "driver")["spec"]
+    wanted = objects.wanted({"driver": [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "driver", "namespace": driven.name}},
+        {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "driver", "namespace": driven.name},
+         "spec": {"selector": live["selector"], "updateStrategy": {"type": "OnDelete"}, "template": {
+             "metadata": {"labels": POD}, "spec": {"nodeSelector": live["template"]["spec"]["nodeSelector"],
+                                                   "containers": [{"name": "x", "image": "example.org/x:1"}]}}}}]})
+    leaves, stays = driven.nodes
+
+    def run(check: bool = False) -> dict[str, Any]:
+        return deliver.present(driven.client, wanted, ["driver"], check, level="drain", leaving={"driver": [leaves]},
+                               terms=Terms(Holder.of_run(), "drain", timeout=60))
+
+    preview = run(check=True)
+    done = run()
+    assert done["ended_on"] == [leaves] == preview["ended_on"] and done["problems"] == [] and drivers(driven) == [stays]
+    assert as_before(driven) and driven.get("daemonset", "driver")
+    assert [one["id"] for one in done["plan"] if "evict" not in one["id"]] == [
+        one["id"] for one in preview["plan"] if "evict" not in one["id"]]
+    assert (driven.client.get("v1", "Node", leaves) or {})["metadata"]["labels"][LABEL] == "paused-for-driver-upgrade"
+    assert not run()["changed"]
