@@ -321,7 +321,7 @@ def leaving(nodes: t.Iterable[Node], deploy: Deploy, terms: Terms) -> t.Dict[str
     """By component the Nodes that lose the label by which its pods run, if such pods may end."""
     found: t.Dict[str, t.List[str]] = {}
     for node in nodes:
-        if not node.described and node.name in deploy.on_host:  # its host tells what GPUs it has
+        if not node.gpu and node.name in deploy.on_host:  # its host tells what GPUs it has
             node = replace(node, host={**{key: value for key, value in node.labels.items()
                                           if label_keys.is_feature(key)}, SHOWS_A_GPU[0]: "1"})
         held = kept_labels(node, replace(deploy, pods_may_end=False))

@@ -102,11 +102,11 @@ class Terms:
 @dataclass(frozen=True)
 class Search:
     """Where L(Found) comes from. components: those whose pods end, or whose work on Nodes is over; sets: uids of the
-    DaemonSets that go; places: C((namespace, component, label selector)) of their pods and revisions, the namespace
-    empty for pods of L(leaving) in all namespaces; over: components
+    DaemonSets that go; places: C((namespace, component, label selector)) of their pods and revisions; over: components
     of which there are to be pods; successors: the DaemonSets of these that are wanted, if some may take the place of
     others; left: Nodes that stay out of service, as long as no other pod of theirs is to be ended; leaving: components
-    with Nodes that lose the label by which their pods run, which end although their DaemonSet stays."""
+    with Nodes that lose the label by which their pods run, whose DaemonSets stay, in any namespace (an empty one in
+    places)."""
 
     components: frozenset[str]
     sets: frozenset[str]
@@ -121,7 +121,8 @@ class Search:
         looks = [(*one, *kind) for one in self.places for kind in (("v1", "Pod"), _REVISION)[:2 if one[0] else 1]]
         answers = without_errors(client.many(lambda one: client.list(one[3], one[4], one[0] or None, one[2]), looks))
         pods = {pod["metadata"]["uid"]: (look[1], pod) for look, answer in zip(looks, answers) for pod in answer
-                if look[4] == "Pod" and (look[0] or (look[1], pod["spec"].get("nodeName")) in self.leaving)}
+                if look[4] == "Pod" and (look[0] or _controller(pod) and (look[1], pod["spec"].get("nodeName"))
+                                         in self.leaving)}
         nodes = {str(one["metadata"]["name"]): one for one in client.list("v1", "Node", metadata_only=True)}
         ours = [pod for _component, pod in pods.values() if _controller(pod) in {"", *self.sets}]
         if self.successors and ours:

@@ -493,6 +493,17 @@ def test_drivers_of_nodes_that_lose_their_label_end_node_by_node(site: Moving) -
     assert not leaves(site, "n2", "n3")["changed"] and not leaves(site, "n2", "n3", level="never")["changed"]
 
 
+def test_a_driver_of_another_namespace_ends_with_its_label_and_a_pod_without_one_stays(site: Moving) -> None:
+    """Of a former operator, whose DaemonSet is foreign."""
+    site.present(changed())
+    for name, owners in (("theirs", [{"kind": "DaemonSet", "controller": True, "uid": "x"}]), ("bare", [])):
+        site.api.put({"apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": name, "namespace": "former", "labels": {**DRIVER, "app": "x"}, "ownerReferences": owners},
+            "spec": {"nodeName": "n2", "containers": []}})
+    assert leaves(site, "n2")["ended_on"] == ["n2"] and set(drained(site)[1:]) == {"driver-n2", "theirs"}
+    assert site.drivers("n2") == ["bare"]
+
+
 def test_a_node_that_is_skipped_keeps_its_label(site: Moving) -> None:
     site.present(changed())
     site.budget = {"job-n2"}
