@@ -277,12 +277,13 @@ class NodeByNode:
         """Whether there are pods to end in whose place others come."""
         return bool(self._former())
 
-    def _former(self) -> dict[tuple[str, str], list[Pod]]:
-        """By component and Node the pods to end in whose place others come."""
+    def _former(self, names: t.Collection[str] | None = None) -> dict[tuple[str, str], list[Pod]]:
+        """By component and Node the pods to end in whose place others come. names: of these Nodes; None: of all."""
         found: dict[tuple[str, str], list[Pod]] = {}
-        for name, pods in self._found.pods.items():
-            for pod in pods:
-                if _component(pod) in self._found.search.over and _controller(pod) in {"", *self._found.search.sets}:
+        search = self._found.search
+        for name in self._found.pods if names is None else names:
+            for pod in self._found.pods[name]:
+                if _component(pod) in search.over and (not _controller(pod) or _controller(pod) in search.sets):
                     found.setdefault((_component(pod), name), []).append(pod)
         return found
 
@@ -431,14 +432,15 @@ class NodeByNode:
     def _preview(self, name: str) -> tuple[list[Step], list[str]]:
         pods, one = self._found.pods[name], self._found.nodes[name]
         leaving = [component for component in (DRIVER, MPS) if (component, name) in self._found.search.leaving]
+        former = self._former([name])
         comes = [component for component in self._found.search.over if component not in leaving and (
-            is_paused(one, [component]) or (component, name) in self._former())]
+            is_paused(one, [component]) or (component, name) in former)]
         seen = {name: dict(GATES[component] for component in comes)}
         begun = self._maintenance(name, check=True, seen=seen).started() if pods else {"plan": [], "staying": []}
         stays = [key for key in begun.get("paused") or () if key not in [GATES[part][0] for part in leaving]]
         ended = self._maintenance(name, check=True, begun={**begun, "paused": stays}, seen=seen).ended()
         ending_pods = [_step(pod, f"it runs on {name}") for pod in pods]
-        if pods and DRIVER in leaving and (DRIVER, name) not in self._former():
+        if pods and DRIVER in leaving and (DRIVER, name) not in former:
             ending_pods.insert(0, Step("pause", _of(DRIVER, name), "no driver is to come any more", "drain"))
         resumed = {part: [Step("resume", _of(part, name), "", "drain" if pods else "never")] for part in comes}
         steps = [*map(_again, begun["plan"]), *ending_pods, *resumed.get(DRIVER, ()), *map(_again, ended["plan"]),
