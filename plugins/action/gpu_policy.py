@@ -187,7 +187,7 @@ class ActionModule(ControllerAction):
         if theirs and theirs != release.version:
             plan["notes"].append(f"the operator to be taken over is {theirs}, the plan is for {release.version}: with "
                                  f"gpu_release {theirs} no version changes that the policy does not name.")
-        cluster["deploy"]["differs"] = _labels_differ(seen, cluster["deploy"])
+        cluster["deploy"].update(_label_changes(seen, cluster["deploy"], wanted["take_over"]))
         plan["cluster"] = {**cluster, "kubeconfig": wanted["kubeconfig"], "context": wanted["context"],
                            "render_to": wanted["render_to"], "take_over": wanted["take_over"]}
         if seen is not None:
@@ -331,11 +331,15 @@ def _look(wanted: Data, policy: formats.Policy, release: releases.Release) -> Da
             "operator": operator.version(server) if wanted["take_over"] else ""}
 
 
-def _labels_differ(seen: Data | None, deploy: Data) -> bool:
-    """Whether the labels of a Node differ. If not, no later task has to read the Nodes again."""
-    nodes = [deploy_labels.Node(name, node["labels"], node["annotations"], node["ready"])
+def _label_changes(seen: Data | None, deploy: Data, take_over: bool) -> Data:
+    """Whether the labels of a Node differ, and which Nodes lose one by which driver or MPS pods run there. If none
+    differ, no later task has to read the Nodes again."""
+    adopt = deploy_labels.CONTAINER_SET if take_over else frozenset()
+    nodes = [deploy_labels.Node(name, node["labels"], node["annotations"], node["ready"], adopt=adopt)
              for name, node in (seen or {"nodes": {}})["nodes"].items()]
-    return deploy_labels.differs(nodes, deploy_labels.parse_deploy(deploy), time.time())
+    asked, now = deploy_labels.parse_deploy(deploy), time.time()
+    return {"differs": deploy_labels.differs(nodes, asked, now),
+            "leaving": deploy_labels.leaving(nodes, asked, deploy_labels.Terms(now))}
 
 
 def _sharing(source: t.Any, task_vars: Data) -> sharing.Sharing | None:

@@ -64,11 +64,12 @@ class ActionModule(ControllerAction):
             "guard": refuse_operator, "labels": bool((cluster.get("deploy") or {}).get("differs"))}
         terms = _terms(arguments, level)
         kept: t.Collection[str] = () if cluster is None else deliver.kept_daemon_sets(cluster)
+        leaving: dict[str, t.Any] = ((cluster or {}).get("deploy") or {}).get("leaving") or {}
         if arguments["take_over"]:
-            result = deliver.taken_over(client, wanted, components, check, level, kept, terms, tell)
+            result = deliver.taken_over(client, wanted, components, check, level, kept, terms, tell, leaving)
         else:
             result = deliver.present(client, wanted, components, check, level=level, kept=kept, terms=terms,
-                                     tell=tell, unfinished=(cluster or {}).get("unfinished"), **guard)
+                                     tell=tell, unfinished=(cluster or {}).get("unfinished"), leaving=leaving, **guard)
         if arguments["wait"] and not check:
             ready.wait(client, wanted, arguments["wait_timeout"])
         return result

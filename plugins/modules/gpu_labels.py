@@ -123,6 +123,8 @@ options:
         driver is planned for the Node any more or its GPU is missing, because the driver pod would end. This applies to
         owned labels and to foreign labels that the module would otherwise remove. It also applies to the label of the
         device plugin on a Node that shares GPUs by MPS. RV(notes) names these Nodes.
+      - From V(drain) on, the same applies to the Nodes in C(leaving) unless C(ended_on) lists them, too. Add the value
+        of C(ended_on) that M(gpuops.nvidia.operands) has returned.
       - C(without_driver) lists Nodes for which no driver is planned. They get no deploy label of a driver.
       - C(plugin_configs) maps a Node to its configuration of the device plugin, C(nvidia.com/device-plugin.config). An
         owned label is changed accordingly, a foreign one stays.

@@ -272,6 +272,14 @@ problems:
   type: list
   elements: str
   sample: []
+ended_on:
+  description:
+    - Of the Nodes that lose a deploy label by which driver or MPS pods run (C(deploy.leaving) in O(cluster)), those on
+      which these pods have ended, or would in check mode. M(gpuops.nvidia.gpu_labels) may remove the labels there.
+  returned: with O(state=present), unless O(render_to) is set
+  type: list
+  elements: str
+  sample: []
 objects:
   description:
     - All objects that were compared, with C(object), C(component), C(action), C(reasons), C(before) and C(after). In

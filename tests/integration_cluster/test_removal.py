@@ -169,3 +169,64 @@ def test_a_driver_that_another_one_replaces_goes_node_by_node(driven: Yard, audi
     # Each former pod is deleted once, by the run, with its Node out of service.
     assert len(ours) == 2
     assert not run()["changed"]
+
+
+def test_a_driver_ends_on_a_node_that_loses_its_label_and_its_daemon_set_stays(driven: Yard) -> None:
+    """Its controller ends the pod as soon as the label is paused, after the workload has gone."""
+    driven.deploy("server", replicas=2, budget=1)
+    live = driven.get("daemonset", "driver")["spec"]
+    wanted = objects.wanted({"driver": [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "driver", "namespace": driven.name}},
+        {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "driver", "namespace": driven.name},
+         "spec": {"selector": live["selector"], "updateStrategy": {"type": "OnDelete"}, "template": {
+             "metadata": {"labels": POD}, "spec": {"nodeSelector": live["template"]["spec"]["nodeSelector"],
+                                                   "containers": [{"name": "x", "image": "example.org/x:1"}]}}}}]})
+    leaves, stays = driven.nodes
+
+    def run(check: bool = False) -> dict[str, Any]:
+        return deliver.present(driven.client, wanted, ["driver"], check, level="drain", leaving={"driver": [leaves]},
+                               terms=Terms(Holder.of_run(), "drain", timeout=60))
+
+    preview = run(check=True)
+    done = run()
+    assert done["ended_on"] == [leaves] == preview["ended_on"] and done["problems"] == [] and drivers(driven) == [stays]
+    assert as_before(driven) and driven.get("daemonset", "driver")
+    assert [one["id"] for one in done["plan"] if "evict" not in one["id"]] == [
+        one["id"] for one in preview["plan"] if "evict" not in one["id"]]
+    assert (driven.client.get("v1", "Node", leaves) or {})["metadata"]["labels"][LABEL] == "paused-for-driver-upgrade"
+    assert not run()["changed"]
+
+
+def test_an_mps_daemon_that_moves_goes_node_by_node(yard: Yard) -> None:  # noqa: F811
+    """Its new DaemonSet is there from the beginning, and no Node ever has two of its pods."""
+    label, app = "nvidia.com/gpu.deploy.device-plugin", {"app": objects.MPS_DAEMON}
+    for node in yard.nodes:
+        yard.mark(node, **{label: "true"})
+    yard.open(yard.nodes[1])
+    yard.deploy("server", replicas=2, budget=1)
+
+    def run(space: str, level: str = "drain") -> dict[str, Any]:
+        wanted = objects.wanted({"device_plugin": [
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}},
+            {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": objects.MPS_DAEMON, "namespace": space},
+             "spec": {"selector": {"matchLabels": app}, "template": {"metadata": {"labels": app}, "spec": {
+                 "nodeSelector": {label: "true", "yard": yard.name},
+                 "containers": [{"name": "x", "image": "example.org/x:1"}]}}}}]})
+        return deliver.present(yard.client, wanted, ["device_plugin"], False, level=level,
+                               terms=Terms(Holder.of_run(), level, timeout=60))
+
+    def daemons() -> list[tuple[str, str]]:
+        pods = yard.client.list("v1", "Pod", label_selector=f"app={objects.MPS_DAEMON}")
+        return sorted((one["spec"]["nodeName"], one["metadata"]["namespace"]) for one in pods)
+
+    other = f"{yard.name}-other"
+    run(yard.name)
+    yard.until(lambda: yard.get("daemonset", objects.MPS_DAEMON).get("status", {}).get("numberReady") == 2)
+    assert len(run(other, "idle")["pending"]) == 2 and daemons() == [(node, yard.name) for node in yard.nodes]
+    done = run(other)
+    assert done["pending"] == [] == done["problems"] and as_before(yard)
+    assert daemons() == [(node, other) for node in yard.nodes]
+    assert [(yard.client.get("v1", "Node", node) or {})["metadata"]["labels"][label] for node in yard.nodes] == [
+        "true", "true"]
+    for space in (yard.name, other):
+        yard.client.delete("v1", "Namespace", space)

@@ -68,6 +68,7 @@ TABLE: t.Dict[str, t.Dict[str, t.Tuple[str, ...]]] = {
         "delete the DaemonSet of the MPS daemon with pods": DRAIN,
         "pause the MPS daemon of a Node without GPU pods": IDLE,
         "pause the MPS daemon of a Node with GPU pods": DRAIN,
+        "remove the deploy label by which a driver pod runs": DRAIN,
     },
 }
 

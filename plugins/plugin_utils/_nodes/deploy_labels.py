@@ -32,7 +32,7 @@ from __future__ import annotations
 import calendar
 import time
 import typing as t
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
@@ -154,7 +154,8 @@ class Deploy:
     mig_default: the layout for a Node without one (all-disabled), empty for none; plugin_configs: by Node the
     configuration of the device plugin that the inventory names; mig_changes: whether a Node without a layout may be
     asked for one, which destroys the instances that it has; pods_may_end: whether labels may go without which pods end
-    that GPU clients need; without_driver: Nodes for which no driver is planned, and that get no label of one."""
+    that GPU clients need; ended_on: of the Nodes only those on which such pods have ended, None for all;
+    without_driver: Nodes for which no driver is planned, and that get no label of one."""
 
     components: t.FrozenSet[str] = frozenset()
     on_host: t.Mapping[str, t.FrozenSet[str]] = field(default_factory=dict)
@@ -162,6 +163,7 @@ class Deploy:
     plugin_configs: t.Mapping[str, str] = field(default_factory=dict)
     mig_changes: bool = True
     pods_may_end: bool = True
+    ended_on: t.Optional[t.FrozenSet[str]] = None
     without_driver: t.FrozenSet[str] = frozenset()
 
     def delivered_on(self, node: str) -> t.FrozenSet[str]:
@@ -209,7 +211,8 @@ class Change:
 
 def parse_deploy(given: t.Mapping[str, t.Any]) -> Deploy:
     """The option C(deploy): C({components: {name: bool}, on_host: {node: [name]}, mig_default: str, plugin_configs:
-    {node: name}, mig_changes: bool, pods_may_end: bool, without_driver: [node]}).
+    {node: name}, mig_changes: bool, pods_may_end: bool, leaving: {component: [node]}, ended_on: [node], without_driver:
+    [node]}).
 
     Raises InputError. Other keys are the plan's and do not count here.
     """
@@ -239,7 +242,9 @@ def parse_deploy(given: t.Mapping[str, t.Any]) -> Deploy:
     return Deploy(frozenset(name for name, delivered in components.items() if delivered),
                   {node: frozenset(names) for node, names in on_host.items()}, mig_default,
                   given.get("plugin_configs") or {}, bool(given.get("mig_changes", True)),
-                  bool(given.get("pods_may_end", True)), frozenset(given.get("without_driver") or ()))
+                  bool(given.get("pods_may_end", True)),
+                  frozenset(given.get("ended_on") or ()) if given.get("leaving") or "ended_on" in given else None,
+                  frozenset(given.get("without_driver") or ()))
 
 
 def _check_name(path: str, name: t.Any) -> None:
@@ -297,7 +302,8 @@ def wanted_labels(node: Node, deploy: Deploy, kept: t.Optional[Labels] = None) -
 def kept_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
     """Labels that stay although nothing is planned for them any more, because pods that GPU clients need would end:
     labels of ours, and those of others that would be removed, as a driver pod may run by a former operator's label."""
-    if deploy.pods_may_end or is_off(node.labels):
+    may_end = deploy.pods_may_end and (deploy.ended_on is None or node.name in deploy.ended_on)
+    if may_end or is_off(node.labels):
         return {}
     planned = deploy.delivered_on(node.name) if node.gpu else frozenset()
     keys = [] if "driver" in planned else [LABELS["driver"]]
@@ -309,6 +315,21 @@ def kept_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
         taken = _forbidden(node, deploy) if node.gpu else CONTAINER_SET
         going = _mine(node) | {key for key in taken if node.labels.get(key, "") not in _ATTRACTS_NOTHING}
     return {key: node.labels[key] for key in keys if key in going}
+
+
+def leaving(nodes: t.Iterable[Node], deploy: Deploy, terms: Terms) -> t.Dict[str, t.List[str]]:
+    """By component the Nodes that lose the label by which its pods run, if such pods may end."""
+    found: t.Dict[str, t.List[str]] = {}
+    for node in nodes:
+        if not node.gpu and node.name in deploy.on_host:  # its host tells what GPUs it has
+            node = replace(node, host={**{key: value for key, value in node.labels.items()
+                                          if label_keys.is_feature(key)}, SHOWS_A_GPU[0]: "1"})
+        held = kept_labels(node, replace(deploy, pods_may_end=False))
+        change = plan_present(node, replace(deploy, pods_may_end=True), terms) if held else None
+        for name in ("driver", "device_plugin"):
+            if change and LABELS[name] in held and change.labels.get(LABELS[name], "") is None:
+                found.setdefault(name, []).append(node.name)
+    return found
 
 
 def is_marked(node: Node, deploy: t.Optional[Deploy]) -> bool:

@@ -83,7 +83,7 @@ def differing(client: Client, given: t.Mapping[str, t.Any],
     """By Node what a run would write of deploy labels, C({added, changed, removed}). given: C(gpu_plan.cluster.deploy);
     with_gpus: by Node how many GPUs its host has, where the host tells. Features that are there count as right.
     """
-    deploy, with_gpus = deploy_labels.parse_deploy(given), with_gpus or {}
+    deploy, with_gpus = replace(deploy_labels.parse_deploy(given), ended_on=None), with_gpus or {}
     nodes = [replace(node, host=_as_told(node, with_gpus[node.name])) if with_gpus.get(node.name) else node
              for node in read_nodes(client)]
     nodes = _with_readiness(client, nodes, deploy)
@@ -254,7 +254,7 @@ def notes(nodes: t.Sequence[Node], deploy: Deploy | None, terms: Terms) -> list[
 
 def staying(nodes: t.Iterable[Node], deploy: Deploy) -> list[str]:
     """Deploy labels that are not planned any more and stay, as sentences."""
-    return [labels_stay(names, keys)
+    return [labels_stay(names, keys, deploy.pods_may_end)
             for keys, names in _grouped(nodes, lambda node: frozenset(deploy_labels.kept_labels(node, deploy)))]
 
 

@@ -24,7 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys imp
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, component_of, is_ours
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import (
     cordon,
     drain,
@@ -168,9 +168,20 @@ class Maintenance:
         """The MPS daemons of the Node that would end with the device plugin, as far as that matters."""
         if self._request.evict and not self._request.creates and self._request.drain.level != "never":
             return []
-        pods = self._client.list("v1", "Pod", field_selector=f"spec.nodeName={self._request.name}")
-        return [evictable.label(pod) for pod in pods if not evictable.ended(pod)
-                and (pod["metadata"].get("labels") or {}).get("app") == MPS_DAEMON]
+        return [evictable.label(pod) for pod in self._pods() if not evictable.ended(pod) and _is_mps(pod)]
+
+    def _staying(self) -> list[str]:
+        """The pods that use a GPU and that no eviction would end, such as those of DaemonSets; operands of ours are not
+        among them, as they end for the work and come back."""
+        look = evictable.sort(self._pods(), self._request.drain.wish)
+        found = [pod for pod, _why in look.staying if not _is_mps(pod)]
+        ours = {one["metadata"]["uid"] for one in (self._client.list("apps/v1", "DaemonSet") if found else ())
+                if is_ours(one) and component_of(one) in LABELS}
+        return [evictable.label(pod) for pod in found
+                if not any(owner.get("uid") in ours for owner in pod["metadata"].get("ownerReferences") or ())]
+
+    def _pods(self) -> list[dict[str, t.Any]]:
+        return self._client.list("v1", "Pod", field_selector=f"spec.nodeName={self._request.name}")
 
     @staticmethod
     def _kept_in_service(steps: t.Sequence[Step], obstacles: t.Sequence[t.Mapping[str, t.Any]], one: Object,
@@ -251,8 +262,9 @@ class Maintenance:
         if allows(level, "drain"):
             return []
         evictions = [step for step in preview["pending"] if step["action"] == "evict"]
-        stops = [Step("stop", f"{one.get('name')} (pid {one.get('pid')})", "it uses a GPU", "drain").as_dict()
-                 for one in self._request.clients if self._request.evict and not one.get("container")]
+        stops = [Step("stop", f"Pod {name}", "it uses a GPU", "drain").as_dict() for name in self._staying()]
+        stops += [Step("stop", f"{one.get('name')} (pid {one.get('pid')})", "it uses a GPU", "drain").as_dict()
+                  for one in self._request.clients if self._request.evict and not one.get("container")]
         daemons = [Step("stop", f"MPS daemon {name}", "its clients would end", "idle").as_dict()
                    for name in mps if not allows(level, "idle")]
         return [{**step, "pending_reason": f"gpu_disruption is '{level}', this needs '{step['needs']}' or higher"}
@@ -333,6 +345,10 @@ class Maintenance:
         if REMOVING in former:
             annotations[REMOVING] = ",".join(sorted(left)) if left - {OTHERS} else None
         return {**patch, "metadata": {"annotations": annotations, "labels": dict.fromkeys(_paused(live), "true")}}
+
+
+def _is_mps(pod: Object) -> bool:
+    return operand_pods.labels(pod).get("app") == MPS_DAEMON
 
 
 def _ready(one: Object) -> bool:

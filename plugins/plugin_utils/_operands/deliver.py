@@ -9,6 +9,7 @@ import collections
 import copy
 import typing as t
 from dataclasses import asdict, replace
+from types import MappingProxyType
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Step, allows, diff_entry, outcome
@@ -68,7 +69,8 @@ def kept_daemon_sets(cluster: t.Mapping[str, t.Any]) -> t.Collection[str]:
 def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str] | None, check: bool,
             guard: t.Callable[[Client], None] = lambda client: None, level: str = LEVELS[-1],
             labels: bool | None = None, kept: t.Collection[str] = (), terms: node_by_node.Terms | None = None,
-            tell: removal.Tell = lambda line: None, unfinished: t.Collection[str] | None = None) -> dict[str, t.Any]:
+            tell: removal.Tell = lambda line: None, unfinished: t.Collection[str] | None = None,
+            leaving: t.Mapping[str, t.Collection[str]] = MappingProxyType({})) -> dict[str, t.Any]:
     """Makes the cluster hold what is wanted, and of components (None: of all) nothing else. Returns the result.
 
     level: gpu_disruption; what it forbids is in C(pending), with a warning, and is not done.
@@ -79,6 +81,8 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     kept: of L(kept_daemon_sets).
     unfinished: Nodes on which an earlier run has not finished the work on these pods, as read for the plan; None:
     unknown.
+    leaving: by component the Nodes that lose the label by which its pods run; these end Node by Node, and C(ended_on)
+    in the result has the Nodes on which they have.
     guard: raises where this cluster must not be written; not asked where there is nothing to write. The result has
     C(workloads), the DaemonSets and Deployments as counts, where nothing was written: then they are still so.
     """
@@ -90,7 +94,8 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
         guard(client)  # what is in the way of an object may be all of another's
         raise
     with rights.named(client, _space(wanted)):
-        changes, found = _ended(client, wanted, there, components, kept, changes, level, unfinished)
+        changes, found = _ended(client, wanted, there, components, kept, changes, level, unfinished,
+                                leaving)
         found, problems = _still_ending(client, found)
     changes, pending = _held(client, changes, found, level)
     writes = any(change.writes for change in changes)
@@ -100,8 +105,8 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     nodes = _nodes(client, found, level, terms, tell)
     rights.require(client, changes, [*([rights.LABEL_NODES] if labels or (new and labels is not None) else []),
                                      *nodes.needed_rights()])
-    steps, said = nodes.preview()
-    said += _waiting(pending)
+    (steps, said), moves = nodes.preview(), nodes.moves
+    said += _waiting(pending, level)
     failed = None
     if check:
         apply.rehearse(client, changes, there)
@@ -110,51 +115,58 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     seen = [] if writes else [asdict(workload(item)) for item in there.values()
                               if item["kind"] in ("DaemonSet", "Deployment")
                               and COMPONENT in (item["metadata"].get("labels") or {})]
-    done = {**_with_steps(result(client, changes), changes, steps), "workloads": seen,
+    done = {**_with_steps(result(client, changes), changes, steps, moves), "workloads": seen,
+            "ended_on": nodes.ended_on() if allows(level, NEEDS) else [],
             **_skipped(failed, pending, said, problems)}
     return done if done["warnings"] else {key: value for key, value in done.items() if key != "warnings"}
 
 
 def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.Key, objects.Object],
            components: t.Collection[str] | None, kept: t.Collection[str], changes: t.Sequence[Change], level: str,
-           unfinished: t.Collection[str] | None = None) -> tuple[list[Change], node_by_node.Found]:
+           unfinished: t.Collection[str] | None = None,
+           leaving: t.Mapping[str, t.Collection[str]] = MappingProxyType({})
+           ) -> tuple[list[Change], node_by_node.Found]:
     """(the changes, the pods that end Node by Node).
 
-    These are the driver and MPS pods of ours where no driver or no MPS daemon is wanted any more, and the driver pods
-    in whose place others come. Found are also Nodes that a former run has left out of service. kept: of
-    L(kept_daemon_sets), which serve their Nodes though they are not wanted. A converged cluster is not asked for Nodes
-    and pods again: unfinished, as of L(present), and the live objects say that there is nothing to find.
+    These are the driver and MPS pods of ours where no driver or no MPS daemon is wanted any more, those in whose place
+    others come, and those of Nodes that lose their label (leaving, as of L(present)). Found are also Nodes that a
+    former run has left out of service. kept: of L(kept_daemon_sets), which serve their Nodes though they are not
+    wanted. A converged cluster is not asked for Nodes and pods again: unfinished, as of L(present), and the live
+    objects say that there is nothing to find.
     """
     served = {one.component for one in wanted if pending_changes.serves_gpu_clients(one.manifest)}
     served |= {DRIVER} if kept else set()
     asked = [name for name in node_by_node.LABELS if name in (components or [name])]
     ending, over = [name for name in asked if name not in served], served.intersection(asked)
-    drivers = [one.manifest for one in wanted if one.component == DRIVER and one.kind.kind == "DaemonSet"]
+    sets = [one.manifest for one in wanted
+            if one.component in over and pending_changes.serves_gpu_clients(one.manifest)]
     going: t.Collection[str] = ()
-    if DRIVER in over and allows(level, NEEDS):
-        changes, going = successors.split(changes, there.values(), lambda: client.list("v1", "Node"))
-    new = any(one.action == "create" and one.manifest in drivers for one in changes)
+    stuck = ""
+    if allows(level, NEEDS):
+        changes, going, stuck = successors.split(changes, there.values(), lambda: client.list("v1", "Node"), over)
+    new = any(one.action == "create" and one.manifest in sets for one in changes)
     ours = [one for one in there.values() if objects.is_ours(one)]
     spaces = {one["metadata"]["name"] if one["kind"] == "Namespace" else one["metadata"].get("namespace")
               for one in ours} - {None}
-    if (unfinished is not None and not unfinished and not going and not new and len(spaces) < 2
+    labels = {(component, name) for component, names in leaving.items() for name in names}
+    if (unfinished is not None and not (unfinished or labels or going or new) and len(spaces) < 2
             and not any(objects.component_of(one) in ending for one in ours)):
-        return list(changes), node_by_node.Found()
-    found = node_by_node.find(client, there, ending, over)
-    if DRIVER in over and (going or new or any(node_by_node.is_unfinished(one) for one in found.nodes.values())):
-        found = node_by_node.find(client, there, ending, over, going, drivers)
-    return list(changes), found
+        return list(changes), node_by_node.Found(stuck=stuck)
+    found = node_by_node.find(client, there, ending, over, leaving=labels)
+    if over and (going or new or any(node_by_node.is_unfinished(one, over) for one in found.nodes.values())):
+        found = node_by_node.find(client, there, ending, over, going, sets, labels)
+    return list(changes), replace(found, stuck=stuck)
 
 
 def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found, level: str
           ) -> tuple[list[Change], list[dict[str, t.Any]]]:
     """L(pending_changes.hold) of changes, in which DaemonSets whose pods may end Node by Node leave these. They come
     first."""
-    sets = found.search.sets if allows(level, NEEDS) else ()
+    sets = found.search.sets if allows(level, NEEDS) and not found.stuck else ()
     changes = [replace(one, orphans=True) if one.action == "delete" and one.live
                and one.live["metadata"]["uid"] in sets else one for one in changes]
     return pending_changes.hold(sorted(changes, key=lambda one: not one.orphans), level,
-                                lambda: client.list("v1", "Node"), orphans=found.orphans)
+                                lambda: client.list("v1", "Node"), orphans=found.orphans, why=found.stuck)
 
 
 def _still_ending(client: Client, found: node_by_node.Found) -> tuple[node_by_node.Found, list[str]]:
@@ -176,6 +188,8 @@ def _nodes(client: Client, found: node_by_node.Found, level: str, terms: node_by
     """The work on the pods that are found. Below the level that it needs, Nodes are only put back, and not by a
     removal."""
     terms = replace(terms or node_by_node.Terms(Holder.of_run()), level=level)
+    if found.stuck and not removes:
+        found = node_by_node.only_leaving(found)
     if not allows(level, NEEDS):
         found = node_by_node.Found() if removes else node_by_node.only_to_put_back(found)
     return node_by_node.NodeByNode(client, found, terms, tell)
@@ -187,14 +201,14 @@ def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.No
 
     Where MPS daemons end, the device plugin is changed before them, and its pods one by one: each comes up anew when
     its Node is put back. All at once, they would offer GPUs that MPS clients use; after the last Node, none of the
-    others would offer any GPU until then. The drivers that come in the place of others are created before these end,
-    and are kept from their Nodes until then. Other operands change before that, too, so that those of a former
+    others would offer any GPU until then. The pods that come in the place of others have their DaemonSets before these
+    end, and are kept from their Nodes until then. Other operands change before that, too, so that those of a former
     namespace do not run beside the new ones as long as that takes.
     """
-    ends_mps, moves = nodes.ends_mps, nodes.moves_drivers
+    ends_mps, moves = nodes.ends_mps, nodes.moves
     kept = {DRIVER, objects.SHARED, *([node_by_node.MPS] if ends_mps else [])}
     first = [one for one in changes if one.writes and not one.orphans and (
-        moves and (one.action not in ("delete", "release") or one.component not in kept)
+        moves and (one.action not in ("delete", "release") or one.component not in kept or one.kind.kind == "DaemonSet")
         or ends_mps and one.component == node_by_node.MPS and one.action not in ("delete", "release", "replace"))]
     rest, failed = removal.end_pods(client, changes, (), _PATIENCE, tell, nodes,
                                     [_by_nodes(one) for one in first] if ends_mps else first)
@@ -231,24 +245,26 @@ def _by_nodes(change: Change) -> Change:
     return replace(change, manifest=manifest)
 
 
-def _with_steps(done: dict[str, t.Any], changes: t.Sequence[Change], steps: t.Sequence[Step]) -> dict[str, t.Any]:
+def _with_steps(done: dict[str, t.Any], changes: t.Sequence[Change], steps: t.Sequence[Step], moves: bool = False
+                ) -> dict[str, t.Any]:
     """A result with the steps on Nodes, after the DaemonSets that leave their pods and, where others come in the place
     of these, after what is created."""
     writes = [one for one in changes if one.writes]
-    moves = any(step.action == "pause" and step.target.startswith("driver ") for step in steps)
     first = max((at for at, one in enumerate(writes, 1) if one.orphans or (
         moves and one.action not in ("delete", "release"))), default=0)
     done["plan"][first:first] = [step.as_dict() for step in steps]
     return {**done, "changed": bool(done["plan"])}
 
 
-def _waiting(pending: t.Sequence[t.Mapping[str, t.Any]]) -> list[str]:
+def _waiting(pending: t.Sequence[t.Mapping[str, t.Any]], level: str) -> list[str]:
     """What the changes that L(pending_changes.hold) has left out need, a sentence."""
     if not pending:
         return []
+    advice = ("Drain the Nodes of these pods, set nvidia.com/gpu.deploy.driver=false on each, and run again."
+              if allows(level, NEEDS) else
+              "Set gpu_disruption: drain in a maintenance window, or drain and switch the Nodes one by one.")
     first, more = pending[0], f" and {len(pending) - 1} more" if len(pending) > 1 else ""
-    return [f"Pending: {first['id']}{more}; {first['pending_reason']}. Set gpu_disruption: drain in a maintenance "
-            "window, or drain and switch the Nodes one by one."]
+    return [f"Pending: {first['id']}{more}; {first['pending_reason']}. {advice}"]
 
 
 def _space(wanted: t.Sequence[Wanted]) -> str:
@@ -259,30 +275,31 @@ def _space(wanted: t.Sequence[Wanted]) -> str:
 
 def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str], check: bool,
                level: str = LEVELS[-1], kept: t.Collection[str] = (), terms: node_by_node.Terms | None = None,
-               tell: removal.Tell = lambda line: None) -> dict[str, t.Any]:
+               tell: removal.Tell = lambda line: None,
+               leaving: t.Mapping[str, t.Collection[str]] = MappingProxyType({})) -> dict[str, t.Any]:
     """The same in a cluster that a GPU Operator owns: it is stopped, and what is wanted of its objects becomes ours.
 
     All writes are tried on the server before the operator is stopped. The result has C(warnings): what the user has to
-    know of who installed it. kept, terms, tell: as of L(present). Raises ClusterError where level forbids to take one
-    of the operator's objects.
+    know of who installed it. kept, terms, tell, leaving: as of L(present). Raises ClusterError where level forbids to
+    take one of the operator's objects.
     """
     def planned() -> tuple[list[Change], node_by_node.Found]:
         changes = plan(client, wanted, there, components, operator.owns, kept)
-        return _ended(client, wanted, there, components, kept, changes, level)
+        return _ended(client, wanted, there, components, kept, changes, level, leaving=leaving)
 
     with rights.named(client, _space(wanted)):
         found = operator.read(client)
         there = live.read(client, wanted)
     take_over.check(found, wanted, there)
     with rights.named(client, _space(wanted)):
-        changes, leaving = planned()
-        leaving, problems = _still_ending(client, leaving)
-    changes, pending = _held(client, changes, leaving, level)
+        changes, pods = planned()
+        pods, problems = _still_ending(client, pods)
+    changes, pending = _held(client, changes, pods, level)
     take_over.refuse(pending)
-    nodes = _nodes(client, leaving, level, terms, tell)
+    nodes = _nodes(client, pods, level, terms, tell)
     changes = [*operator.stop(found), *changes]
     rights.require(client, changes, [rights.LABEL_NODES, *nodes.needed_rights()])
-    steps, said = nodes.preview()
+    (steps, said), moves = nodes.preview(), nodes.moves
     apply.rehearse(client, changes, there)
     failed = None
     if not check:
@@ -290,12 +307,14 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
         take_over.wait_stopped(client, found)
         # The operator may have written until it ended.
         there = live.read(client, wanted)
-        left, leaving = planned()
-        leaving, problems = _still_ending(client, leaving)
-        left, pending = _held(client, left, leaving, level)
-        failed = _execute(client, left, _nodes(client, leaving, level, terms, tell), tell)
-    return {**_with_steps(result(client, changes), changes, steps), "workloads": [], **_skipped(
-        failed, pending, [*take_over.notes(found, changes, there), *said, *_waiting(pending)], problems)}
+        left, pods = planned()
+        pods, problems = _still_ending(client, pods)
+        left, pending = _held(client, left, pods, level)
+        nodes = _nodes(client, pods, level, terms, tell)
+        failed = _execute(client, left, nodes, tell)
+    return {**_with_steps(result(client, changes), changes, steps, moves), "workloads": [],
+            "ended_on": nodes.ended_on() if allows(level, NEEDS) else [], **_skipped(
+        failed, pending, [*take_over.notes(found, changes, there), *said, *_waiting(pending, level)], problems)}
 
 
 def handed_back(client: Client, policy: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
@@ -335,7 +354,7 @@ def absent(client: Client, components: t.Collection[str] | None, timeout: float,
     except ClusterError as error:
         error.details["pending"] = pending
         raise
-    said = [*_waiting(pending), *staying, *_of_other_controllers(there, components)]
+    said = [*_waiting(pending, terms.level), *staying, *_of_other_controllers(there, components)]
     done = _with_steps(result(client, changes), changes, steps)
     return {**done, "pending": pending, **({"warnings": said} if said else {})}
 

@@ -85,7 +85,7 @@ def refuse_unfinished(nodes: t.Sequence[Object]) -> None:
     """Raises ClusterError for Nodes that wait for their driver or that a run has left behind: no operator knows them.
     Pure."""
     found = [one["metadata"]["name"] for one in nodes
-             if node_by_node.is_driver_paused(one) or left_behind(one["metadata"].get("annotations") or {})]
+             if node_by_node.is_paused(one) or left_behind(one["metadata"].get("annotations") or {})]
     if found:
         raise ClusterError(f"The work of an earlier run on {fold(found)} is not finished. No operator can finish it.",
                            "Run the playbook site until no Node is pending, then run again. Nothing has been changed.",

@@ -9,8 +9,9 @@ propagation). Then each Node is taken out of service (L(maintenance)): held, cor
 operands paused. Its MPS daemon is deleted and waited for, then its driver pod, and the Node is put back as it was. The
 ControllerRevisions of the DaemonSets go last, as orphan propagation leaves them, too.
 
-If another driver replaces one, its DaemonSet is created before the first Node is served. The paused deploy label of the
-driver keeps the new pod away from a Node until the former pod has ended; then the run waits for the new pod.
+If another driver or MPS daemon replaces one, its DaemonSet is created before the first Node is served. The paused
+deploy label (L(GATES)) keeps the new pod away from a Node until the former pod has ended; then the run waits for the
+new pod.
 
 A Node that cannot be taken out of service is skipped: a budget, another run, a kubelet that is not Ready. One that
 goes wrong after that has failed. The first Node is served alone. If more fail than Terms.max_fail allows, no further
@@ -29,6 +30,7 @@ from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Step
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import DEPLOY
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.host_nodes import batch
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, rights
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
@@ -74,7 +76,9 @@ _NOT_BEGUN = ("Blocked", "Changing", "Held", "NotReady", "Refused", "Upgrading")
 # By component the labels of such pods, also of those that a GPU Operator has made and that were taken over.
 MPS = "device_plugin"
 LABELS: t.Mapping[str, t.Mapping[str, str]] = {DRIVER: DRIVER_LABEL, MPS: {"app": MPS_DAEMON}}
-LABEL = deploy_labels.LABELS[DRIVER]
+# By component the label of Nodes by which such pods come, and its value that keeps them away until a former one has
+# ended there. That of the MPS daemon is none by which operands are paused and resumed: L(maintenance).
+GATES = {DRIVER: (deploy_labels.LABELS[DRIVER], PAUSED), MPS: (deploy_labels.LABELS[MPS], "paused-for-mps-daemon")}
 _REVISION = ("apps/v1", "ControllerRevision")
 _EVICTIONS = kinds.Kind("v1", "Eviction", "pods/eviction", True, 0)
 
@@ -98,37 +102,43 @@ class Terms:
 @dataclass(frozen=True)
 class Search:
     """Where L(Found) comes from. components: those whose pods end, or whose work on Nodes is over; sets: uids of the
-    DaemonSets that go; places: C((namespace, component, label selector)) of their pods and revisions; driver: whether
-    there is to be one; successors: the DaemonSets of drivers that are wanted, if some may take the place of others;
-    left: Nodes that stay out of service, as long as no other pod of theirs is to be ended."""
+    DaemonSets that go; places: C((namespace, component, label selector)) of their pods and revisions; over: components
+    of which there are to be pods; successors: the DaemonSets of these that are wanted, if some may take the place of
+    others; left: Nodes that stay out of service, as long as no other pod of theirs is to be ended; leaving: components
+    with Nodes that lose the label by which their pods run, whose DaemonSets stay, in any namespace (an empty one in
+    places)."""
 
     components: frozenset[str]
     sets: frozenset[str]
     places: t.Sequence[tuple[str, str, str]]
-    driver: bool = False
+    over: frozenset[str] = frozenset()
     successors: t.Sequence[Object] = ()
     left: frozenset[str] = frozenset()
+    leaving: frozenset[tuple[str, str]] = frozenset()
 
     def find(self, client: Client) -> Found:
         """Reads the pods first and the Nodes last: a pod that has come to a new Node is not taken for one without."""
-        looks = [(*one, *kind) for one in self.places for kind in (("v1", "Pod"), _REVISION)]
-        answers = without_errors(client.many(lambda one: client.list(one[3], one[4], one[0], one[2]), looks))
+        looks = [(*one, *kind) for one in self.places for kind in (("v1", "Pod"), _REVISION)[:2 if one[0] else 1]]
+        answers = without_errors(client.many(lambda one: client.list(one[3], one[4], one[0] or None, one[2]), looks))
         pods = {pod["metadata"]["uid"]: (look[1], pod) for look, answer in zip(looks, answers) for pod in answer
-                if look[4] == "Pod"}
+                if look[4] == "Pod" and (look[0] or _controller(pod) and (look[1], pod["spec"].get("nodeName"))
+                                         in self.leaving)}
         nodes = {str(one["metadata"]["name"]): one for one in client.list("v1", "Node", metadata_only=True)}
         ours = [pod for _component, pod in pods.values() if _controller(pod) in {"", *self.sets}]
         if self.successors and ours:
             nodes = {str(one["metadata"]["name"]): one for one in client.list("v1", "Node")}
         found = Found({name: [] for name, one in sorted(nodes.items())
                        if name not in self.left and (
-                           unfinished(one) & self.components or self.driver and is_driver_paused(one))},
+                           unfinished(one) & self.components
+                           or is_paused(one, [part for part in self.over if (part, name) not in self.leaving]))},
                       nodes=nodes, search=self, revisions=[
                           one for look, answer in zip(looks, answers) for one in answer
                           if look[4] != "Pod" and _controller(one) in {"", *self.sets}])
         for component, pod in sorted(pods.values(), key=lambda one: (not _is_mps(one[1]), label_of(one[1]))):
             owner = _controller(pod)
             name = pod["spec"].get("nodeName")
-            if owner and owner not in self.sets or name in nodes and keeps(self.successors, pod, nodes[name]):
+            if (component, name) not in self.leaving and (owner and owner not in self.sets or name in nodes and keeps(
+                    self.successors, pod, nodes[name])):
                 continue
             # Nothing runs in one that has ended, for example as its kubelet did not admit it after a restart.
             runs = not evictable.ended(pod)
@@ -142,7 +152,8 @@ class Search:
 class Found:
     """What there is to do. pods: by Node, the Nodes among them that a former run has left out of service; loose: pods
     that are on no Node; orphans: pods that no DaemonSet has any more, with their components; revisions: of the
-    DaemonSets, which the server would keep for another DaemonSet; nodes: all Nodes by name."""
+    DaemonSets, which the server would keep for another DaemonSet; nodes: all Nodes by name; stuck: why no pod may be
+    ended although the level allows it."""
 
     pods: dict[str, list[Pod]] = field(default_factory=dict)
     loose: list[Pod] = field(default_factory=list)
@@ -150,27 +161,29 @@ class Found:
     revisions: list[Object] = field(default_factory=list)
     nodes: t.Mapping[str, Object] = field(default_factory=dict)
     search: Search = Search(frozenset(), frozenset(), ())
+    stuck: str = ""
 
 
 def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[str] | None,
-         over: t.Collection[str] = (), going: t.Collection[str] = (), successors: t.Sequence[Object] | None = None
-         ) -> Found:
+         over: t.Collection[str] = (), going: t.Collection[str] = (), successors: t.Sequence[Object] | None = None,
+         leaving: t.Collection[tuple[str, str]] = ()) -> Found:
     """The pods of the DaemonSets of ours among live objects, and those that such a DaemonSet has left in any namespace
-    that has something of ours. components: None for all; over: components whose pods stay, as they are wanted; going:
-    uids of DaemonSets of these that go all the same; successors: as of L(Search), with the pods of drivers that these
-    do not keep; None: without such pods."""
+    that has or gets something of ours. components: None for all; over: components whose pods stay, as they are wanted;
+    going: uids of DaemonSets of these that go all the same, also such as a GPU Operator has made; successors: as of
+    L(Search), with the pods of drivers that these do not keep; None: without such pods; leaving: as of L(Search)."""
     ours = [one for one in live.values() if is_ours(one)]
     spaces = {str(one["metadata"]["name"] if one["kind"] == "Namespace" else one["metadata"].get("namespace", ""))
-              for one in ours} - {""}
-    sets = [one for one in ours if serves_gpu_clients(one) and (
-        components is None or component_of(one) in components or one["metadata"]["uid"] in going)]
+              for one in [*ours, *(successors or ())]} - {""}
+    sets = [one for one in live.values() if one["metadata"]["uid"] in going or is_ours(one) and serves_gpu_clients(one)
+            and (components is None or component_of(one) in components)]
     ending = frozenset(LABELS if components is None else LABELS.keys() & set(components))
     places = {(space, component, _selector(LABELS[component])) for space in spaces
-              for component in (ending if successors is None else ending | {DRIVER})}
-    places |= {(one["metadata"]["namespace"], component_of(one), _selector(one["spec"]["selector"]["matchLabels"]))
-               for one in sets}
+              for component in (ending if successors is None else ending | set(over))}
+    places |= {(one["metadata"]["namespace"], MPS if one["metadata"]["name"] == MPS_DAEMON else DRIVER,
+                _selector(one["spec"]["selector"]["matchLabels"])) for one in sets}
+    places |= {("", component, _selector(LABELS[component])) for component, _name in leaving}
     return Search(ending | set(over), frozenset(one["metadata"]["uid"] for one in sets), sorted(places),
-                  DRIVER in over, successors or ()).find(client)
+                  frozenset(over), successors or (), leaving=frozenset(leaving)).find(client)
 
 
 def without(found: Found, left: t.Collection[str]) -> Found:
@@ -186,21 +199,30 @@ def only_to_put_back(found: Found) -> Found:
                  search=replace(found.search, sets=frozenset(), places=()))
 
 
+def only_leaving(found: Found) -> Found:
+    """The same, and the pods that end although their DaemonSets stay."""
+    pods = {name: [pod for pod in group if (_component(pod), name) in found.search.leaving and _controller(pod)]
+            for name, group in found.pods.items()}
+    places = [one for one in found.search.places if not one[0]]
+    return Found({name: group for name, group in pods.items() if group or not found.pods[name]}, nodes=found.nodes,
+                 search=replace(found.search, sets=frozenset(), places=places))
+
+
 def unfinished_nodes(nodes: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[str]:
     """The Nodes on which a run has begun such work and has not finished it. nodes: by name their labels and
     annotations, as L(read_cluster) has them."""
-    return [name for name, one in sorted(nodes.items()) if is_driver_paused({"metadata": one}) or unfinished(
+    return [name for name, one in sorted(nodes.items()) if is_paused({"metadata": one}) or unfinished(
         {"metadata": one})]
 
 
-def is_unfinished(one: Object) -> bool:
-    """Whether a run has begun to put another driver in the place of that on a Node, or to remove it."""
-    return is_driver_paused(one) or DRIVER in unfinished(one)
+def is_unfinished(one: Object, components: t.AbstractSet[str]) -> bool:
+    """Whether a run has begun to replace pods of these components on a Node, or to remove a driver."""
+    return is_paused(one, components) or DRIVER in components & unfinished(one)
 
 
-def is_driver_paused(node: Object) -> bool:
-    """Whether no driver comes to a Node before a former one has ended there."""
-    return (node["metadata"].get("labels") or {}).get(LABEL) == PAUSED
+def is_paused(node: Object, components: t.Iterable[str] = (*GATES,)) -> bool:
+    """Whether no pod of one of the components comes to a Node before a former one has ended there."""
+    return any(_labels(node).get(key) == value for key, value in map(GATES.__getitem__, components))
 
 
 def ending_on(client: Client, name: str) -> list[Pod]:
@@ -218,6 +240,10 @@ def uids_without_owner(found: Found) -> list[str]:
 
 def _selector(labels: t.Mapping[str, str]) -> str:
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+def _component(pod: Pod) -> str:
+    return MPS if _is_mps(pod) else DRIVER
 
 
 def _is_mps(pod: Pod) -> bool:
@@ -247,13 +273,23 @@ class NodeByNode:
         self._turns = itertools.count(1)
 
     @property
-    def moves_drivers(self) -> bool:
-        """Whether there are driver pods to end in whose place others come."""
-        return self._found.search.driver and bool(self._with_drivers())
+    def moves(self) -> bool:
+        """Whether there are pods to end in whose place others come."""
+        return bool(self._former())
 
-    def _with_drivers(self) -> list[str]:
-        """The Nodes with driver pods to end."""
-        return [name for name, pods in self._found.pods.items() if not all(_is_mps(pod) for pod in pods)]
+    def _former(self, names: t.Collection[str] | None = None) -> dict[tuple[str, str], list[Pod]]:
+        """By component and Node the pods to end in whose place others come. names: of these Nodes; None: of all."""
+        found: dict[tuple[str, str], list[Pod]] = {}
+        search = self._found.search
+        for name in self._found.pods if names is None else names:
+            for pod in self._found.pods[name]:
+                if _component(pod) in search.over and (not _controller(pod) or _controller(pod) in search.sets):
+                    found.setdefault((_component(pod), name), []).append(pod)
+        return found
+
+    def ended_on(self) -> list[str]:
+        """The Nodes that may lose their labels, as no pod of theirs stays that needs these."""
+        return sorted({name for _component, name in self._found.search.leaving} - {*self._left, *self._untouched})
 
     @property
     def ends_mps(self) -> bool:
@@ -268,7 +304,7 @@ class NodeByNode:
         return [*(("delete", kinds.find("v1", "Pod"), space) for space in spaces),
                 *(("delete", kinds.find(*_REVISION), space)
                   for space in sorted({one["metadata"]["namespace"] for one in found.revisions})),
-                *(("patch", kinds.find("v1", "Pod"), space) for space in (spaces if self.moves_drivers else ())),
+                *(("patch", kinds.find("v1", "Pod"), space) for space in (spaces if self.moves else ())),
                 *([rights.LABEL_NODES] if found.pods else []),
                 *([("create", _EVICTIONS, "")] if any(found.pods.values()) else [])]
 
@@ -281,26 +317,32 @@ class NodeByNode:
         if self._left:
             self._ask_server()
         loose = [_step(pod, "it runs on no Node") for pod in self._found.loose]
-        loose += [Step("pause", f"driver on Node {name}", "the former driver runs until its turn", "drain")
-                  for name in (self._with_drivers() if self._found.search.driver else ())
-                  if _labels(self._found.nodes[name]).get(LABEL) == "true"]
+        loose += [Step("pause", _of(component, name), "the former pod runs until its turn", "drain")
+                  for component, name in self._former()
+                  if _labels(self._found.nodes[name]).get(GATES[component][0]) == "true"]
         return ([*loose, *(step for steps, _staying in previews for step in steps)],
                 [*(text for _steps, staying in previews for text in staying),
                  *(f"{name} will be skipped. {error}" for name, error in self._left.items())])
 
     def keep_apart(self) -> None:
-        """Keeps the drivers that are to come from the Nodes with former ones, whose DaemonSets are gone by now.
+        """Keeps the pods that are to come from the Nodes with former ones, whose DaemonSets are gone by now.
 
-        Each such Node has the deploy label of the driver paused until L(run) has ended its pod, and no DaemonSet takes
-        such a pod for its own: it would be ended at once, as its Node is not selected.
+        Each such Node has the deploy label paused until L(run) has ended its pod, and no DaemonSet takes such a pod for
+        its own: it would be ended at once, as its Node is not selected.
         """
-        if self.moves_drivers:
+        if self.moves:
             self._found = self._found.search.find(self._client)
-            pods = [pod for group in self._found.pods.values() for pod in group if not _is_mps(pod)]
+            former = self._former()
+            pods = [pod for group in former.values() for pod in group if not _is_mps(pod)]
             without_errors(self._client.many(self._disown, pods))
-            without_errors(self._client.many(
-                lambda name: node.write(self._client, name, lambda one: _driver_label(one, "true", PAUSED)),
-                self._with_drivers()))
+            without_errors(self._client.many(lambda one: self._pause(*one), list(former)))
+
+    def _pause(self, component: str, name: str, resume: bool = False) -> bool:
+        """Pauses or resumes a component on a Node. Returns whether it was not so."""
+        key, paused = GATES[component]
+        former, value = ({paused}, "true") if resume else ({"true", PAUSED} - {paused}, paused)
+        return node.write(self._client, name, lambda one: {"metadata": {"labels": {key: value}}}
+                          if _labels(one).get(key) in former else None)
 
     def _disown(self, pod: Pod) -> None:
         meta = pod["metadata"]
@@ -341,7 +383,7 @@ class NodeByNode:
         """By which Nodes are sorted: first those that are out of service already, last those that have failed."""
         one = self._found.nodes[name]
         marks = one["metadata"].get("annotations") or {}
-        works = self._found.pods[name] or self._found.search.driver and DRIVER in unfinished(one)
+        works = self._found.pods[name] or DRIVER in self._found.search.over & unfinished(one)
         if works and REASON in marks and HELD not in marks:
             return 2, name
         return (0 if unfinished(one) else 1), name
@@ -370,7 +412,7 @@ class NodeByNode:
         stopped = f" {fold(self._untouched)}: {why}" if self._untouched else ""
         more = f" The reasons of {len(told) - _NAMED} more are in error.nodes." if len(told) > _NAMED else ""
         hints = dict.fromkeys(error.hint for error in self._left.values() if error.hint)
-        what = "removed or replaced" if self._found.search.driver else "removed"
+        what = "removed or replaced" if self._found.search.successors else "removed"
         return ClusterError(
             f"The driver and MPS pods of {fold([*told, *self._untouched])} have not been {what}. "
             + " ".join(f"{name}: {text}" for name, text in [*told.items()][:_NAMED]) + more + stopped,
@@ -388,16 +430,22 @@ class NodeByNode:
                            time.monotonic, time.sleep)
 
     def _preview(self, name: str) -> tuple[list[Step], list[str]]:
-        begun = self._maintenance(name, check=True).started() if self._found.pods[name] else {"plan": [], "staying": []}
-        ended = self._maintenance(name, check=True, begun=begun).ended()
-        steps = [Step(one["action"], one["target"], one["reason"], one["needs"])
-                 for part in (begun["plan"], ended["plan"]) for one in part]
-        at = len(begun["plan"])
-        pods, search = self._found.pods[name], self._found.search
-        steps[at:at] = [_step(pod, f"it runs on {name}") for pod in pods]
-        if search.driver and (is_driver_paused(self._found.nodes[name]) or not all(_is_mps(pod) for pod in pods)):
-            steps.insert(at + len(pods), Step("resume", f"driver on Node {name}", "", "drain" if pods else "never"))
-        ending = {f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in self._found.pods[name]}
+        pods, one = self._found.pods[name], self._found.nodes[name]
+        leaving = [component for component in (DRIVER, MPS) if (component, name) in self._found.search.leaving]
+        former = self._former([name])
+        comes = [component for component in self._found.search.over if component not in leaving and (
+            is_paused(one, [component]) or (component, name) in former)]
+        seen = {name: dict(GATES[component] for component in comes)}
+        begun = self._maintenance(name, check=True, seen=seen).started() if pods else {"plan": [], "staying": []}
+        stays = [key for key in begun.get("paused") or () if key not in [GATES[part][0] for part in leaving]]
+        ended = self._maintenance(name, check=True, begun={**begun, "paused": stays}, seen=seen).ended()
+        ending_pods = [_step(pod, f"it runs on {name}") for pod in pods]
+        if pods and DRIVER in leaving and (DRIVER, name) not in former:
+            ending_pods.insert(0, Step("pause", _of(DRIVER, name), "no driver is to come any more", "drain"))
+        resumed = {part: [Step("resume", _of(part, name), "", "drain" if pods else "never")] for part in comes}
+        steps = [*map(_again, begun["plan"]), *ending_pods, *resumed.get(DRIVER, ()), *map(_again, ended["plan"]),
+                 *resumed.get(MPS, ())]
+        ending = {f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods}
         return steps, [f"A pod that uses a GPU stays: {one['pod']} on {name}: {one['reason']}."
                        for one in begun["staying"] if one["pod"] not in ending]
 
@@ -439,36 +487,41 @@ class NodeByNode:
     def _finish(self, name: str, begun: t.Mapping[str, t.Any]) -> None:
         """Ends the pods of a Node that is out of service, and puts it back."""
         try:
-            for mps in (True, False):
-                self._end_all([pod for pod in self._found.pods[name] if _is_mps(pod) is mps])
-            if self._found.search.driver:
-                self._await_driver(name)
+            for component in (MPS, DRIVER):
+                if (component, name) in self._found.search.leaving:
+                    self._pause(component, name)
+                self._end_all([pod for pod in self._found.pods[name] if _component(pod) == component])
+            self._await_new(DRIVER, name)
             self._maintenance(name, begun=begun).ended()
         except GpuopsError as error:
             self._maintenance(name, begun=begun, reason=error.message).ended()
             raise
+        self._await_new(MPS, name)  # it waits for other operands
 
-    def _await_driver(self, name: str) -> None:
-        """Lets the new driver come to a Node from which it was kept, and waits until it is Ready."""
-        released = node.write(self._client, name, lambda one: _driver_label(one, PAUSED, "true"))
-        one = node.named(self._client, [name])[name]
-        if not released and DRIVER not in unfinished(self._found.nodes[name]):
+    def _await_new(self, component: str, name: str) -> None:
+        """Lets the new pod come to a Node from which it was kept, and waits until it is Ready."""
+        if component not in self._found.search.over or (component, name) in self._found.search.leaving:
             return
-        coming = [wanted for wanted in self._found.search.successors if runs_on(wanted, one)]
+        resumed = self._pause(component, name, resume=True)
+        one = node.named(self._client, [name])[name]
+        if not resumed and (component == MPS or DRIVER not in unfinished(self._found.nodes[name])):
+            return
+        coming = [wanted for wanted in self._found.search.successors
+                  if (wanted["metadata"]["name"] == MPS_DAEMON) == (component == MPS) and runs_on(wanted, one)]
         limit = max([self._terms.timeout, *map(time_to_start, coming)])
         end = time.monotonic() + limit
         while True:
-            pods = [pod for pod in self._client.list("v1", "Pod", label_selector=_selector(DRIVER_LABEL),
+            pods = [pod for pod in self._client.list("v1", "Pod", label_selector=_selector(LABELS[component]),
                                                      field_selector=f"spec.nodeName={name}")
                     if (_controller(pod) or keeps(coming, pod, one)) and "deletionTimestamp" not in pod["metadata"]]
             if any(says_ready(pod) for pod in pods) or not (pods or coming):
                 return
             if time.monotonic() >= end:
                 what = f"{label_of({'apiVersion': 'v1', 'kind': 'Pod', **pods[0]})} is not Ready" if pods else \
-                    f"No driver pod has come to Node {name}"
-                raise ClusterError(f"{what} {limit:g} s after the former one has ended.", "Look at the "
-                                   "driver's DaemonSet and at the log of the pod (kubectl describe pod).", verb="get",
-                                   object=f"Node {name}", reason="NoDriver")
+                    f"No {'driver' if component == DRIVER else 'MPS'} pod has come to Node {name}"
+                raise ClusterError(f"{what} {limit:g} s after the former one has ended.", "Look at its DaemonSet and "
+                                   "at the log of the pod (kubectl describe pod).", verb="get", object=f"Node {name}",
+                                   reason="NoDriver")
             time.sleep(_PAUSE)
 
     def _end_all(self, pods: t.Sequence[Pod]) -> None:
@@ -493,9 +546,13 @@ class NodeByNode:
         return now is not None and bool(now["metadata"]["uid"] == meta["uid"])
 
 
-def _driver_label(one: t.Mapping[str, t.Any], former: str, value: str) -> dict[str, t.Any] | None:
-    """The patch that gives the deploy label of the driver another value; None where it does not have the former."""
-    return {"metadata": {"labels": {LABEL: value}}} if _labels(one).get(LABEL) == former else None
+def _of(component: str, name: str) -> str:
+    """What is paused and resumed on a Node, as L(maintenance) says it."""
+    return f"{GATES[component][0][len(DEPLOY):]} on Node {name}"
+
+
+def _again(step: t.Mapping[str, t.Any]) -> Step:
+    return Step(step["action"], step["target"], step["reason"], step["needs"])
 
 
 def _labels(one: t.Mapping[str, t.Any]) -> t.Mapping[str, str]:

@@ -33,26 +33,31 @@ _PODS = ("currentNumberScheduled", "numberMisscheduled")
 
 
 def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequence[Object]] = tuple,
-         removal: bool = False, orphans: t.Sequence[tuple[str, Object]] = ()
+         removal: bool = False, orphans: t.Sequence[tuple[str, Object]] = (), why: str = ""
          ) -> tuple[list[Change], list[dict[str, t.Any]]]:
     """(the allowed changes, the pending ones in the form of results).
 
     level: gpu_disruption; nodes: returns all Nodes, called only if a selector changes or a toleration goes, and once;
     removal: whether the changes are those of a removal; orphans: components and pods of DaemonSets that a removal at a
-    higher level has deleted, and which are still to be ended.
+    higher level has deleted, and which are still to be ended; why: what forbids to end pods at every level.
     While a change of a driver's DaemonSet is pending, all other changes of the driver are pending too, because a driver
-    that is changed in part does not work. In a removal this is so for the MPS daemon's component as well, and for the
-    Namespace, so that pods which stay can start again.
+    that is changed in part does not work. This is so for the MPS daemon's component as well if another MPS daemon is
+    to come, which must not run beside the former one, and in a removal, there also for the Namespace, so that pods
+    which stay can start again.
     """
     nodes = functools.lru_cache(maxsize=None)(nodes)
-    ending = {} if allows(level, NEEDS) else {one.id: reason for one in changes if (reason := ends(one, nodes))}
+    if not why and not allows(level, NEEDS):
+        why = f"gpu_disruption is '{level}', this needs '{NEEDS}' or higher"
+    ending = {one.id: reason for one in changes if (reason := ends(one, nodes))} if why else {}
+    whole = {DRIVER, *(one.component for one in changes if one.action == "create" and serves_gpu_clients(
+        t.cast(Object, one.manifest)))}
     first = {one.component: one.id for one in reversed(changes)
-             if one.id in ending and (removal or one.component == DRIVER)}
+             if one.id in ending and (removal or one.component in whole)}
     pending: list[dict[str, t.Any]] = []
     left: list[Change] = []
-    for component, pod in () if allows(level, NEEDS) else orphans:
+    for component, pod in orphans if why else ():
         step = Step("delete", label_of(pod), needs=NEEDS)
-        pending.append(_pending(step, level, "its DaemonSet is gone, and GPU clients may need it"))
+        pending.append(_pending(step, why, "its DaemonSet is gone, and GPU clients may need it"))
         if removal or component == DRIVER:
             first.setdefault(component, pending[-1]["id"])
     if removal and first:
@@ -62,15 +67,14 @@ def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequen
         if not reason and one.component in first and one.writes:
             reason = f"it follows '{first[one.component]}'"
         if reason:
-            pending.append(_pending(Step(one.action, one.label, ", ".join(one.reasons), needs=NEEDS), level, reason))
+            pending.append(_pending(Step(one.action, one.label, ", ".join(one.reasons), needs=NEEDS), why, reason))
         else:
             left.append(one)
     return left, pending
 
 
-def _pending(step: Step, level: str, reason: str) -> dict[str, t.Any]:
-    return {**step.as_dict(),
-            "pending_reason": f"gpu_disruption is '{level}', this needs '{NEEDS}' or higher: {reason}"}
+def _pending(step: Step, why: str, reason: str) -> dict[str, t.Any]:
+    return {**step.as_dict(), "pending_reason": f"{why}: {reason}"}
 
 
 def serves_gpu_clients(live: Object) -> bool:
@@ -82,12 +86,17 @@ def serves_gpu_clients(live: Object) -> bool:
             or live["metadata"]["name"] == MPS_DAEMON)
 
 
+def pods_of(live: Object) -> int:
+    """How many pods a DaemonSet has."""
+    return sum((live.get("status") or {}).get(name) or 0 for name in _PODS)
+
+
 def ends(change: Change, nodes: t.Callable[[], t.Sequence[Object]]) -> str:
     """Why a change of a DaemonSet would end running pods; empty if it would not."""
     live = change.live
     if not change.writes or live is None or not serves_gpu_clients(live):
         return ""
-    count = sum((live.get("status") or {}).get(name) or 0 for name in _PODS)
+    count = pods_of(live)
     if not count:
         return ""
     if change.action == "delete" or (change.action == "replace" and not keeps_pods(change)):

@@ -18,53 +18,51 @@ from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.tolerations import untolerated
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, Object, label_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import pending_changes
 
+_CHANGES = ("update", "repair", "replace", "adopt")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-def split(changes: t.Sequence[Change], live: t.Iterable[Object], nodes: t.Callable[[], t.Sequence[Object]]
-          ) -> tuple[list[Change], set[str]]:
-    """(the changes, the uids of the DaemonSets of drivers that go and leave their pods to be ended Node by Node).
+def split(changes: t.Sequence[Change], live: t.Iterable[Object], nodes: t.Callable[[], t.Sequence[Object]],
+          over: t.Container[str]) -> tuple[list[Change], set[str], str]:
+    """(the changes, the uids of the DaemonSets of drivers and of the MPS daemon that go and leave their pods to be
+    ended Node by Node, why none of them can).
 
     A DaemonSet that would end pods by its new fields is deleted and created again instead. One that goes is gone before
-    the first Node is served, even if it has no pod: it would have one as soon as it may. One whose pods are taken at
-    once by another one that stays goes as it is. live: all DaemonSets that are there; nodes: as of
-    L(pending_changes.hold).
+    the first Node is served, even if it has no pod: it would have one as soon as it may. If another one that stays
+    would take the pods at once, none goes. live: all DaemonSets that are there; nodes: as of L(pending_changes.hold);
+    over: components of which there are to be pods after that, too.
     """
     nodes = functools.lru_cache(maxsize=None)(nodes)
-    chosen = _chosen(changes, [one for one in live if one["kind"] == "DaemonSet"], nodes)
+    chosen, why = _chosen(changes, {one["metadata"]["uid"]: one for one in live if one["kind"] == "DaemonSet"}, nodes,
+                          over)
     found: list[Change] = []
-    going: set[str] = set()
     for one in changes:
         if one.live is None or one.live["metadata"]["uid"] not in chosen:
             found.append(one)
             continue
-        going.add(one.live["metadata"]["uid"])
         if one.action != "delete":
             found.append(replace(one, action="create", live=None))
         found.append(replace(one, action="delete", manifest=None))
-    return found, going
+    return found, chosen, why
 
 
-def _chosen(changes: t.Sequence[Change], daemon_sets: t.Sequence[Object], nodes: t.Callable[[], t.Sequence[Object]]
-            ) -> set[str]:
-    """The uids of the DaemonSets of drivers that can leave their pods: no DaemonSet that stays takes these."""
-    going = {one.live["metadata"]["uid"] for one in changes if one.live and one.action == "delete"}
-    chosen = {one.live["metadata"]["uid"] for one in changes if one.live and _is_driver(one.live) and (
-        one.action == "delete" or one.action in ("update", "repair", "replace") and pending_changes.ends(one, nodes))}
-    live = {one["metadata"]["uid"]: one for one in daemon_sets}
-    while True:
-        staying = [one for uid, one in live.items() if uid not in going | chosen]
-        taken = {uid for uid in chosen if any(_takes(other, live[uid]) for other in staying)}
-        if not taken:
-            return chosen
-        chosen -= taken
-
-
-def _is_driver(live: Object) -> bool:
-    return pending_changes.serves_gpu_clients(live) and live["metadata"]["name"] != MPS_DAEMON
+def _chosen(changes: t.Sequence[Change], live: t.Mapping[str, Object], nodes: t.Callable[[], t.Sequence[Object]],
+            over: t.Container[str]) -> tuple[set[str], str]:
+    """(the uids of the DaemonSets that can leave their pods, why none of them can)."""
+    by_uid = {one.live["metadata"]["uid"]: one for one in changes if one.live and one.kind.kind == "DaemonSet"}
+    going = {uid for uid, one in by_uid.items() if one.action == "delete"}
+    chosen = {uid for uid, one in by_uid.items() if one.component in over and (
+        uid in going if live[uid]["metadata"]["name"] == MPS_DAEMON else pending_changes.serves_gpu_clients(live[uid])
+        and (uid in going or one.action in _CHANGES and pending_changes.ends(one, nodes)))}
+    for taker in sorted(live.keys() - going - chosen):
+        for uid in sorted(chosen):
+            if _takes(live[taker], live[uid]) and pending_changes.pods_of(live[uid]):
+                return set(), (f"{label_of(live[taker])} stays, and it would take the pods of {label_of(live[uid])} "
+                               "and end them at once, as it selects them, too")
+    return chosen, ""
 
 
 def _takes(other: Object, live: Object) -> bool:
@@ -91,11 +89,13 @@ def time_to_start(daemon_set: Object) -> float:
 
 
 def keeps(wanted: t.Iterable[Object], pod: Object, node: Object) -> bool:
-    """Whether a DaemonSet with the name of the one that made a pod will take it over and let it run on its Node."""
+    """Whether a DaemonSet with the name of the one that made a pod will take it over and let it run on its Node. If
+    others select the pod, too, one of these may be faster and end it."""
     metadata = pod["metadata"]
-    return any(one["metadata"]["namespace"] == metadata["namespace"]
-               and metadata.get("generateName") == f"{one['metadata']['name']}-"
-               and selects(one, metadata.get("labels") or {}) and runs_on(one, node, ("NoExecute",)) for one in wanted)
+    takers = [one for one in wanted if one["metadata"]["namespace"] == metadata["namespace"]
+              and selects(one, metadata.get("labels") or {})]
+    return len(takers) == 1 and metadata.get("generateName") == f"{takers[0]['metadata']['name']}-" and runs_on(
+        takers[0], node, ("NoExecute",))
 
 
 def runs_on(daemon_set: Object, node: Object, effects: t.Collection[str] = ("NoExecute", "NoSchedule")) -> bool:

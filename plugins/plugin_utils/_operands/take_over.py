@@ -90,7 +90,7 @@ def _scaled_down(deployment: Object) -> bool:
 
 def notes(found: Operator, changes: t.Sequence[Change], live: t.Mapping[Key, Object]) -> t.List[str]:
     """What a user ought to know, each a text."""
-    taken = {change.label for change in changes if change.action == "adopt"}
+    taken = {change.label for change in changes if change.action in ("adopt", "delete")}
     left = sorted({label_of(have) for have in live.values() if operator.owns(have)} - taken)
     more = f" and {len(left) - 8} more" if len(left) > 8 else ""
     return operator.notes(found) + ([

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Later
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, marks
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, drain, maintenance, mig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import MIG_MANAGER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
@@ -54,8 +54,9 @@ class Site(Cluster):
 
     def list(self, api_version: str, kind: str, **words: Any) -> list[Object]:
         if kind == "DaemonSet":
-            return [{"metadata": {"uid": "plugin"}, "spec": {"template": {"spec": {
-                "nodeSelector": {f"{D}device-plugin": "true"}}}}}]
+            return [{"metadata": {"uid": "plugin", "labels": marks("device_plugin")}, "spec": {"template": {"spec": {
+                "nodeSelector": {f"{D}device-plugin": "true"}}}}}, {
+                    "metadata": {"uid": "extra", "labels": marks("extra")}, "spec": {"template": {"spec": {}}}}]
         found = super().list(api_version, kind, **words)
         if self.labels[f"{D}device-plugin"] == "true":
             return found
@@ -83,9 +84,11 @@ class Site(Cluster):
         return result
 
 
-def operand() -> Object:
-    return pod("plugin", gpu="", owner="DaemonSet", metadata={"ownerReferences": [
-        {"kind": "DaemonSet", "controller": True, "uid": "plugin"}]})
+def operand(name: str = "plugin", uid: str = "plugin", **more: Any) -> Object:
+    """A pod of a DaemonSet that is given GPUs without asking for one."""
+    containers = [{"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}]
+    return pod(name, gpu="", owner="DaemonSet", **{"containers": containers, "metadata": {"ownerReferences": [
+        {"kind": "DaemonSet", "controller": True, "uid": uid}]}, **more})
 
 
 def ids(result: Object) -> list[str]:
@@ -161,6 +164,34 @@ def test_idle_evicts_nobody_and_waits_for_who_uses_a_gpu() -> None:
     assert Site(operand()).run("started", "drain", clients=process)["started"]
 
 
+@pytest.mark.parametrize("uses", [
+    pod("uses", owner="DaemonSet"), operand("uses", "foreign"), operand("uses", "extra"),
+    pod("uses", owner="Node", metadata={"annotations": {"kubernetes.io/config.mirror": "x"}})])
+@pytest.mark.parametrize("mps_daemon", [False, True])
+def test_idle_waits_for_every_pod_that_uses_a_gpu_but_operands(uses: Object, mps_daemon: bool) -> None:
+    """Also for one that an eviction would not end: of a DaemonSet, or of the kubelet."""
+    site = Site(operand(), *([mps()] if mps_daemon else []), uses)
+    result = site.run("started", "idle")
+    assert [(step["id"], step["needs"]) for step in result["pending"]] == [("stop: Pod work/uses", "drain")]
+    assert not result["started"] and not site.bodies
+    uses["status"]["phase"] = "Succeeded"
+    assert site.run("started", "idle")["started"] and "mps" not in site.running
+    uses["status"]["phase"] = "Running"
+
+
+def test_a_pod_of_a_daemon_set_that_comes_while_the_operands_end_keeps_an_idle_node_in_service() -> None:
+    class Filling(Site):
+        def merge_patch(self, *words: Any) -> Object:
+            if PAUSED in words[-1]["metadata"].get("labels", {}).values():
+                self.pods["late"] = pod("late", owner="DaemonSet")
+            return super().merge_patch(*words)
+
+    site = Filling(operand())
+    result = site.run("started", "idle")
+    assert not result["started"] and [step["id"] for step in result["pending"]] == ["stop: Pod work/late"]
+    assert (site.labels, site.annotations) == (LABELS, {})
+
+
 def test_a_pod_that_comes_while_the_operands_end_keeps_an_idle_node_in_service() -> None:
     """Below drain the Node is not cordoned, so pods still come to it until its device plugin has ended."""
     class Filling(Site):
@@ -182,7 +213,7 @@ def test_a_pod_that_comes_while_the_operands_end_keeps_an_idle_node_in_service()
 
 def mps(**more: Any) -> Object:
     """The MPS daemon of a Node, which ends where the device plugin is paused."""
-    return pod("mps", gpu="", owner="DaemonSet", metadata={"labels": {"app": MPS_DAEMON}, "ownerReferences": [
+    return operand("mps", metadata={"labels": {"app": MPS_DAEMON}, "ownerReferences": [
         {"kind": "DaemonSet", "controller": True, "uid": "plugin"}]}, **more)
 
 

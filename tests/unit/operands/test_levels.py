@@ -338,18 +338,36 @@ MPS_ACTS = {"delete the DaemonSet of the MPS daemon without pods": 0,
             "delete the DaemonSet of the MPS daemon with pods": 2}
 
 
-PAUSES = {"pause the MPS daemon of a Node without GPU pods": [],
-          "pause the MPS daemon of a Node with GPU pods": [pod("job")]}
+PAUSES: dict[str, list[str]] = {
+    "pause the MPS daemon of a Node without GPU pods": [], "pause the MPS daemon of a Node with GPU pods": ["job"]}
 
 
 @pytest.mark.parametrize(("act", "level", "said"), [one for one in cases("cluster") if one[0] in PAUSES])
 @pytest.mark.parametrize("evict", [True, False])
-def test_a_pause_of_operands_ends_no_mps_daemon_below_its_level(act: str, level: str, said: str, evict: bool) -> None:
-    """Whatever is changed on the host, MIG instances in free space or more."""
-    assert {*MPS_ACTS, *PAUSES} == TABLE["cluster"].keys()
-    site = Site(mps(), *PAUSES[act])
+@pytest.mark.parametrize("owner", ["ReplicaSet", "DaemonSet"])
+def test_a_pause_of_operands_ends_no_mps_daemon_below_its_level(act: str, level: str, said: str, evict: bool,
+                                                                owner: str) -> None:
+    """Whatever is changed on the host, MIG instances in free space or more, and whoever owns the pods."""
+    assert {*MPS_ACTS, *PAUSES, LABEL_ACT} == TABLE["cluster"].keys()
+    site = Site(mps(), *(pod(name, owner=owner) for name in PAUSES[act]))
     begun = site.run("started", level, evict=evict, creates=True)
     assert begun["started"] is ("mps" not in site.running) is (said == YES)
+
+
+LABEL_ACT = "remove the deploy label by which a driver pod runs"
+
+
+@pytest.mark.parametrize(("_act", "level", "said"), [one for one in cases("cluster") if one[0] == LABEL_ACT])
+def test_a_deploy_label_needs_its_level(_act: str, level: str, said: str) -> None:
+    """From there on it goes after its pod has ended."""
+    key = "nvidia.com/gpu.deploy.driver"
+    made = plan({"driver": {"enabled": False}}, facts(NODES[2]), disruption=level)
+    one = deploy_labels.Node("n1", {**PLACES["n3"], key: "true", "feature.node.kubernetes.io/pci-10de.present": "true"},
+                             {deploy_labels.ANNOTATION: key})
+    for ended_on in ([], ["n1"]):
+        deploy = deploy_labels.parse_deploy({**made["deploy"], "ended_on": ended_on})
+        change = deploy_labels.plan_present(one, deploy, deploy_labels.Terms(0))
+        assert bool(change and key in change.labels) == (said == YES and bool(ended_on))
 
 
 @pytest.mark.parametrize(("act", "level", "said"), [one for one in cases("cluster") if one[0] in MPS_ACTS])

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import PAUSED, REASON, REMOVING
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import successors
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver, successors
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.node_by_node import Terms
 from ansible_collections.gpuops.nvidia.tests.unit.operands.test_node_by_node import (
     DRIVER,
     GONE,
     LABELS,
+    MPS,
     NOW,
     Killed,
     Site,
@@ -33,8 +37,10 @@ NODES = ("n1", "n2", "n3")
 
 
 class Moving(Site):
-    """The same cluster, with the controller of DaemonSets as far as drivers go: it takes pods over, ends those on Nodes
-    that are not selected, and makes those that are missing. unready: Nodes on which a new driver does not start."""
+    """The same cluster, with the controller of DaemonSets as far as kinds go: it takes pods over, ends those on Nodes
+    that are not selected, and makes those that are missing. unready: Nodes on which a new pod does not start."""
+
+    kinds = (DRIVER, {**DRIVER, "app": "new"})
 
     def __init__(self, api: ApiServer, client: Client) -> None:
         super().__init__(api, client)
@@ -50,8 +56,7 @@ class Moving(Site):
 
     def controller(self) -> None:
         for path, one in list(self.api.objects.items()):
-            if one["kind"] != "DaemonSet" or not successors.selects(one, {**DRIVER, "app": "new"}) | successors.selects(
-                    one, DRIVER):
+            if one["kind"] != "DaemonSet" or not any(successors.selects(one, labels) for labels in self.kinds):
                 continue
             uid, space, count = one["metadata"]["uid"], one["metadata"]["namespace"], 0
             for node in [node for node in self.api.objects.values() if node["kind"] == "Node"]:
@@ -68,8 +73,9 @@ class Moving(Site):
                         self.ended.append(f"{place.split('/')[-1]} by its controller")
                         del self.api.objects[place]
                 elif not mine and name not in self.refused:
-                    if any(self.runs(pod) for pod in self.drivers(name)):
-                        self.twice.append((path, name, self.drivers(name), dict(node["metadata"]["labels"])))
+                    former = self.of(one["spec"]["template"]["metadata"]["labels"], name)
+                    if any(self.runs(pod) for pod in former):
+                        self.twice.append((path, name, former, dict(node["metadata"]["labels"])))
                     ready = "False" if name in self.unready else "True"
                     self.api.put({"apiVersion": "v1", "kind": "Pod", "metadata": {
                         "name": f"{one['metadata']['name']}-{name}-new", "namespace": space,
@@ -82,9 +88,13 @@ class Moving(Site):
             one["status"] = {"currentNumberScheduled": count}
 
     def drivers(self, node: str) -> list[str]:
+        return self.of(DRIVER, node)
+
+    def of(self, labels: dict[str, str], node: str) -> list[str]:
+        """The drivers of a Node, or its other pods with the label of these."""
+        key = "app.kubernetes.io/component" if "app.kubernetes.io/component" in labels else "app"
         return [one["metadata"]["name"] for one in self.api.objects.values() if one["kind"] == "Pod"
-                and one["spec"]["nodeName"] == node
-                and one["metadata"]["labels"].get("app.kubernetes.io/component") == "nvidia-driver"]
+                and one["spec"]["nodeName"] == node and one["metadata"]["labels"].get(key) == labels[key]]
 
     def runs(self, pod: str) -> bool:
         return not any(one["metadata"]["name"] == pod and (one.get("status") or {}).get("phase") == "Failed"
@@ -107,6 +117,28 @@ def changed(name: str = "driver", space: str = "s", app: str = "own", **selector
     one["spec"]["template"]["spec"]["nodeSelector"] = {LABEL: "true", **selector}
     home = [] if space == "s" else [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}}]
     return [*home, account("nvidia-driver"), one]
+
+
+POLICY = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "name": "cluster-policy", "uid": "p"}
+
+
+def of_operator(site: Moving) -> None:
+    """All that was made belongs to a GPU Operator, which is at rest."""
+    for one in site.api.objects.values():
+        if one["kind"] in ("DaemonSet", "ServiceAccount"):
+            del one["metadata"]["labels"]
+            one["metadata"].update(managedFields=[], ownerReferences=[{**POLICY, "controller": True}])
+    site.api.objects["/api/v1/namespaces/s"]["metadata"].update(labels={}, managedFields=[])
+    site.api.put({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {
+        "name": POLICY["name"], "uid": "p"}}, {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {
+            "name": "gpu-operator", "namespace": "s", "labels": {"app": "gpu-operator"}},
+            "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "gpu-operator"}}}})
+
+
+def adopted(site: Moving, driver: list[Object], level: str = "drain", check: bool = False) -> Object:
+    """A run of adopt.yml."""
+    return deliver.taken_over(site.client, site.wanted(driver), ("driver", "device_plugin"), check, level,
+                              terms=Terms(site.holder), tell=site.told.append)
 
 
 def written(site: Moving) -> list[str]:
@@ -159,6 +191,36 @@ def test_a_selector_that_leaves_nodes_out_moves_only_these(site: Moving) -> None
     assert site.node("n1")["labels"][LABEL] == "true" and not site.node("n1").get("annotations")
     site.api.requests.clear()
     assert not site.present(wanted)["changed"] and site.api.sent() == []
+
+
+def test_adopted_daemon_sets_leave_nodes_node_by_node(site: Moving) -> None:
+    """The operator's driver is to run on n2 alone."""
+    of_operator(site)
+    site.api.objects["/api/v1/nodes/n2"]["metadata"]["labels"] = {**LABELS, "pool": "a"}
+    wanted = changed(pool="a")
+    with pytest.raises(ClusterError, match="gpu_disruption is 'idle'.*follows 'adopt: DaemonSet s/driver'"):
+        adopted(site, wanted, "idle")
+    preview = adopted(site, wanted, check=True)
+    assert written(site) == []
+    done = adopted(site, wanted)
+    assert done["plan"] == preview["plan"] and done["pending"] == [] == done["problems"]
+    assert not any("DaemonSet s/driver" in text for text in done["warnings"])
+    assert site.ended == ["job-n1", "driver-n1", "job-n3", "driver-n3"]
+    assert site.all_drivers() == [[], ["driver-n2"], []]
+    assert objects.is_ours(site.api.objects["/apis/apps/v1/namespaces/s/daemonsets/driver"])
+    assert not adopted(site, wanted)["changed"]
+
+
+@pytest.mark.parametrize("write", range(0, 12))
+def test_what_a_killed_adoption_leaves_the_next_one_finishes(site: Moving, monkeypatch: pytest.MonkeyPatch, write: int
+                                                             ) -> None:
+    of_operator(site)
+    site.api.objects["/api/v1/nodes/n2"]["metadata"]["labels"] = {**LABELS, "pool": "a"}
+    wanted = changed(pool="a")
+    assert killed_at(site, monkeypatch, write, wanted, adopted)
+    assert adopted(site, wanted)["pending"] == []
+    assert site.ended == ["job-n1", "driver-n1", "job-n3", "driver-n3"] and site.all_drivers() == [
+        [], ["driver-n2"], []]
 
 
 def test_other_operands_do_not_wait_for_the_last_node(site: Moving) -> None:
@@ -222,18 +284,68 @@ def test_a_new_driver_that_does_not_start_stops_the_run(site: Moving) -> None:
     assert site.present(wanted)["pending"] == [] and site.as_before()
 
 
-def test_two_kernels_give_way_to_one_driver_node_by_node(site: Moving) -> None:
-    """The DaemonSets of precompiled drivers select the same pods; both go, so neither takes those of the other."""
+def two_kernels(site: Moving, foreign: bool = False) -> Object:
+    """The DaemonSets of precompiled drivers select the same pods. foreign: whether the one returned is not ours."""
     for name, nodes in (("driver", ("n1", "n2")), ("kernel-b", ("n3",))):
         for node in nodes:
             site.node(node)["labels"]["kernel"] = name
         one = daemon_set(name, DRIVER)
         one["spec"]["template"]["spec"]["nodeSelector"] = {LABEL: "true", "kernel": name}
-        site.api.put({**one, "metadata": {**one["metadata"], "uid": name, "labels": objects.marks("driver")},
+        site.api.put({**copy.deepcopy(one), "metadata": {
+            **one["metadata"], "uid": name, "labels": {} if foreign and name != "driver" else objects.marks("driver")},
                       "status": {"currentNumberScheduled": 1}})
     for node, name in (("n1", "driver"), ("n2", "driver"), ("n3", "kernel-b")):
-        site.api.objects[f"/api/v1/namespaces/s/pods/driver-{node}"]["metadata"]["ownerReferences"] = [
-            {"kind": "DaemonSet", "controller": True, "uid": name}]
+        pod = site.api.objects[f"/api/v1/namespaces/s/pods/driver-{node}"]["metadata"]
+        pod["ownerReferences"] = [{"kind": "DaemonSet", "controller": True, "uid": name}]
+        pod["generateName"] = f"{name}-"
+    return one
+
+
+def test_a_kernel_without_nodes_goes_beside_one_that_stays(site: Moving) -> None:
+    stays = two_kernels(site)
+    for name in ("n1", "n2"):
+        site.node(name)["labels"]["kernel"] = "kernel-b"  # rebooted into it, while their former pods still end
+    done = site.present([account("nvidia-driver"), stays])
+    assert done["pending"] == [] == done["problems"] and site.drivers("n3") == ["driver-n3"]
+    assert site.all_drivers()[:2] == [["kernel-b-n1-new"], ["kernel-b-n2-new"]] and not site.twice
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_pods_that_a_daemon_set_that_stays_would_take_wait_at_every_level(site: Moving, foreign: bool) -> None:
+    """Whatever DaemonSet takes a pod that has none ends it on a Node that it does not select."""
+    stays = two_kernels(site, foreign)
+    wanted = [*CHANGES["another name"], *([] if foreign else [stays])]
+    for check in (True, False):
+        done = site.present(wanted, check=check)
+        ids = [one["id"] for one in done["pending"]]
+        assert {"create: DaemonSet s/named", "delete: DaemonSet s/driver"} <= set(ids) and done["problems"] == []
+        assert done["pending"][ids.index("delete: DaemonSet s/driver")]["pending_reason"] == (
+            "DaemonSet s/kernel-b stays, and it would take the pods of DaemonSet s/driver and end them at once, as it "
+            "selects them, too: all 2 pods of it would end")
+        assert "gpu.deploy.driver=false" in done["warnings"][0] and not done["changed"]
+    assert written(site) == [] and site.all_drivers() == [["driver-n1"], ["driver-n2"], ["driver-n3"]]
+    # The way that the warning names.
+    for name in ("n1", "n2"):
+        site.node(name)["labels"][LABEL] = "false"
+    site.api.requests.clear()
+    assert site.present(wanted)["pending"] == [] and site.drivers("n3") == ["driver-n3"]
+    assert "delete /apis/apps/v1/namespaces/s/daemonsets/driver" in written(site)
+
+
+def test_pods_that_two_successors_select_are_replaced(site: Moving) -> None:
+    """One of these would end those of the other if it were faster."""
+    stays = two_kernels(site)
+    wanted = copy.deepcopy([*changed(kernel="driver", pool="a"), stays])
+    wanted[-1]["spec"]["template"]["spec"]["nodeSelector"]["pool"] = "a"
+    site.node("n2")["labels"]["pool"] = "a"
+    done = site.present(wanted)
+    assert done["pending"] == [] == done["problems"] and not any("controller" in one for one in site.ended)
+    assert site.all_drivers() == [[], ["driver-n2-new"], []] and not site.twice
+
+
+def test_two_kernels_give_way_to_one_driver_node_by_node(site: Moving) -> None:
+    """Both go, so neither takes those of the other."""
+    two_kernels(site)
     done = site.present(CHANGES["another name"])
     assert done["pending"] == [] == done["problems"] and not any("controller" in one for one in site.ended)
     assert site.ended == ["job-n1", "driver-n1", "job-n2", "driver-n2", "job-n3", "driver-n3"]
@@ -278,7 +390,8 @@ def test_a_former_driver_that_its_kubelet_has_refused_keeps_no_driver_away(site:
     assert "named-n2-new" in site.drivers("n2")
 
 
-def killed_at(site: Moving, monkeypatch: pytest.MonkeyPatch, write: int, wanted: list[Object]) -> bool:
+def killed_at(site: Moving, monkeypatch: pytest.MonkeyPatch, write: int, wanted: list[Object],
+              run: Callable[[Moving, list[Object]], Object] = Moving.present) -> bool:
     """Whether a run that is killed before this write has been killed."""
     wire: Any = site.client._wire  # pylint: disable=protected-access
     send, left = wire.send, [write]
@@ -293,7 +406,7 @@ def killed_at(site: Moving, monkeypatch: pytest.MonkeyPatch, write: int, wanted:
     monkeypatch.setattr(wire, "send", deadly)
     site.holder = GONE
     try:
-        site.present(wanted)
+        run(site, wanted)
     except Killed:
         return True
     finally:
@@ -346,3 +459,196 @@ def test_a_daemon_set_runs_where_its_affinity_holds(expressions: list[Object], r
     assert successors.runs_on(one, node) == runs
     spec["tolerations"] = []
     assert not successors.runs_on(one, node) and successors.runs_on(one, node, ("NoExecute",)) == runs
+
+
+def leaves(site: Moving, *names: str, level: str = "drain", check: bool = False, wanted: list[Object] | None = None,
+           **more: Any) -> Object:
+    """A run of site.yml for which no driver suits these Nodes any more, or their hosts have one."""
+    return deliver.present(site.client, site.wanted(changed() if wanted is None else wanted), None, check, level=level,
+                           terms=Terms(site.holder, **more), tell=site.told.append, leaving={"driver": names})
+
+
+def drained(site: Moving) -> list[str]:
+    """What has ended; the controller ends the pod of a Node whose label is paused, or the run is faster."""
+    return [one.removesuffix(" by its controller") for one in dict.fromkeys(site.ended)]
+
+
+def test_drivers_of_nodes_that_lose_their_label_end_node_by_node(site: Moving) -> None:
+    site.present(changed())
+    for level in ("never", "idle"):
+        assert not leaves(site, "n2", "n3", level=level)["changed"] and site.ended == []
+    site.api.requests.clear()
+    preview = leaves(site, "n2", "n3", check=True)
+    assert written(site) == [] and preview["ended_on"] == ["n2", "n3"]
+    done = leaves(site, "n2", "n3")
+    assert done["plan"] == preview["plan"] and done["ended_on"] == ["n2", "n3"] and done["problems"] == []
+    assert drained(site) == ["job-n2", "driver-n2", "job-n3", "driver-n3"]
+    assert site.all_drivers() == [["driver-n1"], [], []] and not site.out_of_service()
+    assert [site.node(name)["labels"][LABEL] for name in NODES] == ["true", PAUSED, PAUSED]
+    steps = [one["id"] for one in done["plan"]]
+    assert steps[:6] == [
+        "hold: Node n2", "cordon: Node n2", "evict: Pod work/job-n2", "pause: device-plugin on Node n2",
+        "pause: driver on Node n2", "delete: Pod s/driver-n2"]
+    # The task gpu_labels takes the label; until then the driver does not come back.
+    assert not leaves(site, "n2", "n3")["changed"] and not leaves(site, "n2", "n3", level="never")["changed"]
+
+
+def test_a_driver_of_another_namespace_ends_with_its_label_and_a_pod_without_one_stays(site: Moving) -> None:
+    """Of a former operator, whose DaemonSet is foreign."""
+    site.present(changed())
+    for name, owners in (("theirs", [{"kind": "DaemonSet", "controller": True, "uid": "x"}]), ("bare", [])):
+        site.api.put({"apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": name, "namespace": "former", "labels": {**DRIVER, "app": "x"}, "ownerReferences": owners},
+            "spec": {"nodeName": "n2", "containers": []}})
+    assert leaves(site, "n2")["ended_on"] == ["n2"] and set(drained(site)[1:]) == {"driver-n2", "theirs"}
+    assert site.drivers("n2") == ["bare"]
+
+
+def test_a_node_that_is_skipped_keeps_its_label(site: Moving) -> None:
+    site.present(changed())
+    site.budget = {"job-n2"}
+    done = leaves(site, "n2", "n3", timeout=30)
+    assert done["ended_on"] == ["n3"] and [one["id"] for one in done["pending"]] == [
+        "delete: driver and MPS pods of n2"] and done["problems"]
+    assert site.drivers("n2") == ["driver-n2"] and site.node("n2")["labels"][LABEL] == "true"
+
+
+@pytest.mark.parametrize("wanted", [[], CHANGES["another name"], CHANGES["another namespace"]])
+def test_a_node_loses_its_label_while_drivers_move_or_go(site: Moving, wanted: list[Object]) -> None:
+    site.present(changed())
+    preview = leaves(site, "n2", wanted=wanted, check=True)
+    done = leaves(site, "n2", wanted=wanted)
+    assert done["plan"] == preview["plan"] and done["ended_on"] == ["n2"] and done["problems"] == []
+    assert site.ended == ["job-n1", "driver-n1", "job-n2", "driver-n2", "job-n3", "driver-n3"] and not site.twice
+    assert [len(one) for one in site.all_drivers()] == ([1, 0, 1] if wanted else [0, 0, 0])
+    assert site.node("n2")["labels"][LABEL] == PAUSED
+
+
+@pytest.mark.parametrize("write", range(0, 7))
+def test_labels_that_a_killed_run_was_about_to_take(site: Moving, monkeypatch: pytest.MonkeyPatch, write: int) -> None:
+    site.present(changed())
+    assert killed_at(site, monkeypatch, write, [], lambda site, _wanted: leaves(site, "n2"))
+    done = leaves(site, "n2")
+    assert done["ended_on"] == ["n2"] and done["problems"] == [] and drained(site) == ["job-n2", "driver-n2"]
+    assert site.all_drivers() == [["driver-n1"], [], ["driver-n3"]] and not site.out_of_service()
+    assert site.node("n2")["labels"][LABEL] == PAUSED and not site.node("n2").get("annotations")
+
+
+def test_pods_that_another_daemon_set_would_take_end_on_nodes_that_lose_their_label(site: Moving) -> None:
+    """With the label the pods go, and then the DaemonSet may go, too."""
+    wanted = [account("nvidia-driver"), two_kernels(site)]
+    done = leaves(site, "n1", "n2", wanted=wanted)
+    assert done["ended_on"] == ["n1", "n2"] and "delete: DaemonSet s/driver" in [one["id"] for one in done["pending"]]
+    assert drained(site) == ["job-n1", "driver-n1", "job-n2", "driver-n2"] and site.drivers("n3") == ["driver-n3"]
+    assert leaves(site, "n1", "n2", wanted=wanted)["pending"] == [] and site.drivers("n3") == ["driver-n3"]
+
+
+class Shared(Moving):
+    """With MPS daemons on n1 and n2."""
+
+    kinds = (MPS,)
+
+    def __init__(self, api: ApiServer, client: Client) -> None:
+        super().__init__(api, client)
+        self.pod("mps-n2", "n2", objects.MPS_DAEMON, MPS)
+        for name in NODES:
+            api.objects[f"/api/v1/nodes/{name}"]["metadata"]["labels"] = {
+                **LABELS, **({"mps": "true"} if name != "n3" else {})}
+        for one in self.wanted([]):
+            if one.kind.kind == "DaemonSet":
+                path = f"/apis/apps/v1/namespaces/s/daemonsets/{one.manifest['metadata']['name']}"
+                api.objects[path]["spec"]["template"]["spec"]["nodeSelector"] = self.selector(one.manifest)
+        self.present(changed())
+        api.requests.clear()
+
+    @staticmethod
+    def selector(manifest: Object) -> dict[str, str]:
+        shares = {"mps": "true"} if manifest["metadata"]["name"] == objects.MPS_DAEMON else {}
+        return {"nvidia.com/gpu.deploy.device-plugin": "true", **shares}
+
+    @classmethod
+    def wanted(cls, driver: list[Object], space: str = "s") -> list[objects.Wanted]:  # type: ignore[override]
+        """All in this namespace, but for the driver."""
+        items = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}}, account("plugin"),
+                 daemon_set("device-plugin", {"app": "plugin"}), daemon_set(objects.MPS_DAEMON, MPS)]
+        for one in items[1:]:
+            one["metadata"]["namespace"] = space
+            if one["kind"] == "DaemonSet":
+                one["spec"]["template"]["spec"]["nodeSelector"] = cls.selector(one)
+                one["spec"]["updateStrategy"] = {"type": "OnDelete"}
+        return objects.wanted({"driver": driver, "device_plugin": items})
+
+    def moved(self, level: str = "drain", check: bool = False, **more: Any) -> Object:
+        return deliver.present(self.client, self.wanted(changed(), "elsewhere"), None, check, level=level,
+                               terms=Terms(self.holder, **more), tell=self.told.append)
+
+    def mps(self) -> list[list[str]]:
+        return [self.of(MPS, name) for name in NODES]
+
+
+PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
+AWAY = "paused-for-mps-daemon"
+
+
+@pytest.fixture
+def shared(api: ApiServer, client: Client) -> Shared:
+    return Shared(api, client)
+
+
+def test_mps_daemons_that_move_are_replaced_node_by_node(shared: Shared) -> None:
+    for level in ("never", "idle"):
+        pending = [one["id"] for one in shared.moved(level)["pending"]]
+        assert {f"delete: DaemonSet s/{objects.MPS_DAEMON}",
+                f"create: DaemonSet elsewhere/{objects.MPS_DAEMON}"} <= set(pending)
+        assert shared.mps() == [["mps-n1"], ["mps-n2"], []] and not shared.twice
+    shared.api.requests.clear()
+    preview = shared.moved(check=True)
+    assert written(shared) == []
+    done = shared.moved()
+    assert done["pending"] == [] == done["problems"] and done["plan"] == preview["plan"]
+    assert [one for one in shared.ended if "plugin" not in one] == ["job-n1", "mps-n1", "job-n2", "mps-n2"]
+    name = objects.MPS_DAEMON
+    assert shared.mps() == [[f"{name}-n1-new"], [f"{name}-n2-new"], []] and not shared.twice
+    assert [shared.node(one)["labels"][PLUGIN] for one in NODES] == ["true"] * 3
+    assert not any(shared.node(one).get("annotations") for one in NODES)
+    steps = [one["id"] for one in done["plan"]]
+    at = steps.index("hold: Node n1")
+    assert steps[0] == f"delete: DaemonSet s/{name}" and "pause: device-plugin on Node n2" in steps[:at]
+    assert steps[at:at + 6] == [
+        "hold: Node n1", "cordon: Node n1", "evict: Pod work/job-n1", "delete: Pod s/mps-n1", "uncordon: Node n1",
+        "release: Node n1"]
+    shared.api.requests.clear()
+    assert not shared.moved()["changed"] and shared.api.sent() == []
+
+
+def test_an_mps_daemon_of_a_node_that_is_skipped_keeps_its_clients(shared: Shared) -> None:
+    shared.budget = {"job-n2"}
+    (pending,) = shared.moved(timeout=30)["pending"]
+    assert pending["id"] == "delete: driver and MPS pods of n2" and shared.mps()[1] == ["mps-n2"]
+    assert shared.node("n2")["labels"][PLUGIN] == AWAY and not shared.node("n2").get("annotations")
+    waiting = shared.moved("idle")["pending"]
+    assert [one["id"] for one in waiting] == ["delete: Pod s/mps-n2"] and shared.mps()[1] == ["mps-n2"]
+    shared.budget.clear()
+    assert shared.moved()["pending"] == []
+    assert shared.mps()[1] == [f"{objects.MPS_DAEMON}-n2-new"] and not shared.twice
+    assert shared.node("n2")["labels"][PLUGIN] == "true"
+
+
+def test_a_new_mps_daemon_that_does_not_start_stops_the_run(shared: Shared) -> None:
+    shared.unready = {"n1"}
+    (problem,) = shared.moved(timeout=30)["problems"]
+    assert re.search(rf"Pod elsewhere/{objects.MPS_DAEMON}-n1-new is not Ready 30 s after.*n2: not begun", problem)
+    assert shared.mps()[1] == ["mps-n2"] and "job-n2" in shared.pods()
+
+
+@pytest.mark.parametrize("write", range(0, 22, 2))
+def test_mps_daemons_that_a_killed_run_leaves(shared: Shared, monkeypatch: pytest.MonkeyPatch, write: int) -> None:
+    def run(site: Moving, wanted: list[Object]) -> Object:
+        return Shared.moved(shared)
+
+    assert killed_at(shared, monkeypatch, write, [], run)
+    assert shared.moved()["pending"] == [] and not shared.twice
+    name = objects.MPS_DAEMON
+    assert shared.mps() == [[f"{name}-n1-new"], [f"{name}-n2-new"], []]
+    assert [one for one in shared.ended if "plugin" not in one] == ["job-n1", "mps-n1", "job-n2", "mps-n2"]
+    assert [shared.node(one)["labels"][PLUGIN] for one in NODES] == ["true"] * 3

@@ -117,10 +117,11 @@ class Site:
             self.ended.append(name)
             assert self.out_of_service() == [live["spec"]["nodeName"]]
             assert f"job-{live['spec']['nodeName']}" not in self.pods()
-            assert self.node(live["spec"]["nodeName"])["labels"][f"{D}device-plugin"] == PAUSED
+            assert self.node(live["spec"]["nodeName"])["labels"][f"{D}device-plugin"].startswith("paused-for-")
             if name in self.lasting:
                 return Reply(200, live)
-        labels = request.body["metadata"].get("labels", {}) if request.verb == "patch" else {}
+        merges = request.verb == "patch" and isinstance(request.body, dict)
+        labels = request.body["metadata"].get("labels", {}) if merges else {}
         if labels.get(f"{D}device-plugin") == PAUSED:
             self.api.objects.pop(f"/api/v1/namespaces/s/pods/plugin-{name}", None)
         return None
@@ -155,12 +156,17 @@ class Site:
 
     def present(self, driver: list[Object], level: str = "drain", check: bool = False, **more: Any) -> Object:
         """A run of site.yml that wants this of the driver, and all else."""
+        return deliver.present(self.client, self.wanted(driver), None, check, level=level,
+                               terms=Terms(self.holder, **more), tell=self.told.append)
+
+    @staticmethod
+    def wanted(driver: list[Object]) -> list[objects.Wanted]:
+        """This of the driver, and all else."""
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "s"}}
-        return deliver.present(self.client, objects.wanted({
+        return objects.wanted({
             "driver": driver,
             "device_plugin": [space, account("nvidia-device-plugin"), daemon_set("device-plugin", {"app": "plugin"}),
-                              daemon_set(objects.MPS_DAEMON, MPS)]}), None, check, level=level,
-            terms=Terms(self.holder, **more), tell=self.told.append)
+                              daemon_set(objects.MPS_DAEMON, MPS)]})
 
     def remove(self, level: str = "drain", check: bool = False, holder: Holder = NOW,
                components: list[str] | None = None, **more: Any) -> Object:
@@ -573,6 +579,8 @@ def test_a_node_on_which_another_run_was_killed_is_named_until_its_host_is_chang
 
 def test_an_mps_pod_that_still_ends_keeps_its_node_while_others_are_served(site: Site) -> None:
     site.pod("mps-n2", "n2", objects.MPS_DAEMON, MPS)
+    for name in ("n1", "n2"):
+        site.node(name)["labels"][f"{D}{objects.MPS_DAEMON}"] = "true"
     site.lasting = {"mps-n1"}
     assert "has not ended" in exclusive(site, timeout=30)["problems"][0]
     marks = dict(site.node("n1")["annotations"])

@@ -122,8 +122,8 @@ def test_a_driver_that_would_move_is_not_taken_from_its_operator(api: ApiServer,
     api.requests.clear()
     made = plan(cluster=CLUSTER, disruption=level)
     if level == "drain":
-        assert f"adopt: DaemonSet gpu-operator/{DRIVER}" in [
-            step["id"] for step in adopted(client, made, check=True)["plan"]]
+        ids = [step["id"] for step in adopted(client, made, check=True)["plan"]]
+        assert {f"{action}: DaemonSet gpu-operator/{DRIVER}" for action in ("delete", "create")} <= set(ids)
         return
     with pytest.raises(ClusterError, match=f"adopt: DaemonSet gpu-operator/{DRIVER}.*on 1 Nodes, such as n2") as caught:
         adopted(client, made)
@@ -220,6 +220,42 @@ def test_labels_by_which_such_pods_stand_stay(policy: Any, labels: dict[str, str
         made = plan(policy, facts(node(**gpu)), disruption=level)
         now, notes = labelled(one, made)
         assert (label in now.labels) == (level != "drain") == bool(notes)
+
+
+@pytest.mark.parametrize(("label", "component", "marks"), [
+    (LABEL, "driver", {}),
+    ("nvidia.com/gpu.deploy.device-plugin", "device_plugin", {"nvidia.com/mps.capable": "true"})])
+def test_a_label_goes_once_its_pods_have_ended(label: str, component: str, marks: dict[str, str]) -> None:
+    """From drain on: gpu_labels takes it on the Nodes alone of which the work Node by Node says so."""
+    one = deploy_labels.Node("n1", {**GPU, **marks, label: "true"}, {deploy_labels.ANNOTATION: label})
+    terms = deploy_labels.Terms(NOW)
+    for part in ("driver", "device_plugin"):
+        given = {"components": {name: name != part for name in ("driver", "device_plugin")}}
+        found = deploy_labels.leaving([one], deploy_labels.parse_deploy({**given, "pods_may_end": False}), terms)
+        assert found == ({component: ["n1"]} if part == component else {})
+    given = {"components": {component: False}}
+    asked: dict[str, Any]
+    for asked, stays in (({"ended_on": []}, True), ({"ended_on": ["n2"]}, True), ({"ended_on": ["n1"]}, False),
+                         ({}, False), ({"leaving": {component: ["n1"]}}, True), ({"leaving": {}}, False)):
+        deploy = deploy_labels.parse_deploy({**given, **asked})
+        change = deploy_labels.plan_present(one, deploy, terms)
+        assert (label in patched(one, change.patch() if change else {"metadata": {}}).labels) is stays
+        assert [note for note in label_nodes.notes([one], deploy, terms) if "site removes it when" in note] == (
+            [f"n1: {label} stays, because the removal would end driver or MPS pods that GPU clients use. A run of site "
+             "removes it when it has ended these pods Node by Node."] if stays else [])
+
+
+@pytest.mark.parametrize(("labels", "on_host", "leaves"), [
+    ({**GPU, LABEL: "true"}, {}, False), ({**GPU, LABEL: "true"}, {"n1": ["driver"]}, True),
+    ({LABEL: "true"}, {"n1": ["driver"]}, True),  # its host tells what GPUs it has, and no NFD does
+    ({**GPU, LABEL: "false"}, {"n1": ["driver"]}, False), ({**UBUNTU, LABEL: "true"}, {}, False)])
+def test_whose_driver_pods_end_with_their_label(labels: dict[str, str], on_host: dict[str, list[str]], leaves: bool
+                                                ) -> None:
+    """Not those of a user's own value, nor of a Node whose GPU has not been away long enough."""
+    one = deploy_labels.Node("n1", labels, ready=True)
+    deploy = deploy_labels.parse_deploy({"components": {"driver": True}, "on_host": on_host})
+    found = deploy_labels.leaving([one], deploy, deploy_labels.Terms(NOW))
+    assert found == ({"driver": ["n1"]} if leaves else {})
 
 
 def labelled(one: deploy_labels.Node, made: dict[str, Any]) -> tuple[deploy_labels.Node, list[str]]:
