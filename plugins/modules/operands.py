@@ -268,7 +268,9 @@ problems:
   description:
     - What the task has not done although O(disruption) allows it; the Nodes that were skipped, why, and what to do.
       The playbook site fails with it at its end. It is a warning, too.
-  returned: with O(state=present), unless O(render_to) is set
+    - In check mode the Nodes that would be skipped if the task ran now, with the same reasons. A driver or MPS pod that
+      is already ending is only a warning then.
+  returned: with O(state=present), unless O(render_to) is set; in check mode also with O(state=absent) if there are any
   type: list
   elements: str
   sample: []

@@ -148,7 +148,8 @@ def test_pods_follow_what_they_read_and_go_with_their_component(site: Site) -> N
 
 
 def test_a_node_that_cannot_be_taken_out_of_service_is_skipped_and_named(site: Site) -> None:
-    """Another run holds it. The driver of the other Node changes, and so do the other operands; the run fails."""
+    """Another run holds it. The driver of the other Node changes, and so do the other operands; the run fails,
+    and so does its preview."""
     if DRIVER not in site.pods():
         site.run(OLD)
     before = site.pods()[DRIVER]
@@ -156,14 +157,16 @@ def test_a_node_that_cannot_be_taken_out_of_service_is_skipped_and_named(site: S
         held = Holder.of_process(other.pid).text
         site.annotate("gpu-1", **{HELD: held})
         try:
-            done = plays.run(site.folder, "site", site.inventory(
+            ahead, done = (plays.run(site.folder, "site", site.inventory(
                 OLD, gpu_disruption="drain", preflight_timeout=60,
-                gpu_policy={"driver": {"usePrecompiled": True, "version": "535"}, "dcgmExporter": {"enabled": False}}))
+                gpu_policy={"driver": {"usePrecompiled": True, "version": "535"}, "dcgmExporter": {"enabled": False}}
+            ), *words) for words in (["--check"], []))
         finally:
             site.annotate("gpu-1", **{HELD: None})
             other.kill()
-    assert done.rc == 2, done.output
-    (problem,) = done.errors()
+    assert done.rc == ahead.rc == 2, ahead.output + done.output
+    (problem,), (expected,) = done.errors(), ahead.errors()
+    assert problem.replace("have not been", "will not be").startswith(expected), expected
     assert problem.startswith("The driver and MPS pods of gpu-1 have not been removed or replaced. "
                               f"gpu-1: Node gpu-1 is held by another run ({held})."), problem
     (new,) = (pods for name, pods in site.pods().items() if name.startswith(f"{DRIVER}-"))

@@ -107,9 +107,9 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
                                      *nodes.needed_rights()])
     (steps, said), moves = nodes.preview(), nodes.moves
     said += _waiting(pending, level)
-    failed = None
     if check:
         apply.rehearse(client, changes, there)
+        failed, said, problems = nodes.foreseen(), [*said, *problems], []  # a pod that is ending may have gone by then
     else:
         failed = _execute(client, changes, nodes, tell)
     seen = [] if writes else [asdict(workload(item)) for item in there.values()
@@ -220,7 +220,8 @@ def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.No
 def _skipped(failed: ClusterError | None, pending: t.Sequence[t.Mapping[str, t.Any]], said: t.Sequence[str],
              problems: t.Sequence[str] = ()) -> dict[str, t.Any]:
     """What a result has of Nodes that were skipped or have failed: their pods in C(pending); the error in
-    C(problems), for which the playbook fails at its end, and in C(warnings). pending, said, problems: what is pending,
+    C(problems), for which the playbook fails at its end, and in C(warnings). failed: in check mode what a run would end
+    with. pending, said, problems: what is pending,
     a warning, or a problem beside them."""
     late = [{**Step("delete", f"driver and MPS pods of {name}", needs=NEEDS).as_dict(), "pending_reason": why}
             for name, why in (failed.details["nodes"] if failed else {}).items()]
@@ -301,8 +302,10 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
     rights.require(client, changes, [rights.LABEL_NODES, *nodes.needed_rights()])
     (steps, said), moves = nodes.preview(), nodes.moves
     apply.rehearse(client, changes, there)
-    failed = None
-    if not check:
+    failed = nodes.foreseen()
+    if check:
+        said, problems = [*said, *problems], []
+    else:
         apply.execute(client, [change for change in changes if change.action == "stop"])
         take_over.wait_stopped(client, found)
         # The operator may have written until it ended.
@@ -354,9 +357,10 @@ def absent(client: Client, components: t.Collection[str] | None, timeout: float,
     except ClusterError as error:
         error.details["pending"] = pending
         raise
-    said = [*_waiting(pending, terms.level), *staying, *_of_other_controllers(there, components)]
+    told = _skipped(nodes.foreseen() if check else None, pending,
+                    [*_waiting(pending, terms.level), *staying, *_of_other_controllers(there, components)])
     done = _with_steps(result(client, changes), changes, steps)
-    return {**done, "pending": pending, **({"warnings": said} if said else {})}
+    return {**done, **{key: value for key, value in told.items() if value or key == "pending"}}
 
 
 def _of_other_controllers(there: t.Mapping[objects.Key, objects.Object],

@@ -309,7 +309,7 @@ class NodeByNode:
                 *([("create", _EVICTIONS, "")] if any(found.pods.values()) else [])]
 
     def preview(self) -> tuple[list[Step], list[str]]:
-        """(the steps, sentences about pods that use a GPU and stay, and about Nodes that will be skipped)."""
+        """(the steps, sentences about pods that use a GPU and stay). L(foreseen) names the Nodes that are skipped."""
         names = sorted(self._found.pods)
         answers = self._client.many(self._preview, names)
         self._left = {name: one for name, one in zip(names, answers) if isinstance(one, GpuopsError)}
@@ -321,8 +321,11 @@ class NodeByNode:
                   for component, name in self._former()
                   if _labels(self._found.nodes[name]).get(GATES[component][0]) == "true"]
         return ([*loose, *(step for steps, _staying in previews for step in steps)],
-                [*(text for _steps, staying in previews for text in staying),
-                 *(f"{name} will be skipped. {error}" for name, error in self._left.items())])
+                [text for _steps, staying in previews for text in staying])
+
+    def foreseen(self) -> ClusterError | None:
+        """After L(preview): the error about the Nodes that L(run) would skip if it began now, with the same reasons."""
+        return self._error(ahead=True) if self._left else None
 
     def keep_apart(self) -> None:
         """Keeps the pods that are to come from the Nodes with former ones, whose DaemonSets are gone by now.
@@ -406,7 +409,9 @@ class NodeByNode:
         """Whether no further Node is begun, as the role maintenance counts."""
         return len(self._failed) * 100 > self._terms.max_fail * len(self._seen)
 
-    def _error(self) -> ClusterError:
+    def _error(self, ahead: bool = False) -> ClusterError:
+        """ahead: before L(run)."""
+        been = "will not be" if ahead else "have not been"
         told = {name: error.message for name, error in sorted(self._left.items())}
         why = f"not begun, as {fold(self._failed)} failed before. See gpu_max_fail_percentage."
         stopped = f" {fold(self._untouched)}: {why}" if self._untouched else ""
@@ -414,10 +419,10 @@ class NodeByNode:
         hints = dict.fromkeys(error.hint for error in self._left.values() if error.hint)
         what = "removed or replaced" if self._found.search.successors else "removed"
         return ClusterError(
-            f"The driver and MPS pods of {fold([*told, *self._untouched])} have not been {what}. "
+            f"The driver and MPS pods of {fold([*told, *self._untouched])} {been} {what}. "
             + " ".join(f"{name}: {text}" for name, text in [*told.items()][:_NAMED]) + more + stopped,
-            " ".join([*hints, "Then run again: the next run goes on with these Nodes."]), verb="delete",
-            object=f"Node {next(iter(told))}", reason="Timeout", failed=sorted(self._failed),
+            " ".join([*hints, "" if ahead else "Then run again: the next run goes on with these Nodes."]).strip(),
+            verb="delete", object=f"Node {next(iter(told))}", reason="Timeout", failed=sorted(self._failed),
             nodes={**told, **dict.fromkeys(sorted(self._untouched), why)},
             blocked=[pod for error in self._left.values() for pod in error.details.get("blocked") or ()])
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -351,12 +352,48 @@ def test_a_node_that_only_has_to_be_put_back_is_not_waited_for(site: Site) -> No
     assert finished(site)
 
 
+def foreseen(preview: dict[str, Any]) -> list[str]:
+    """The problems that check mode names, which are pending and a warning, too. Without hints."""
+    problems = list(preview.get("problems", ()))
+    assert not problems or problems[0] in preview["warnings"]
+    assert bool(problems) == any("driver and MPS pods of" in step["id"] for step in preview["pending"])
+    return [re.split(r"(?<=\.) (?=See|Wait|Allow)", one)[0] for one in problems]
+
+
+def hold(site: Site) -> None:
+    other = Holder("there", 7, 7, NOW.since).text
+    site.api.objects["/api/v1/nodes/n2"]["metadata"].setdefault("annotations", {})[HELD] = other
+
+
+def ended(site: Site) -> None:
+    site.api.objects["/api/v1/nodes/n2"]["status"]["conditions"][0]["status"] = "Unknown"
+
+
+def alone(site: Site) -> None:
+    del site.api.objects["/api/v1/namespaces/work/pods/job-n2"]["metadata"]["ownerReferences"]
+
+
+@pytest.mark.parametrize("hinder", [hold, ended, alone])
+def test_check_mode_fails_for_the_nodes_that_a_run_would_skip(site: Site, hinder: Callable[[Site], None]) -> None:
+    """By site.yml: with the same Nodes and reasons. Not for a budget, for which the run waits."""
+    site.budget = {"job-n1"}
+    assert foreseen(site.present([], check=True)) == []
+    site.budget.clear()
+    hinder(site)
+    (ahead,) = foreseen(site.present([], check=True))
+    assert site.api.sent() == []
+    done = site.present([], timeout=30)
+    assert ahead == foreseen(done)[0].replace("have not been", "will not be") and "n2: " in ahead
+    assert site.ended == ["job-n1", "driver-n1", "job-n3", "driver-n3"]
+
+
 def test_a_node_that_is_not_ready_is_passed_over_without_a_wait(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_by_node, "_PAUSE", 1000.0)
     ready = site.api.objects["/api/v1/nodes/n2"]["status"]["conditions"][0]
     ready["status"] = "Unknown"
     preview = site.remove(check=True)
-    assert "n2 will be skipped. Node n2 is not Ready, so that its pods would not end." in preview["warnings"][0]
+    assert foreseen(preview) == [
+        "The driver and MPS pods of n2 will not be removed. n2: Node n2 is not Ready, so that its pods would not end."]
     assert not [one for one in preview["plan"] if "n2" in one["id"]] and site.api.sent() == []
     skipped(site, "n2: Node n2 is not Ready")
     assert site.as_before() and "job-n2" in site.pods() and not [
@@ -487,6 +524,8 @@ def test_a_node_that_a_removal_has_left_is_put_back_once_its_driver_is_wanted_ag
     assert cordon.is_cordoned(site.api.objects["/api/v1/nodes/n1"]) and site.node("n1")["annotations"] == former
     (problem,) = waiting["problems"]
     assert "Node n1" in problem and "Pod s/driver-n1" in problem and problem in waiting["warnings"]
+    ahead = site.present(driver, level, check=True)  # the pod may have ended when the run begins
+    assert ahead["problems"] == [] and problem in ahead["warnings"]
     del pod["deletionTimestamp"]
     preview = site.present(driver, level, check=True)
     done = site.present(driver, level)
