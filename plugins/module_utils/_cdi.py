@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The specification of the host's GPUs for container runtimes, and the unit that keeps it right. PRIVATE.
+"""The specification of the host's GPUs for container runtimes, and the unit that keeps it right.
 
 container_toolkit installs the unit. The vendor's own units do not notice that MIG instances come and go, or that the
 driver goes, and nothing below C(/proc) can be watched: so the modules that change these start the unit.

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Adds two vectors on a GPU through the CUDA driver API, and says what is wrong where that fails. PRIVATE.
+"""Adds two vectors on a GPU through the CUDA driver API, and says what is wrong where that fails.
 
 No compiler and no toolkit: the kernel is PTX, which the driver compiles for the GPU. It is written for Maxwell, the
 oldest that current drivers run. Source: CUDA Driver API; PTX ISA 5.0.

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""GPUs by PCI id: what is known of a model before any driver runs. Pure data. PRIVATE to the collection.
+"""GPUs by PCI id: what is known of a model before any driver runs. Pure data.
 
 Sources: device ids and names, README of NVIDIA/open-gpu-kernel-modules 595 ("Compatible GPUs") and pci.ids;
 minimum drivers for MIG, NVIDIA MIG User Guide 610 ("Supported GPUs"); floors of B300 and GB300, release notes of R580;

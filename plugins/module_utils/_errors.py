@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The one error tree. PRIVATE to the collection.
+"""The one error tree.
 
 Every error that a user can meet is one of these; the glue of a module or action turns it into C(fail_json) in one
 place. Keyword details become fields of the result, so that a playbook can react to them without parsing text.
@@ -117,6 +117,11 @@ class CommandError(HostError):
         super().__init__(f"{' '.join(argv)} {state}: {' / '.join(tail) or 'it printed nothing'}.", hint,
                          argv=list(argv), rc=rc, stdout=stdout[-4000:], stderr=stderr[-4000:])
         self.rc = rc
+
+    @property
+    def output(self) -> str:
+        """What the command printed, cut as in C(details): standard output, then standard error."""
+        return str(self.details["stdout"]) + str(self.details["stderr"])
 
 
 class DeviceError(GpuopsError):

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reading and atomically replacing files without losing owner, mode, attributes or links. PRIVATE to the collection."""
+"""Reading and atomically replacing files without losing owner, mode, attributes or links."""
 
 from __future__ import annotations
 

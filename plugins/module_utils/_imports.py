@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What Ansible sends in a zip starts faster: compiled once instead of twice, no garbage collected. PRIVATE.
+"""What Ansible sends in a zip starts faster: compiled once instead of twice, no garbage collected.
 
 The import system asks zipimport for a module's file name, and zipimport compiles the module to know it (CPython,
 zipimporter.get_filename), then compiles it again to run it. A finder that says the name itself spares the first time,

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What was there before each change of a host: write-ahead, versioned, locked. PRIVATE to the collection.
+"""What was there before each change of a host: write-ahead, versioned, locked.
 
 One journal a concern (C(driver), C(container_toolkit), C(mig)) under C(/var/lib/gpuops/journal):
 C(CONCERN.json) holds entries C({kind, key, before, after}), C(CONCERN.blobs/) the former bytes of files by SHA-256,

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where AnsibleModule meets the domains: the one place that turns errors into fail_json. PRIVATE to the collection.
+"""Where AnsibleModule meets the domains: the one place that turns errors into fail_json.
 
 A module imports this before all else of ours, as what comes after it is then compiled once only.
 """

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The one door to NVML: GPUs and MIG as plain data, and the few writes. PRIVATE to the collection.
+"""The one door to NVML: GPUs and MIG as plain data, and the few writes.
 
 Reading survives what one GPU or one field cannot tell (null, or C(error) of that GPU); writing raises DeviceError.
 What is equal for all boards of a model is asked once in a session. Facts about the calls: nvml.h (API version 13).

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What L(_nvml) answers in: GPUs, profiles and instances as plain data, and their names. Pure. PRIVATE."""
+"""What L(_nvml) answers in: GPUs, profiles and instances as plain data, and their names. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Programs that stay on a host: zips of this collection's own code, run by units of systemd. PRIVATE.
+"""Programs that stay on a host: zips of this collection's own code, run by units of systemd.
 
 They are made on the host from what Ansible has sent there: so they are what the module itself runs, nothing has to
 travel twice, and the same code gives the same bytes.

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The proxy through which things are downloaded, as users write it and as programs read it. PRIVATE."""
+"""The proxy through which things are downloaded, as users write it and as programs read it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Plans as plain data, their gate by C(gpu_disruption), their execution, and the shape of results. PRIVATE.
+"""Plans as plain data, their gate by C(gpu_disruption), their execution, and the shape of results.
 
 A module reads the host, computes a list of steps, and in check mode stops there. Otherwise L(apply) executes exactly
 these steps, and the module reads again. A step's C(id) is stable: what check mode names is what the run then does.

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Drivers in the archives of Ubuntu and Debian, by the sources that the host has. Pure. PRIVATE to the collection.
+"""Drivers in the archives of Ubuntu and Debian, by the sources that the host has. Pure.
 
 Sources: Ubuntu Server documentation, "NVIDIA drivers installation"; package lists of Ubuntu 22.04 to 26.04 and of
 Debian 12 and 13; NVIDIA/gpu-driver-container (ubuntu24.04/precompiled).

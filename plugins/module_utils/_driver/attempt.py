@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One way to a wanted driver: what is planned, who executes it, what is true afterwards. PRIVATE to the collection."""
+"""One way to a wanted driver: what is planned, who executes it, what is true afterwards."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Kernel modules built on the host by DKMS, and the truth: scripts of packages hide a failed build. PRIVATE."""
+"""Kernel modules built on the host by DKMS, and the truth: scripts of packages hide a failed build."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What container runtimes know of the driver: its CDI specification. PRIVATE to the collection."""
+"""What container runtimes know of the driver: its CDI specification."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NVIDIA's network repository for Debian and Ubuntu. Pure. PRIVATE to the collection.
+"""NVIDIA's network repository for Debian and Ubuntu. Pure.
 
 Sources: layout and names, NVIDIA Driver Installation Guide 620 (sections Debian, Ubuntu, "Compute-only") and
 NVIDIA/gpu-driver-container (ubuntu26.04/install.sh); keys, the repository's own C(*.pub).

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NVIDIA's network repository for distributions with RPM. Pure. PRIVATE to the collection.
+"""NVIDIA's network repository for distributions with RPM. Pure.
 
 Sources: folders and keys, the vendor's repositories; names, epoch and relations, NVIDIA/yum-packaging-nvidia-driver and
 -dkms-nvidia, NVIDIA/gpu-driver-container (rhel9/install.sh); streams, NVIDIA Driver Installation Guide 620. The

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NVIDIA's network repository for SUSE's distributions. Pure. PRIVATE to the collection.
+"""NVIDIA's network repository for SUSE's distributions. Pure.
 
 Sources: SUSE's notes on the installation of NVIDIA drivers (S. Dirsch, July 2025 for G06, February and April 2026 for
 G07); openSUSE/nvidia-open-driver-G06. Packages have no epoch.

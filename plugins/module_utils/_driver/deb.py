@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What sources of Debian's packages share: names that exist once a branch, and what holds a version. PRIVATE."""
+"""What sources of Debian's packages share: names that exist once a branch, and what holds a version."""
 
 from __future__ import annotations
 

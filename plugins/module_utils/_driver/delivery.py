@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What brings the driver's files to a host: packages now, others by the same protocol. PRIVATE to the collection."""
+"""What brings the driver's files to a host: packages now, others by the same protocol."""
 
 from __future__ import annotations
 

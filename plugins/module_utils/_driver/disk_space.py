@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether the file systems take a driver, asked before anything is changed. PRIVATE to the collection."""
+"""Whether the file systems take a driver, asked before anything is changed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""GPUDirect: Storage (nvidia-fs), GDRCopy (gdrdrv) and RDMA (nvidia-peermem). PRIVATE to the collection.
+"""GPUDirect: Storage (nvidia-fs), GDRCopy (gdrdrv) and RDMA (nvidia-peermem).
 
 Sources: nvidia-fs 2.17.5 ChangeLog (open modules only from then on, x86_64), NVIDIA/gdrcopy (packages and module),
 NVIDIA/gpu-driver-container (nvidia-peermem last, after ib_core). The packages come with the driver's.

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NVSwitches: fabric manager, NVLSM and IMEX as the GPUs' boards need them. PRIVATE to the collection.
+"""NVSwitches: fabric manager, NVLSM and IMEX as the GPUs' boards need them.
 
 Sources: which board needs what, Fabric Manager user guide 580 and NVIDIA/gpu-driver-container; the fabric manager's
 unit starts NVLSM itself, which needs ib_umad; the nodes of an IMEX domain, one address a line.

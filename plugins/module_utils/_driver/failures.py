@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What messages of the kernel, modprobe, DKMS, nvidia-smi and the installer mean, and what to do. PRIVATE.
+"""What messages of the kernel, modprobe, DKMS, nvidia-smi and the installer mean, and what to do.
 
 Sources: NVIDIA/open-gpu-kernel-modules 595 (nv.c, osapi.c, osinit.c), NVIDIA/nvidia-installer 590, dell/dkms,
 gpu-driver-container, Ubuntu Server documentation on NVIDIA drivers.

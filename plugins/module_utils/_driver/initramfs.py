@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The initial RAM file system, which holds module options and deny lists of its own. PRIVATE to the collection."""
+"""The initial RAM file system, which holds module options and deny lists of its own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The kernel that boots next: its headers, and modules built for it beforehand. PRIVATE to the collection.
+"""The kernel that boots next: its headers, and modules built for it beforehand.
 
 A package's scripts build for the running kernel, and at a kernel's installation for that one if its headers are there
 already; both hide a failure. So a host would come back from its next boot without a driver.

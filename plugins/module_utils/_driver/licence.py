@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The licence of a vGPU guest: gridd.conf, the client's token, nvidia-gridd. PRIVATE to the collection.
+"""The licence of a vGPU guest: gridd.conf, the client's token, nvidia-gridd.
 
 Source: NVIDIA vGPU client licensing guide (names and modes of files, FeatureType). Foreign keys and comments of
 gridd.conf stay. The token is a secret: it reaches no step, no result and no line of the journal.

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Device nodes, now and at boot. PRIVATE to the collection.
+"""Device nodes, now and at boot.
 
 The modules make no nodes by themselves. The vendor's and the distributions' packages bring udev rules that call
 nvidia-modprobe; the .run file brings the program without any rule, and relies on the first program that uses CUDA.

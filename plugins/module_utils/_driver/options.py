@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Parameters of the kernel modules, and the modules that are loaded at boot. PRIVATE to the collection.
+"""Parameters of the kernel modules, and the modules that are loaded at boot.
 
 Sources: names of parameters and how the driver lists them in /proc/driver/nvidia/params, nv-reg.h of
 NVIDIA/open-gpu-kernel-modules; modprobe.d(5): of several values of a parameter, that of the last file counts, so the

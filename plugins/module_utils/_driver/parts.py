@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What stands around the driver's files: one part a concern, planned and executed side by side. PRIVATE.
+"""What stands around the driver's files: one part a concern, planned and executed side by side.
 
 A part says which steps it needs, and in which phase of the run; it executes its own steps and, at the end, says what is
 not as wanted. A new concern is one file with a class as L(Part) and one line in C(manage.PARTS).

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Kernel modules that come built and signed: whether each kernel would load the right one. PRIVATE to the collection.
+"""Kernel modules that come built and signed: whether each kernel would load the right one.
 
 Their packages follow the kernel's versions, not the driver's, so that names and versions of packages do not tell.
 """

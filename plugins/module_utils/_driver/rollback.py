@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The former driver comes back when a switch fails. PRIVATE to the collection.
+"""The former driver comes back when a switch fails.
 
 What the host had is journalled before the first file of a driver changes, and forgotten when a run has ended well. So a
 run that goes on after a kill or a reboot goes on to what is wanted, and knows what to return to if that fails.

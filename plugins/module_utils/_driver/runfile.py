@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver from the vendor's .run file. PRIVATE to the collection.
+"""The driver from the vendor's .run file.
 
 Implements C(delivery.Delivery). The journal's entry C(runfile, driver) says what we have installed:
 C({version, flavour, whole, sources}); whole is false while the installer runs, sources are the folders of module

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Getting a .run file onto the host: its digest, room for it, and the file, verified before it can run. PRIVATE.
+"""Getting a .run file onto the host: its digest, room for it, and the file, verified before it can run.
 
 The digest is the user's. Without one it is that of the file which the vendor puts beside each archive, taken by HTTPS
 alone: the connection then vouches for it. Anything else is refused, for the file runs as root.

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The .run installer: the options of each branch, names of its files, and its record. Pure. PRIVATE to the collection.
+"""The .run installer: the options of each branch, names of its files, and its record. Pure.
 
 Sources: NVIDIA/nvidia-installer, option_table.h of 470.256.02 to 590.48.01 (options), backup.c (record).
 """

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a .run installer has put on a host: reading its record, and taking a driver away by it. PRIVATE.
+"""What a .run installer has put on a host: reading its record, and taking a driver away by it.
 
 The vendor's uninstaller comes first. It ends well where it could not read the record of an installation that was cut
 off, it is not there yet in the middle of one, and DKMS leaves the sources of modules behind: the rest is done here.

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a .run installer needs on the host, and what must not be there when it comes. PRIVATE to the collection.
+"""What a .run installer needs on the host, and what must not be there when it comes.
 
 Source: NVIDIA/nvidia-installer, misc.c (programs it looks for, the file by which packages forbid it to install).
 """

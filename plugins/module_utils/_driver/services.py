@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Services around the driver: enabled and running, stopped for an unload, and as before at removal. PRIVATE.
+"""Services around the driver: enabled and running, stopped for an unload, and as before at removal.
 
 A stop for an unload is journalled, so that a run that was killed in between starts again exactly those that ran.
 """

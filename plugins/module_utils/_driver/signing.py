@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Secure Boot: the key that DKMS signs with, and its enrolment as a machine owner's key. PRIVATE to the collection.
+"""Secure Boot: the key that DKMS signs with, and its enrolment as a machine owner's key.
 
 Sources: dkms(8) (mok_signing_key, mok_certificate in framework.conf.d), mokutil(1), shim's variables MokListRT
 (enrolled) and MokNew (asked for at the next boot); both hold certificates whole. Keys and passwords reach no step and

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where drivers come from: the registry of package sources. PRIVATE to the collection.
+"""Where drivers come from: the registry of package sources.
 
 A new source is one file with a class of L(source.Source) and one line in L(SOURCES).
 """

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver's state on a host: modules, DKMS, libraries, services, who holds a GPU. PRIVATE to the collection."""
+"""The driver's state on a host: modules, DKMS, libraries, services, who holds a GPU."""
 
 from __future__ import annotations
 

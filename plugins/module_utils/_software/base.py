@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a component of the host's software is: options in, the wanted state of a host out. PRIVATE to the collection."""
+"""What a component of the host's software is: options in, the wanted state of a host out."""
 
 from __future__ import annotations
 

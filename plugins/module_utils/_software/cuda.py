@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The CUDA toolkit of a level, from NVIDIA's repository. PRIVATE to the collection.
+"""The CUDA toolkit of a level, from NVIDIA's repository.
 
 Source: CUDA Installation Guide for Linux 13 (packages by level, the link /usr/local/cuda kept by update-alternatives);
 CUDA Compatibility (minor version compatibility).

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""DCGM 4 and its service, in the place of DCGM 3. PRIVATE to the collection.
+"""DCGM 4 and its service, in the place of DCGM 3.
 
 Sources: NVIDIA/DCGM (cmake/packaging.cmake: the split packages and their relations), DCGM User Guide 4, NVIDIA/DCGM
 issue 254 (GPUs of Volta and before on branch 580).

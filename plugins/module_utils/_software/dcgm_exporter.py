@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The DCGM exporter as a service of the host. PRIVATE to the collection.
+"""The DCGM exporter as a service of the host.
 
 Source: NVIDIA/dcgm-exporter (packaging/config-files/systemd, its command line). The vendor's unit names the file of
 counters on its command line, which wins over the environment: so our drop-in replaces the command.

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Metrics on the state of a node as a file for Prometheus' node exporter. PRIVATE to the collection.
+"""Metrics on the state of a node as a file for Prometheus' node exporter.
 
 What runs on the host is a zip of this collection's own code (C(report.py) and what it imports), started by a timer of
 systemd: no shell, no daemon, and nothing that could differ from what facts and verification say.

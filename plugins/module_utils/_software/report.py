@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The program that writes the state of a node as metrics; C(node_status.py) puts it on hosts. PRIVATE.
+"""The program that writes the state of a node as metrics; C(node_status.py) puts it on hosts.
 
 Names that begin with C(gpu_operator_) are those of the GPU Operator's node status exporter (validator 26.7) and mean
 the same, seen from the host: so its alerts and dashboards work. What a cluster alone knows is left out.

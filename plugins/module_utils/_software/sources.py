@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where the software beside the driver comes from: for the module, and for the plan that leaves it out. Pure. PRIVATE.
+"""Where the software beside the driver comes from: for the module, and for the plan that leaves it out. Pure.
 """
 
 from __future__ import annotations

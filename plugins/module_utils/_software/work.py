@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One component on a host: planned from its wish and the journal, and its steps executed. PRIVATE to the collection.
+"""One component on a host: planned from its wish and the journal, and its steps executed.
 
 Journal kinds beside those of files and packages: C(service) unit to its state before us; C(restart) unit that has still
 to be restarted for what has changed: the entry stands from before the first change until the unit has come back.
