@@ -18,10 +18,9 @@ import zipfile
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
-from ansible_collections.gpuops.nvidia.plugins.module_utils._pynvml import PYTHON_PATH, PYTHON_PATH_VARIABLE, source
+from ansible_collections.gpuops.nvidia.plugins.module_utils._pynvml import PYNVML, source
 
 FOLDER = "/usr/local/lib/gpuops"
-PYNVML = f"{PYTHON_PATH}/pynvml.py"
 # Reading all sources by a syntax tree would cost a converged run a tenth of a second.
 _IMPORT = re.compile(r"^ *from (ansible_collections\.gpuops\.nvidia\.plugins\.module_utils[\w.]*) "
                      r"import (\([^)]*\)|[^\n]*)", re.MULTILINE)
@@ -73,10 +72,6 @@ def drop_compiled(path: str) -> None:
 
 
 def pynvml(root: Root) -> bytes:
-    """The file that stands there, which goes with the driver, or that of this run. Raises MissingLibrary."""
-    shipped = os.path.join(os.environ.get(PYTHON_PATH_VARIABLE, "/nonexistent"), "pynvml.py")
-    for path in (root.at(PYNVML), shipped):
-        data = read_bytes(path)
-        if data is not None:
-            return data
-    return read_bytes(source()) or b""
+    """The content of the installed pynvml, or of that for this task. Raises MissingLibrary."""
+    data = read_bytes(root.at(PYNVML))
+    return data if data is not None else read_bytes(source()) or b""

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver on a host from reading to re-reading."""
+"""Runs the module: reads the driver, plans and executes steps, and reads it again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.containers i
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.disk_space import check_room
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.extras import Extras
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric import Fabric
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.failures import enlighten
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.failures import explain_error
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import Files
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.kernels import NextKernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.licence import Licence
@@ -39,17 +39,17 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step,
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run
 
 CONCERN = "driver"
-# In this order within each phase of a run.
+# Their order within each phase of a run.
 PARTS: t.Tuple[t.Type[Part], ...] = (Signing, Nouveau, Options, Build, Prebuilt, Modules, Extras, NextKernel, Fabric,
                                      Nodes, Licence, Files, Services, Containers)
 
 
 class NotWorking(HostError):
-    """All steps have run, and still something is not as wanted."""
+    """All steps have run, but the driver does not work as planned."""
 
 
 class Driver:
-    """One run of the module. check: plan only. level: gpu_disruption."""
+    """One run of the module. level: a value of gpu_disruption. check: only plan."""
 
     def __init__(self, spec: Spec, level: str, check: bool, command: Runner = run, root: Root | None = None) -> None:
         self.spec = spec
@@ -59,24 +59,22 @@ class Driver:
         self.root = root or Root()
         self.warnings: list[str] = []
 
-    # -- states
-
     def present(self) -> dict[str, t.Any]:
-        """Installs, switches or repairs; see the module's documentation for the result."""
+        """Installs, switches or repairs the driver. The documentation of the module describes the result."""
         now = self._read()
         if not now.gpus:
             raise HostError("This host has no NVIDIA GPU on its PCI bus.",
-                            "Take it out of the group, or look at lspci -d 10de: and at passed-through devices.")
+                            "Remove it from the group, or check lspci -d 10de: and whether devices are passed through.")
         with Journal(CONCERN, readonly=self.check) as journal:
             attempt = Attempt(self._host(journal), now, self.level, PARTS)
-            if attempt.brings:  # a way back takes no more than what it gives back
+            if attempt.installs:  # a rollback needs no more space than it frees
                 check_room(self.root, now.kernel)
             allowed, pending = gate_driver(attempt.steps, self.level, paused(journal))
             after = now
             reasons: list[str] = []
-            # A switch that a reboot has ended, or a run that was killed, is looked at like any other.
+            # Also check the driver after a reboot or a killed run.
             if (allowed or recall(journal)) and not self.check:
-                after, reasons = self._carry_out(attempt, allowed, not pending)
+                after, reasons = self._execute(attempt, allowed, not pending)
             elif not self.check:
                 reasons = attempt.reasons(now, attempt.version)
             if not pending and not self.check:
@@ -84,15 +82,15 @@ class Driver:
         return self._result(now, after, allowed, pending, attempt.holders, attempt.version, reasons,
                             attempt.aim.offline)
 
-    def _carry_out(self, attempt: Attempt, steps: t.Sequence[Step], whole: bool) -> tuple[Situation, list[str]]:
-        """C((what is there then, what is not as wanted)). whole: nothing is pending, so the driver has to work."""
+    def _execute(self, attempt: Attempt, steps: t.Sequence[Step], whole: bool) -> tuple[Situation, list[str]]:
+        """C((state, reasons)) afterwards. whole: no step is pending, so the driver must work."""
         began = time.time()
         under_way = recall(attempt.host.journal) is not None
         if takes_modules(steps):
             remember(attempt.host, attempt.now)
         rollback = Rollback(attempt)
         try:
-            # Clients of others start when the driver is known to work.
+            # Start foreign services only after the check of the driver.
             attempt.apply([step for step in steps if step.action != RESUME_CLIENT])
             after = self._read()
             reasons = attempt.reasons(after, attempt.delivery.installed())
@@ -100,60 +98,60 @@ class Driver:
                 reasons += self._ask_smi(attempt.version)
             if whole and reasons:
                 raise NotWorking(f"All steps have run, but the driver does not work: {'; '.join(reasons)}.",
-                                 "Look at journalctl -k | grep -i nvrm.", reasons=reasons)
+                                 "Check journalctl -k | grep -i nvrm.", reasons=reasons)
         except GpuopsError as error:
             error.details["plan"] = [step.as_dict() for step in steps]
-            if isinstance(error, InUse):  # what there was is still at work
+            if isinstance(error, InUse):  # nothing was changed
                 if not under_way:
                     forget(attempt.host.journal)
                 raise
-            enlighten(error, self.run, began)
-            self._go_back(rollback, error)
+            explain_error(error, self.run, began)
+            self._roll_back(rollback, error)
             raise
         attempt.apply([step for step in steps if step.action == RESUME_CLIENT])
         return after, reasons
 
-    def _go_back(self, rollback: Rollback, error: GpuopsError) -> None:
-        """Returns to what was there before, and says so in the error: C(rolled_back), C(rollback_error)."""
+    def _roll_back(self, rollback: Rollback, error: GpuopsError) -> None:
+        """Restores the former driver, and adds C(rolled_back) or C(rollback_error) to the error."""
         former = rollback.due()
         error.details["rolled_back"] = None
         if former is None:
             return
         if former.version is None and isinstance(error, NotWorking):
-            forget(rollback.journal)  # all of it is there, and nothing better is
+            forget(rollback.journal)  # the installation is complete, and there was no driver before
             return
         try:
             if former.version is None:
-                self._take_away(rollback.journal)
+                self._remove(rollback.journal)
             else:
                 rollback.run(former)
         except GpuopsError as second:
             goal = f"driver {former.version}" if former.version else "a host without a driver"
-            error.message = f"{error.message.rstrip(' .')}. Going back to {goal} failed as well: {second.message}"
+            error.message = f"{error.message.rstrip(' .')}. The rollback to {goal} failed, too: {second.message}"
             error.details["rollback_error"] = second.message
             return
         forget(rollback.journal)
         error.details["rolled_back"] = former.version
-        ending = f"The former driver {former.version} is back." if former.version else \
-            "What this run had brought is gone again."
+        ending = f"The former driver {former.version} is restored." if former.version else \
+            "Everything that this run installed is removed again."
         error.message = f"{error.message.rstrip(' .')}. {ending}"
 
-    def _take_away(self, journal: Journal) -> None:
+    def _remove(self, journal: Journal) -> None:
         removal = self._removal(journal, self._read())
         allowed, pending = gate_driver(removal.steps, "idle")
         if pending:
             raise HostError(f"{pending[0]['id']} waits: {pending[0]['pending_reason']}.")
-        removal.carry_out(allowed, True)
+        removal.execute(allowed, True)
 
     def absent(self) -> dict[str, t.Any]:
-        """Takes away exactly what this collection brought; another's driver stays."""
+        """Removes what this collection has installed. A foreign driver stays."""
         now = self._read()
         with Journal(CONCERN, readonly=self.check) as journal:
             removal = self._removal(journal, now)
             allowed, pending = gate_driver(removal.steps, self.level)
             reasons = removal.left()
             if not self.check:
-                removal.carry_out(allowed, not pending)
+                removal.execute(allowed, not pending)
         after = self._read() if allowed and not self.check else now
         return self._result(now, after, allowed, pending, removal.holders, None, reasons)
 
@@ -161,7 +159,7 @@ class Driver:
         return Removal(self._host(journal), now, PARTS)
 
     def adopted(self) -> dict[str, t.Any]:
-        """Changes nothing; fails where no driver works."""
+        """Verifies a foreign driver and changes nothing. Raises HostError if it does not work as desired."""
         now = self._read()
         reasons = disagreements(now, self.spec.version, None, None)
         if now.loaded and not self.spec.accepts(now.loaded):
@@ -169,13 +167,11 @@ class Driver:
         reasons += [f"{path}: {fault}" for path, fault in now.nodes.items()]
         reasons = list(dict.fromkeys(reasons)) + self._ask_smi(now.loaded)
         if reasons:
-            error = HostError(f"The driver of this host does not work as wanted: {'; '.join(reasons)}.",
-                              "Repair it with the tools that installed it, or use state present.", reasons=reasons)
-            enlighten(error, self.run, 0)
+            error = HostError(f"The driver does not work as desired: {'; '.join(reasons)}.",
+                              "Repair it with the tools that have installed it, or use state present.", reasons=reasons)
+            explain_error(error, self.run, 0)
             raise error
         return self._result(now, now, [], [], [], now.loaded)
-
-    # -- parts
 
     def _read(self) -> Situation:
         return read_situation(self.root, self.run)
@@ -192,13 +188,14 @@ class Driver:
     def _result(self, before: Situation, after: Situation, steps: t.Sequence[Step],
                 pending: t.Sequence[t.Mapping[str, t.Any]], holders: Holders,
                 version: str | None, reasons: t.Sequence[str] = (), offline: bool = False) -> dict[str, t.Any]:
-        # One sentence for the step that holds up the others.
+        # Only the first pending step; it blocks the others.
         waiting = [f"{step['id']} waits: {step['pending_reason']}" for step in pending[:1]]
         mismatch = bool(after.loaded and after.library and after.loaded != after.library)
         rival = after.nouveau == "used" and any(step["action"] == UNLOAD_NOUVEAU for step in pending)
         enrol = any(step["action"] == ENROL for step in pending)
         mok = mok_state(self.root, self.spec, after)
-        mok["pending"] = mok["pending"] or any(step.action == IMPORT for step in steps)  # in check mode: it will be
+        # In check mode it is not pending yet, but will be.
+        mok["pending"] = mok["pending"] or any(step.action == IMPORT for step in steps)
         return outcome(steps, pending, plan_diff("nvidia_driver", steps), version=version,
                        driver={"before": before.as_dict(), "after": after.as_dict()}, holders=list(holders),
                        reboot_required=bool(pending) and (mismatch or rival or enrol or offline),

@@ -10,7 +10,8 @@ systemd: no shell, no daemon, and nothing that could differ from what facts and 
 from __future__ import annotations
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._program import FOLDER, PYNVML, program, pynvml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._program import FOLDER, program, pynvml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._pynvml import PYNVML
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software import report
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Host, Options, Wish
 
