@@ -1,10 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Programs that stay on a host: zips of this collection's own code, run by units of systemd.
+"""Builds programs that units on a host run: zip files with code of this collection.
 
-They are made on the host from what Ansible has sent there: so they are what the module itself runs, nothing has to
-travel twice, and the same code gives the same bytes.
+A program is built on the host from the code that Ansible has sent for the module. The same code gives the same bytes.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_b
 from ansible_collections.gpuops.nvidia.plugins.module_utils._pynvml import PYNVML, source
 
 FOLDER = "/usr/local/lib/gpuops"
-# Reading all sources by a syntax tree would cost a converged run a tenth of a second.
+# A regular expression, because parsing all sources takes a tenth of a second.
 _IMPORT = re.compile(r"^ *from (ansible_collections\.gpuops\.nvidia\.plugins\.module_utils[\w.]*) "
                      r"import (\([^)]*\)|[^\n]*)", re.MULTILINE)
 
 
 def program(start: str) -> bytes:
-    """The zip that runs C(main) of a module, the same bytes for the same code. start: the module's full name."""
+    """The zip file that runs C(main) of a module. start: the full name of the module."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, source in sorted(_sources(start).items()):
@@ -36,7 +35,7 @@ def program(start: str) -> bytes:
 
 
 def _sources(start: str) -> dict[str, str]:
-    """File name to text of a module and of all of this collection that it imports."""
+    """The sources of a module and of its imports from this collection: file name to text."""
     found = {"__main__.py": f"from {start} import main\n\nmain()\n"}
     waiting = [start]
     while waiting:
@@ -61,7 +60,7 @@ def _is_package(name: str) -> bool:
 
 
 def drop_compiled(path: str) -> None:
-    """Removes what Python has compiled of a file on first use."""
+    """Removes the compiled version of a Python file."""
     folder, name = os.path.split(path)
     cache = os.path.join(folder, "__pycache__")
     for compiled in os.listdir(cache) if os.path.isdir(cache) else ():

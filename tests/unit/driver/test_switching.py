@@ -339,7 +339,7 @@ def test_a_masked_file_is_told_before_anything_is_changed(model: Model, monkeypa
     monkeypatch.setattr(os, "devnull", str(null))
     masked.unlink()
     masked.symlink_to(null)
-    with pytest.raises(HostError, match="modules-load.d.*no file.*not wanted on this host"):
+    with pytest.raises(HostError, match="modules-load.d.*not a file.*must not exist on this host"):
         present(model, NEW, check=check)
     assert (model.disk, model.loaded["nvidia"], null.is_char_device()) == (OLD, OLD, True)
     assert os.readlink(masked) == str(null) and not [key for key in kept(model) if key[0] == "file"]
