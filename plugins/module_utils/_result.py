@@ -14,6 +14,10 @@ from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import refused
 
+# The result of a module, as Ansible takes it.
+Result = t.Dict[str, t.Any]
+# A pending step: its L(Step.as_dict) with pending_reason.
+Pending = t.Dict[str, t.Union[str, bool]]
 # Each level also allows what those before it allow. `never` allows what does not disturb running work.
 LEVELS: t.Tuple[str, ...] = ("never", "idle", "drain", "reboot")
 
@@ -39,7 +43,7 @@ class Step:
         """Action and target, the same in check mode and in a run."""
         return f"{self.action}: {self.target}"
 
-    def as_dict(self) -> dict[str, t.Any]:
+    def as_dict(self) -> Pending:
         """The step in results: C({id, action, target, reason, needs, assumed})."""
         return {"id": self.id, "action": self.action, "target": self.target, "reason": self.reason,
                 "needs": self.needs, "assumed": self.assumed}
@@ -60,7 +64,7 @@ def allows(level: str, needs: str) -> bool:
     return LEVELS.index(level) >= LEVELS.index(needs)
 
 
-def gate(steps: t.Sequence[Step], level: str) -> tuple[list[Step], list[dict[str, t.Any]]]:
+def gate(steps: t.Sequence[Step], level: str) -> tuple[list[Step], list[Pending]]:
     """C((allowed steps, pending steps)), the latter as C([{id, ..., pending_reason}]).
 
     All steps from the first forbidden one on are pending, because later steps depend on earlier ones. Call it for each
@@ -69,7 +73,7 @@ def gate(steps: t.Sequence[Step], level: str) -> tuple[list[Step], list[dict[str
     for index, step in enumerate(steps):
         if not allows(level, step.needs):
             blocked = f"gpu_disruption is '{level}', this needs '{step.needs}' or higher"
-            pending = [{**step.as_dict(), "pending_reason": blocked}]
+            pending: list[Pending] = [{**step.as_dict(), "pending_reason": blocked}]
             pending += [{**later.as_dict(), "pending_reason": f"it follows '{step.id}'"} for later in steps[index + 1:]]
             return list(steps[:index]), pending
     return list(steps), []
@@ -104,8 +108,8 @@ def plan_diff(name: str, steps: t.Sequence[Step]) -> list[dict[str, str]]:
     return [diff_entry(f"{name}: steps", "", lines)]
 
 
-def outcome(steps: t.Sequence[Step], pending: t.Sequence[t.Mapping[str, t.Any]] = (),
-            diff: t.Sequence[t.Mapping[str, str]] = (), **facts: t.Any) -> dict[str, t.Any]:
+def outcome(steps: t.Sequence[Step], pending: t.Sequence[t.Mapping[str, object]] = (),
+            diff: t.Sequence[t.Mapping[str, str]] = (), **facts: object) -> Result:
     """The result of a module: C({changed, plan, pending, diff, **facts})."""
     return {"changed": bool(steps), "plan": [step.as_dict() for step in steps], "pending": list(pending),
             "diff": list(diff), **facts}

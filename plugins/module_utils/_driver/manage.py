@@ -35,7 +35,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.verify impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, outcome, plan_diff
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
+    Pending,
+    Result,
+    Step,
+    outcome,
+    plan_diff,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run
 
 CONCERN = "driver"
@@ -59,7 +65,7 @@ class Driver:
         self.root = root or Root()
         self.warnings: list[str] = []
 
-    def present(self) -> dict[str, t.Any]:
+    def present(self) -> Result:
         """Installs, switches or repairs the driver. The documentation of the module describes the result."""
         now = self._read()
         if not now.gpus:
@@ -143,7 +149,7 @@ class Driver:
             raise HostError(f"{pending[0]['id']} waits: {pending[0]['pending_reason']}.")
         removal.execute(allowed, True)
 
-    def absent(self) -> dict[str, t.Any]:
+    def absent(self) -> Result:
         """Removes what this collection has installed. A foreign driver stays."""
         now = self._read()
         with Journal(CONCERN, readonly=self.check) as journal:
@@ -158,7 +164,7 @@ class Driver:
     def _removal(self, journal: Journal, now: Situation) -> Removal:
         return Removal(self._host(journal), now, PARTS)
 
-    def adopted(self) -> dict[str, t.Any]:
+    def adopted(self) -> Result:
         """Verifies a foreign driver and changes nothing. Raises HostError if it does not work as desired."""
         now = self._read()
         reasons = disagreements(now, self.spec.version, None, None)
@@ -186,8 +192,8 @@ class Driver:
         return Host(self.spec, self.run, self.root, journal, self.check)
 
     def _result(self, before: Situation, after: Situation, steps: t.Sequence[Step],
-                pending: t.Sequence[t.Mapping[str, t.Any]], holders: Holders,
-                version: str | None, reasons: t.Sequence[str] = (), offline: bool = False) -> dict[str, t.Any]:
+                pending: t.Sequence[Pending], holders: Holders,
+                version: str | None, reasons: t.Sequence[str] = (), offline: bool = False) -> Result:
         # Only the first pending step; it blocks the others.
         waiting = [f"{step['id']} waits: {step['pending_reason']}" for step in pending[:1]]
         mismatch = bool(after.loaded and after.library and after.loaded != after.library)

@@ -21,7 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import STARTS, interrupts
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Pending, Step, gate
 
 
 def plan_present(now: Situation, aim: Aim, parts: t.Sequence[Part], initramfs: Initramfs, displaced: t.Sequence[Step],
@@ -80,7 +80,7 @@ def _changed(step: Step) -> list[str]:
 
 
 def gate_driver(steps: t.Sequence[Step], level: str,
-                paused: t.Collection[str] = ()) -> tuple[list[Step], list[dict[str, t.Any]]]:
+                paused: t.Collection[str] = ()) -> tuple[list[Step], list[Pending]]:
     """As L(_result.gate), but a blocked step (by GPU clients, a console) is pending at every level.
 
     paused: services that a killed run has stopped. They are started again even if an unload or an interruption that

@@ -71,6 +71,15 @@ _ERRORS = 6
 _FOREIGN_HINT = ("Keep it: use state adopted, or set its version. Or remove it with nvidia-uninstall, then run again.")
 
 
+class Installed(t.TypedDict, total=False):
+    """The journal entry of an installed driver, see above."""
+
+    version: str
+    flavour: str
+    whole: bool
+    sources: t.List[str]
+
+
 class RunfileDelivery:
     """Installs a driver from a .run file. manager: installs the build tools, None if it is not supported."""
 
@@ -83,9 +92,9 @@ class RunfileDelivery:
         self.work = PackageWork(manager, host.journal, None) if manager is not None else None
         self.before = self._ours()
 
-    def _ours(self) -> dict[str, t.Any] | None:
+    def _ours(self) -> Installed | None:
         entry = self.host.journal.get(*_ENTRY)
-        return dict(entry["after"] or {}) if entry else None
+        return t.cast(Installed, dict(entry["after"] or {})) if entry else None
 
     def _record(self) -> Record | None:
         return read_record(self.host.root)

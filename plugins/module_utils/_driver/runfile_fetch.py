@@ -157,7 +157,8 @@ def _chunks(source: Readable, src: str) -> t.Iterator[bytes]:
 class _HttpsOnly(urllib.request.HTTPRedirectHandler):
     """Follows no redirect to HTTP, because a server there could redirect to another HTTPS server."""
 
-    def redirect_request(self, req: t.Any, fp: t.Any, code: int, msg: str, headers: t.Any, newurl: str) -> t.Any:
+    def redirect_request(self, req: urllib.request.Request, fp: t.IO[bytes], code: int, msg: str,
+                         headers: http.client.HTTPMessage, newurl: str) -> urllib.request.Request | None:
         """See the base class."""
         if not newurl.lower().startswith("https://"):
             raise urllib.error.URLError("it redirects to HTTP")

@@ -20,6 +20,14 @@ _LAST_PROPRIETARY = 619
 _FIRST_OPEN = 515
 
 
+class LicenceOptions(t.TypedDict, total=False):
+    """The option C(licence)."""
+
+    token: t.Optional[str]
+    feature_type: t.Optional[int]
+    settings: t.Optional[t.Mapping[str, object]]
+
+
 @dataclass(frozen=True)
 class Spec:
     """The options of the module. kernel_module_type: C(auto), C(open) or C(proprietary). fabric: C(auto) or C(none).
@@ -41,10 +49,10 @@ class Spec:
     peermem: bool = False
     gds: bool = False
     gdrcopy: bool = False
-    module_parameters: t.Mapping[str, t.Any] | None = None
+    module_parameters: t.Mapping[str, t.Mapping[str, object]] | None = None
     module_signing: t.Mapping[str, str] | None = None
     next_kernel: bool = True
-    licence: t.Mapping[str, t.Any] | None = None
+    licence: LicenceOptions | None = None
     lock_timeout: int = 120
     runfile: t.Mapping[str, str] | None = None
 

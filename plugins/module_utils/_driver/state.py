@@ -77,7 +77,7 @@ class Situation:
     fabric: str = "none"
     nodes: t.Mapping[str, str] = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, t.Any]:
+    def as_dict(self) -> dict[str, object]:
         """The state as the result of the module shows it."""
         return {"loaded": self.loaded, "flavour": self.flavour, "library": self.library, "built": list(self.built),
                 "modules": list(self.modules), "persistenced": self.services[PERSISTENCED].state}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import typing as t
 
+Key = t.Tuple[object, ...]
 _PARTS = re.compile(r"([^0-9]*)([0-9]*)")
 
 
@@ -21,12 +22,12 @@ def _number(digits: str) -> t.Tuple[int, str]:
     return (len(shown), shown)
 
 
-def _part_key(text: str) -> t.Tuple[t.Any, ...]:
+def _part_key(text: str) -> Key:
     """A sort key for the upstream version or the revision.
 
     Non-digits and digits alternate. A tilde sorts before the end of the non-digits, letters before other characters.
     """
-    key: list[t.Any] = []
+    key: list[object] = []
     for letters, digits in _PARTS.findall(text):
         key.append(tuple(-1 if sign == "~" else ord(sign) if sign.isalpha() else ord(sign) + 256
                          for sign in letters) + (0,))
@@ -34,7 +35,7 @@ def _part_key(text: str) -> t.Tuple[t.Any, ...]:
     return tuple(key)
 
 
-def debian_key(version: str) -> t.Tuple[t.Any, ...]:
+def debian_key(version: str) -> Key:
     """The sort key of a Debian version. An epoch that is not a number is compared as apt does."""
     epoch, colon, rest = version.partition(":")
     if not colon:
@@ -52,9 +53,9 @@ _RPM_PARTS = re.compile(r"~|\^|[a-zA-Z]+|[0-9]+")
 _EPOCH = re.compile(r"([0-9]*):(.*)\Z", re.DOTALL)
 
 
-def _rpm_part_key(text: str) -> t.Tuple[t.Any, ...]:
+def _rpm_part_key(text: str) -> Key:
     """A sort key for a version or a release; characters that are neither letters nor digits only separate."""
-    key: list[t.Any] = []
+    key: list[object] = []
     for part in _RPM_PARTS.findall(text):
         if part in "~^":
             key.append((_TILDE if part == "~" else _CARET,))
@@ -63,7 +64,7 @@ def _rpm_part_key(text: str) -> t.Tuple[t.Any, ...]:
     return (*key, (_END,))
 
 
-def rpm_key(version: str) -> t.Tuple[t.Any, ...]:
+def rpm_key(version: str) -> Key:
     """The sort key of an RPM version, C([epoch:]version-release) (rpm-version(7))."""
     found = _EPOCH.match(version)
     epoch, rest = found.groups() if found else ("", version)

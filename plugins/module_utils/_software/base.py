@@ -13,9 +13,19 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import Mode
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 
-# The options of one component, as the module has validated them.
-Options = t.Mapping[str, t.Any]
 _VERSION = re.compile(r"\d+(\.\d+)+(-\S+)?\Z")
+
+
+class Options(t.TypedDict, total=False):
+    """The options of one component, as the module has validated them. Each component has some of them."""
+
+    version: t.Optional[str]
+    profile: bool
+    profiling: bool
+    listen: t.Optional[str]
+    counters: t.Optional[str]
+    folder: str
+    interval: int
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,22 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base impor
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.managers import MANAGERS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import ADD, INSTALL
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply, diff_entry, outcome, plan_diff
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
+    Pending,
+    Result,
+    Step,
+    apply,
+    diff_entry,
+    outcome,
+    plan_diff,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Component, Desired, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import (
+    Component,
+    Desired,
+    Host,
+    Options,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.cuda import Cuda
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.dcgm import Dcgm
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.dcgm_exporter import DcgmExporter
@@ -63,7 +76,7 @@ class Part:
     """The steps of one component."""
 
     steps: t.List[Step]
-    pending: t.List[t.Dict[str, t.Any]] = field(default_factory=list)
+    pending: t.List[Pending] = field(default_factory=list)
     reasons: t.List[str] = field(default_factory=list)
     diff: t.List[t.Dict[str, str]] = field(default_factory=list)
 
@@ -81,7 +94,7 @@ class Software:
     paths that earlier tasks write, in check mode.
     """
 
-    def __init__(self, wanted: t.Mapping[str, t.Mapping[str, t.Any]], repository: t.Mapping[str, t.Any] | None,
+    def __init__(self, wanted: t.Mapping[str, Options], repository: t.Mapping[str, str] | None,
                  driver_cuda: str | None, check: bool, command: Runner = run, root: Root | None = None,
                  journal_root: str = JOURNAL_ROOT, repaired: t.Collection[str] = (),
                  packages_before: bool = False, files_before: t.Collection[str] = ()) -> None:
@@ -97,7 +110,7 @@ class Software:
         self.files_before = files_before
         self.system = read_os(self.root)
 
-    def present(self) -> dict[str, t.Any]:
+    def present(self) -> Result:
         """Installs the components. The documentation of the module describes the result."""
         if not self.wanted:
             raise InputError("no component is set.", f"Set one of {', '.join(NAMES)}; an empty mapping is sufficient.",
@@ -134,7 +147,7 @@ class Software:
                 state, services = manager.read() if manager else state, self._services(chosen)
         return self._result(parts, desired, state, services)
 
-    def absent(self) -> dict[str, t.Any]:
+    def absent(self) -> Result:
         """Removes the components, or all if none is set."""
         chosen = [component for component in reversed(COMPONENTS) if not self.wanted or component.name in self.wanted]
         with contextlib.ExitStack() as stack:
@@ -230,7 +243,7 @@ class Software:
 
     @staticmethod
     def _result(parts: t.Mapping[str, Part], desired: t.Mapping[str, Desired], state: PackageState,
-                services: t.Mapping[str, Service]) -> dict[str, t.Any]:
+                services: t.Mapping[str, Service]) -> Result:
         components = {}
         for name, part in parts.items():
             packages = desired[name].packages if name in desired else ()
