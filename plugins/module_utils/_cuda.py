@@ -97,8 +97,8 @@ def samples(snapshot: t.Mapping[str, t.Any], timeout: float) -> list[dict[str, t
     for client in snapshot["clients"]:
         used.setdefault(client["gpu"], f"{client['name'] or 'a process'} (pid {client['pid']}) computes on it")
     rows = [_row(gpu, used.get(gpu["pci"], "")) for gpu in snapshot["gpus"]]
-    told = check([row["device"] for row in rows if row["state"] is None], timeout)
-    return [{**row, **(told[row["device"]] if row["state"] is None else {})} for row in rows]
+    results = check([row["device"] for row in rows if row["state"] is None], timeout)
+    return [{**row, **(results[row["device"]] if row["state"] is None else {})} for row in rows]
 
 
 def _row(gpu: t.Mapping[str, t.Any], used: str) -> dict[str, t.Any]:
@@ -125,7 +125,7 @@ def check(devices: t.Sequence[str], limit: float, sample: t.Callable[[str], None
     deadline = time.monotonic() + limit
     found = {}
     for device, (pid, pipe) in children.items():
-        told = b""
+        output = b""
         with os.fdopen(pipe, "rb", buffering=0) as stream:
             ready = select.poll()  # select does not support descriptors above 1023
             ready.register(stream, select.POLLIN)
@@ -133,12 +133,12 @@ def check(devices: t.Sequence[str], limit: float, sample: t.Callable[[str], None
                 part = stream.read(65536)
                 if not part:
                     break
-                told += part
+                output += part
             else:
                 os.kill(pid, signal.SIGKILL)
         _ignored, status = os.waitpid(pid, 0)
         try:
-            found[device] = json.loads(told)
+            found[device] = json.loads(output)
         except ValueError:
             ended = f"it did not end within {limit:.0f} s" if status == signal.SIGKILL else \
                 f"the process that ran it ended with status {status}"

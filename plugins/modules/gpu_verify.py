@@ -9,7 +9,7 @@ module: gpu_verify
 short_description: Compare a GPU host or a cluster with its plan, component by component
 version_added: 0.1.0
 description:
-  - Says for each component whether the host is as its plan says. If not, it says what differs and what to do.
+  - Reports for each component whether the host is as planned. If not, it names the difference and what to do.
   - The driver is compared by its loaded module, its libraries, NVML and the GPUs that it finds; the container toolkit
     by version, runtimes and CDI specification; MIG by mode and instances; labels by whether they can be computed; other
     software by version and service; CUDA by what M(gpuops.nvidia.gpu_info) found.
@@ -33,7 +33,7 @@ extends_documentation_fragment:
   - gpuops.nvidia._attributes
 options:
   components:
-    description: The components to look at. If this is not set, all components of the plan.
+    description: The components to verify. The default is all components of the plan.
     type: list
     elements: str
   expected:
@@ -48,7 +48,7 @@ options:
         changed the host since; then it gathers them again.
     type: dict
   labels:
-    description: What M(gpuops.nvidia.gpu_labels) returned as labels, where it ran.
+    description: The labels that M(gpuops.nvidia.gpu_labels) returned, if it ran.
     type: dict
   samples:
     description:
@@ -64,9 +64,9 @@ options:
     type: dict
   asked:
     description:
-      - Whether the modules of the components were asked in check mode earlier in this run, and registered by the roles
-        of this collection. Then a step that they plan is a difference, also where the facts do not tell of it, and an
-        error of a module is a failure.
+      - Whether the roles of this collection have run the modules of the components in check mode earlier in this run,
+        and registered their results. Then a step that a module plans is a difference, even if the facts do not show it,
+        and an error of a module is a failure.
     type: bool
     default: false
   cluster:
@@ -84,27 +84,27 @@ options:
     type: str
   workloads:
     description:
-      - RV(gpuops.nvidia.operands#module:workloads) of the task just before. If everything in it is ready, the cluster
-        is not asked again.
+      - RV(gpuops.nvidia.operands#module:workloads) of the previous task. If everything in it is ready, the cluster is
+        not read again.
     type: list
     elements: dict
     default: []
   compare:
     description:
       - Whether to compare the objects of the cluster and the labels of its Nodes with O(cluster).
-      - A run that has just delivered them learns from this whether another run has overwritten them.
+      - A run that has just delivered them detects in this way whether another run has overwritten them.
       - With O(components) the labels are not compared, because they belong to all components together.
     type: bool
     default: true
   startup_taint:
     description:
-      - The key of a taint with which Nodes come into the cluster. A Node of RV(verified) that is Ready, offers GPUs and
+      - The key of a taint with which Nodes join the cluster. A Node of RV(verified) that is Ready, offers GPUs and
         still has this taint is V(pending), because site.yml removes the taint.
     type: str
     default: ''
   timeout:
     description:
-      - Seconds to wait for the components of a cluster. V(0) looks once and does not wait.
+      - Seconds to wait for the components of a cluster. V(0) checks them once and does not wait.
       - The module stops earlier if waiting cannot help, for example if a registry does not have an image.
     type: int
     default: 900

@@ -23,7 +23,7 @@ _NEEDS = {
 
 def check_room(root: Root, kernel: str) -> None:
     """Raises HostError for the first file system that is read-only or too full. kernel: the running release."""
-    needs = {**_NEEDS, "/boot": (_initramfs(root, kernel), "a new initramfs beside the old one")}
+    needs = {**_NEEDS, "/boot": (_initramfs(root, kernel), "a second initramfs")}
     total: dict[int, int] = {}
     for folder, (mib, what) in needs.items():
         place = folder

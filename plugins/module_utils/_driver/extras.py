@@ -75,7 +75,7 @@ class Extras(Part):
                 steps.append(("build", Step(BUILD_EXTRA, f"{name} for kernel {now.kernel}",
                                             f"it must match the driver {aim.version}", data={
                                                 "name": name, "kernel": now.kernel, "arch": now.arch,
-                                                "beside": aim.version})))
+                                                "driver": aim.version})))
         for module in _ORDER:
             loaded = module in now.modules
             if aim.reload and loaded or module in wanted and not loaded:
@@ -114,7 +114,7 @@ class Extras(Part):
         # The script of a package may have built it for the former driver.
         dkms_rebuild(self.host.run, name, version, step.data["kernel"], arch)
         journal.keep(_KIND, name, None)
-        journal.note(_KIND, name, step.data["beside"])
+        journal.note(_KIND, name, step.data["driver"])
         return True
 
     def disagreements(self, now: Situation, aim: Aim) -> list[str]:

@@ -21,7 +21,7 @@ options nouveau modeset=0
 
 
 class Nouveau(Part):
-    """Uses a deny file of its own: that of a package is installed later, and is removed together with the package."""
+    """Denies nouveau with a separate file, because that of a package exists only while the package is installed."""
 
     def plan(self, now: Situation, aim: Aim) -> list[Phased]:
         """See L(Part)."""

@@ -247,9 +247,9 @@ class RunfileDelivery:
         archive, flavour = step.data["archive"], step.data["flavour"]
         self._note(archive.version, flavour, whole=False)
         # The plan has unloaded the modules if it can. Otherwise they stay loaded until a reboot.
-        beside = self.host.root.exists("/sys/module/nvidia")
+        loaded = self.host.root.exists("/sys/module/nvidia")
         done = self._call(archive, install_options(archive.version, flavour, tools.signing_key(self.host, self.now),
-                                                   beside))
+                                                   loaded))
         record = self._record()
         if done or record is None or record.version != archive.version:
             self._keep_former(record)
@@ -262,7 +262,7 @@ class RunfileDelivery:
         self._remove_former_sources(archive.version)
         self._note(archive.version, flavour, whole=True)
         self._run_discard(step)
-        if not beside:
+        if not loaded:
             self._unload_tested(archive.version)
 
     def _note(self, version: str, flavour: str, whole: bool) -> None:

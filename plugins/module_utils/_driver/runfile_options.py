@@ -26,7 +26,7 @@ _DIGEST = re.compile(r"([0-9a-fA-F]{64})\b")
 # The first versions with --skip-module-load, --kernel-module-type and --allow-installation-with-running-driver.
 _SKIPS_LOAD = (550, 40, 7)
 _HAS_TYPE = (555, 42, 2)
-_WORKS_BESIDE = (545, 23, 6)
+_WORKS_LOADED = (545, 23, 6)
 # The first branch with open modules, and with options for modules in the plural.
 _HAS_OPEN = 515
 _INSTALLED_LINK, _INSTALLED_FILE, _FORMER_LINK = 0, 1, 2
@@ -45,20 +45,20 @@ def skips_load(version: str) -> bool:
     return numbers(version) >= _SKIPS_LOAD
 
 
-def install_options(version: str, flavour: str, key: tuple[str, str] | None = None, beside: bool = False) -> list[str]:
+def install_options(version: str, flavour: str, key: tuple[str, str] | None = None, loaded: bool = False) -> list[str]:
     """The options of an installation without questions.
 
-    key: paths of the private key and the certificate that sign the modules. beside: whether modules of another driver
+    key: paths of the private key and the certificate that sign the modules. loaded: whether modules of another driver
     stay loaded until a reboot. Raises InputError if the branch lacks this module type, HostError if its installer does
     not work while modules are loaded.
     """
     words = ["--silent", "--dkms", "--no-nouveau-check", *_flavour_options(version, flavour)]
     if skips_load(version):
         words.append("--skip-module-load")
-    if beside and numbers(version) < _WORKS_BESIDE:
+    if loaded and numbers(version) < _WORKS_LOADED:
         raise HostError(f"The installer of {version} does not work while modules are loaded.",
                         "Stop the GPU clients, or reboot without them, then run again.")
-    return words + (["--allow-installation-with-running-driver"] if beside else []) + _key_options(key)
+    return words + (["--allow-installation-with-running-driver"] if loaded else []) + _key_options(key)
 
 
 def module_options(version: str, flavour: str, kernel: str, key: tuple[str, str] | None = None) -> list[str]:

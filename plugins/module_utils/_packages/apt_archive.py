@@ -99,7 +99,7 @@ class ArchiveProbe(AptProbe):
                                   "Use source cuda_repository, or a mirror that has the driver.")
 
     def _check_sections(self, there: set[str]) -> None:
-        """Raises RepositoryError for missing components. The owner may have omitted them on purpose."""
+        """Raises RepositoryError for missing components; does not add what the owner may have omitted on purpose."""
         if not there:
             raise RepositoryError(f"{self.archive.url} (Origin {self.archive.origin}) is not a package source of this "
                                   "host.", f"Add it to {SOURCES}, or use source cuda_repository.")

@@ -29,7 +29,7 @@ VARIABLES = "/etc/dnf/vars"
 CACHE = "/var/cache/dnf"
 SETTINGS = "/etc/dnf/dnf.conf"
 # Weak dependencies of the vendor's packages would install a desktop or the other module type. At level 3 dnf prints a
-# line for each decision of its solver. If the lock is taken, dnf ends, so that the caller limits the time to wait.
+# line for each decision of its solver. With exit_on_lock it does not wait for a lock; L(dnf) does, up to a limit.
 _OPTIONS = ("-y", "-d", "3", "--setopt=install_weak_deps=0", "--setopt=exit_on_lock=1")
 _DECISION = re.compile(r"---> Package (\S+)\.([^.\s]+) (\S+) will be (.+)")
 # The words of dnf for a version that is installed; "upgraded", "erased" and "obsoleted" are for one that is removed.

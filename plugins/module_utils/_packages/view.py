@@ -68,8 +68,8 @@ class View:
                              stderr=self._named(done.stderr))
 
     def _named(self, text: str) -> str:
-        for ours, theirs in self._places().items() if self.root else ():
-            text = text.replace(f"{self.root}/{ours}", theirs)
+        for folder, original in self._places().items() if self.root else ():
+            text = text.replace(f"{self.root}/{folder}", original)
         return text
 
     def _places(self) -> dict[str, str]:

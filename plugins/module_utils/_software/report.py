@@ -33,7 +33,7 @@ _HELP = {
     "gpu_operator_node_driver_validation_last_success_ts_seconds": "When they last answered, 0 for never.",
     "gpu_operator_node_toolkit_ready": "Whether the NVIDIA container runtime is installed.",
     "gpu_operator_nvidia_pci_devices_total": "NVIDIA devices on the PCI bus, GPUs and others.",
-    "gpuops_node_driver_info": "Versions of the loaded module and of the libraries, empty where there is none.",
+    "gpuops_node_driver_info": "Versions of the loaded module and of the libraries, empty without one.",
     "gpuops_node_driver_version_mismatch": "Whether module and libraries have different versions.",
     "gpuops_node_reboot_pending": "Whether the driver waits for a reboot or a reload.",
     "gpuops_node_gpus": "GPUs on the PCI bus.",

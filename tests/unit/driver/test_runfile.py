@@ -91,9 +91,9 @@ def test_options_of_each_branch(version: str, flavour: str, flavour_words: list[
 
 
 def test_beside_loaded_modules() -> None:
-    assert install_options("545.23.06", "open", beside=True)[-1] == "--allow-installation-with-running-driver"
+    assert install_options("545.23.06", "open", loaded=True)[-1] == "--allow-installation-with-running-driver"
     with pytest.raises(HostError, match="535.309.01 does not work while modules are loaded"):
-        install_options("535.309.01", "open", beside=True)
+        install_options("535.309.01", "open", loaded=True)
 
 
 def test_a_branch_without_open_modules() -> None:
