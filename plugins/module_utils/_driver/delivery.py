@@ -278,8 +278,7 @@ def removable(host: Host, now: Situation) -> list[Delivery]:
 
 
 def _runfile(host: Host, now: Situation) -> RunfileDelivery:
-    make = MANAGERS.get(now.family)
-    return RunfileDelivery(host, now, make(host.run, lock_timeout=host.spec.lock_timeout) if make else None)
+    return RunfileDelivery(host, now, manager_for(now, host) if now.family in MANAGERS else None)
 
 
 def _packages(host: Host, now: Situation) -> list[Delivery]:

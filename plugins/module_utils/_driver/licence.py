@@ -25,6 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._units import GRIDD
 SETTINGS_FILE = "/etc/nvidia/gridd.conf"
 TEMPLATE = "/etc/nvidia/gridd.conf.template"
 TOKEN_FILE = "/etc/nvidia/ClientConfigToken/client_configuration_token_gpuops.tok"
+_FILES = (SETTINGS_FILE, TOKEN_FILE)
 WRITE_SETTINGS = "write licence settings"
 WRITE_TOKEN = "write licence token"
 # The guide demands the right to execute.
@@ -75,7 +76,7 @@ class Licence(Part):
     def plan(self, now: Situation, aim: Aim) -> list[Phased]:
         """See L(Part)."""
         if not self.host.spec.licence:
-            return self._restores("configure", "licence is not set")
+            return restore_kept(self.host.journal, _FILES, "configure", "licence is not set")
         wanted = settings(self.host.spec)
         if now.services[GRIDD].state == "absent" and not aim.delivered:
             raise HostError(f"The driver {aim.version} has no {GRIDD}: it is not a vGPU guest driver.",
@@ -102,10 +103,7 @@ class Licence(Part):
 
     def absent(self, now: Situation) -> list[Phased]:
         """See L(Part). The files are restored before the removal of the package to which the folder belongs."""
-        return self._restores("stop", "as it was before")
-
-    def _restores(self, phase: str, reason: str) -> list[Phased]:
-        return restore_kept(self.host.journal, (SETTINGS_FILE, TOKEN_FILE), phase, reason)
+        return restore_kept(self.host.journal, _FILES, "stop")
 
     def _text(self, present: str, wanted: t.Mapping[str, str]) -> str:
         """The desired text. Keys that are no longer wanted are removed, unless somebody has changed them."""

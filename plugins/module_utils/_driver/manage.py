@@ -143,7 +143,7 @@ class Driver:
         error.message = f"{error.message.rstrip(' .')}. {ending}"
 
     def _remove(self, journal: Journal) -> None:
-        removal = self._removal(journal, self._read())
+        removal = Removal(self._host(journal), self._read(), PARTS)
         allowed, pending = gate_driver(removal.steps, "idle")
         if pending:
             raise HostError(f"{pending[0]['id']} waits: {pending[0]['pending_reason']}.")
@@ -153,16 +153,13 @@ class Driver:
         """Removes what this collection has installed. A foreign driver stays."""
         now = self._read()
         with Journal(CONCERN, readonly=self.check) as journal:
-            removal = self._removal(journal, now)
+            removal = Removal(self._host(journal), now, PARTS)
             allowed, pending = gate_driver(removal.steps, self.level)
             reasons = removal.left()
             if not self.check:
                 removal.execute(allowed, not pending)
         after = self._read() if allowed and not self.check else now
         return self._result(now, after, allowed, pending, removal.holders, None, reasons)
-
-    def _removal(self, journal: Journal, now: Situation) -> Removal:
-        return Removal(self._host(journal), now, PARTS)
 
     def adopted(self) -> Result:
         """Verifies a foreign driver and changes nothing. Raises HostError if it does not work as desired."""

@@ -71,12 +71,8 @@ def needs_unload(now: Situation, steps: t.Iterable[Step]) -> str:
 def changes_modules(delivered: t.Iterable[Step]) -> bool:
     """Whether steps of a delivery change kernel modules on the disk, judging by the names of packages."""
     return any(step.data.get("modules") or any(word in name for word in ("dkms", "linux-modules", "-driver-G0"))
-               for step in delivered for name in (*step.data.get("packages", ()), *_changed(step), ""))
-
-
-def _changed(step: Step) -> list[str]:
-    """The packages in the transaction of a step. Some modules are dependencies of metapackages."""
-    return [str(change[0]) for change in step.data.get("changes", ())]
+               for step in delivered for name in (
+                   *step.data.get("packages", ()), *(str(change[0]) for change in step.data.get("changes", ())), ""))
 
 
 def gate_driver(steps: t.Sequence[Step], level: str,

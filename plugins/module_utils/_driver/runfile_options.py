@@ -58,7 +58,9 @@ def install_options(version: str, flavour: str, key: tuple[str, str] | None = No
     if loaded and numbers(version) < _WORKS_LOADED:
         raise HostError(f"The installer of {version} does not work while modules are loaded.",
                         "Stop the GPU clients, or reboot without them, then run again.")
-    return words + (["--allow-installation-with-running-driver"] if loaded else []) + _key_options(key)
+    if loaded:
+        words.append("--allow-installation-with-running-driver")
+    return words + ([f"--module-signing-secret-key={key[0]}", f"--module-signing-public-key={key[1]}"] if key else [])
 
 
 def module_options(version: str, flavour: str, kernel: str, key: tuple[str, str] | None = None) -> list[str]:
@@ -77,12 +79,6 @@ def _flavour_options(version: str, flavour: str) -> list[str]:
                          "Use proprietary modules, or a later branch.", path="kernel_module_type", value="open",
                          allowed=["proprietary"])
     return []
-
-
-def _key_options(key: tuple[str, str] | None) -> list[str]:
-    if key is None:
-        return []
-    return [f"--module-signing-secret-key={key[0]}", f"--module-signing-public-key={key[1]}"]
 
 
 @dataclass(frozen=True)

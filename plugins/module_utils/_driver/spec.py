@@ -95,10 +95,8 @@ def kernel_module_type(spec: Spec, gpus: t.Sequence[tuple[str, Model | None]]) -
     Unknown models (None) are newer than this collection, so open modules support them. Raises InputError if the desired
     type does not support a GPU, HostError if no type supports all of them.
     """
-    not_open = [f"{address} ({model.name or model.architecture})" for address, model in gpus
-                if model is not None and model.open_modules == "no"]
-    only_open = [f"{address} ({model.name or model.architecture})" for address, model in gpus
-                 if model is not None and model.open_modules == "required"]
+    not_open, only_open = ([f"{address} ({model.name or model.architecture})" for address, model in gpus
+                            if model is not None and model.open_modules == need] for need in ("no", "required"))
     if not_open and only_open:
         raise HostError(f"No kernel module type supports all GPUs: {', '.join(not_open)} need proprietary modules, "
                         f"{', '.join(only_open)} need open ones.", "Move the GPUs of one type to another host.")

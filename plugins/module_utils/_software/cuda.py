@@ -46,7 +46,8 @@ class Cuda:
                              path="cuda.version", value=version)
         level = [int(part) for part in found.group(1, 2) if part]
         return Desired(packages={"-".join(["cuda-toolkit", *map(str, level)]): version if found.group(3) else None},
-                    files={PROFILE: _PROFILE_TEXT} if options.get("profile") else {}, reasons=_compatible(level, host))
+                       files={PROFILE: _PROFILE_TEXT} if options.get("profile") else {},
+                       reasons=_compatible(level, host))
 
 
 def _compatible(level: t.List[int], host: Host) -> list[str]:

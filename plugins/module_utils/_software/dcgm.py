@@ -46,4 +46,4 @@ class Dcgm:
         if options.get("profiling"):
             parts += ["proprietary", *(f"proprietary-cuda{level}" for level in levels)]
         return Desired(packages={f"{FORMER}-4-{part}": version for part in parts}, gone=[FORMER], unit=UNIT,
-                    address=ADDRESS, needs_driver=True)
+                       address=ADDRESS, needs_driver=True)

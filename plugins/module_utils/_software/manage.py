@@ -251,7 +251,7 @@ class Software:
                            None)
             service = services.get(name, ABSENT)
             components[name] = {"plan": [step.as_dict() for step in part.steps], "pending": part.pending,
-                          "reasons": part.reasons, "version": version, "service": service.state}
+                                "reasons": part.reasons, "version": version, "service": service.state}
         return outcome([step for part in parts.values() for step in part.steps],
                        [step for part in parts.values() for step in part.pending],
                        [entry for part in parts.values() for entry in part.diff], components=components)

@@ -65,6 +65,6 @@ class NodeStatusExporter:
         output = f"{folder}/{OUTPUT}"
         service = _SERVICE_TEXT.format(interpreter=host.interpreter, program=PROGRAM, output=output)
         return Desired(files={PYNVML: pynvml(host.root), PROGRAM: program(report.__name__),
-                           f"{UNITS}/{SERVICE}": service.encode(),
-                           f"{UNITS}/{TIMER}": _TIMER_TEXT.format(interval=interval).encode()},
-                    outputs=[output], unit=TIMER, first=SERVICE)
+                              f"{UNITS}/{SERVICE}": service.encode(),
+                              f"{UNITS}/{TIMER}": _TIMER_TEXT.format(interval=interval).encode()},
+                       outputs=[output], unit=TIMER, first=SERVICE)
