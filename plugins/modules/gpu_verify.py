@@ -10,21 +10,21 @@ short_description: Compare a GPU host or a cluster with its plan, component by c
 version_added: 0.1.0
 description:
   - Reports for each component whether the host is as planned. If not, it names the difference and what to do.
-  - The driver is compared by its loaded module, its libraries, NVML and the GPUs that it finds; the container toolkit
-    by version, runtimes and CDI specification; MIG by mode and instances; labels by whether they can be computed; other
-    software by version and service; CUDA by what M(gpuops.nvidia.gpu_info) found.
-  - With O(cluster) it runs on the controller and waits until the components that the plan has in the cluster are ready.
-    It prints a line when a component has made progress, and says where and why one does not come up. If components wait
-    for each other on a Node, the first of them is named as the cause, with the last lines of its log. If many pods have
-    the same problem, only a few of their logs are read. A log that cannot be read is not a failure.
+  - It compares the loaded module, the libraries, NVML and the GPUs of the driver; version, runtimes and CDI
+    specification of the container toolkit; mode and instances of MIG; version and service of other software; and the
+    CUDA samples of M(gpuops.nvidia.gpu_info). For labels it checks whether they can be computed.
+  - With O(cluster) it runs on the controller and waits until the components in the cluster are ready. It prints a line
+    when a component has made progress, and names the place and the reason if one does not become ready. If components
+    wait for each other on a Node, the first of them is named as the cause, with the last lines of its log. If many pods
+    have the same problem, only a few of their logs are read. A log that cannot be read is not a failure.
   - The objects of these components, and the labels of Nodes that the operands select, are compared with the plan of
     O(cluster) in the same way as M(gpuops.nvidia.operands) and M(gpuops.nvidia.gpu_labels) do it in a run. What these
     modules would write is V(failed). What the C(gpu_disruption) in O(cluster) forbids is V(pending). The module writes
     nothing.
-  - Pods on Nodes that are NotReady, and driver pods that have to be restarted, are V(pending). The module does not wait
+  - Pods on Nodes that are NotReady, and driver pods that must be restarted, are V(pending). The module does not wait
     for them.
   - If the cluster's MIG manager serves Nodes, the module also waits for the layouts that their labels
-    C(nvidia.com/mig.config) ask for. A layout that failed is named with its Node and what to do, because the manager
+    C(nvidia.com/mig.config) request. A layout that failed is named with its Node and what to do, because the manager
     does not try it again by itself. A layout that is not finished when the time is over is V(pending). The module does
     not wait for the layout without MIG if no manager has confirmed it yet, because it is the default of a GPU.
 author:
