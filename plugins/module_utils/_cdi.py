@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The specification of the host's GPUs for container runtimes, and the unit that keeps it right. PRIVATE.
+"""The CDI specification of the GPUs of a host, and the unit that refreshes it.
 
-container_toolkit installs the unit. The vendor's own units do not notice that MIG instances come and go, or that the
-driver goes, and nothing below C(/proc) can be watched: so the modules that change these start the unit.
+container_toolkit installs the unit. The modules that change MIG instances or the driver start it, because the units of
+NVIDIA do not detect these changes, and systemd cannot watch files in C(/proc).
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 UNIT = "gpuops-cdi-refresh.service"
 UNIT_FILE = f"/etc/systemd/system/{UNIT}"
-# The driver's step that starts it.
+# The action of the driver step that starts the unit.
 REFRESH = "refresh CDI specification"
-# As nvidia-ctk writes them: one device a C(name); the library of every CUDA program has the driver's version
+# In the YAML of nvidia-ctk: the name of each device, and the library that has the version of the driver in its name
 # (libcuda.so.1.1 on WSL and Jetson).
 _NAME = re.compile(r"^\s*(?:- )?name: [\"']?([^\s\"']+)", re.MULTILINE)
 _LIBRARY = re.compile(r"libcuda\.so\.(\d{3,}\.\d+(?:\.\d+)?)")
 
 
 def refresh(run: Runner) -> bool:
-    """Starts the unit; whether it went well. Where it did not, that is no reason to undo what came before."""
+    """Starts the unit. Returns whether it succeeded; callers need not undo their changes if it did not."""
     return run(["systemctl", "start", UNIT], timeout=300, check=False).rc == 0
 
 
 def parse(text: str) -> dict[str, t.Any]:
-    """C({devices, driver}) of a specification, as JSON or as nvidia-ctk writes YAML: names, and the driver's version.
+    """C({devices, driver}): the device names and the driver version in a specification (JSON, or YAML of nvidia-ctk).
 
-    The name C(all) is left out: it is made of the others. driver: None where no library names it.
+    The device C(all), which combines the others, is omitted. driver: None if no library has a version.
     """
     found = _LIBRARY.search(text)
     try:

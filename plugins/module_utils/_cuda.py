@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Adds two vectors on a GPU through the CUDA driver API, and says what is wrong where that fails. PRIVATE.
+"""Adds two vectors on a GPU with the CUDA driver API, and explains failures.
 
-No compiler and no toolkit: the kernel is PTX, which the driver compiles for the GPU. It is written for Maxwell, the
-oldest that current drivers run. Source: CUDA Driver API; PTX ISA 5.0.
+This needs no compiler and no toolkit: the driver compiles the PTX of the kernel for the GPU. The PTX is for Maxwell,
+the oldest architecture that current drivers support. Source: CUDA Driver API; PTX ISA 5.0.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ end:
     ret;
 }
 """
-# Codes of cuda.h, with what they mean on a host; others are named by their number.
+# Error codes of cuda.h, with their cause on a host. Messages contain the number of other codes.
 _ERRORS = {
     2: ("CUDA_ERROR_OUT_OF_MEMORY", "the GPU has no memory left"),
     3: ("CUDA_ERROR_NOT_INITIALIZED", ""),
-    46: ("CUDA_ERROR_DEVICE_UNAVAILABLE", "another process has the GPU to itself, or its compute mode forbids it"),
+    46: ("CUDA_ERROR_DEVICE_UNAVAILABLE", "another process uses the GPU exclusively, or its compute mode forbids it"),
     100: ("CUDA_ERROR_NO_DEVICE", "CUDA finds no GPU that it can use"),
     101: ("CUDA_ERROR_INVALID_DEVICE", ""),
     209: ("CUDA_ERROR_NO_BINARY_FOR_GPU", ""),
@@ -68,18 +68,18 @@ _ERRORS = {
     221: ("CUDA_ERROR_JIT_COMPILER_NOT_FOUND", "libnvidia-ptxjitcompiler is missing"),
     700: ("CUDA_ERROR_ILLEGAL_ADDRESS", ""),
     719: ("CUDA_ERROR_LAUNCH_FAILED", ""),
-    802: ("CUDA_ERROR_SYSTEM_NOT_READY", "NVSwitches are not set up: the fabric manager has to run, in the driver's "
-          "version"),
-    803: ("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "kernel module and libraries are of different versions"),
+    802: ("CUDA_ERROR_SYSTEM_NOT_READY", "the NVSwitches are not configured: a fabric manager with the version of the "
+          "driver must run"),
+    803: ("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "kernel module and libraries have different versions"),
     804: ("CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", ""),
     999: ("CUDA_ERROR_UNKNOWN", "is nvidia-uvm loaded, and is /dev/nvidia-uvm there"),
 }
-# States in which somebody else has the GPU to himself: it works, for him.
+# Errors because other processes use the GPU, which works.
 _IN_USE = (2, 46)
 
 
 class Failure(Exception):
-    """A call that failed. state: C(busy) or C(failed)."""
+    """A failed call. state: C(busy) or C(failed)."""
 
     def __init__(self, reason: str, code: int = 0) -> None:
         super().__init__(reason)
@@ -87,7 +87,7 @@ class Failure(Exception):
 
 
 def samples(snapshot: t.Mapping[str, t.Any], timeout: float) -> list[dict[str, t.Any]]:
-    """What gpu_info returns as C(samples). snapshot: of NVML. timeout: seconds for all."""
+    """The result C(samples) of gpu_info. snapshot: of NVML. timeout: seconds for all devices together."""
     if not snapshot["available"]:
         return [{"gpu": None, "device": None, "state": "failed",
                  "reason": snapshot["error"] or "no driver is installed"}]
@@ -97,12 +97,12 @@ def samples(snapshot: t.Mapping[str, t.Any], timeout: float) -> list[dict[str, t
     for client in snapshot["clients"]:
         used.setdefault(client["gpu"], f"{client['name'] or 'a process'} (pid {client['pid']}) computes on it")
     rows = [_row(gpu, used.get(gpu["pci"], "")) for gpu in snapshot["gpus"]]
-    told = check([row["device"] for row in rows if row["state"] is None], timeout)
-    return [{**row, **(told[row["device"]] if row["state"] is None else {})} for row in rows]
+    results = check([row["device"] for row in rows if row["state"] is None], timeout)
+    return [{**row, **(results[row["device"]] if row["state"] is None else {})} for row in rows]
 
 
 def _row(gpu: t.Mapping[str, t.Any], used: str) -> dict[str, t.Any]:
-    """A GPU as C({gpu, device, state, reason}); state is None where it is to be tried."""
+    """A GPU as C({gpu, device, state, reason}); state is None if the device should be tested."""
     devices = [gpu["uuid"]]
     if gpu["mig"] and gpu["mig"]["enabled"]:
         devices = [uuid for instance in gpu["mig"]["instances"] for uuid in instance["uuids"]]
@@ -117,28 +117,28 @@ def _row(gpu: t.Mapping[str, t.Any], used: str) -> dict[str, t.Any]:
 
 
 def check(devices: t.Sequence[str], limit: float, sample: t.Callable[[str], None] | None = None) -> dict[str, t.Any]:
-    """By UUID of a GPU or MIG device C({state, reason}): C(ok), C(busy) or C(failed).
+    """UUID of each GPU or MIG device to C({state, reason}), with state C(ok), C(busy) or C(failed).
 
-    Each device gets a process of its own, which sees only that one; all run at the same time. limit: seconds for all.
+    A separate process, which sees only this device, tests each device; all run in parallel. limit: seconds for all.
     """
     children = {device: _fork(device, sample or add_vectors) for device in devices}
     deadline = time.monotonic() + limit
     found = {}
     for device, (pid, pipe) in children.items():
-        told = b""
+        output = b""
         with os.fdopen(pipe, "rb", buffering=0) as stream:
-            ready = select.poll()  # select refuses descriptors above 1023
+            ready = select.poll()  # select does not support descriptors above 1023
             ready.register(stream, select.POLLIN)
             while ready.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 part = stream.read(65536)
                 if not part:
                     break
-                told += part
+                output += part
             else:
                 os.kill(pid, signal.SIGKILL)
         _ignored, status = os.waitpid(pid, 0)
         try:
-            found[device] = json.loads(told)
+            found[device] = json.loads(output)
         except ValueError:
             ended = f"it did not end within {limit:.0f} s" if status == signal.SIGKILL else \
                 f"the process that ran it ended with status {status}"
@@ -147,7 +147,7 @@ def check(devices: t.Sequence[str], limit: float, sample: t.Callable[[str], None
 
 
 def _fork(device: str, sample: t.Callable[[str], None]) -> tuple[int, int]:
-    """CUDA cannot be used in a child of a process that has used it; so the parent never does."""
+    """C((pid, pipe)) of a process that tests a device. The parent must never use CUDA, or its children could not."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid:
@@ -167,11 +167,11 @@ def _fork(device: str, sample: t.Callable[[str], None]) -> tuple[int, int]:
 
 
 def add_vectors(_device: str) -> None:
-    """Adds two vectors of 1024 numbers on the one device that this process sees. Raises Failure."""
+    """Adds two vectors of 1024 numbers on the only device that this process sees. Raises Failure."""
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError:
-        raise Failure(f"{LIBRARY} is not installed: the driver's packages for compute are missing") from None
+        raise Failure(f"{LIBRARY} is not installed: the compute packages of the driver are missing") from None
 
     def call(name: str, *arguments: t.Any) -> None:
         code = getattr(library, name)(*arguments)

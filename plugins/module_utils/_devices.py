@@ -1,25 +1,25 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""GPUs by PCI id: what is known of a model before any driver runs. Pure data. PRIVATE to the collection.
+"""Properties of GPU models by PCI id, for hosts whose driver does not run. Pure data.
 
 Sources: device ids and names, README of NVIDIA/open-gpu-kernel-modules 595 ("Compatible GPUs") and pci.ids;
 minimum drivers for MIG, NVIDIA MIG User Guide 610 ("Supported GPUs"); floors of B300 and GB300, release notes of R580;
-switches of boards, Fabric Manager user guide and gpu-driver-container (31c3 is the DGX Station's GPU, without any);
-memory totals, public nvidia-smi output with ECC as delivered. With a driver, ask the GPU instead: its answer wins.
+switches of boards, Fabric Manager user guide and gpu-driver-container (31c3 is the GPU of the DGX Station, which has
+none); memory totals, published nvidia-smi output with default ECC. If the driver runs, query the GPU instead.
 """
 
 from __future__ import annotations
 
 import typing as t
 
-# The subsystem vendors that the vendor's list writes as one: Dell, HP, NVIDIA, Lenovo.
+# Subsystem vendors that share an entry in NVIDIA's list: Dell, HP, NVIDIA, Lenovo.
 _WORKSTATION_VENDORS = ("1028", "103c", "10de", "17aa")
 
 # device[:subsystem vendor:subsystem] | NVML name | compute capability | MiB | flags | first driver
-# A row without a subsystem serves all of its device that have no row of their own. No name: the list has none, or
-# only the subsystem tells. Flags: m MIG, s sits on boards with NVSwitch bridges, l on boards whose NVLink 5 switches
-# are not on the PCI bus, r in racks with such switches, c coherent with the memory of a Grace CPU.
+# A row without a subsystem applies to all subsystems without a row. The name is empty if it is not known or depends on
+# the subsystem. Flags: m supports MIG; s on boards with NVSwitches on the PCI bus, l on boards with NVLink 5 switches,
+# which are not on the PCI bus, r in racks with such switches; c coherent with the memory of a Grace CPU.
 _TABLE = """
 102d|Tesla K80|3.7|11441||340
 13f2|Tesla M60|5.2|||352
@@ -115,7 +115,7 @@ _TABLE = """
 2e12|NVIDIA GB10|12.1|||580
 """
 
-# Where the chips of a generation have their ids (pci.ids), for models that the table lacks: first, last, architecture.
+# Ranges of PCI ids by architecture (pci.ids), for models that are not in the table.
 _GENERATIONS = (
     (0x0fc0, 0x103f, "kepler"), (0x1180, 0x11ff, "kepler"), (0x1280, 0x12ff, "kepler"), (0x1340, 0x143f, "maxwell"),
     (0x15f0, 0x15ff, "pascal"), (0x1617, 0x1667, "maxwell"), (0x1725, 0x172f, "pascal"), (0x174d, 0x17ff, "maxwell"),
@@ -124,7 +124,7 @@ _GENERATIONS = (
     (0x2600, 0x28ff, "ada-lovelace"), (0x2900, 0x29ff, "blackwell"), (0x2b00, 0x2fff, "blackwell"),
     (0x3180, 0x31ff, "blackwell"),
 )
-# The last driver branch that drives an architecture; what is not named is driven by current branches.
+# The last driver branch that supports an architecture. Current branches support the others.
 _LAST_BRANCH = {"kepler": 470, "maxwell": 580, "pascal": 580, "volta": 580}
 _FABRICS = {"s": "nvswitch", "l": "nvlink5", "r": "nvlink5_rack"}
 _OPEN_MODULES = {"kepler": "no", "maxwell": "no", "pascal": "no", "volta": "no", "blackwell": "required"}
@@ -133,13 +133,12 @@ _OPEN_MODULES = {"kepler": "no", "maxwell": "no", "pascal": "no", "volta": "no",
 class Model(t.NamedTuple):
     """One GPU model.
 
-    name: as NVML gives it (R470 and later), None where no list says. compute_capability: C((major, minor)).
-    memory_mib: NVML's total with ECC as delivered, None where unknown. mig_capable: the board, not today's mode.
-    first_driver: a lower bound (version or branch), for MIG boards the first that offers MIG; None where unknown.
-    last_branch: the last driver branch that drives it, None for current ones.
-    open_modules: C(no), C(optional) or C(required). coherent: its memory is one with that of a Grace CPU (NVLink-C2C).
-    fabric: what its boards may have: C(none), C(nvswitch) (bridges on the PCI bus, fabric manager), C(nvlink5) (fabric
-    manager and NVLSM) or C(nvlink5_rack) (the switches have their own manager, hosts run IMEX).
+    name: as NVML reports it (R470 and later), None if unknown. compute_capability: C((major, minor)). memory_mib: the
+    total that NVML reports with default ECC, None if unknown. mig_capable: whether it supports MIG. first_driver: a
+    lower bound (version or branch), for models with MIG the first one with MIG; None if unknown. open_modules: C(no),
+    C(optional) or C(required). coherent: whether it shares memory with a Grace CPU (NVLink-C2C). fabric: that of its
+    boards: C(none), C(nvswitch) (switches on the PCI bus, fabric manager), C(nvlink5) (fabric manager and NVLSM) or
+    C(nvlink5_rack) (the rack manages the switches, hosts run IMEX).
     """
 
     device_id: str
@@ -159,14 +158,14 @@ class Model(t.NamedTuple):
 
     @property
     def last_branch(self) -> int | None:
-        """The last driver branch for this architecture, None where current branches drive it."""
+        """The last driver branch that supports it, None if current branches do."""
         return _LAST_BRANCH.get(self.architecture)
 
 
 def fabric_of(models: t.Iterable[Model | None], switches: int) -> str:
-    """What connects GPUs of these models: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack).
+    """The fabric of a host: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack), see L(Model.fabric).
 
-    See L(Model.fabric). Bridges on the bus tell NVSwitch; those of NVLink 5 are not there, so the model tells.
+    switches: the number of NVSwitches on the PCI bus. NVLink 5 switches are not there; the model shows them.
     """
     kinds = {model.fabric for model in models if model}
     newer = sorted(kinds - {"none", "nvswitch"})
@@ -174,7 +173,7 @@ def fabric_of(models: t.Iterable[Model | None], switches: int) -> str:
 
 
 def architecture_of(major: int, minor: int) -> str:
-    """The architecture's name as the C(gpu.family) label writes it, C(undefined) for one that has none there."""
+    """The architecture as in the label C(gpu.family), C(undefined) if the label has no name for it."""
     if major == 7:
         return "volta" if minor < 5 else "turing"
     if major == 8:
@@ -184,10 +183,10 @@ def architecture_of(major: int, minor: int) -> str:
 
 
 def _model(row: str) -> t.Tuple[str, Model]:
-    """(key, model) of one line of the table."""
+    """The key and the model of a row in the table."""
     key, name, capability, memory, flags, first = row.split("|")
     major, minor = (int(part) for part in capability.split("."))
-    # Beside a Grace CPU there are none but open modules; otherwise the generation tells.
+    # Hosts with a Grace CPU need open modules. For others this depends on the architecture.
     modules = "required" if "c" in flags else _OPEN_MODULES.get(architecture_of(major, minor), "optional")
     fabric = next((kind for flag, kind in _FABRICS.items() if flag in flags), "none")
     return key, Model(key[:4], name or None, (major, minor), int(memory) if memory else None, "m" in flags, fabric,
@@ -198,7 +197,7 @@ MODELS: t.Dict[str, Model] = dict(_model(row) for row in _TABLE.split("\n") if r
 
 
 def model_of(device_id: str, subsystem: str | None = None) -> Model | None:
-    """The model of a PCI device id (C(20b2)) and subsystem (C(10de:1463)), None for an unknown id."""
+    """The model for a PCI device id (C(20b2)) and subsystem (C(10de:1463)), None for an unknown id."""
     device_id = device_id.lower()
     if subsystem:
         vendor, board = subsystem.lower().split(":")
@@ -209,7 +208,7 @@ def model_of(device_id: str, subsystem: str | None = None) -> Model | None:
 
 
 def generation_of(device_id: str) -> str | None:
-    """The architecture of a PCI device id, of models that are in no list as well; None outside of known ranges."""
+    """The architecture for a PCI device id, also for unknown models; None outside of the known ranges."""
     model = model_of(device_id)
     if model is not None:
         return model.architecture

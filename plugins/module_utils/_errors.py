@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The one error tree. PRIVATE to the collection.
+"""The exceptions of the collection.
 
-Every error that a user can meet is one of these; the glue of a module or action turns it into C(fail_json) in one
-place. Keyword details become fields of the result, so that a playbook can react to them without parsing text.
+All expected errors are subclasses of L(GpuopsError). One function of modules and one of actions convert them to
+C(fail_json). Their details become fields of the result, so that a playbook need not parse text.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _NEXT = {errno.ENOSPC: _ROOM, errno.EDQUOT: _ROOM,
          errno.EIO: "Its disk or file system fails: see journalctl -k.",
          errno.EBUSY: "It may be a mount point of its own: see findmnt."}
 _WORD = 80  # characters of a misspelt word that are compared
-_LONGEST = 8000  # characters of a message: what it quotes of a file or a document may be of any length
+_LONGEST = 8000  # characters of a message, which may quote a file of any size
 
 
 class GpuopsError(Exception):
-    """Base of all expected errors.
+    """The base class of all expected errors.
 
-    message: what is wrong, in one sentence; what is too long is cut. hint: what to do next, in one sentence.
-    details: plain data for the result (never secrets).
+    message: what is wrong, in one sentence; a long message is truncated. hint: what to do, in one sentence. details:
+    plain data for the result, without secrets.
     """
 
     kind = "error"
@@ -41,7 +41,7 @@ class GpuopsError(Exception):
         return f"{self.message} {self.hint}".strip()
 
     def as_result(self) -> dict[str, t.Any]:
-        """Shape: C({msg, error: {kind, message, hint, **details}})."""
+        """The arguments of fail_json: C({msg, error: {kind, message, hint, **details}})."""
         return {
             "msg": str(self),
             "error": {"kind": self.kind, "message": self.message, "hint": self.hint, **self.details},
@@ -49,44 +49,44 @@ class GpuopsError(Exception):
 
 
 class InputError(GpuopsError):
-    """A wrong value from the user, found before anything is changed.
+    """An invalid value from the user. Nothing was changed.
 
-    path: where in the document or options (C(spec.driver.version)); value: what stands there; allowed: what may.
+    path: its place in the document or options (C(spec.driver.version)). value: the value. allowed: allowed values.
     """
 
     kind = "input"
 
-    def __init__(self, message: str, hint: str = "", path: str = "", value: t.Any = None, allowed: t.Any = None,
-                 **details: t.Any) -> None:
+    def __init__(self, message: str, hint: str = "", path: str = "", value: object = None, allowed: object = None,
+                 **details: object) -> None:
         where = f"{path}: " if path else ""
         super().__init__(f"{where}{message}", hint, path=path, value=value, allowed=allowed, **details)
 
 
 class HostError(GpuopsError):
-    """The host is in a state from which the wanted one cannot be reached."""
+    """The state of the host prevents the desired state."""
 
     kind = "host"
 
 
 class InUse(HostError):
-    """Since the plan was made somebody uses what a step needs, which has changed nothing: it is pending."""
+    """A process has come to use what a step needs since the plan was made. The step has changed nothing; it is pending."""
 
 
-def brief(value: t.Any, text: t.Callable[[t.Any], str] = repr, most: int = 60) -> str:
-    """A value for a message, cut after most characters. text: writes it out."""
+def brief(value: object, text: t.Callable[[object], str] = repr, most: int = 60) -> str:
+    """A value as text for a message, truncated to most characters. text: converts it."""
     try:
         written = text(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits; data that contains itself
+    except (ValueError, RecursionError):  # a number with thousands of digits; data that contains itself
         return f"a {type(value).__name__} too long to show"
     return written if len(written) <= most else f"{written[:most - 3]}..."
 
 
 def nearest(word: str, known: t.Iterable[str], cutoff: float = 0.6) -> str:
-    """The known word that is meant by a misspelt one, in whichever letters; empty where none is near.
+    """The known word that is most similar to a misspelt one, ignoring case; empty if none is similar.
 
-    cutoff: from 0, any, to 1, the same. Only the beginning of a long word counts, as to compare one takes long.
+    cutoff: the least similarity, from 0 to 1 (equal). Only the beginning of a long word is compared, to save time.
     """
-    import difflib  # only where something is refused
+    import difflib  # slow to import, and only errors need it
 
     folded = {name.lower(): name for name in known}
     found = difflib.get_close_matches(word[:_WORD].lower(), list(folded), 1, cutoff)
@@ -94,24 +94,24 @@ def nearest(word: str, known: t.Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def next_step(error: OSError, otherwise: str) -> str:
-    """The hint for what the system refused, where its number says more than otherwise."""
+    """The hint for an error of the operating system. otherwise: the hint for errors without a specific one."""
     return _NEXT.get(error.errno or 0, otherwise)
 
 
 def refused(error: OSError) -> HostError:
-    """What the system refused, as an error of ours."""
+    """Converts an error of the operating system."""
     return HostError(f"{error.filename or 'The system'}: {error.strerror or error}.",
-                     next_step(error, "Run as root (become: true), where file systems are writable and have room."))
+                     next_step(error, "Run as root (become: true). Check for read-only and full file systems."))
 
 
 class RepositoryError(HostError):
-    """A package repository is unreachable, not signed by the expected key, or lacks the wanted version."""
+    """A package repository is unreachable, not signed with the expected key, or lacks the desired version."""
 
     kind = "repository"
 
 
 class CommandError(HostError):
-    """A command failed, could not be started or ran out of time (rc is None then)."""
+    """A command failed, could not be started, or ran out of time (rc is then None)."""
 
     kind = "command"
 
@@ -122,15 +122,20 @@ class CommandError(HostError):
                          argv=list(argv), rc=rc, stdout=stdout[-4000:], stderr=stderr[-4000:])
         self.rc = rc
 
+    @property
+    def output(self) -> str:
+        """What the command printed, cut as in C(details): standard output, then standard error."""
+        return str(self.details["stdout"]) + str(self.details["stderr"])
+
 
 class DeviceError(GpuopsError):
-    """NVML refused something. call: the NVML function; code: its return value; gpu: PCI address or UUID."""
+    """A call of NVML failed. Details: call, the NVML function; code, its return value; gpu, PCI address or UUID."""
 
     kind = "device"
 
 
 class MissingLibrary(GpuopsError):
-    """A Python library is not there. The action plugin then ships C(pynvml) to the host and runs the module again."""
+    """A Python library is missing. The action then copies C(pynvml) to the host and runs the module again."""
 
     kind = "missing_library"
 
@@ -140,6 +145,6 @@ class MissingLibrary(GpuopsError):
 
 
 class JournalError(GpuopsError):
-    """The journal is locked by another run, of a newer version, or damaged."""
+    """The journal is locked by another run, has a newer format, or is damaged."""
 
     kind = "journal"

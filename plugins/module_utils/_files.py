@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reading and atomically replacing files without losing owner, mode, attributes or links. PRIVATE to the collection."""
+"""Reads files, and replaces them atomically with the same owner, mode, attributes and links."""
 
 from __future__ import annotations
 
@@ -20,42 +20,42 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostE
 
 # linux/fs.h: FS_IOC_GETFLAGS of 64-bit systems, FS_IMMUTABLE_FL and FS_APPEND_FL.
 _GETFLAGS, _UNCHANGEABLE = 0x80086601, 0x10 | 0x20
-# Extended attributes that say who may use a file, such as ACLs and labels, or that users have set. Others belong to the
-# content (IMA) or to the file system.
+# Extended attributes for access (ACLs, security labels) and those of users. Others belong to the content (IMA) or to
+# the file system.
 _KEPT = ("system.", "user.", "security.selinux", "security.SMACK64")
-# Links in a row that the kernel follows.
+# The number of links that the kernel follows.
 _LINKS = 40
 
 
 def read_bytes(path: str) -> bytes | None:
-    """The content, or None where there is no such file. A link is followed; a device or a pipe is empty, unread."""
+    """The content of a file, None if it does not exist. Links are followed; devices and pipes count as empty."""
     try:
         if not os.path.isdir(path) and not stat.S_ISREG(os.stat(path).st_mode):
             return b""
         with open(path, "rb") as handle:
             return handle.read()
     except (FileNotFoundError, NotADirectoryError, ValueError):
-        return None  # ValueError: no file has such a name, as with a NUL in it
+        return None  # ValueError: an impossible name, such as one that contains NUL
     except OSError as error:
         raise HostError(f"{path} cannot be read: {error.strerror}.", "Check its type and permissions.") from error
 
 
 def read_text(path: str) -> str | None:
-    """As L(read_bytes), decoded as UTF-8 with replacement."""
+    """As L(read_bytes), decoded as UTF-8. Invalid bytes are replaced."""
     data = read_bytes(path)
     return None if data is None else data.decode("utf-8", "replace")
 
 
 def digest(data: bytes) -> str:
-    """The SHA-256 of data in hex."""
+    """The SHA-256 digest of data as hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def describe(path: str) -> dict[str, t.Any]:
-    """What stands at path: C({state: absent}), C({state: link, target}) or C({state: file, mode, uid, gid, sha256}).
+    """The state of path: C({state: absent}), C({state: link, target}) or C({state: file, mode, uid, gid, sha256}).
 
-    mode is an octal string such as C(0644). A directory is C({state: directory, mode, uid, gid}). A file that has
-    extended attributes which L(write_atomic) keeps has them as C(attributes), by name, in Base64.
+    A directory is C({state: directory, mode, uid, gid}). mode is an octal string such as C(0644). If a file has
+    extended attributes that L(write_atomic) keeps, C(attributes) has their names and values (Base64).
     """
     try:
         info = os.lstat(path)
@@ -72,7 +72,7 @@ def describe(path: str) -> dict[str, t.Any]:
 
 
 def read_attributes(path: str | int) -> dict[str, bytes]:
-    """The extended attributes that a file keeps when its content is replaced; none where the system knows none."""
+    """The extended attributes to keep when the content of a file is replaced; empty if they are not supported."""
     found: dict[str, bytes] = {}
     if hasattr(os, "listxattr"):
         with contextlib.suppress(OSError):
@@ -83,7 +83,7 @@ def read_attributes(path: str | int) -> dict[str, bytes]:
 
 
 def _give_attributes(handle: int, attributes: t.Mapping[str, bytes]) -> None:
-    """Exactly these; an ACL that a new file has from its folder goes. What the system does not permit is left out."""
+    """Sets exactly these attributes, as far as permitted. Removes the default ACL that a folder gives to a new file."""
     for name in read_attributes(handle):
         if name not in attributes and not name.startswith("security."):
             with contextlib.suppress(OSError):
@@ -94,19 +94,19 @@ def _give_attributes(handle: int, attributes: t.Mapping[str, bytes]) -> None:
 
 
 def fsync_directory(path: str) -> None:
-    """Makes what was created, renamed or removed in this directory durable."""
+    """Makes changes of the entries of a directory durable."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
     except OSError as error:
-        error.filename = path  # which an error of a handle does not have
+        error.filename = path  # errors of a handle have none
         raise
     finally:
         os.close(handle)
 
 
 def make_folders(path: str, mode: int = 0o755) -> None:
-    """os.makedirs, durable: else a power cut could take a new folder with all that was fsynced in it."""
+    """Creates folders durably. Otherwise a power failure could delete a new folder and all files in it."""
     missing, folder = [], path
     while folder and not os.path.isdir(folder):
         missing.append(folder)
@@ -117,7 +117,7 @@ def make_folders(path: str, mode: int = 0o755) -> None:
 
 
 def remove(path: str) -> None:
-    """Removes a file or link, durably; one that is not there any more is fine."""
+    """Removes a file or link durably, if it exists."""
     if os.path.lexists(path):
         os.unlink(path)
     if os.path.isdir(os.path.dirname(path)):
@@ -129,7 +129,7 @@ def _temporary(path: str) -> str:
 
 
 def sweep(path: str) -> None:
-    """Removes what a killed L(write_atomic) has left beside path. No other may write path now."""
+    """Removes temporary files that a killed L(write_atomic) has left. No other process may write path now."""
     for real in sorted({path, os.path.realpath(path)}):
         parent = os.path.dirname(real)
         for name in os.listdir(parent) if os.path.isdir(parent) else ():
@@ -139,7 +139,7 @@ def sweep(path: str) -> None:
 
 
 def _links(path: str) -> t.Iterator[str]:
-    """The links on the way to path, also those among its folders."""
+    """Yields the symbolic links in path, including those of its folders."""
     reached, names = "/", os.path.abspath(path).split("/")[::-1]
     followed = 0
     while names and followed < _LINKS:
@@ -153,10 +153,10 @@ def _links(path: str) -> t.Iterator[str]:
 
 
 def resolve(path: str) -> str:
-    """Where path leads, links followed.
+    """The real path, with links resolved.
 
-    Raises HostError for root where a link belongs to a user who does not own that file: in a folder of a service, its
-    user could otherwise have root write or remove any file.
+    As root, raises HostError if a link belongs to a user who does not own the file. Otherwise the user of a service
+    could make root write or delete any file through a link in a folder of the service.
     """
     real = os.path.realpath(path)
     there = real
@@ -172,27 +172,26 @@ def resolve(path: str) -> str:
 
 
 def destination(path: str) -> str:
-    """The file that a write of path replaces. Raises HostError where that is no regular file, or see L(resolve)."""
+    """The file that a write to path replaces. Raises HostError if it is not a regular file, or as L(resolve) does."""
     real = resolve(path)
     if os.path.lexists(real) and not os.path.isfile(real):
-        leads = "it" if real == os.path.abspath(path) else f"{real}, to which it leads,"
-        hint = "Move away what is there, then run again."
+        leads = "it" if real == os.path.abspath(path) else f"its target {real}"
+        hint = "Move it away, then run again."
         if real == os.devnull:
-            hint = ("A link to it says that the file is not wanted on this host: remove the link (of a unit: systemctl "
-                    "unmask), or leave out what needs the file.")
-        raise HostError(f"{path} cannot be written: {leads} is no file (is a unit masked?).", hint, path=path)
+            hint = ("This link means that the file must not exist on this host: remove the link (for a unit: systemctl "
+                    "unmask), or omit what needs the file.")
+        raise HostError(f"{path} cannot be written: {leads} is not a file (is a unit masked?).", hint, path=path)
     return real
 
 
 def write_atomic(path: str, data: bytes, mode: int = 0o644, uid: int | None = None, gid: int | None = None,
                  attributes: t.Mapping[str, bytes] | None = None, follow: bool = True) -> None:
-    """Puts data at path in one step: a reader sees the old content or the new, never a part.
+    """Replaces a file atomically: a reader sees the old content or the new one, never a part.
 
-    An existing file keeps its owner, mode, ACL and labels; a link stays, its target is replaced; a new file gets
-    C(mode) and C(attributes). uid and gid, where given, win over what stands there. follow: C(False) replaces the
-    link itself. Parent directories must exist.
-    Raises HostError where the file system refuses (read-only, immutable, full), where something else than a file is
-    there, such as the device by which a file is masked, and see L(resolve).
+    An existing file keeps its owner, mode, ACL and security labels. A new file gets C(mode) and C(attributes). uid and
+    gid, if set, take precedence. The target of a link is replaced; follow: C(False) replaces the link itself. The
+    parent folder must exist. Raises HostError if the file system is read-only or full, the file is immutable, path is
+    not a file (such as a masked unit), or as L(resolve) does.
     """
     try:
         if follow or not os.path.islink(path):
@@ -229,31 +228,31 @@ def write_atomic(path: str, data: bytes, mode: int = 0o644, uid: int | None = No
 
 
 def check_writable(path: str) -> None:
-    """Raises HostError where L(write_atomic) would: a file system full or read-only, a file immutable or masked.
+    """Raises HostError if L(write_atomic) would: the file system is full or read-only, the file immutable or masked.
 
-    Parent folders may be missing. Asked before the first of several files is written.
+    Parent folders may be missing. Call it before the first of several files is written.
     """
     real = destination(path)
     parent = os.path.dirname(real)
     while not os.path.lexists(parent):
         parent = os.path.dirname(parent)
     system = os.statvfs(parent)
-    why, hint = "", "Make it writable first; where the system is meant to be read-only, set it in the image."
+    why, hint = "", "Make it writable, or, if the system is read-only by design, write the file in its image."
     if system.f_flag & os.ST_RDONLY:
         why = "its file system is read-only"
     elif system.f_blocks and not system.f_bfree or system.f_files and not system.f_ffree:
         why, hint = "no space is left on its file system", next_step(OSError(errno.ENOSPC, ""), hint)
     elif not os.path.isdir(parent):
-        why = f"{parent} is no folder"
-    for one in (real, parent):
-        if os.path.exists(one) and _flags(one) & _UNCHANGEABLE:
-            why = f"{one} is immutable (chattr +i)"
+        why = f"{parent} is not a folder"
+    for place in (real, parent):
+        if os.path.exists(place) and _flags(place) & _UNCHANGEABLE:
+            why = f"{place} is immutable (chattr +i)"
     if why:
         raise HostError(f"{path} cannot be written: {why}. Nothing was changed.", hint, path=path)
 
 
 def _flags(path: str) -> int:
-    """The inode's flags, 0 where the file system has none."""
+    """The flags of the inode, 0 if the file system has none."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         return int.from_bytes(fcntl.ioctl(handle, _GETFLAGS, bytes(8))[:4], sys.byteorder)

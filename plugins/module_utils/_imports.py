@@ -1,14 +1,14 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What Ansible sends in a zip starts faster: compiled once instead of twice, no garbage collected. PRIVATE.
+"""Speeds up the start of a module that Ansible sends as a zip file.
 
-The import system asks zipimport for a module's file name, and zipimport compiles the module to know it (CPython,
-zipimporter.get_filename), then compiles it again to run it. A finder that says the name itself spares the first time,
-which on a host where nothing differs is nearly half of what a task costs.
+To get the file name of a module, the import system calls zipimporter.get_filename, which compiles the module. Then it
+compiles the module again to run it. The finder in this file returns the name without compiling. If nothing differs on a
+host, this saves nearly half of the time of a task.
 
-A process out of a zip serves one task. What that leaves in cycles is little and goes with the process, while looking
-for it, most of all through what the imports have just made, is a tenth of what our part of such a task costs.
+The process of a zip file runs one task, so the garbage collector is disabled. There are few reference cycles, but
+looking for them takes a tenth of the time.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ OURS = __name__.rpartition(".")[0] + "."
 
 
 class ZipFinder:
-    """Finds modules of this collection in a zip, and leaves all others to the finders after it."""
+    """Finds modules of this collection in a zip file. Other finders find all other modules."""
 
     @staticmethod
     def find_spec(name: str, path: t.Iterable[str] | None = None,
-                  target: t.Any = None) -> importlib.machinery.ModuleSpec | None:
-        """The same as zipimport finds, or None where it is not ours to find."""
+                  target: object = None) -> importlib.machinery.ModuleSpec | None:
+        """The same as zipimport returns, or None for other modules."""
         if not name.startswith(OURS):
             return None
         for folder in path or ():
@@ -49,7 +49,7 @@ class ZipFinder:
 
 
 if ZipFinder not in sys.meta_path and importlib.machinery.PathFinder in sys.meta_path:
-    # In front of the one that would find the same modules, and behind whoever comes before that.
+    # Directly before the finder that would find the same modules.
     sys.meta_path.insert(sys.meta_path.index(t.cast(t.Any, importlib.machinery.PathFinder)), t.cast(t.Any, ZipFinder))
 
 if isinstance(t.cast(t.Any, __spec__).loader, zipimport.zipimporter):

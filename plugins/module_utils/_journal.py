@@ -1,21 +1,20 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What was there before each change of a host: write-ahead, versioned, locked. PRIVATE to the collection.
+"""The journal records the former state of a host before each change.
 
-One journal a concern (C(driver), C(container_toolkit), C(mig)) under C(/var/lib/gpuops/journal):
-C(CONCERN.json) holds entries C({kind, key, before, after}), C(CONCERN.blobs/) the former bytes of files by SHA-256,
-C(CONCERN.lock) the lock. C(before) is what stood there when this collection first came; it is recorded once, before
-the first change, and never overwritten. C(after) is what we put there, recorded before it is put there. So at removal:
-what equals C(after) is ours and C(before) returns; what equals C(before) needs nothing; anything else was edited by
-somebody since. While a file of ours is replaced, C(was) is the one that stands there until then. An empty journal
-leaves no file. All of this holds after a power cut too: what is recorded is on the disk before what it is about.
+Each concern (C(driver), C(container_toolkit), C(mig)) has a journal in C(/var/lib/gpuops/journal): C(CONCERN.json)
+with entries C({kind, key, before, after}), C(CONCERN.blobs/) with the former content of files by SHA-256, and the lock
+C(CONCERN.lock). C(before) is the state before the first change by this collection, and is never overwritten. C(after)
+is the state after the last change, recorded before this change. So at removal: a state equal to C(after) is owned and
+C(before) is restored; a state equal to C(before) needs no change; any other state was edited. While an owned file is
+replaced, C(was) is its digest until then. An empty journal has no files. A record is on the disk before its change, so
+it survives a power failure.
 
-A file may serve several concerns, such as a package repository. Whoever comes later takes over the C(before) of the
-first, and only the last one to leave puts it back. While a file is kept, replaced or put back, the folder of the
-journals is locked, against all other concerns.
+Several concerns can own the same file, such as that of a package repository. A later concern copies C(before) of the
+first one, and the last one restores it. Meanwhile the folder of the journals is locked against other concerns.
 
-What a journal says, root does. So one that somebody else could have written is refused.
+Root executes what the journal contains, so a journal that other users could have written is refused.
 """
 
 from __future__ import annotations
@@ -48,16 +47,17 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 STATE_ROOT = "/var/lib/gpuops"
 JOURNAL_ROOT = f"{STATE_ROOT}/journal"
 VERSION = 1
-# Why a folder of ours is not removed: there is something in it, a link or file is in its place, or a mount.
+# Errors for a folder that cannot be removed: it is not empty, replaced by a link or file, or a mount point.
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EBUSY)
-# Seconds between two looks at a lock.
+# Seconds between two attempts to get a lock.
 _PAUSE = 0.05
 
 
 class Journal:
-    """A journal, opened by C(with): locked and writable, or with C(readonly=True) (check mode) neither.
+    """A journal; a context manager. readonly: for check mode, without a lock.
 
-    wait: seconds to wait for another run's lock before JournalError.
+    entries: C({(kind, key): {before, after}}). unfinished: the step that a killed run had begun. wait: seconds to wait
+    for the lock of another run before JournalError.
     """
 
     def __init__(self, concern: str, root: str = JOURNAL_ROOT, readonly: bool = False, wait: float = 30) -> None:
@@ -85,10 +85,10 @@ class Journal:
             raise
         return self
 
-    def __exit__(self, *exc: t.Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         try:
             if self._lock is not None:
-                # Where another run is at it, or somebody has removed it all: the next run tidies up.
+                # If another run locks the folder or somebody has deleted it, the next run cleans up.
                 with contextlib.suppress(FileNotFoundError, JournalError), self._alone():
                     self._tidy()
         finally:
@@ -97,14 +97,14 @@ class Journal:
     # -- entries
 
     def keep(self, kind: str, key: str, before: t.Any) -> None:
-        """Records what was there, unless it is on record already. before: plain data."""
+        """Records the former state, unless it is already recorded. before: plain data."""
         if (kind, key) not in self.entries:
             self.entries[(kind, key)] = {"before": before, "after": None}
             self._saved = False
         self._save()
 
     def note(self, kind: str, key: str, after: t.Any) -> None:
-        """Records what we are about to put there. The entry must have been kept."""
+        """Records the state after the next change. The entry must exist, see L(keep)."""
         entry = self.entries[(kind, key)]
         if entry["after"] != after:
             entry["after"] = after
@@ -112,19 +112,19 @@ class Journal:
         self._save()
 
     def get(self, kind: str, key: str) -> dict[str, t.Any] | None:
-        """C({before, after}) or None."""
+        """C({before, after}), None without an entry."""
         return self.entries.get((kind, key))
 
     def of_kind(self, kind: str) -> dict[str, dict[str, t.Any]]:
-        """C({key: {before, after}}) of one kind, in order of recording."""
+        """C({key: {before, after}}) of one kind, in the order of recording."""
         return {key: entry for (entry_kind, key), entry in self.entries.items() if entry_kind == kind}
 
     def shared(self, kind: str, key: str) -> Journal | None:
-        """The journal of another concern that has this entry too, None where we are the only one."""
+        """The journal of another concern with this entry, None if there is none."""
         return next((other for other in self._others() if (kind, key) in other.entries), None)
 
     def _others(self) -> t.Iterator[Journal]:
-        """The journals of all other concerns, as they are on disk."""
+        """Yields the journals of all other concerns."""
         names: list[str] = []
         with contextlib.suppress(FileNotFoundError):
             names = sorted(os.listdir(self.root))
@@ -135,7 +135,7 @@ class Journal:
                     yield other
 
     def forget(self, kind: str, key: str) -> None:
-        """Drops an entry after its former state has been restored."""
+        """Deletes an entry, after its former state is restored."""
         if self.entries.pop((kind, key), None) is not None:
             self._saved = False
         self._save()
@@ -143,7 +143,7 @@ class Journal:
     # -- files
 
     def keep_file(self, path: str) -> None:
-        """Records bytes, owner and mode of a file, or that there is none, and which parent folders are missing."""
+        """Records the content, owner and mode of a file, or that it is missing, and its missing parent folders."""
         with self._alone():
             self._keep_file(path)
 
@@ -157,7 +157,7 @@ class Journal:
         if ("file", path) not in self.entries:
             made += [folder for journal in self._others() for folder in journal.of_kind("directory")
                      if path.startswith(folder + "/")]
-        # Saved together with the file: folders alone would stay on record, as a removal goes by the files.
+        # Saved together with the file, because a removal finds folders through their files.
         new = [("directory", folder) for folder in reversed(made) if ("directory", folder) not in self.entries]
         self.entries.update({key: {"before": {"state": "absent"}, "after": None} for key in new})
         self._saved = self._saved and not new
@@ -177,7 +177,7 @@ class Journal:
         self.keep("file", path, before)
 
     def _take_over(self, path: str, other: Journal) -> None:
-        """What was there before the first concern that keeps this file."""
+        """Copies the former state from the first concern that owns this file."""
         data = other.former_bytes(path)
         if data is not None:
             self._store(data)
@@ -189,8 +189,8 @@ class Journal:
         return digest(data)
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """Replaces a file with the former content kept; makes missing parent folders."""
-        destination(path)  # what cannot be replaced is not put on record
+        """Replaces a file after recording its former state. Creates missing parent folders."""
+        destination(path)  # do not record a file that cannot be replaced
         with self._alone():
             self._replace(path, digest(data))
             make_folders(os.path.dirname(path))
@@ -199,24 +199,24 @@ class Journal:
         self.entries[("file", path)].pop("was", None)
 
     def remove_file(self, path: str) -> None:
-        """Removes a file with the former content kept."""
+        """Removes a file after recording its former state."""
         with self._alone():
             self._replace(path, "absent")
             remove(path)
         self.entries[("file", path)].pop("was", None)
 
     def _replace(self, path: str, after: str) -> None:
-        """Records what a file will be. A run that is stopped before it is so leaves what we put there earlier."""
+        """Records the next content of a file. A run that is killed before the change leaves the present content."""
         self._keep_file(path)
         entry = self.entries[("file", path)]
-        now = _content(path)
-        if now != after and self.file_is(path) == "ours" and entry.get("was") != now:
-            entry["was"] = now
+        current = _content(path)
+        if current != after and self.file_is(path) == "ours" and entry.get("was") != current:
+            entry["was"] = current
             self._saved = False
         self.note("file", path, after)
 
     def former_bytes(self, path: str) -> bytes | None:
-        """The bytes that a kept file had, None where there was none."""
+        """The former content of a recorded file, None if it was missing. Raises JournalError."""
         entry = self.entries[("file", path)]
         blob = entry["before"].get("blob")
         if blob is None:
@@ -224,45 +224,45 @@ class Journal:
         data = read_bytes(os.path.join(self.blobs, blob))
         if data is None or digest(data) != blob:
             raise JournalError(f"The backup of {path} in {self.blobs} is missing or damaged.",
-                               "Restore the file by hand, then delete the journal.")
+                               "Restore the file yourself, then delete the journal.")
         return data
 
     def file_is(self, path: str) -> str:
-        """How a kept file stands now: C(before), C(ours), which is any concern's that keeps it, or C(edited)."""
-        now = _content(path)
-        if now == self.entries[("file", path)]["before"].get("blob", "absent"):
+        """The state of a recorded file: C(before), C(ours) (written for any concern), or C(edited)."""
+        current = _content(path)
+        if current == self.entries[("file", path)]["before"].get("blob", "absent"):
             return "before"
-        return "ours" if self._is_ours(path, now) else "edited"
+        return "ours" if self._is_ours(path, current) else "edited"
 
     def _is_ours(self, path: str, content: str) -> bool:
-        """Whether this collection has put it there, for whatever concern."""
+        """Whether this collection has written the content, for any concern."""
         def known(journal: Journal) -> bool:
             entry = journal.get("file", path)
             return entry is not None and content in (entry["after"], entry.get("was"))
         return known(self) or any(known(other) for other in self._others())
 
     def restore_file(self, path: str) -> None:
-        """Puts back bytes, owner and mode of a kept file, or removes it and the folders that we made; forgets it.
+        """Restores a recorded file with owner and mode, or removes it and created folders. Deletes the entry.
 
-        A file that another concern keeps as well stays; so does what is there instead of it and is no file, such as the
-        link to C(/dev/null) with which somebody has masked it since.
+        A file that another concern owns, too, stays. Something else in place of the file stays, too, such as a link to
+        C(/dev/null), which masks a unit.
         """
         data = self.former_bytes(path)
         with self._alone():
             if self.shared("file", path) is None:
-                self._put_back(path, self.entries[("file", path)]["before"], data)
+                self._restore(path, self.entries[("file", path)]["before"], data)
             sweep(path)
             self.drop_folders(path)
             self.forget("file", path)
 
-    def _put_back(self, path: str, before: t.Mapping[str, t.Any], data: bytes | None) -> None:
+    def _restore(self, path: str, before: t.Mapping[str, t.Any], data: bytes | None) -> None:
         real, follow = path, False
-        with contextlib.suppress(HostError):  # else it is a link of another user, which is replaced or removed
+        with contextlib.suppress(HostError):  # otherwise a link of another user, which is replaced or removed
             real, follow = resolve(path), True
         if follow and os.path.lexists(real) and not os.path.isfile(real):
             return
         if before["state"] == "link":
-            # Where it led, whatever it leads to by now. A file that has taken its place makes room.
+            # The former target, whatever the target is now. A file in place of the link is removed.
             real = resolve(os.path.join(os.path.dirname(path), before["target"]))
             if not os.path.islink(path):
                 remove(path)
@@ -282,7 +282,7 @@ class Journal:
             remove(path)
 
     def drop_folders(self, path: str | None = None) -> None:
-        """Removes and forgets the folders that we made, all or those above a path; one that is not empty stays."""
+        """Removes created folders that are empty, and deletes their entries. path: only for parents of this path."""
         for folder in sorted(self.of_kind("directory"), reverse=True):
             if path is None or path.startswith(folder + "/"):
                 try:
@@ -293,21 +293,21 @@ class Journal:
                     if error.errno not in _TAKEN:
                         raise
                     if any(file != path and file.startswith(folder + "/") for file in self.of_kind("file")):
-                        continue  # it goes with the last of them
-                    # Else another concern has it on record, or somebody put something there since: then it is theirs.
+                        continue  # it is removed together with the last file
+                    # Otherwise it belongs to another concern, or contains foreign files.
                 if os.path.isdir(os.path.dirname(folder)):
                     fsync_directory(os.path.dirname(folder))
                 self.forget("directory", folder)
 
-    # -- steps (the StepLog of _result.apply)
+    # -- steps (implements L(_result.StepLog))
 
     def begin(self, step: Step) -> None:
-        """Write-ahead record of a step."""
+        """Records that a step is about to run."""
         self.unfinished, self._saved = step.as_dict(), False
         self._save()
 
     def done(self, step: Step) -> None:
-        """The step has run."""
+        """Records that the step has run."""
         self.unfinished, self._saved = None, False
         self._save()
 
@@ -322,13 +322,13 @@ class Journal:
                 make_folders(self.root, 0o700)
                 lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             except (FileNotFoundError, FileExistsError):
-                # The former holder removes its lock and the folder at its end, and may have done so just now.
+                # Another run may have removed its lock file and the folder just now.
                 if time.monotonic() >= deadline:
                     raise
                 continue
             try:
                 self._wait_for(lock, self._lock_path, deadline)
-                # Or it has removed the file between our open and our lock.
+                # Another run may have removed the file after it was opened.
                 with contextlib.suppress(FileNotFoundError):
                     if os.path.samestat(os.fstat(lock), os.stat(self._lock_path)):
                         self._lock = lock
@@ -342,7 +342,7 @@ class Journal:
             self._lock = None
 
     def _wait_for(self, handle: int, path: str, deadline: float) -> None:
-        """Locks it. Raises JournalError where another run has it until the deadline."""
+        """Locks a file. Raises JournalError if another run holds the lock until the deadline."""
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -355,7 +355,7 @@ class Journal:
 
     @contextlib.contextmanager
     def _alone(self) -> t.Iterator[None]:
-        """Keeps other concerns, which may have the same files, from changing them or their records."""
+        """Locks out other concerns, which may own the same files."""
         if self.readonly:
             raise self._readonly()
         handle = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
@@ -366,7 +366,7 @@ class Journal:
             os.close(handle)
 
     def _check_trust(self) -> None:
-        """Raises JournalError where something else is there, or others than root could have written it."""
+        """Raises JournalError if users other than root could have written the journal, or a type is wrong."""
         folders = [os.path.dirname(self.root), self.root, self.blobs]
         for path in [*folders, self.path, self._lock_path]:
             try:
@@ -376,14 +376,14 @@ class Journal:
             folder = path in folders
             if not (stat.S_ISDIR if folder else stat.S_ISREG)(found.st_mode):
                 raise JournalError(f"{path} is not a {'folder' if folder else 'file'}.",
-                                   "See what it is (ls -ld), move it away, then run again.", path=path)
-            # In a folder that is sticky, others can add files of their own only.
+                                   "Check it (ls -ld), move it away, then run again.", path=path)
+            # In a sticky folder, other users can only add files.
             sticky = folder and found.st_mode & stat.S_ISVTX
             if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022 and not sticky:
                 raise JournalError(
-                    f"{path} has mode {stat.S_IMODE(found.st_mode):04o} and belongs to user {found.st_uid}: others "
-                    f"than root could have changed what {self.path} says, and a removal does what it says.",
-                    f"Check that file, or remove it: then what was there before cannot be put back. Then: chown "
+                    f"{path} has mode {stat.S_IMODE(found.st_mode):04o} and belongs to user {found.st_uid}: users "
+                    f"other than root could have changed {self.path}, which a removal executes.",
+                    f"Check that file, or delete it; then the former state cannot be restored. Then run chown "
                     f"root:root {path} && chmod {'0700' if folder else '0600'} {path}.", path=path)
 
     def _load(self) -> None:
@@ -394,7 +394,7 @@ class Journal:
             document = json.loads(data)
             version = document["version"]
             if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-                raise ValueError(f"{version!r} is no format of a journal")
+                raise ValueError(f"{version!r} is not a journal format")
             if version > VERSION:
                 raise JournalError(f"{self.path} was written by a newer version of the collection (format {version}).",
                                    f"Run that version; this one reads up to format {VERSION}.")
@@ -406,17 +406,16 @@ class Journal:
                 raise ValueError(f"unfinished is {self.unfinished!r}")
             for (kind, key), entry in self.entries.items():
                 if kind in ("file", "directory") and not (os.path.isabs(key) and _is_state(entry["before"])):
-                    raise ValueError(f"{kind} {key} is not a path with what was there")
+                    raise ValueError(f"{kind} {key} is not a path with a former state")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise JournalError(f"{self.path} is damaged: {error!r}.",
-                               "Mend it, or remove it: then what was there before the first change cannot be put "
-                               "back any more.") from error
+                               "Repair it, or delete it; then the former state cannot be restored.") from error
 
     def _readonly(self) -> JournalError:
         return JournalError(f"{self.path} was opened for reading.", "This is a bug: report it.")
 
     def _save(self) -> None:
-        """Unless all is on the disk. What a full disk has refused, the next change tries again."""
+        """Writes the journal if it has changed. If this fails, such as on a full disk, the next change tries again."""
         if self._saved:
             return
         if self.readonly:
@@ -427,7 +426,7 @@ class Journal:
         self._saved = True
 
     def _tidy(self) -> None:
-        """Removes former bytes that no entry needs any more, which may be secret; of an empty journal everything."""
+        """Removes former contents that no entry needs (they may be secret), and all files of an empty journal."""
         empty = not self.entries and self.unfinished is None
         kept = {entry["before"]["blob"] for entry in self.of_kind("file").values() if "blob" in entry["before"]}
         if empty and os.path.lexists(self.path):
@@ -447,7 +446,7 @@ class Journal:
 
 
 def _is_state(before: t.Mapping[str, t.Any]) -> bool:
-    """Whether it has what a removal needs to restore a file or folder, as keep_file records it."""
+    """Whether a former state is complete, as L(Journal.keep_file) records it."""
     if before["state"] not in ("absent", "directory", "file", "link"):
         return False
     if "blob" in before:
@@ -459,6 +458,6 @@ def _is_state(before: t.Mapping[str, t.Any]) -> bool:
 
 
 def _content(path: str) -> str:
-    """The digest of what is there now, or C(absent)."""
+    """The digest of the current content, or C(absent)."""
     data = read_bytes(path)
     return "absent" if data is None else digest(data)

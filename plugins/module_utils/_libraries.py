@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver's libraries: where they are, whether their files are whole, how to load them. PRIVATE."""
+"""Finds, checks and loads the libraries of the driver."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import struct
 FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib",
            "/usr/lib/x86_64-linux-gnu/nvidia/current", "/usr/lib/aarch64-linux-gnu/nvidia/current")
 HEADER = 64  # bytes of an ELF header
-_ELF64 = b"\x7fELF\x02\x01"  # little endian, as all machines with these GPUs are
+_ELF64 = b"\x7fELF\x02\x01"  # little-endian, as on all hosts with these GPUs
 
 
 def least_size(head: bytes) -> int:
-    """The least size of a program, library or module that begins with head.
+    """The least size in bytes of a program, library or module that begins with head.
 
-    Of an ELF file the end of the section header table, which linkers write last.
+    For an ELF file this is the end of the section header table, which linkers write last.
     """
     if not head.startswith(_ELF64):
         return 1
@@ -30,8 +30,7 @@ def least_size(head: bytes) -> int:
 
 
 def load(name: str) -> ctypes.CDLL:
-    """Loads a library. Raises OSError if there is none, or if it is truncated: to read a mapped page behind the end of
-    a file ends the process (SIGBUS)."""
+    """Loads a library. Raises OSError if it is missing or truncated: reading a page behind its end causes a SIGBUS."""
     for folder in FOLDERS:
         try:
             with open(f"{folder}/{name}", "rb") as handle:

@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where AnsibleModule meets the domains: the one place that turns errors into fail_json. PRIVATE to the collection.
+"""Runs a module, and converts errors to fail_json.
 
-A module imports this before all else of ours, as what comes after it is then compiled once only.
+A module must import this before other modules of the collection, see L(_imports).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
 DISRUPTION: dict[str, t.Any] = {"type": "str", "choices": list(LEVELS), "default": "never"}
-# An option that is an address. It is not logged: what is secret in it is known only after the invocation was logged.
+# The type of an option with a URL. It is not logged: Ansible logs options before L(hide) knows the secrets in it.
 ADDRESS: dict[str, t.Any] = {"type": "str", "no_log": True}
 
 
 def hide(module: AnsibleModule, *addresses: str | None) -> None:
-    """Of addresses in options of the type L(ADDRESS), only what is secret stays out of results.
+    """Hides only the secrets in URLs from results, instead of all options of the type L(ADDRESS).
 
-    That is a user, a password or a token before the host, and a query, which may be a signature. An address with such a
-    part is not shown as a whole; others are shown.
+    Secrets are a user, password or token before the host, and a query, which may be a signature. A URL with a secret is
+    also hidden as a whole.
     """
     for address in filter(None, addresses):
         secrets = re.findall(r"://([^/@]+)@", address)
@@ -39,8 +39,8 @@ def hide(module: AnsibleModule, *addresses: str | None) -> None:
 
 
 def finish(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> None:
-    """Runs work and ends the module with its result, or with the one error that it raised."""
-    os.umask(0o022)  # what packages and we install is for all users; secrets have modes of their own
+    """Runs work, and ends the module with its result or error."""
+    os.umask(0o022)  # all users may read installed files; files with secrets have explicit modes
     try:
         result = work()
     except GpuopsError as error:

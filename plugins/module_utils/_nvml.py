@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The one door to NVML: GPUs and MIG as plain data, and the few writes. PRIVATE to the collection.
+"""All calls of NVML: reads GPUs and MIG as plain data, and changes MIG.
 
-Reading survives what one GPU or one field cannot tell (null, or C(error) of that GPU); writing raises DeviceError.
-What is equal for all boards of a model is asked once in a session. Facts about the calls: nvml.h (API version 13).
+If a GPU or a field is not readable, reads return null or the C(error) of the GPU; writes raise DeviceError. Data that
+is equal for all boards of a model is read once in a session. Source: nvml.h (API version 13).
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ LIBRARY = "libnvidia-ml.so.1"
 
 _GI_PROFILES = 18
 _ERROR = "NVML_ERROR_"
-_ROOM = 32  # more than any GPU has of anything that NVML lists into a caller's array
+_ROOM = 32  # the size of arrays for lists of NVML; no GPU has more elements
 _NO_INSTANCE = 0xFFFFFFFF
 
 _HINTS = {
     "NO_PERMISSION": "This needs root: set become.",
-    "IN_USE": "Something still uses the GPU: look at nvidia-smi and fuser -v /dev/nvidia*.",
-    "INSUFFICIENT_RESOURCES": "The driver has no room for it now: a process may hold memory of the GPU.",
-    "GPU_IS_LOST": "The GPU has fallen off the bus: reboot the host or power-cycle it.",
+    "IN_USE": "A GPU client uses the GPU: check nvidia-smi and fuser -v /dev/nvidia*.",
+    "INSUFFICIENT_RESOURCES": "The GPU has too little free memory: a process may use it.",
+    "GPU_IS_LOST": "The GPU has fallen off the bus: reboot or power-cycle the host.",
     "RESET_REQUIRED": "Reset the GPU or reboot the host.",
-    "LIB_RM_VERSION_MISMATCH": "The loaded kernel module and the library are of different versions: reload or reboot.",
+    "LIB_RM_VERSION_MISMATCH": "The loaded module and the library have different versions: reload or reboot.",
     "DRIVER_NOT_LOADED": "Load the driver: modprobe nvidia.",
 }
 
 
 def text_of(value: t.Any) -> t.Any:
-    """Older releases of the library return bytes."""
+    """Decodes bytes, which older releases of pynvml return."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
@@ -50,11 +50,10 @@ Session = t.TypeVar("Session", bound="Nvml")
 
 
 class Nvml:
-    """A session, opened by C(with).
+    """A session; a context manager.
 
-    available: whether NVML answers. error: None where the host has no library that can be loaded, else why it does not
-    answer (driver not loaded, versions differ). silent: (number, name of the error) of GPUs that do not answer, once
-    L(devices) has been called.
+    available: whether NVML answers. error: why it does not answer (driver not loaded, versions differ), None if the
+    host has no usable library. silent: C((number, name of the error)) of GPUs that do not answer; L(devices) sets it.
     """
 
     def __init__(self) -> None:
@@ -64,18 +63,18 @@ class Nvml:
         self._lib: t.Any = None
         self._profiles: dict[str, t.List[Profile]] = {}
         self._ci_profiles: dict[tuple[str, int], t.List[tuple[int, int, int]]] = {}
-        # (start, id) by handle: where an instance lies never changes, so it is asked once.
+        # C((start, id)) by handle. The placement of an instance never changes, so it is read once.
         self._places: dict[tuple[str, int], tuple[int, int | None]] = {}
 
     def __enter__(self: Session) -> Session:
         self.open()
         return self
 
-    def __exit__(self, *exc: t.Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def open(self) -> None:
-        """Starts, also anew after L(close): handles from before are then void. Raises only MissingLibrary."""
+        """Starts the session, also after L(close); former handles are then invalid. Raises only MissingLibrary."""
         try:
             _libraries.load(LIBRARY)
         except OSError:
@@ -89,7 +88,7 @@ class Nvml:
             self.error = f"NVML cannot be used ({name}). {_HINTS.get(name, '')}".strip()
 
     def close(self) -> None:
-        """Ends; a GPU cannot be reset while this process has NVML open."""
+        """Ends the session. A GPU cannot be reset while this process uses NVML."""
         if self.available:
             self._places = {}
             self._try(self._lib.nvmlShutdown)
@@ -98,7 +97,7 @@ class Nvml:
     # -- reading
 
     def devices(self) -> list[Device]:
-        """The GPUs that answer, in order of PCI address; L(silent) are then those that do not."""
+        """The GPUs that answer, in the order of PCI addresses. Sets L(silent)."""
         found = list(self._find_devices())
         self.silent = [(device.number, problem) for device, problem in found if problem]
         return sorted((device for device, problem in found if not problem), key=lambda device: device.pci)
@@ -110,11 +109,11 @@ class Nvml:
         return [(str(text_of(uuid)), device) for uuid, device in found if uuid]
 
     def uuid(self, device: Device) -> str:
-        """The GPU's UUID, which stays with the board wherever it is plugged in."""
+        """The UUID of the GPU, which does not depend on its slot."""
         return str(text_of(self._call(device.pci, self._lib.nvmlDeviceGetUUID, device.handle)))
 
     def mode(self, device: Device) -> tuple[bool, bool] | None:
-        """Whether MIG is on, and whether it will be after the next reset; None: the GPU cannot do MIG."""
+        """The current MIG mode, and that after the next reset; None if the GPU does not support MIG."""
         try:
             current, pending = self._call(device.pci, self._lib.nvmlDeviceGetMigMode, device.handle)
         except DeviceError as error:
@@ -124,7 +123,7 @@ class Nvml:
         return bool(current), bool(pending)
 
     def profiles(self, device: Device) -> list[Profile]:
-        """The GPU instance profiles of the board with their placements, also while MIG is off. Needs root."""
+        """The GPU instance profiles of the board with their placements, also while MIG is disabled. Needs root."""
         if device.board not in self._profiles:
             total = self._call(device.pci, self._lib.nvmlDeviceGetMemoryInfo, device.handle).total
             self._profiles[device.board] = [profile for profile in (self._profile(device, enum, total)
@@ -132,7 +131,7 @@ class Nvml:
         return self._profiles[device.board]
 
     def instances(self, device: Device) -> list[Instance]:
-        """The GPU instances by placement, with their compute instances. MIG must be on. Needs root."""
+        """The GPU instances in the order of placements, with compute instances. MIG must be enabled. Needs root."""
         lib, found, profiles = self._lib, [], self.profiles(device)
         slices_left = max((profile.slices for profile in profiles), default=0)
         for profile in profiles:
@@ -146,7 +145,7 @@ class Nvml:
         return sorted(found, key=lambda instance: instance.start)
 
     def processes(self, device: Device) -> list[dict[str, t.Any]]:
-        """The processes on a GPU, C([{pid, name, instance, compute}]): ids of GPU and compute instance, or null."""
+        """The processes on a GPU: C([{pid, name, instance, compute}]), with ids of GPU and compute instance or None."""
         lib, found = self._lib, {}
         for kind in ("Compute", "Graphics", "MPSCompute"):
             for process in self._try(getattr(lib, f"nvmlDeviceGet{kind}RunningProcesses_v3"), device.handle) or []:
@@ -159,21 +158,21 @@ class Nvml:
     # -- writing
 
     def set_mode(self, device: Device, enabled: bool) -> Device:
-        """Switches MIG on or off. The new mode may stay pending until a reset: see L(mode). Needs root.
+        """Enables or disables MIG. The change may be pending until a reset, see L(mode). Needs root.
 
-        Returns the device anew: its handle may have changed. Raises DeviceError.
+        Returns the device with its new handle. Raises DeviceError.
         """
         self._call(device.pci, self._lib.nvmlDeviceSetMigMode, device.handle, int(enabled))
         self._places = {key: place for key, place in self._places.items() if key[0] != device.pci}
         return self.reopen(device)
 
     def reopen(self, device: Device) -> Device:
-        """The same GPU with the handle that it has now (a reset or a change of mode may give it another)."""
+        """The device with its current handle, which a reset or a change of the mode may have changed."""
         handle = self._call(device.pci, self._lib.nvmlDeviceGetHandleByPciBusId, device.pci.encode())
         return device._replace(handle=handle)
 
     def create(self, device: Device, profile: Profile, start: int) -> t.Any:
-        """Makes a GPU instance at a placement and returns its handle. Raises DeviceError."""
+        """Creates a GPU instance at a placement and returns its handle. Raises DeviceError."""
         place = self._lib.c_nvmlGpuInstancePlacement_t(start, profile.size)
         handle = self._call(device.pci, self._lib.nvmlDeviceCreateGpuInstanceWithPlacement, device.handle, profile.id,
                             ctypes.byref(place))
@@ -181,7 +180,7 @@ class Nvml:
         return handle
 
     def create_compute(self, device: Device, profile: Profile, gpu_instance: t.Any, slices: int, start: int) -> None:
-        """Makes a compute instance in a GPU instance of this profile (handle). Raises DeviceError."""
+        """Creates a compute instance. gpu_instance: handle of a GPU instance with this profile. Raises DeviceError."""
         lib = self._lib
         known = self._compute_profiles(device, profile, gpu_instance)
         ident = next((ident for ident, size, _enum in known if size == slices), None)
@@ -195,18 +194,18 @@ class Nvml:
                    ctypes.byref(place))
 
     def destroy_compute(self, device: Device, compute: Compute) -> None:
-        """Removes a compute instance. Raises DeviceError, IN_USE while a process runs on it."""
+        """Destroys a compute instance. Raises DeviceError, named IN_USE while a process uses it."""
         self._call(device.pci, self._lib.nvmlComputeInstanceDestroy, compute.handle)
 
     def destroy(self, device: Device, instance: Instance) -> None:
-        """Removes a GPU instance, which must have no compute instance any more. Raises DeviceError."""
+        """Destroys a GPU instance, whose compute instances must be destroyed before. Raises DeviceError."""
         self._places.pop((device.pci, _address(instance.handle)), None)
         self._call(device.pci, self._lib.nvmlGpuInstanceDestroy, instance.handle)
 
     # -- details
 
     def _find_devices(self) -> t.Iterator[tuple[Device, str]]:
-        """Each GPU with an empty text, or without pci and with the reason why it does not answer."""
+        """Yields each GPU with an empty text, or, if it does not answer, incomplete with the name of the error."""
         lib = self._lib
         for index in range(self._try(lib.nvmlDeviceGetCount) or 0):
             try:
@@ -238,9 +237,9 @@ class Nvml:
         return self._places[key]
 
     def _compute_profiles(self, device: Device, profile: Profile, handle: t.Any) -> list[tuple[int, int, int]]:
-        """(id, slices, enum) of the compute instance profiles of a GPU instance profile, largest first.
+        """C((id, slices, enum)) of the compute instance profiles for a GPU instance profile, largest first.
 
-        Of two that fill it the one with more SMs comes first: it is the one that C(nvidia-smi mig -C) takes.
+        If two have equal slices, the one with more SMs comes first, as in C(nvidia-smi mig -C).
         """
         key = (device.board, profile.id)
         if key not in self._ci_profiles:
@@ -261,7 +260,7 @@ class Nvml:
             for handle in self._list(device.pci, lib.nvmlGpuInstanceGetComputeInstances, lib.c_nvmlComputeInstance_t,
                                      gpu_instance, ident):
                 start, number = 0, 0
-                if slices != profile.slices:  # one that fills its GPU instance is alone in it
+                if slices != profile.slices:  # a compute instance with all slices is the only one
                     info = self._call(device.pci, lib.nvmlComputeInstanceGetInfo, handle)
                     start, number = info.placement.start, info.id
                 found.append(Compute(slices, start, number, enum, handle))
@@ -269,13 +268,13 @@ class Nvml:
         return tuple(sorted(found, key=lambda compute: compute.start))
 
     def _list(self, pci: str, function: t.Callable[..., t.Any], kind: t.Any, *args: t.Any) -> list[t.Any]:
-        """What NVML writes into a caller's array, in one call."""
+        """The elements that a function of NVML writes to an array of its caller."""
         array, count = (kind * _ROOM)(), ctypes.c_uint(_ROOM)
         self._call(pci, function, *args, array, ctypes.byref(count))
         return [array[index] for index in range(count.value)]
 
     def _try(self, function: t.Callable[..., t.Any], *args: t.Any) -> t.Any:
-        """The answer, or None where NVML has none."""
+        """The result of a function, None if it fails."""
         try:
             return function(*args)
         except self._lib.NVMLError:
@@ -296,5 +295,5 @@ class Nvml:
 
 
 def _address(handle: t.Any) -> int:
-    """The value of an opaque pointer, by which NVML names an instance."""
+    """The value of a pointer, by which NVML identifies an instance."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0

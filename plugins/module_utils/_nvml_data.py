@@ -1,23 +1,23 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What L(_nvml) answers in: GPUs, profiles and instances as plain data, and their names. Pure. PRIVATE."""
+"""The data types of L(_nvml): GPUs, profiles and instances, and their names. Pure."""
 
 from __future__ import annotations
 
 import typing as t
 
-# GPU instance profiles: enum -> what NVIDIA's names add to slices and memory. 0 to 6 and 9 add nothing.
+# GPU instance profiles: enum to the suffix of the name. 0 to 6 and 9 have none.
 _SUFFIXES = {7: "+me", 8: "+me", 10: "+gfx", 11: "+gfx", 12: "+gfx", 17: "+gfx", 13: "-me", 14: "-me", 15: "+me.all",
              16: "+me.all"}
-# Compute instance profiles: enum -> slices. 7 is the wide 1-slice one, which exists where a slice has SMs to spare.
+# Compute instance profiles: enum to slices. 7 is the profile with one slice and more SMs, which only some GPUs have.
 COMPUTE_SLICES = {0: 1, 7: 1, 1: 2, 2: 3, 3: 4, 6: 6, 4: 7, 5: 8}
 
 
 class Profile(t.NamedTuple):
-    """A GPU instance profile of a board. starts, size: where it may lie, in the board's memory units.
+    """A GPU instance profile of a board. starts, size: its possible placements, in memory slices.
 
-    id: as the board has it; enum: NVML's constant for its kind, equal on all boards.
+    id: its number on this board. enum: the constant of NVML, equal on all boards.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Profile(t.NamedTuple):
 
 
 class Device(t.NamedTuple):
-    """A GPU as NVML knows it. number: its index; pci: as in sysfs (C(0000:07:00.0)); board: equal for equal models."""
+    """A GPU. number: its index in NVML. pci: as in sysfs (C(0000:07:00.0)). board: equal for equal models."""
 
     number: int
     handle: t.Any
@@ -44,7 +44,7 @@ class Device(t.NamedTuple):
 
 
 class Compute(t.NamedTuple):
-    """A compute instance: its slices and first slice within the GPU instance; profile: NVML's enum of its kind."""
+    """A compute instance. start: its first slice in the GPU instance. profile: the enum of NVML."""
 
     slices: int
     start: int
@@ -54,7 +54,7 @@ class Compute(t.NamedTuple):
 
 
 class Instance(t.NamedTuple):
-    """A GPU instance with its compute instances. id: None where this session made it and has not asked."""
+    """A GPU instance with its compute instances. id: None if this session created it and has not read the id."""
 
     id: int | None
     profile: Profile
@@ -64,9 +64,9 @@ class Instance(t.NamedTuple):
 
 
 def profile_name(enum: int, slices: int, memory_mib: int, total_bytes: int) -> str:
-    """The name of a GPU instance profile as the vendor's GFD and mig-parted compute it (go-nvlib's rule).
+    """The name of a GPU instance profile. Source: go-nvlib, which GFD and mig-parted use.
 
-    enum: of the profile; memory_mib: of an instance; total_bytes: of the GPU, by nvmlDeviceGetMemoryInfo (v1).
+    memory_mib: memory of an instance. total_bytes: memory of the GPU according to nvmlDeviceGetMemoryInfo (v1).
     """
     eighths = -(-8 * memory_mib * 1024**2 // total_bytes)
     gigabytes = (eighths * -(-total_bytes // 1024**3) + 4) // 8
@@ -74,5 +74,5 @@ def profile_name(enum: int, slices: int, memory_mib: int, total_bytes: int) -> s
 
 
 def compute_name(profile: str, gi_slices: int, ci_slices: int) -> str:
-    """The name of a MIG device: C(3g.40gb), or C(1c.3g.40gb) where it does not fill its GPU instance."""
+    """The name of a MIG device: C(3g.40gb), or C(1c.3g.40gb) if it does not use all slices of its GPU instance."""
     return profile if ci_slices == gi_slices else f"{ci_slices}c.{profile}"

@@ -1,10 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Programs that stay on a host: zips of this collection's own code, run by units of systemd. PRIVATE.
+"""Builds programs that units on a host run: zip files with code of this collection.
 
-They are made on the host from what Ansible has sent there: so they are what the module itself runs, nothing has to
-travel twice, and the same code gives the same bytes.
+A program is built on the host from the code that Ansible has sent for the module. The same code gives the same bytes.
 """
 
 from __future__ import annotations
@@ -18,17 +17,16 @@ import zipfile
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
-from ansible_collections.gpuops.nvidia.plugins.module_utils._pynvml import PYTHON_PATH, PYTHON_PATH_VARIABLE, source
+from ansible_collections.gpuops.nvidia.plugins.module_utils._pynvml import PYNVML, source
 
 FOLDER = "/usr/local/lib/gpuops"
-PYNVML = f"{PYTHON_PATH}/pynvml.py"
-# Reading all sources by a syntax tree would cost a converged run a tenth of a second.
+# A regular expression, because parsing all sources takes a tenth of a second.
 _IMPORT = re.compile(r"^ *from (ansible_collections\.gpuops\.nvidia\.plugins\.module_utils[\w.]*) "
                      r"import (\([^)]*\)|[^\n]*)", re.MULTILINE)
 
 
 def program(start: str) -> bytes:
-    """The zip that runs C(main) of a module, the same bytes for the same code. start: the module's full name."""
+    """The zip file that runs C(main) of a module. start: the full name of the module."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, source in sorted(_sources(start).items()):
@@ -37,7 +35,7 @@ def program(start: str) -> bytes:
 
 
 def _sources(start: str) -> dict[str, str]:
-    """File name to text of a module and of all of this collection that it imports."""
+    """The sources of a module and of its imports from this collection: file name to text."""
     found = {"__main__.py": f"from {start} import main\n\nmain()\n"}
     waiting = [start]
     while waiting:
@@ -62,7 +60,7 @@ def _is_package(name: str) -> bool:
 
 
 def drop_compiled(path: str) -> None:
-    """Removes what Python has compiled of a file on first use."""
+    """Removes the compiled version of a Python file."""
     folder, name = os.path.split(path)
     cache = os.path.join(folder, "__pycache__")
     for compiled in os.listdir(cache) if os.path.isdir(cache) else ():
@@ -73,10 +71,6 @@ def drop_compiled(path: str) -> None:
 
 
 def pynvml(root: Root) -> bytes:
-    """The file that stands there, which goes with the driver, or that of this run. Raises MissingLibrary."""
-    shipped = os.path.join(os.environ.get(PYTHON_PATH_VARIABLE, "/nonexistent"), "pynvml.py")
-    for path in (root.at(PYNVML), shipped):
-        data = read_bytes(path)
-        if data is not None:
-            return data
-    return read_bytes(source()) or b""
+    """The content of the installed pynvml, or of that for this task. Raises MissingLibrary."""
+    data = read_bytes(root.at(PYNVML))
+    return data if data is not None else read_bytes(source()) or b""

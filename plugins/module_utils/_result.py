@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Plans as plain data, their gate by C(gpu_disruption), their execution, and the shape of results. PRIVATE.
+"""Steps: their level, their execution, and the result of a module.
 
-A module reads the host, computes a list of steps, and in check mode stops there. Otherwise L(apply) executes exactly
-these steps, and the module reads again. A step's C(id) is stable: what check mode names is what the run then does.
+A module reads the host and computes a list of steps. In check mode it stops there. Otherwise L(apply) executes exactly
+these steps, and the module reads the host again. Steps have the same C(id) in check mode and in a run.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import refused
 
-# Ordered: each level allows what the former allow. `never` still allows what disturbs nothing that runs.
+# The result of a module, as Ansible takes it.
+Result = t.Dict[str, t.Any]
+# A pending step: its L(Step.as_dict) with pending_reason.
+Pending = t.Dict[str, t.Union[str, bool]]
+# Each level also allows what those before it allow. `never` allows what does not disturb running work.
 LEVELS: t.Tuple[str, ...] = ("never", "idle", "drain", "reboot")
 
 
 @dataclass(frozen=True)
 class Step:
-    """One act on a host.
+    """One change of a host.
 
-    action: a verb phrase (C(install packages)); target: what it acts on (C(nvidia-open=595.91.07-1)).
-    reason: why it is needed. needs: the lowest gpu_disruption level that allows it.
-    assumed: planned from device tables because the device cannot be read yet.
-    data: plain values for the code that executes the step; secrets do not belong here.
+    action: a verb phrase (C(install packages)). target: its object (C(nvidia-open=595.91.07-1)). reason: why it is
+    necessary. needs: the lowest level of gpu_disruption that allows it. assumed: whether it is planned from device
+    tables, because the device cannot be read yet. data: values for the code that executes the step, without secrets.
     """
 
     action: str
@@ -37,17 +40,17 @@ class Step:
 
     @property
     def id(self) -> str:
-        """What stays the same between check mode and the run: action and target."""
+        """Action and target, the same in check mode and in a run."""
         return f"{self.action}: {self.target}"
 
-    def as_dict(self) -> dict[str, t.Any]:
-        """For results and diffs: C({id, action, target, reason, needs, assumed})."""
+    def as_dict(self) -> Pending:
+        """The step in results: C({id, action, target, reason, needs, assumed})."""
         return {"id": self.id, "action": self.action, "target": self.target, "reason": self.reason,
                 "needs": self.needs, "assumed": self.assumed}
 
 
 class StepLog(t.Protocol):
-    """What L(apply) needs of the journal."""
+    """The part of the journal that L(apply) uses."""
 
     def begin(self, step: Step) -> None:
         """Records that the step is about to run."""
@@ -57,28 +60,27 @@ class StepLog(t.Protocol):
 
 
 def allows(level: str, needs: str) -> bool:
-    """Whether gpu_disruption level permits an act that needs another level."""
+    """Whether a level allows a step that needs the level needs."""
     return LEVELS.index(level) >= LEVELS.index(needs)
 
 
-def gate(steps: t.Sequence[Step], level: str) -> tuple[list[Step], list[dict[str, t.Any]]]:
-    """Splits a plan into what may be done now and what stays pending.
+def gate(steps: t.Sequence[Step], level: str) -> tuple[list[Step], list[Pending]]:
+    """C((allowed steps, pending steps)), the latter as C([{id, ..., pending_reason}]).
 
-    From the first forbidden step on, everything stays pending: later steps build on earlier ones. A domain whose
-    steps are independent of each other (GPUs, say) gates each group by itself.
-    Returns (steps, pending), pending: C([{id, ..., pending_reason}]).
+    All steps from the first forbidden one on are pending, because later steps depend on earlier ones. Call it for each
+    group of steps if groups are independent, such as those of GPUs.
     """
     for index, step in enumerate(steps):
         if not allows(level, step.needs):
             blocked = f"gpu_disruption is '{level}', this needs '{step.needs}' or higher"
-            pending = [{**step.as_dict(), "pending_reason": blocked}]
+            pending: list[Pending] = [{**step.as_dict(), "pending_reason": blocked}]
             pending += [{**later.as_dict(), "pending_reason": f"it follows '{step.id}'"} for later in steps[index + 1:]]
             return list(steps[:index]), pending
     return list(steps), []
 
 
 def run_step(execute: t.Callable[[Step], None], step: Step) -> None:
-    """Executes one step. The only place from which steps are executed, in every module. Raises GpuopsError."""
+    """Executes one step. All modules execute their steps with this function. Raises GpuopsError."""
     try:
         execute(step)
     except OSError as error:
@@ -86,7 +88,7 @@ def run_step(execute: t.Callable[[Step], None], step: Step) -> None:
 
 
 def apply(steps: t.Iterable[Step], execute: t.Callable[[Step], None], log: StepLog) -> None:
-    """Executes a plan, each step journalled before and after, so that a killed run is continued by the next one."""
+    """Executes steps, and records each before and after, so that the next run continues a killed run."""
     for step in steps:
         log.begin(step)
         run_step(execute, step)
@@ -94,20 +96,20 @@ def apply(steps: t.Iterable[Step], execute: t.Callable[[Step], None], log: StepL
 
 
 def diff_entry(name: str, before: str, after: str) -> dict[str, str]:
-    """One entry of Ansible's C(diff) list."""
+    """An entry of the result C(diff)."""
     return {"before_header": name, "after_header": name, "before": before, "after": after}
 
 
 def plan_diff(name: str, steps: t.Sequence[Step]) -> list[dict[str, str]]:
-    """The steps themselves as a diff, for what is not a file. Empty when there is nothing to do."""
+    """The steps as a diff; empty without steps."""
     if not steps:
         return []
     lines = "".join(f"{step.id}{f' ({step.reason})' if step.reason else ''}\n" for step in steps)
     return [diff_entry(f"{name}: steps", "", lines)]
 
 
-def outcome(steps: t.Sequence[Step], pending: t.Sequence[t.Mapping[str, t.Any]] = (),
-            diff: t.Sequence[t.Mapping[str, str]] = (), **facts: t.Any) -> dict[str, t.Any]:
-    """The result every module returns: C({changed, plan, pending, diff, **facts})."""
+def outcome(steps: t.Sequence[Step], pending: t.Sequence[t.Mapping[str, object]] = (),
+            diff: t.Sequence[t.Mapping[str, str]] = (), **facts: object) -> Result:
+    """The result of a module: C({changed, plan, pending, diff, **facts})."""
     return {"changed": bool(steps), "plan": [step.as_dict() for step in steps], "pending": list(pending),
             "diff": list(diff), **facts}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The one way to run a command: a list of arguments, C(LC_ALL=C), a time limit. PRIVATE to the collection."""
+"""Runs commands: lists of arguments, with C(LC_ALL=C) and a time limit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
 
-# Packages install daemons into sbin, which the PATH of a non-login SSH session may lack.
+# Packages install programs in sbin folders, which the PATH of a non-login SSH session may lack.
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Completed(t.NamedTuple):
-    """What a command did. rc: its exit code; stdout, stderr: text."""
+    """The result of a command. rc: its exit code. stdout, stderr: text."""
 
     argv: t.Tuple[str, ...]
     rc: int
@@ -26,7 +26,7 @@ class Completed(t.NamedTuple):
 
 
 class Runner(t.Protocol):
-    """What pure code may ask for. Tests pass a table of answers instead of L(run)."""
+    """The type of L(run). Tests pass simulated commands."""
 
     def __call__(self, argv: t.Sequence[str], *, timeout: float = 60, check: bool = True, stdin: str | None = None,
                  env: t.Mapping[str, str] | None = None, hint: str = "") -> Completed:
@@ -34,7 +34,7 @@ class Runner(t.Protocol):
 
 
 def environment(extra: t.Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment for commands: the caller's, with a fixed locale and a PATH that has the sbin folders."""
+    """The environment of commands: that of this process, with a fixed locale and the sbin folders in PATH."""
     env = dict(os.environ)
     env.update({"LC_ALL": "C", "LANGUAGE": "C", "PATH": f"{env.get('PATH', '')}:{_PATH}".strip(":")})
     env.update(extra or {})
@@ -43,11 +43,11 @@ def environment(extra: t.Mapping[str, str] | None = None) -> dict[str, str]:
 
 def run(argv: t.Sequence[str], *, timeout: float = 60, check: bool = True, stdin: str | None = None,
         env: t.Mapping[str, str] | None = None, hint: str = "") -> Completed:
-    """Runs argv and returns L(Completed).
+    """Runs a command.
 
-    timeout: seconds, after which the command is killed. check: raise CommandError on a non-zero exit code.
-    A missing program is exit code 127, one that cannot be started 126. Raises CommandError (rc None) when time runs
-    out.
+    timeout: seconds, after which the command is killed and CommandError (rc None) is raised. check: whether to raise
+    CommandError for an exit code other than 0. The exit code of a missing program is 127, of one that cannot be started
+    126. hint: that of the error.
     """
     words = [str(word) for word in argv]
     try:
@@ -66,5 +66,5 @@ def run(argv: t.Sequence[str], *, timeout: float = 60, check: bool = True, stdin
 
 
 def which(program: str) -> str | None:
-    """The path of a program, sbin folders included, or None."""
+    """The path of a program, also in sbin folders, or None."""
     return shutil.which(program, path=environment()["PATH"])

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Units of systemd, as they are. PRIVATE to the collection."""
+"""Reads the state of systemd units."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 @dataclass(frozen=True)
 class Service:
-    """A unit. state: C(active), C(inactive), C(failed) ...; enabled: C(enabled), C(disabled) ..., empty if absent.
+    """The state of a unit: C(active), C(inactive), C(failed) ... enabled: C(enabled), C(disabled) ..., or empty.
 
-    One that is masked is C(absent) and C(masked).
+    The state of a masked or missing unit is C(absent); enabled is then C(masked) or empty.
     """
 
     state: str
     enabled: str
 
 
-# The services of the driver itself.
+# The services of the driver.
 PERSISTENCED = "nvidia-persistenced.service"
 FABRIC_MANAGER = "nvidia-fabricmanager.service"
 IMEX = "nvidia-imex.service"
 GRIDD = "nvidia-gridd.service"
-# Unit file states in which a unit starts at boot, or is started by udev as the distribution's own unit is.
+# Unit file states of units that start at boot, or that udev starts, as units of distributions.
 AT_BOOT = ("enabled", "enabled-runtime", "static", "indirect", "alias")
 
 
 def read_units(run: Runner, units: t.Sequence[str]) -> dict[str, Service]:
-    """The state of units, by one systemctl; C(absent) where it does not answer."""
+    """The state of units, read with one systemctl; C(absent) if it fails."""
     return parse_units(show_units(run, units), units)
 
 
 def show_units(run: Runner, units: t.Sequence[str]) -> str:
-    """What systemctl prints of units, in their order with an empty line between; empty where it does not answer."""
+    """The output of systemctl show for units, separated by empty lines; empty if it fails."""
     return run(["systemctl", "show", *units, "-p", "LoadState,ActiveState,UnitFileState"], check=False).stdout.strip()
 
 
 def parse_units(text: str, units: t.Sequence[str]) -> dict[str, Service]:
-    """The state of units from the text of L(show_units)."""
+    """Parses the output of L(show_units)."""
     found = dict.fromkeys(units, Service("absent", ""))
     for unit, block in zip(units, text.split("\n\n")):
         values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)

@@ -262,7 +262,7 @@ facts:
         - The journals of this collection in C(/var/lib/gpuops/journal). C(brought) lists the journals that are not
           empty, such as V(driver), V(container_toolkit) or V(mig).
         - C(faults) lists the journals that the modules would refuse, because they are damaged or users other than root
-          could have written them. C(message) says what is wrong, C(hint) what to do.
+          could have written them. C(message) describes the fault, C(hint) what to do.
       type: dict
       returned: always
       sample: {brought: [container_toolkit, driver], faults: []}

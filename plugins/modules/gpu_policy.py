@@ -78,8 +78,7 @@ options:
     type: str
   namespace:
     description:
-      - The namespace of what is delivered in the cluster. The default is V(gpu-operator), if the variable is not set
-        either.
+      - The namespace of the operands. The default is V(gpu-operator), if the variable is not set either.
     type: str
   image_registry:
     description:
@@ -117,7 +116,7 @@ options:
       - Accepted are a configuration of the device plugin (version v1), only its part C(sharing), several configurations
         by name as C({default, configs}), and a ConfigMap as the GPU Operator uses it.
       - Each configuration is checked before anything is changed. A key in the wrong place, which the device plugin
-        would ignore silently, is refused with the place where it belongs.
+        would ignore silently, is refused, and the error names the right place.
       - The host variable C(device_plugin_config) names the configuration of the host's Node. Other Nodes get the
         default configuration. A single configuration is the default.
     type: raw
@@ -145,7 +144,7 @@ options:
     default: false
   facts:
     description:
-      - For each host what M(gpuops.nvidia.gpu_info) returned as facts, or null for a host that could not be asked.
+      - The facts that M(gpuops.nvidia.gpu_info) returned for each host, or null for a host that could not be reached.
       - If this is not set, they are taken from the variable that the role preflight registers on the hosts of the play.
     type: dict
   cluster_facts:
@@ -157,14 +156,13 @@ options:
         its Nodes say so.
       - C(config_maps) and C(secrets) have the ConfigMaps and Secrets that the policy names, by name. Of a ConfigMap the
         texts by key, or null if it does not exist; of a Secret whether it exists. What is left out is not checked.
-      - C(driver_daemon_sets) has the DaemonSets of this collection that exist and keep their names, by name the system,
-        such as V(ubuntu24.04). C(driver_images) has for each driver DaemonSet that exists, by name, a mapping with
-        C(tag) of its image and C(kernel_module_type). C(toolkit_runtime) is the container runtime that the toolkit in
+      - C(driver_daemon_sets) maps the names of existing DaemonSets of this collection that keep their names to the
+        system, such as V(ubuntu24.04). C(driver_images) maps the name of each existing driver DaemonSet to the C(tag)
+        of its image and to C(kernel_module_type). C(toolkit_runtime) is the container runtime that the toolkit in
         the cluster configures. A driver or runtime that some Nodes need and that runs already is only replaced by one
         that more than half of the Nodes need.
-      - C(nvidia_drivers) has for each NVIDIADriver, by name, a mapping with C(uid) (empty if it does not exist) and
-        C(there), its DaemonSets by system. C(driver_kernels) has for each DaemonSet that serves one kernel, by name,
-        this kernel.
+      - C(nvidia_drivers) maps the name of each NVIDIADriver to its C(uid) (empty if it does not exist) and to C(there),
+        its DaemonSets by system. C(driver_kernels) maps the name of each DaemonSet for a single kernel to this kernel.
     type: dict
   overrides:
     description:
@@ -323,8 +321,8 @@ hosts:
       precompiled; C(cuda) is the highest CUDA level that it runs; C(secure_boot) is V(signed) or V(mok) if Secure Boot
       is on. C(fabric) has C(manager), V(fabricmanager), V(fabricmanager+nvlsm) or null, its C(version), C(imex),
       whether the host is a tray of an NVLink rack, and C(imex_nodes). C(next_kernel) says whether the kernel that boots
-      next gets its modules too, C(licence) whether a licence token is set, C(persistenced) whether nvidia-persistenced
-      runs. C(peermem), C(gds) and C(gdrcopy) say which kernel modules are installed beside the driver.
+      next gets its modules, too, C(licence) whether a licence token is set, C(persistenced) whether nvidia-persistenced
+      runs. C(peermem), C(gds) and C(gdrcopy) say which other kernel modules are installed.
     - C(profile) has C(name), null without one, and C(because); see O(overrides).
     - C(preview) names the components whose facts differ from the plan. If the driver differs, it also names MIG,
       because reloading the driver removes the MIG instances. C(delivered) names all components that are delivered to
@@ -369,8 +367,8 @@ cluster:
   description:
     - The plan of the cluster, for M(gpuops.nvidia.operands), M(gpuops.nvidia.gpu_labels) and
       M(gpuops.nvidia.gpu_verify). Null if nothing is delivered in a cluster.
-    - C(components) has each component with its state, images and settings. C(nodes) has what is known of the Nodes.
-      C(deploy) says which components the Nodes get, whether labels differ, and which hosts' labels go to their Nodes.
+    - C(components) has each component with its state, images and settings. C(nodes) has facts about the Nodes.
+      C(deploy) says which components the Nodes get, whether labels differ, and which hosts report labels for Nodes.
     - C(pools) has the Nodes that one driver image serves, each with C(nodes), C(os), C(kernel), C(gpu) and C(driver)
       (C(version), C(kernel_module_type), C(image) and C(because)).
     - C(left) has the Nodes that a removal has left out of service and that are not Nodes of the hosts.
@@ -461,10 +459,10 @@ explanations:
 error:
   description:
     - C(kind) is the kind of the error. For V(policy) C(refusals) is a list of C(hosts), C(reason), C(remedy),
-      C(constraints) (C(id) and C(text) of the constraints that exclude each other) and C(free) (C(drop), the constraint
-      to give up, C(also), what must be changed with it, and C(result), the plan without it). For a cluster C(pools) has
+      C(constraints) (C(id) and C(text) of the constraints that exclude all drivers) and C(free) (C(drop), what to
+      remove, C(also), what else must be changed, and C(result), the plan without it). For a cluster C(pools) has
       the pools that could be resolved.
-    - C(faults) lists what is wrong with documents. C(checks) has what RV(checks) would have.
+    - C(faults) lists the errors in documents. C(checks) is the same as RV(checks).
   returned: failure
   type: dict
   sample: {kind: policy, refusals: [{hosts: [gpu01], reason: no NVIDIA GPU is on its PCI bus, remedy: Take it out.}]}

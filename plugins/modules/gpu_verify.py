@@ -9,22 +9,22 @@ module: gpu_verify
 short_description: Compare a GPU host or a cluster with its plan, component by component
 version_added: 0.1.0
 description:
-  - Says for each component whether the host is as its plan says. If not, it says what differs and what to do.
-  - The driver is compared by its loaded module, its libraries, NVML and the GPUs that it finds; the container toolkit
-    by version, runtimes and CDI specification; MIG by mode and instances; labels by whether they can be computed; other
-    software by version and service; CUDA by what M(gpuops.nvidia.gpu_info) found.
-  - With O(cluster) it runs on the controller and waits until the components that the plan has in the cluster are ready.
-    It prints a line when a component has made progress, and says where and why one does not come up. If components wait
-    for each other on a Node, the first of them is named as the cause, with the last lines of its log. If many pods have
-    the same problem, only a few of their logs are read. A log that cannot be read is not a failure.
+  - Reports for each component whether the host is as planned. If not, it names the difference and what to do.
+  - It compares the loaded module, the libraries, NVML and the GPUs of the driver; version, runtimes and CDI
+    specification of the container toolkit; mode and instances of MIG; version and service of other software; and the
+    CUDA samples of M(gpuops.nvidia.gpu_info). For labels it checks whether they can be computed.
+  - With O(cluster) it runs on the controller and waits until the components in the cluster are ready. It prints a line
+    when a component has made progress, and names the place and the reason if one does not become ready. If components
+    wait for each other on a Node, the first of them is named as the cause, with the last lines of its log. If many pods
+    have the same problem, only a few of their logs are read. A log that cannot be read is not a failure.
   - The objects of these components, and the labels of Nodes that the operands select, are compared with the plan of
     O(cluster) in the same way as M(gpuops.nvidia.operands) and M(gpuops.nvidia.gpu_labels) do it in a run. What these
     modules would write is V(failed). What the C(gpu_disruption) in O(cluster) forbids is V(pending). The module writes
     nothing.
-  - Pods on Nodes that are NotReady, and driver pods that have to be restarted, are V(pending). The module does not wait
+  - Pods on Nodes that are NotReady, and driver pods that must be restarted, are V(pending). The module does not wait
     for them.
   - If the cluster's MIG manager serves Nodes, the module also waits for the layouts that their labels
-    C(nvidia.com/mig.config) ask for. A layout that failed is named with its Node and what to do, because the manager
+    C(nvidia.com/mig.config) request. A layout that failed is named with its Node and what to do, because the manager
     does not try it again by itself. A layout that is not finished when the time is over is V(pending). The module does
     not wait for the layout without MIG if no manager has confirmed it yet, because it is the default of a GPU.
 author:
@@ -33,7 +33,7 @@ extends_documentation_fragment:
   - gpuops.nvidia._attributes
 options:
   components:
-    description: The components to look at. If this is not set, all components of the plan.
+    description: The components to verify. The default is all components of the plan.
     type: list
     elements: str
   expected:
@@ -48,7 +48,7 @@ options:
         changed the host since; then it gathers them again.
     type: dict
   labels:
-    description: What M(gpuops.nvidia.gpu_labels) returned as labels, where it ran.
+    description: The labels that M(gpuops.nvidia.gpu_labels) returned, if it ran.
     type: dict
   samples:
     description:
@@ -64,9 +64,9 @@ options:
     type: dict
   asked:
     description:
-      - Whether the modules of the components were asked in check mode earlier in this run, and registered by the roles
-        of this collection. Then a step that they plan is a difference, also where the facts do not tell of it, and an
-        error of a module is a failure.
+      - Whether the roles of this collection have run the modules of the components in check mode earlier in this run,
+        and registered their results. Then a step that a module plans is a difference, even if the facts do not show it,
+        and an error of a module is a failure.
     type: bool
     default: false
   cluster:
@@ -84,27 +84,27 @@ options:
     type: str
   workloads:
     description:
-      - RV(gpuops.nvidia.operands#module:workloads) of the task just before. If everything in it is ready, the cluster
-        is not asked again.
+      - RV(gpuops.nvidia.operands#module:workloads) of the previous task. If everything in it is ready, the cluster is
+        not read again.
     type: list
     elements: dict
     default: []
   compare:
     description:
       - Whether to compare the objects of the cluster and the labels of its Nodes with O(cluster).
-      - A run that has just delivered them learns from this whether another run has overwritten them.
+      - A run that has just delivered them detects in this way whether another run has overwritten them.
       - With O(components) the labels are not compared, because they belong to all components together.
     type: bool
     default: true
   startup_taint:
     description:
-      - The key of a taint with which Nodes come into the cluster. A Node of RV(verified) that is Ready, offers GPUs and
+      - The key of a taint with which Nodes join the cluster. A Node of RV(verified) that is Ready, offers GPUs and
         still has this taint is V(pending), because site.yml removes the taint.
     type: str
     default: ''
   timeout:
     description:
-      - Seconds to wait for the components of a cluster. V(0) looks once and does not wait.
+      - Seconds to wait for the components of a cluster. V(0) checks them once and does not wait.
       - The module stops earlier if waiting cannot help, for example if a registry does not have an image.
     type: int
     default: 900

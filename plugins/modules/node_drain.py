@@ -9,25 +9,25 @@ module: node_drain
 short_description: Drain Nodes of a cluster within disruption budgets, and restore them
 version_added: 0.1.0
 description:
-  - Cordons Nodes and evicts their pods by the Eviction API (C(policy/v1)), all Nodes at the same time. It evicts pods
-    that use GPUs first, and the others when the last of these has ended.
-  - If a disruption budget forbids an eviction, the module tries again when the API server says so, until O(timeout) is
-    over. Then the task fails, names every pod that remains, and puts the Nodes concerned back as they were. A Node
-    that an earlier task has cordoned stays cordoned.
-  - Before the first eviction on a Node, the module asks by a dry run whether all of its pods could be evicted, and
-    waits for this in the same way. A pod therefore does not end while a budget keeps another pod of its Node. A budget
-    that is used up later still stops the pods that remain.
+  - Cordons Nodes and evicts their pods through the Eviction API (C(policy/v1)), all Nodes at the same time. It evicts
+    pods that use GPUs first, and the others when these have ended.
+  - If a disruption budget forbids an eviction, the module retries when the API server says so, until O(timeout) is
+    over. Then the task fails, names every pod that remains, and restores the Nodes of these pods. A Node that an
+    earlier task has cordoned stays cordoned.
+  - Before the first eviction on a Node, the module checks with a dry run whether all of its pods can be evicted, and
+    waits for this in the same way. So no pod ends while a budget protects another pod of its Node. A budget that is
+    exhausted later still protects the pods that remain.
   - The annotation C(gpuops.nvidia/cordoned-before) of a Node says whether it was cordoned before. The module writes it
     together with the cordon. Therefore O(state=uncordoned) leaves a Node cordoned that somebody else had cordoned, even
     if the run that drained it was killed.
-  - Pods of DaemonSets, mirror pods and pods that have ended are left alone, as C(kubectl drain) does.
+  - Pods of DaemonSets, mirror pods and pods that have ended are not evicted, as with C(kubectl drain).
   - The module fails before it changes anything if a pod has no controller or has emptyDir volumes, unless O(force) and
-    O(delete_emptydir_data) allow to evict them. Below O(disruption=drain) no pod is evicted, and RV(pending) names
-    such pods too.
+    O(delete_emptydir_data) allow its eviction. Below O(disruption=drain) no pod is evicted, and RV(pending) names such
+    pods, too.
   - O(state=drained) refuses a Node that another run holds by the annotation C(gpuops.nvidia/held-by).
   - If the API server is busy, a connection breaks, or another client writes at the same time, the module retries for
     some seconds.
-  - Runs on the controller, connects to no host, and uses no cluster but the one of O(kubeconfig).
+  - Runs on the controller, connects to no host, and uses only the cluster of O(kubeconfig).
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:

@@ -12,19 +12,19 @@ description:
   - O(state=started) holds the Node for this run of Ansible. With O(disruption=drain) or V(reboot) it cordons the Node
     and evicts the pods that use a GPU, as M(gpuops.nvidia.node_drain) does. Then it pauses the GPU operands by their
     deploy labels, and waits until the pods of the operands have ended.
-  - O(state=ended) waits until the Node is Ready, if it was Ready before. It then resumes the operands, gives the Node
-    back its former schedulability, and releases it.
+  - O(state=ended) waits until the Node is Ready, if it was Ready before. It then resumes the operands, uncordons the
+    Node unless it was cordoned before, and releases it.
   - The state of the maintenance is kept on the Node, so that another run can continue if a run was killed. The
     annotation C(gpuops.nvidia/held-by) names the run, the labels of paused operands have the value
     C(paused-for-driver-upgrade), and C(gpuops.nvidia/cordoned-before) says whether the Node was cordoned before.
-  - A Node that another run holds is refused. A run on the same controller holds it as long as its process lives, a run
-    on another controller for one hour.
+  - A Node that another run holds is refused. A run on the same controller holds it until its process ends, a run on
+    another controller for one hour.
   - Below O(disruption=drain) no pod is evicted. If a pod or a process of the host uses a GPU, nothing is changed,
-    RV(started) is false, and RV(pending) names what uses the GPU. As the Node is not cordoned there, the module looks
-    again for such pods when the operands have ended. If one has come meanwhile, it resumes the operands.
+    RV(started) is false, and RV(pending) names what uses the GPU. Because the Node is not cordoned, the module checks
+    again for such pods when the operands have ended. If a pod has started meanwhile, it resumes the operands.
   - The module fails before it changes anything if a pod may not be evicted, if the GPU Operator upgrades the driver, or
-    if its MIG manager changes the layout. If an eviction fails, it puts the Node back as it was.
-  - Runs on the controller, connects to no host, and uses no cluster but the one of O(kubeconfig).
+    if its MIG manager changes the layout. If an eviction fails, it restores the Node.
+  - Runs on the controller, connects to no host, and uses only the cluster of O(kubeconfig).
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:

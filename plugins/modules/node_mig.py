@@ -41,10 +41,10 @@ options:
         resumes every paused operand, even if a killed run or another manager left it paused.
       - V(recovered) does what V(settled) does with O(outcome=failed), only on Nodes that a killed run has left
         unfinished (C(left) of RV(nodes)) and that the cluster's MIG manager does not serve.
-      - V(requested) asks the cluster's MIG manager for O(layout), or waits for the layout that the labels already ask
-        for. To ask for another layout needs O(disruption=idle); the other states do not use O(disruption). O(at_once)
-        Nodes are asked at the same time. If more than O(max_fail_percentage) fail, no further Nodes are asked. The
-        manager does not try a failed layout again; the error then says what to do.
+      - V(requested) requests O(layout) from the cluster's MIG manager, or waits for the layout that the labels already
+        request. A request for another layout needs O(disruption=idle); the other states do not use O(disruption).
+        The layouts of O(at_once) Nodes are requested at the same time. If more than O(max_fail_percentage) fail, no
+        further layouts are requested. The manager does not try a failed layout again; the error then says what to do.
     type: str
     choices: [gathered, changing, settled, recovered, requested]
     default: gathered
@@ -71,8 +71,9 @@ options:
     default: ''
   asked:
     description:
-      - The layout that the Node was asked for when this run gathered its state, C(asked) of RV(nodes). If the label now
-        names neither this layout nor O(layout), somebody has asked for another one. The module then keeps the label.
+      - The layout that the label of the Node requested when this run gathered its state, C(asked) of RV(nodes). If the
+        label now names neither this layout nor O(layout), somebody has requested another one. The module then keeps the
+        label.
         V(changing), and V(settled) with V(success), fail in this case.
     type: str
   outcome:
@@ -118,8 +119,8 @@ options:
     default: 0
   timeout:
     description:
-      - Seconds to wait for the pods of operands to end, or for the MIG manager to finish the Nodes that were asked at
-        the same time.
+      - Seconds to wait for the pods of operands to end, or for the MIG manager to finish the Nodes whose layouts were
+        requested at the same time.
     type: int
     default: 300
 seealso:
@@ -161,8 +162,8 @@ EXAMPLES = r"""
 RETURN = r"""
 nodes:
   description:
-    - For each Node the layout that it is C(asked) for, the C(state), the operands that are C(paused), the C(reason) of
-      the last failure, C(left), whether a killed run or a MIG manager that gave up left the Node unfinished, and
+    - For each Node C(asked), the requested layout, the C(state), the C(paused) operands, the C(reason) of the last
+      failure, C(left), whether a killed run or a MIG manager that gave up left the Node unfinished, and
       C(managed), whether the cluster's MIG manager serves the Node.
   returned: O(state=gathered)
   type: dict
@@ -186,7 +187,7 @@ failed_nodes:
   type: list
   elements: str
 left:
-  description: The Nodes that were not asked because others failed.
+  description: The Nodes whose layouts were not requested, because others failed.
   returned: O(state=requested)
   type: list
   elements: str

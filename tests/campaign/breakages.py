@@ -236,7 +236,7 @@ def _mig() -> list[Breakage]:
 def _journals() -> list[Breakage]:
     folder = "/var/lib/gpuops/journal"
     return [
-        Breakage("the journals are open", f"chmod 777 {folder}; chmod 666 {folder}/*.json", refused="others than root",
+        Breakage("the journals are open", f"chmod 777 {folder}; chmod 666 {folder}/*.json", refused="other than root",
                  undo=f"chmod 700 {folder}; chmod 600 {folder}/*.json"),
         Breakage("a journal is damaged", f"cp -p {folder}/driver.json /var/tmp/; echo '{{' > {folder}/driver.json",
                  refused="driver.json", undo=f"cp -p /var/tmp/driver.json {folder}/"),

@@ -169,7 +169,7 @@ def test_parameters_are_in_force_at_once_and_after_a_boot(switches: Around, clea
     assert run.said.split()[-1] == "0"
     switches.untouched(again)
     assert "has no parameter NVreg_Nonsense" in switches.refused(no_parameter)
-    assert "is no module of the driver" in switches.refused(no_module)
+    assert "is not a module of the driver" in switches.refused(no_module)
     # What a boot does with the files that are on the host: modules, their nodes and parameters.
     switches.sh("rm /usr/lib/modules-load.d/nvidia.conf")
     switches.save("with parameters")
@@ -305,7 +305,7 @@ def test_licence(plain: Around, clean_plain: list[str]) -> None:
     plain.new()
     wish = {"driver_licence_token": TOKEN, "driver_licence_feature_type": 1,
             "driver_licence_settings": {"LogLevel": "7"}}
-    assert "no vGPU guest driver" in plain.refused(plain.one(**wish))
+    assert "not a vGPU guest driver" in plain.refused(plain.one(**wish))
     plain.sh(f"printf '{SLEEPER}' > /etc/systemd/system/{GRIDD}; systemctl daemon-reload; mkdir -p /etc/nvidia; "
              "printf '# Ours\\nServerAddress=a\\nFeatureType=0\\n' > /etc/nvidia/gridd.conf")
     before = plain.state()

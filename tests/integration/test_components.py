@@ -23,7 +23,7 @@ WANTED = {"gpu_placement": {"cuda": "host", "node_status_exporter": "host"}}
 VERSIONS = {HOST: {"cuda_version": "13.0"}, OTHER: {"cuda_version": "12.9", "driver_version": "580.126.20"}}
 # The first host by other names, with values that it cannot have.
 WRONG = {"gpu-cuda": ({"cuda_version": "14.0"}, "CUDA 14.0"),
-         "gpu-port": ({"dcgm_exporter_listen": "9400"}, "no address to listen on"),
+         "gpu-port": ({"dcgm_exporter_listen": "9400"}, "not a listen address"),
          "gpu-dcgm": ({"dcgm_version": "4.4.4"}, "4.4.4")}
 UNITS = ("nvidia-dcgm.service", "nvidia-dcgm-exporter.service", "gpuops-node-status.timer")
 FORMER = """

@@ -275,7 +275,7 @@ def test_a_build_that_fails_leaves_the_former_driver_installed(host: DriverHost,
         Play(wanted(repository, NEW)), removal(host))
     error = host.refused(run)
     assert "/var/log/nvidia-installer.log" in error and "Building kernel modules" in error
-    assert f"The former driver {NEW} is back" in error and is_driver(run, NEW)
+    assert f"The former driver {NEW} is restored" in error and is_driver(run, NEW)
     host.untouched(again)
     gone(host, removed, clean)
 
@@ -284,10 +284,10 @@ def test_a_build_that_fails_leaves_the_former_driver_installed(host: DriverHost,
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "wrong digest": ({"driver_runfile_checksum": f"sha256:{'0' * 64}"}, "0" * 64),
     "no digest": ({"driver_runfile_checksum": ""}, "runfile.checksum"),
-    "no version": ({"driver_version": "", "driver_runfile_src": ""}, "Give version"),
+    "no version": ({"driver_version": "", "driver_runfile_src": ""}, "Set version"),
     "not there": ({"driver_runfile_src": "http://127.0.0.1:9/none.run"}, "cannot be fetched"),
     "no such file": ({"driver_runfile_src": "/srv/none.run"}, "no file /srv/none.run"),
-    "a password": ({"driver_runfile_src": "http://me:secret@example.com/a.run"}, "must not hold a user or password"),
+    "a password": ({"driver_runfile_src": "http://me:secret@example.com/a.run"}, "must not contain a user or password"),
     "no modules for it": ({"driver_version": "470.256.02", "driver_kernel_module_type": "open",
                            "driver_runfile_src": ""}, "470"),
 }

@@ -189,7 +189,7 @@ def test_a_failed_build_returns_to_the_former_driver(at_work: DriverHost) -> Non
     run, again = at_work.run(play(OLD, "drain", then=TRUTH), play())
     result = failed(at_work, run)
     assert result["error"]["rolled_back"] == NEW and "nv.c: error: no such thing" in result["msg"]
-    assert f"The former driver {NEW} is back." in result["msg"]
+    assert f"The former driver {NEW} is restored." in result["msg"]
     assert run.said.split() == [NEW] and at_work.state() == before
     assert active(at_work, "train", "nvidia-fabricmanager", "nvidia-persistenced") == ["active"] * 3
     at_work.untouched(again)
@@ -210,7 +210,7 @@ def test_a_failed_way_back_names_both_reasons_and_the_next_run_goes_on(at_work: 
         run, = at_work.run(play(OLD))
     result = failed(at_work, run)
     assert result["error"]["rolled_back"] is None and "too few arguments" in result["error"]["rollback_error"]
-    assert f"Going back to driver {NEW} failed as well" in result["msg"] and OLD in result["msg"]
+    assert f"The rollback to driver {NEW} failed, too" in result["msg"] and OLD in result["msg"]
     run, = at_work.run(play(OLD, then=TRUTH))
     done(at_work, run)
     assert run.said.split() == [OLD]
@@ -274,5 +274,5 @@ def test_a_failed_first_install_leaves_nothing(host: DriverHost, clean: list[str
     with host.fault("build-fails", host.name):
         run, = host.run(play())
     result = failed(host, run)
-    assert result["error"]["rolled_back"] is None and "is gone again" in result["msg"]
+    assert result["error"]["rolled_back"] is None and "is removed again" in result["msg"]
     assert host.state() == clean

@@ -38,7 +38,7 @@ TABLE: t.Dict[str, t.Dict[str, t.Tuple[str, ...]]] = {
         "remove the driver while another process uses a GPU": NEVER,
     },
     "mig": {
-        "create instances in free space, beside busy instances too": ALWAYS,
+        "create instances in free space, also if other instances are busy": ALWAYS,
         "destroy an idle instance": IDLE,
         "destroy an instance that a service or another process of the host uses": DRAIN,
         "destroy an instance that a pod uses": NEVER,

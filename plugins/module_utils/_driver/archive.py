@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Drivers in the archives of Ubuntu and Debian, by the sources that the host has. Pure. PRIVATE to the collection.
+"""Drivers in the archives of Ubuntu and Debian, which the package sources of the host already contain. Pure.
 
 Sources: Ubuntu Server documentation, "NVIDIA drivers installation"; package lists of Ubuntu 22.04 to 26.04 and of
 Debian 12 and 13; NVIDIA/gpu-driver-container (ubuntu24.04/precompiled).
@@ -21,9 +21,9 @@ _OWN = r"nvidia|libcuda|libnv"
 _ARCHITECTURES = ("x86_64", "aarch64")
 _DEBIAN = ("12", "13")
 _UBUNTU = ("22.04", "24.04", "26.04")
-# Packages of the kernel that carry no release in their names follow its newest release: linux-image-generic-hwe-24.04.
+# Kernel packages without a version in their names follow the newest kernel: linux-image-generic-hwe-24.04.
 _KERNEL_META = re.compile(r"linux-image-([a-z][a-z0-9.-]*)\Z")
-# What exists once a branch and flavour, and may stand beside its like: kind, branch, server, open.
+# Packages for one branch and module type that do not conflict with each other: kind, branch, server, open.
 _KINDS = re.compile(r"(linux-(?:modules|objects)-nvidia|nvidia-dkms|nvidia-headless(?:-no-dkms)?|nvidia-driver)-"
                     r"(\d{3})(-server)?(-open)?(?:-|\Z)")
 _VENDOR_ON_DEBIAN = ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-open", "cuda-drivers")
@@ -31,40 +31,40 @@ _READY = "linux-modules-nvidia"
 
 
 class UbuntuArchive(Source):
-    """Canonical's enterprise drivers (C(-server)) without the desktop's libraries, their modules built by DKMS."""
+    """Ubuntu's drivers for servers (C(-server)), without libraries for desktops. DKMS builds the modules."""
 
     name = "distribution"
     _other_kinds: t.Tuple[str, ...] = ("linux-",)
 
     @classmethod
     def for_distribution(cls, os_id: str, os_version: str, arch: str) -> Source | None:
-        """The source for a distribution, None where it is another one."""
+        """The source, or None for another distribution."""
         return cls() if os_id == "ubuntu" and os_version in _UBUNTU and arch in _ARCHITECTURES else None
 
     def installed(self, packages: t.Mapping[str, str]) -> str | None:
-        """See L(Source). The vendor's repository has no package of this name."""
+        """See L(Source). NVIDIA's repository has no package with such a name."""
         if any(name.startswith(_READY) for name in packages) == self.dkms:
             return None
-        every = deb.newest_first((name, [version]) for name, version in packages.items() if _compute(name))
-        return next(iter(every), None)
+        versions = deb.newest_first((name, [version]) for name, version in packages.items() if _compute(name))
+        return next(iter(versions), None)
 
     def offered(self, candidates: t.Mapping[str, t.Sequence[str]]) -> list[str]:
-        """See L(Source). A name whose branch has ended leads to a newer one: such versions are not of that name."""
+        """See L(Source). Packages of a branch that has ended depend on a newer branch; these are left out."""
         return deb.newest_first(
             (name, [version for version in versions if branch_of(upstream(version)) == _compute(name)])
             for name, versions in candidates.items() if _compute(name))
 
-    def ended(self, candidates: t.Mapping[str, t.Sequence[str]], branch: int) -> int | None:
+    def successor(self, candidates: t.Mapping[str, t.Sequence[str]], branch: int) -> int | None:
         """See L(Source)."""
         found = deb.newest_first([("", candidates.get(f"nvidia-utils-{branch}-server", ()))])
         return branch_of(found[0]) if found and branch_of(found[0]) != branch else None
 
     def repository(self, spec: Spec) -> Archive:
-        """The archive; a repository that the user names is NVIDIA's."""
+        """See L(Source). The option C(repository) is for NVIDIA's repository and has no effect."""
         return Archive("archive", "Ubuntu's archive", "", "", origin="Ubuntu", sections=("restricted",), names=_OWN)
 
     def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
-        """See L(Source). The persistence daemon comes with the libraries for computing."""
+        """See L(Source). The compute libraries include the persistence daemon."""
         branch, opened = branch_of(version), _opened(flavour)
         return {f"nvidia-headless-no-dkms-{branch}-server{opened}": version, f"nvidia-utils-{branch}-server": version,
                 **self._built(branch, opened, version)}
@@ -73,12 +73,12 @@ class UbuntuArchive(Source):
         return {f"nvidia-dkms-{branch}-server{opened}": version}
 
     def companions(self, version: str, wanted: t.Collection[str]) -> dict[str, str | None]:
-        """See L(Source). The archive has no subnet manager, memory exchange or other libraries beside these."""
+        """See L(Source). The archive has only these two."""
         names = {"fabric_manager": "nvidia-fabricmanager", "nscq": "libnvidia-nscq"}
         return {f"{names[kind]}-{branch_of(version)}": version for kind in wanted if kind in names}
 
-    def rivals(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
-        """See L(Source). Two packages with modules do not exclude each other; depmod would have to choose."""
+    def conflicting(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
+        """See L(Source). Packages with modules do not conflict, so depmod would choose one of them."""
         kept = (str(branch_of(version)), "-server", _opened(flavour) or None)
         return sorted({*deb.other_companions(known, f"-{kept[0]}"), *(name for name in known if self._excludes(
             kept, _KINDS.match(name), deb.BRANCHED.match(name)) or name.startswith("nvidia-driver-pinning-")
@@ -100,7 +100,7 @@ class UbuntuArchive(Source):
 
 
 class UbuntuSigned(UbuntuArchive):
-    """The same with modules that Canonical has built for its kernels and signed: no compiler, no key to enrol."""
+    """Ubuntu's drivers for servers with built and signed modules: they need no compiler and no enrolled key."""
 
     name = "precompiled"
     dkms = False
@@ -110,7 +110,7 @@ class UbuntuSigned(UbuntuArchive):
         return {}
 
     def modules(self, version: str, flavour: str, kernels: t.Sequence[str]) -> dict[str, str | None]:
-        """See L(Source). Proprietary ones are linked on the host from signed objects, which come with them."""
+        """See L(Source). Proprietary modules are linked on the host from signed objects, which the packages contain."""
         return {f"{_READY}-{branch_of(version)}-server{_opened(flavour)}-{kernel}": None for kernel in kernels}
 
     def followers(self, version: str, flavour: str, known: t.Iterable[str]) -> list[str]:
@@ -120,17 +120,17 @@ class UbuntuSigned(UbuntuArchive):
 
 
 class DebianArchive(Source):
-    """Debian's own packages: one branch a release, modules built by DKMS."""
+    """Debian's packages: one driver branch for each release of Debian. DKMS builds the modules."""
 
     name = "distribution"
 
     @classmethod
     def for_distribution(cls, os_id: str, os_version: str, arch: str) -> Source | None:
-        """The source for a distribution, None where it is another one."""
+        """The source, or None for another distribution."""
         return cls() if os_id == "debian" and os_version.split(".")[0] in _DEBIAN and arch in _ARCHITECTURES else None
 
     def installed(self, packages: t.Mapping[str, str]) -> str | None:
-        """See L(Source). The vendor's repository has C(libcuda1) too, there always with C(nvidia-driver-cuda)."""
+        """See L(Source). NVIDIA's repository has C(libcuda1), too, always together with C(nvidia-driver-cuda)."""
         if "libcuda1" not in packages or "nvidia-driver-cuda" in packages:
             return None
         return upstream(packages["libcuda1"])
@@ -140,21 +140,21 @@ class DebianArchive(Source):
         return deb.newest_first([("libcuda1", candidates.get("libcuda1", ()))])
 
     def repository(self, spec: Spec) -> Archive:
-        """The archive; a repository that the user names is NVIDIA's."""
+        """See L(Source). The option C(repository) is for NVIDIA's repository and has no effect."""
         return Archive("archive", "Debian's archive", "", "", origin="Debian",
                        sections=("contrib", "non-free", "non-free-firmware"), names=_OWN)
 
     def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
-        """See L(Source). Debian's C(nvidia-open-kernel-dkms) is the vendor's C(nvidia-kernel-open-dkms)."""
+        """See L(Source). Debian calls C(nvidia-kernel-open-dkms) of NVIDIA C(nvidia-open-kernel-dkms)."""
         kernel = "nvidia-open-kernel-dkms" if flavour == "open" else "nvidia-kernel-dkms"
         wanted: dict[str, str | None] = {kernel: version, "nvidia-smi": version, "libcuda1": version,
                                          "libnvidia-ml1": version}
         if persistenced:
-            wanted["nvidia-persistenced"] = None  # a source package of its own, with versions of its own
+            wanted["nvidia-persistenced"] = None  # it has another version
         return wanted
 
-    def rivals(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
-        """See L(Source). What only the vendor's repository has, and the support files of the other flavour."""
+    def conflicting(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
+        """See L(Source). Packages that only NVIDIA's repository has, and those of the other module type."""
         other = ("nvidia-kernel-dkms", "nvidia-kernel-support") if flavour == "open" else \
             ("nvidia-open-kernel-dkms", "nvidia-open-kernel-support")
         return sorted(name for name in known if name in (*other, *_VENDOR_ON_DEBIAN)
@@ -166,7 +166,7 @@ class DebianArchive(Source):
 
 
 def _compute(name: str) -> int | None:
-    """The branch of the library that every CUDA program needs, None for other names."""
+    """The branch in the name of the library that every CUDA program needs, None for other packages."""
     found = re.match(r"libnvidia-compute-(\d{3})-server\Z", name)
     return int(found.group(1)) if found else None
 

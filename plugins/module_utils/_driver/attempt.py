@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One way to a wanted driver: what is planned, who executes it, what is true afterwards. PRIVATE to the collection."""
+"""The plan of a driver: its steps, their execution, and the check of the result."""
 
 from __future__ import annotations
 
@@ -30,23 +30,24 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step,
 
 
 class Executor:
-    """Hands each step to whose it is. started: the steps so far, the one that failed included."""
+    """Executes each step with the object that planned it. started: the executed steps, including a failed one."""
 
-    def __init__(self, hands: t.Sequence[Delivery | Part | Initramfs]) -> None:
-        self.hands = hands
+    def __init__(self, planners: t.Sequence[Delivery | Part | Initramfs]) -> None:
+        self.planners = planners
         self.started: list[Step] = []
 
     def __call__(self, step: Step) -> None:
         self.started.append(step)
-        if not any(hand.execute(step) for hand in self.hands):
-            raise HostError(f"Nobody executes '{step.id}'.", "This is a bug: report it.")
+        if not any(planner.execute(step) for planner in self.planners):
+            raise HostError(f"No code executes '{step.id}'.", "This is a bug: report it.")
 
 
 class Attempt:
-    """Planned when it is made; raises GpuopsError before anything is changed.
+    """The constructor plans the steps. It raises GpuopsError and changes nothing.
 
-    level: gpu_disruption. parts: the concerns beside the delivery. untouched: a version whose files are known to stand,
-    so that the delivery is not asked. brings: whether files of a driver come.
+    level: a value of gpu_disruption. parts: the parts to plan besides the delivery. untouched: the version of a driver
+    whose files are known to be installed, so that the delivery plans nothing. installs: whether the plan changes files
+    of a driver.
     """
 
     def __init__(self, host: Host, now: Situation, level: str, parts: t.Sequence[t.Type[Part]],
@@ -61,14 +62,14 @@ class Attempt:
             check_version(host.spec.version or str(host.spec.branch), flavour, now.gpus)
         self.delivery, others = choose(host, now)
         self.version, delivered = (untouched, []) if untouched else self.delivery.plan(now, flavour)
-        displaced = [] if untouched else [step for one in others for step in one.displaced()]
+        displaced = [] if untouched else [step for other in others for step in other.displaced()]
         self.holders: Holders = ()
         self.aim = self._aim(flavour, [*displaced, *delivered], changes_modules(delivered), level)
         self.steps = plan_present(now, self.aim, self.parts, initramfs, displaced, delivered)
         for step in self.steps:
             if step.target.startswith("/etc/") and step.action not in (RESTORE, RELEASE, DROP_UNIT):
                 check_writable(host.root.at(step.target))
-        self.brings = takes_modules(delivered)
+        self.installs = takes_modules(delivered)
         self.executor = Executor([self.delivery, *others, *self.parts, initramfs])
 
     def _aim(self, flavour: str, steps: t.Sequence[Step], delivered: bool, level: str) -> Aim:
@@ -84,10 +85,10 @@ class Attempt:
                    () if loose else clients, bool(loose) and level == "reboot")
 
     def apply(self, steps: t.Sequence[Step]) -> None:
-        """Executes steps of the plan."""
+        """Executes steps of the plan. Raises GpuopsError."""
         apply(steps, self.executor, self.host.journal)
 
     def reasons(self, after: Situation, packages: str | None) -> list[str]:
-        """What is not as wanted, a sentence each. packages: the version that the delivery has on the disk."""
+        """One sentence for each difference from the plan. packages: the installed version according to the delivery."""
         found = disagreements(after, self.version, self.aim.flavour, packages)
         return found + [text for part in self.parts for text in part.disagreements(after, self.aim)]

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Kernel modules built on the host by DKMS, and the truth: scripts of packages hide a failed build. PRIVATE."""
+"""Builds kernel modules with DKMS and checks them, because the scripts of packages hide a failed build."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Part, Phased
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation, modinfo, read_dkms
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation, module_flavour, read_dkms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
 
 BUILD = "build modules"
-# Seconds: one DKMS build of all modules on a slow machine.
+# Seconds for a DKMS build of all modules on a slow machine.
 LIMIT = 3600
 _LOG_LINES = 15
-# A folder of sources below /usr/src: the names are those of L(state.read_dkms).
+# A folder in /usr/src; the names are those of L(state.read_dkms).
 _SOURCES = re.compile(r"(nvidia(?:-srv|-current)?(?:-open)?)-(\d.*)\Z")
 
 
 class Build(Part):
-    """The modules for the running kernel."""
+    """Builds the modules for the running kernel."""
 
     def plan(self, now: Situation, aim: Aim) -> list[Phased]:
         """See L(Part)."""
         if not aim.dkms or not aim.delivered and aim.version in now.built:
             return []
-        if not aim.delivered:  # else its packages register it
+        if not aim.delivered:  # otherwise the packages register it
             self._name(aim.version, now.registered)
         return [("build", Step(BUILD, f"{aim.version} for kernel {now.kernel}", "package scripts hide a skipped build",
                                data={"version": aim.version, "kernel": now.kernel, "arch": now.arch,
@@ -43,10 +43,10 @@ class Build(Part):
             return False
         version, kernel, arch = step.data["version"], step.data["kernel"], step.data["arch"]
         built, registered = read_dkms(self.host.root, kernel, arch)
-        if version in built and self._is_of(step.data["flavour"], kernel):
+        if version in built and module_flavour(self.host.run, kernel) == step.data["flavour"]:
             return True
         if version in built:
-            # DKMS keeps what it has built of a version, and packages of both flavours have the same one.
+            # DKMS keeps built modules of this version, but packages of both module types have this version.
             self.host.run(["dkms", "remove", "-m", registered[version], "-v", version, "--all"], timeout=LIMIT)
         name = self._name(version, registered)
         done = dkms_install(self.host.run, name, version, kernel, arch)
@@ -54,24 +54,21 @@ class Build(Part):
             text = (done.stdout + done.stderr).strip().splitlines()[-_LOG_LINES:]
             raise HostError(f"DKMS did not build {name}/{version} for kernel {kernel} (exit code "
                             f"{done.rc}): {build_log() or ' / '.join(text)}",
-                            "Correct what the log says (often: linux-headers for this kernel), then run again.",
+                            "Correct the error in the log (often missing linux-headers), then run again.",
                             rc=done.rc, log=text)
         return True
 
     def _name(self, version: str, registered: t.Mapping[str, str]) -> str:
-        """The name of the driver in DKMS: the registered one, or that of the sources by which DKMS registers it anew.
+        """The name of the driver in DKMS, or the name of its sources, from which DKMS registers it again.
 
-        Raises HostError if it is not registered and has no sources.
+        Raises HostError if the driver is not registered and has no sources.
         """
         sources = [found.group(1) for found in map(_SOURCES.match, self.host.root.names("/usr/src")) if found
                    and found.group(2) == version and self.host.root.exists(f"/usr/src/{found.group()}/dkms.conf")]
         if version not in registered and not sources:
-            raise HostError(f"DKMS does not know the driver {version}: {sorted(registered) or 'it knows none'}.",
-                            "Install its dkms package again: apt-get install --reinstall, or dnf reinstall.")
+            raise HostError(f"DKMS has not registered driver {version}, but {', '.join(sorted(registered)) or 'none'}.",
+                            "Reinstall its dkms package: apt-get install --reinstall, or dnf reinstall.")
         return registered[version] if version in registered else sources[0]
-
-    def _is_of(self, flavour: str, kernel: str) -> bool:
-        return ("MIT" in modinfo(self.host.run, "license", kernel)) == (flavour == "open")
 
     def disagreements(self, now: Situation, aim: Aim) -> list[str]:
         """See L(Part)."""
@@ -81,13 +78,20 @@ class Build(Part):
 
 
 def dkms_install(run: Runner, name: str, version: str, kernel: str, arch: str) -> Completed:
-    """Builds modules and installs them, whatever stands there; the caller looks whether it has succeeded."""
+    """Builds and installs modules, replacing others. The caller checks whether this succeeded."""
     return run(["dkms", "install", "-m", name, "-v", version, "--force", "-k", kernel, "-a", arch], timeout=LIMIT,
                check=False)
 
 
+def dkms_rebuild(run: Runner, name: str, version: str, kernel: str, arch: str) -> None:
+    """Builds and installs modules again, although DKMS has built them before. Raises CommandError."""
+    for verb in ("build", "install"):
+        run(["dkms", verb, "--force", "-m", name, "-v", version, "-k", kernel, "-a", arch], timeout=LIMIT,
+            hint=f"Check the log in /var/lib/dkms/{name}.")
+
+
 def build_log() -> str:
-    """The last lines of the newest DKMS build log of the driver, empty where there is none."""
+    """The last lines of the newest DKMS build log of the driver, empty without a log."""
     logs = sorted(glob.glob("/var/lib/dkms/nvidia*/*/build/make.log"))
     text = (read_bytes(logs[-1]) or b"").decode("utf-8", "replace") if logs else ""
     lines = [line for line in text.splitlines() if line.strip()][-_LOG_LINES:]

@@ -1,15 +1,16 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NVIDIA's network repository for distributions with RPM. Pure. PRIVATE to the collection.
+"""NVIDIA's network repository for distributions with RPM. Pure.
 
-Sources: folders and keys, the vendor's repositories; names, epoch and relations, NVIDIA/yum-packaging-nvidia-driver and
--dkms-nvidia, NVIDIA/gpu-driver-container (rhel9/install.sh); streams, NVIDIA Driver Installation Guide 620. The
-fingerprint of D42D0685 is the one that the vendor's guide to the signatures of its repositories prints.
+Sources: folders and keys, the repositories; names, epoch and relations of packages, NVIDIA/yum-packaging-nvidia-driver
+and -dkms-nvidia, NVIDIA/gpu-driver-container (rhel9/install.sh); streams, NVIDIA Driver Installation Guide 620;
+fingerprint of D42D0685, NVIDIA's guide to the signatures of its repositories.
 """
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import Source, vendor_repository
@@ -20,31 +21,30 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.dnf_tools 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.versions import rpm_key
 
 BASE = "https://developer.download.nvidia.com/compute/cuda/repos"
-# Our own repository on the host: it shows one version of the driver, and other components take theirs from another.
+# The repository on the host. It shows one version of the driver, so other components need another repository.
 NAME = "driver"
 _LIKE_RHEL = ("rhel", "rocky", "almalinux", "ol", "centos")
-# Folders by ID and the first part of VERSION_ID in os-release.
+# Folders by ID and the major version in VERSION_ID of os-release.
 FOLDERS: t.Dict[t.Tuple[str, str], str] = {
     **{(name, major): f"rhel{major}" for name in _LIKE_RHEL for major in ("8", "9", "10")},
     **{("fedora", major): f"fedora{major}" for major in ("42", "43", "44")},
     ("sles", "15"): "sles15", ("sles", "16"): "suse16", ("opensuse-leap", "15"): "opensuse15",
     ("amzn", "2023"): "amzn2023", ("azurelinux", "3"): "azl3", ("mariner", "2"): "cm2", ("kylin", "10"): "kylin10",
 }
-# Those that have dnf 4; beside DNF 5, which reads the same repository files and variables, or beside tdnf.
+# Distributions that have dnf 4, some besides DNF 5, which reads the same files and variables, or tdnf.
 _DNF = ("rhel8", "rhel9", "rhel10", "amzn2023", "azl3", "kylin10", "fedora42", "fedora43", "fedora44")
-# Where modules of dnf choose branch and flavour: NNN-open and NNN-dkms.
+# Distributions whose module streams NNN-open and NNN-dkms determine the branch and the module type.
 _MODULAR = ("rhel8", "rhel9", "amzn2023", "kylin10")
-# The vendor supports open modules only.
+# NVIDIA has only open modules for these.
 OPEN_ONLY = ("azl3",)
-# SUSE's packages of this branch (C(cuda_suse)) and newer ones build modules by DKMS, and later ones (G07) have open
-# modules only.
+# SUSE: the first branch whose packages build modules with DKMS, and the first that has only open modules (G07).
 SUSE, SUSE_FROM, SUSE_OPEN_FROM = ("sles15", "suse16", "opensuse15"), 580, 595
 _KEY_2022 = ("D42D0685.pub", "610C7B14E068A878070DA4E99CD0A493D42D0685")
-# Key and fingerprint; what is empty or missing has no second source, so the user gives it.
+# Key and fingerprint. An empty or missing one has no second source, so the user must set it.
 _KEYS = {"rhel8": _KEY_2022, "rhel9": _KEY_2022, "rhel10": ("CDF6BA43.pub", ""), "sles15": _KEY_2022,
          "suse16": ("3A8B5622.pub", ""), "fedora42": _KEY_2022, "fedora43": ("1940C73E.pub", ""),
          "fedora44": ("73CD9B30.pub", "")}
-# What stands beside the driver by kind: first branch, name (of each the newest that applies), whether of its version.
+# Companions of the driver: first branch, name, whether it has the version of the driver. The newest rows apply.
 _COMPANIONS: t.Dict[str, t.Tuple[t.Tuple[int, str, bool], ...]] = {
     "fabric_manager": ((0, "nvidia-fabric-manager", True), (580, "nvidia-fabricmanager", True)),
     "nscq": ((0, "libnvidia-nscq-{branch}", True), (580, "libnvidia-nscq", True)),
@@ -54,9 +54,8 @@ _COMPANIONS: t.Dict[str, t.Tuple[t.Tuple[int, str, bool], ...]] = {
     "gds": ((0, "nvidia-gds", False),),
     "gdrcopy": ((0, "gdrcopy", False), (0, "gdrcopy-kmod", False)),
 }
-# Packages of the repository that go with the driver and have versions of their own.
+# Packages for the driver that have other versions.
 _BESIDE = ("nvlsm*", "nvidia-gds*", "nvidia-fs*", "gds-tools*", "gdrcopy*")
-
 
 # As dnf writes it for C(dnf module enable nvidia-driver:STREAM).
 STREAM_FILE = "/etc/dnf/modules.d/nvidia-driver.module"
@@ -64,17 +63,17 @@ STREAM_TEXT = "[nvidia-driver]\nname=nvidia-driver\nstream={stream}\nprofiles=\n
 
 
 def folder_of(os_id: str, os_version: str) -> str | None:
-    """The repository's folder for a distribution with RPM, None without one."""
+    """The folder of the repository for a distribution, None if there is none."""
     return FOLDERS.get((os_id, os_version.split(".")[0]))
 
 
 def machine_of(folder: str, arch: str) -> str:
-    """How a folder calls the machine: Amazon Linux alone as the kernel does."""
+    """The name of the architecture in the URL."""
     return "sbsa" if arch == "aarch64" and folder != "amzn2023" else arch
 
 
 def stream_of(folder: str, branch: int, flavour: str) -> str | None:
-    """The stream of the dnf module nvidia-driver that a branch and flavour are in, None where there are no modules."""
+    """The stream of the dnf module nvidia-driver for a branch and module type, None without module streams."""
     return f"{branch}-{'open' if flavour == 'open' else 'dkms'}" if folder in _MODULAR else None
 
 
@@ -82,6 +81,9 @@ class CudaRpm(Source):
     """Implements L(source.Source) for dnf 4."""
 
     name = "cuda_repository"
+    _folders: t.Tuple[str, ...] = _DNF
+    # The package with programs whose version all other packages must match.
+    _leader = re.compile(r"nvidia-driver-cuda\Z")
 
     def __init__(self, folder: str, arch: str) -> None:
         self.folder = folder
@@ -89,34 +91,34 @@ class CudaRpm(Source):
 
     @classmethod
     def for_distribution(cls, os_id: str, os_version: str, arch: str) -> CudaRpm | None:
-        """The source for a distribution, None where the repository has none or its package manager is another."""
+        """The source, or None if the repository lacks the distribution or it has another package manager."""
         folder = folder_of(os_id, os_version)
-        return cls(folder, arch) if folder in _DNF and arch in ("x86_64", "aarch64") else None
+        return cls(folder, arch) if folder in cls._folders and arch in ("x86_64", "aarch64") else None
 
     def installed(self, packages: t.Mapping[str, str]) -> str | None:
-        """The vendor's version of the programs that every other package of it must match."""
-        return upstream(packages["nvidia-driver-cuda"]) if "nvidia-driver-cuda" in packages else None
+        """See L(Source)."""
+        return next((upstream(packages[name]) for name in packages if self._leader.match(name)), None)
 
     def offered(self, candidates: t.Mapping[str, t.Sequence[str]]) -> list[str]:
-        """The vendor's versions of a repository, newest first."""
-        newest = sorted(candidates.get("nvidia-driver-cuda", ()), key=rpm_key, reverse=True)
-        return list(dict.fromkeys(map(upstream, newest)))
+        """See L(Source)."""
+        versions = [version for name in candidates if self._leader.match(name) for version in candidates[name]]
+        return list(dict.fromkeys(map(upstream, sorted(versions, key=rpm_key, reverse=True))))
 
     def repository(self, spec: Spec) -> Repository:
-        """The vendor's, or a mirror with the values that the user gave."""
+        """See L(Source)."""
         return vendor_repository(spec, NAME, f"{BASE}/{self.folder}/{machine_of(self.folder, self.arch)}/",
                                  *_KEYS.get(self.folder, ("", "")), held=True)
 
     def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
-        """For compute use only, without the desktop's libraries; Azure Linux has the vendor's meta package."""
+        """See L(Source). No libraries for desktops, except on Azure Linux, which has only a metapackage."""
         if flavour != "open" and self.folder in OPEN_ONLY:
-            raise InputError(f"The vendor has no proprietary kernel modules for {self.folder}.",
+            raise InputError(f"NVIDIA has no proprietary kernel modules for {self.folder}.",
                              "Set kernel_module_type to open.", path="kernel_module_type", value=flavour,
                              allowed=["open"])
         if self.folder in OPEN_ONLY:
             return {"nvidia-open": version}
         kernel = f"kmod-nvidia-{'open' if flavour == 'open' else 'latest'}-dkms"
-        # nothing ties nvidia-modprobe to the version, so it would stay behind in a switch
+        # no package depends on this version of nvidia-modprobe, so it would keep the former version
         wanted: dict[str, str | None] = {"nvidia-driver-cuda": version, kernel: version, "nvidia-modprobe": version}
         if persistenced:
             wanted["nvidia-persistenced"] = version
@@ -135,9 +137,9 @@ class CudaRpm(Source):
         return found
 
     def pin_files(self, version: str, flavour: str) -> dict[str, bytes]:
-        """The packages that dnf sees of our repository: those of the version, and those with versions of their own.
+        """See L(Source). The list of visible packages: those of the version, and those that have other versions.
 
-        Where there are streams, the one they are in: dnf would enable the default one, of another flavour, by itself.
+        Also the module stream: otherwise dnf would enable the default one, which may have the other module type.
         """
         files = {hold_path(NAME): f"{','.join((f'*-{version}-*', *_BESIDE))}\n".encode()}
         stream = stream_of(self.folder, branch_of(version), flavour)

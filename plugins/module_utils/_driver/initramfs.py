@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The initial RAM file system, which holds module options and deny lists of its own. PRIVATE to the collection."""
+"""Rebuilds the initial RAM file system, which contains copies of module parameters and deny lists."""
 
 from __future__ import annotations
 
@@ -14,45 +14,46 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Jour
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 INITRAMFS = "rebuild initramfs"
-# In the data of a step that changes what an initramfs holds.
+# The key in the data of a step that changes a file of which an initramfs contains a copy.
 HOLDS = "initramfs"
-# Program, image, words; Debian and its like, then the others (update-initramfs(8), dracut(8)).
+# Program, image, arguments: for Debian and Ubuntu, then for others (update-initramfs(8), dracut(8)).
 _PROGRAMS = (("/usr/sbin/update-initramfs", "/boot/initrd.img-{kernel}", ("-u", "-k", "{kernel}")),
              ("/usr/bin/dracut", "/boot/initramfs-{kernel}.img", ("--force", "--kver", "{kernel}")),
              ("/usr/bin/dracut", "/boot/initrd-{kernel}", ("--force", "--kver", "{kernel}")))
-# Seconds.
+# Seconds for one image.
 _LIMIT = 1800
 
 
-def owe(journal: Journal) -> None:
-    """Notes, before a file changes that it holds, that it has to be built again: a killed run does not forget it."""
+def request_rebuild(journal: Journal) -> None:
+    """Records that a rebuild is necessary, before a file changes. So the next run continues after a killed run."""
     journal.keep("initramfs", "rebuild", None)
     journal.note("initramfs", "rebuild", "owed")
 
 
 class Initramfs:
-    """Those of the running kernel and of the one that boots next, by the program that the host has."""
+    """Rebuilds the images of the running kernel and of the newest one."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
 
     def plan(self, now: Situation, phased: t.Iterable[Phased]) -> list[Phased]:
-        """One step where steps of this plan, or a run that was killed, ask for it, and the host has such images."""
-        owed = self.host.journal.get("initramfs", "rebuild") is not None
-        due = owed or any(step.data.get(HOLDS) for _phase, step in phased)
+        """The step for the images of the host, if steps of this plan or a killed run require it."""
+        requested = self.host.journal.get("initramfs", "rebuild") is not None
+        due = requested or any(step.data.get(HOLDS) for _phase, step in phased)
         images = [kernel for kernel in kernels(self.host.root, now) if self._command(kernel)] if due else []
-        return [("initramfs", Step(INITRAMFS, " ".join(images), "nouveau and module options must not differ in it"))
-                for _one in images[:1]]
+        if not images:
+            return []
+        return [("initramfs", Step(INITRAMFS, " ".join(images), "it contains copies of the changed files"))]
 
     def _command(self, kernel: str) -> list[str]:
-        """What rebuilds the image of a kernel, empty where there is no image."""
+        """The command that rebuilds the image of a kernel, empty if there is no image."""
         for program, image, words in _PROGRAMS:
             if self.host.root.exists(program) and self.host.root.exists(image.format(kernel=kernel)):
                 return [program, *(word.format(kernel=kernel) for word in words)]
         return []
 
     def execute(self, step: Step) -> bool:
-        """Runs the step; False when it is another's."""
+        """Runs the step. Returns False for other steps."""
         if step.action != INITRAMFS:
             return False
         for kernel in step.target.split():

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The kernel that boots next: its headers, and modules built for it beforehand. PRIVATE to the collection.
+"""Installs headers and builds modules for the kernel that boots next.
 
-A package's scripts build for the running kernel, and at a kernel's installation for that one if its headers are there
-already; both hide a failure. So a host would come back from its next boot without a driver.
+Scripts of packages build modules for the running kernel, and for a new kernel if its headers are installed before. They
+hide failures, so the host could lack a driver after its next boot.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ BUILD_NEXT = "build modules for the next kernel"
 
 
 def next_kernel(root: Root, now: Situation) -> str | None:
-    """The newest installed kernel, where the running one is another."""
+    """The newest installed kernel, None if it is the running one."""
     newest = newest_kernel(root, now.kernel, now.family)
     return newest if newest != now.kernel else None
 
 
 def missing_headers(root: Root, now: Situation, version: str, wanted: bool) -> list[str]:
-    """The packages of headers without which a version cannot be built for the running kernel and, if wanted, the next.
+    """The missing header packages for the running kernel and, if wanted, for the next one.
 
-    None where it is built already; costs no command. Raises HostError where the system has no package of them.
+    A kernel for which DKMS has already built this version needs none. Runs no command. Raises HostError if the
+    distribution has no package with the headers.
     """
     following = next_kernel(root, now) if wanted else None
     kernels = [kernel for kernel in (now.kernel, following) if kernel and not has_headers(root, kernel)
@@ -44,8 +45,8 @@ def missing_headers(root: Root, now: Situation, version: str, wanted: bool) -> l
     for kernel in kernels:
         package = headers_package(kernel, now.family, now.os_id)
         if package is None:
-            raise HostError(f"The headers of kernel {kernel} are missing, and {now.os_id} has no package of them.",
-                            f"Put them to /lib/modules/{kernel}/build, or use a source with built modules.",
+            raise HostError(f"The headers of kernel {kernel} are missing, and {now.os_id} has no package with them.",
+                            f"Install them in /lib/modules/{kernel}/build, or use a source with built modules.",
                             kernel=kernel)
         found.append(package)
     return found
@@ -53,19 +54,19 @@ def missing_headers(root: Root, now: Situation, version: str, wanted: bool) -> l
 
 @contextlib.contextmanager
 def lost_headers() -> t.Iterator[None]:
-    """Says what to do about an error of a package manager, where repositories have dropped the headers of a kernel."""
+    """Replaces the hint of an error of a package manager if the repositories no longer have the headers of a kernel."""
     try:
         yield
     except HostError as error:
         found = _LOST.search(error.message)
         if found:
-            error.hint = (f"The host's repositories have no {found.group(1)} any more: upgrade the kernel, boot it, "
-                          "then run again. Where it is that of the next kernel, set next_kernel to false.")
+            error.hint = (f"The package sources of the host no longer have {found.group(1)}: upgrade the kernel, boot "
+                          "it, then run again. For the next kernel, you can also set next_kernel to false.")
         raise
 
 
 class NextKernel(Part):
-    """The modules for the kernel that boots next, built and seen; the running one is not touched."""
+    """Builds and checks the modules for the kernel that boots next."""
 
     def plan(self, now: Situation, aim: Aim) -> list[Phased]:
         """See L(Part)."""
@@ -90,12 +91,12 @@ class NextKernel(Part):
             if version not in read_dkms(self.host.root, kernel, arch)[0]:
                 raise HostError(f"DKMS did not build {version} for the next kernel {kernel} (exit code {done.rc}): "
                                 f"{build_log() or (done.stdout + done.stderr).strip()[-400:]}",
-                                "The running driver works. Correct what the log says before the next boot, or set "
+                                "The running driver works. Correct the error in the log before the next boot, or set "
                                 "next_kernel to false.", kernel=kernel, rc=done.rc)
-        told = modinfo(self.host.run, "version", kernel)
-        if told != version:
-            raise HostError(f"Kernel {kernel} would load nvidia {told or 'from nowhere'}, not {version}.",
-                            f"Look for other files: modinfo -k {kernel} -n nvidia.", kernel=kernel)
+        found = modinfo(self.host.run, "version", kernel)
+        if found != version:
+            raise HostError(f"Kernel {kernel} would load nvidia {found or '(no module)'} instead of {version}.",
+                            f"Remove the other module: modinfo -k {kernel} -n nvidia.", kernel=kernel)
         return True
 
     def disagreements(self, now: Situation, aim: Aim) -> list[str]:

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The licence of a vGPU guest: gridd.conf, the client's token, nvidia-gridd. PRIVATE to the collection.
+"""The licence of a vGPU guest: gridd.conf, and the token of the client. nvidia-gridd reads both.
 
-Source: NVIDIA vGPU client licensing guide (names and modes of files, FeatureType). Foreign keys and comments of
-gridd.conf stay. The token is a secret: it reaches no step, no result and no line of the journal.
+Foreign keys and comments in gridd.conf are kept. The token is a secret: no step, result or journal entry contains it.
+Source: NVIDIA vGPU Client Licensing User Guide (names and modes of files, FeatureType).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import RESTORE
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import RESTORE, restore_kept
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Part, Phased
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import owe_restart, restart
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import request_restart, restart
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
@@ -25,27 +25,28 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._units import GRIDD
 SETTINGS_FILE = "/etc/nvidia/gridd.conf"
 TEMPLATE = "/etc/nvidia/gridd.conf.template"
 TOKEN_FILE = "/etc/nvidia/ClientConfigToken/client_configuration_token_gpuops.tok"
+_FILES = (SETTINGS_FILE, TOKEN_FILE)
 WRITE_SETTINGS = "write licence settings"
 WRITE_TOKEN = "write licence token"
-# The guide asks for rights to execute as well.
+# The guide demands the right to execute.
 _TOKEN_MODE = 0o744
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9]*\Z")
-# The kind of journal entries that say what we have set a key to.
+# The kind of journal entries with the values that this collection has set.
 _KIND = "licence"
 _LINE = re.compile(r"\s*([A-Za-z][A-Za-z0-9]*)\s*=")
 
 
 def settings(spec: Spec) -> dict[str, str]:
-    """What gridd.conf has to say. Raises InputError."""
+    """The desired keys of gridd.conf. Raises InputError."""
     licence = spec.licence or {}
     found = {str(key): str(value) for key, value in (licence.get("settings") or {}).items()}
     for key, value in found.items():
         if not _KEY.match(key) or "\n" in value:
-            raise InputError(f"'{key}' is no key of gridd.conf, or its value has several lines.",
-                             "Give keys such as NodeLockedFeature with one line each.", path=f"licence.settings.{key}")
+            raise InputError(f"'{key}' is not a key of gridd.conf, or its value has several lines.",
+                             "Set keys such as NodeLockedFeature, with one line each.", path=f"licence.settings.{key}")
     if licence.get("feature_type") is not None:
         if "FeatureType" in found:
-            raise InputError("FeatureType is given twice.", "Give it as feature_type alone.",
+            raise InputError("FeatureType is set twice.", "Set only feature_type.",
                              path="licence.settings.FeatureType")
         found["FeatureType"] = str(licence["feature_type"])
     return found
@@ -57,7 +58,7 @@ def _key(line: str) -> str:
 
 
 def merged(text: str, wanted: t.Mapping[str, str]) -> str:
-    """gridd.conf with the wanted keys set in their places, everything else as it was; new ones at the end."""
+    """The text of gridd.conf with the desired keys replaced, or added at the end. Other lines stay."""
     lines, missing = [], dict(wanted)
     for line in text.splitlines():
         key = _key(line)
@@ -70,22 +71,22 @@ def merged(text: str, wanted: t.Mapping[str, str]) -> str:
 
 
 class Licence(Part):
-    """Both files; the service is started by L(services.Services), and restarted when one of them changed."""
+    """Writes both files. L(services.Services) starts the service; a change of a file restarts it."""
 
     def plan(self, now: Situation, aim: Aim) -> list[Phased]:
         """See L(Part)."""
         if not self.host.spec.licence:
-            return self._restores("configure", "no licence is wanted any more")
+            return restore_kept(self.host.journal, _FILES, "configure", "licence is not set")
         wanted = settings(self.host.spec)
         if now.services[GRIDD].state == "absent" and not aim.delivered:
-            raise HostError(f"The driver {aim.version} of this host has no {GRIDD}: it is no vGPU guest driver.",
-                            "Install the guest driver of your vGPU release, or leave licence out.", unit=GRIDD)
+            raise HostError(f"The driver {aim.version} has no {GRIDD}: it is not a vGPU guest driver.",
+                            "Install the guest driver of your vGPU release, or omit licence.", unit=GRIDD)
         steps: list[Phased] = []
-        # A package that comes in this run brings its template with it, so the text is made when it is written.
+        # A package that this run installs may contain the template, so the text is computed when it is written.
         present = self._present()
-        given_up = sorted(set(self.host.journal.of_kind(_KIND)) - set(wanted))
-        if wanted if present is None else (wanted or given_up) and self._text(present, wanted) != present:
-            words = [*sorted(wanted), *(f"without {key}" for key in given_up)]
+        removed = sorted(set(self.host.journal.of_kind(_KIND)) - set(wanted))
+        if wanted if present is None else (wanted or removed) and self._text(present, wanted) != present:
+            words = [*sorted(wanted), *(f"without {key}" for key in removed)]
             steps.append(("configure", Step(WRITE_SETTINGS, SETTINGS_FILE, " ".join(words))))
         token = self._token()
         if token and self.host.root.data(TOKEN_FILE) != token:
@@ -101,19 +102,15 @@ class Licence(Part):
         return text.encode()
 
     def absent(self, now: Situation) -> list[Phased]:
-        """See L(Part). They lie among a package's files: they are restored while the package is there."""
-        return self._restores("stop", "as it was before")
-
-    def _restores(self, phase: str, reason: str) -> list[Phased]:
-        return [(phase, Step(RESTORE, path, reason, data={"files": [path]}))
-                for path in (SETTINGS_FILE, TOKEN_FILE) if self.host.journal.get("file", path) is not None]
+        """See L(Part). The files are restored before the removal of the package to which the folder belongs."""
+        return restore_kept(self.host.journal, _FILES, "stop")
 
     def _text(self, present: str, wanted: t.Mapping[str, str]) -> str:
-        """The file as it ought to be: what is wanted no more goes, unless somebody has set it anew."""
+        """The desired text. Keys that are no longer wanted are removed, unless somebody has changed them."""
         return merged(self._without_ours(present, wanted), wanted)
 
     def _without_ours(self, present: str, wanted: t.Container[str] = ()) -> str:
-        """The file without our lines, those of wanted keys apart; the lines that they replaced come back."""
+        """The text with the former lines instead of those of this collection, except for wanted keys."""
         journal = self.host.journal
         ours = {f"{key}={entry['after']}": key for key, entry in journal.of_kind(_KIND).items() if key not in wanted}
         kept = journal.former_bytes(SETTINGS_FILE) if journal.get("file", SETTINGS_FILE) is not None else None
@@ -131,7 +128,7 @@ class Licence(Part):
         """See L(Part)."""
         journal = self.host.journal
         if step.action == WRITE_SETTINGS:
-            owe_restart(journal, GRIDD)
+            request_restart(journal, GRIDD)
             present = self._present()
             text = present if present is not None else (self.host.root.data(TEMPLATE) or b"").decode("utf-8", "replace")
             wanted = settings(self.host.spec)
@@ -147,9 +144,9 @@ class Licence(Part):
                 write_atomic(SETTINGS_FILE, self._without_ours(self._present() or "").encode())
                 journal.forget("file", SETTINGS_FILE)
             self._forget(journal.of_kind(_KIND))
-            return edited  # as we left it, its former content comes back like any other file's
+            return edited  # otherwise L(files.Files) restores the former content
         elif step.action == WRITE_TOKEN:
-            owe_restart(journal, GRIDD)
+            request_restart(journal, GRIDD)
             journal.write_file(step.target, self._token(), _TOKEN_MODE)
         else:
             return False

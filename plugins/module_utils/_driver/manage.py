@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver on a host from reading to re-reading. PRIVATE to the collection."""
+"""Runs the module: reads the driver, plans and executes steps, and reads it again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.containers i
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.disk_space import check_room
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.extras import Extras
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric import Fabric
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.failures import enlighten
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.failures import explain_error
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import Files
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.kernels import NextKernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.licence import Licence
@@ -36,21 +36,27 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.verify impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError, InUse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, outcome, plan_diff
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
+    Pending,
+    Result,
+    Step,
+    outcome,
+    plan_diff,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run
 
 CONCERN = "driver"
-# In this order within each phase of a run.
+# Their order within each phase of a run.
 PARTS: t.Tuple[t.Type[Part], ...] = (Signing, Nouveau, Options, Build, Prebuilt, Modules, Extras, NextKernel, Fabric,
                                      Nodes, Licence, Files, Services, Containers)
 
 
 class NotWorking(HostError):
-    """All steps have run, and still something is not as wanted."""
+    """All steps have run, but the driver does not work as planned."""
 
 
 class Driver:
-    """One run of the module. check: plan only. level: gpu_disruption."""
+    """One run of the module. level: a value of gpu_disruption. check: only plan."""
 
     def __init__(self, spec: Spec, level: str, check: bool, command: Runner = run, root: Root | None = None) -> None:
         self.spec = spec
@@ -60,24 +66,22 @@ class Driver:
         self.root = root or Root()
         self.warnings: list[str] = []
 
-    # -- states
-
-    def present(self) -> dict[str, t.Any]:
-        """Installs, switches or repairs; see the module's documentation for the result."""
+    def present(self) -> Result:
+        """Installs, switches or repairs the driver. The documentation of the module describes the result."""
         now = self._read()
         if not now.gpus:
             raise HostError("This host has no NVIDIA GPU on its PCI bus.",
-                            "Take it out of the group, or look at lspci -d 10de: and at passed-through devices.")
+                            "Remove it from the group, or check lspci -d 10de: and whether devices are passed through.")
         with Journal(CONCERN, readonly=self.check) as journal:
             attempt = Attempt(self._host(journal), now, self.level, PARTS)
-            if attempt.brings:  # a way back takes no more than what it gives back
+            if attempt.installs:  # a rollback needs no more space than it frees
                 check_room(self.root, now.kernel)
             allowed, pending = gate_driver(attempt.steps, self.level, paused(journal))
             after = now
             reasons: list[str] = []
-            # A switch that a reboot has ended, or a run that was killed, is looked at like any other.
+            # Also check the driver after a reboot or a killed run.
             if (allowed or recall(journal)) and not self.check:
-                after, reasons, allowed, pending = self._carry_out(attempt, allowed, pending)
+                after, reasons, allowed, pending = self._execute(attempt, allowed, pending)
             elif not self.check:
                 reasons = attempt.reasons(now, attempt.version)
             if not pending and not self.check:
@@ -85,11 +89,11 @@ class Driver:
         return self._result(now, after, allowed, pending, attempt.holders, attempt.version, reasons,
                             attempt.aim.offline)
 
-    def _carry_out(self, attempt: Attempt, steps: list[Step], pending: list[dict[str, t.Any]]
-                   ) -> tuple[Situation, list[str], list[Step], list[dict[str, t.Any]]]:
-        """C((what is there then, what is not as wanted, the steps that have run, what is pending then)).
+    def _execute(self, attempt: Attempt, steps: list[Step], pending: list[Pending]
+                 ) -> tuple[Situation, list[str], list[Step], list[Pending]]:
+        """C((state, reasons, steps that have run, pending steps)) afterwards.
 
-        pending: of the gate. If nothing is, the driver has to work.
+        pending: of the gate. If no step is pending, the driver must work.
         """
         began, whole = time.time(), not pending
         under_way = recall(attempt.host.journal) is not None
@@ -97,7 +101,7 @@ class Driver:
             remember(attempt.host, attempt.now)
         rollback = Rollback(attempt)
         try:
-            # Clients of others start when the driver is known to work.
+            # Start foreign services only after the check of the driver.
             attempt.apply([step for step in steps if step.action != RESUME_CLIENT])
             after = self._read()
             reasons = attempt.reasons(after, attempt.delivery.installed())
@@ -105,8 +109,8 @@ class Driver:
                 reasons += self._ask_smi(attempt.version)
             if whole and reasons:
                 raise NotWorking(f"All steps have run, but the driver does not work: {'; '.join(reasons)}.",
-                                 "Look at journalctl -k | grep -i nvrm.", reasons=reasons)
-        except InUse as error:  # what there was is still at work
+                                 "Check journalctl -k | grep -i nvrm.", reasons=reasons)
+        except InUse as error:  # the former driver still works
             if not under_way:
                 forget(attempt.host.journal)
             done, again, late = self._held_up(attempt.executor, attempt.host.journal, steps, error)
@@ -117,81 +121,78 @@ class Driver:
             return after, reasons, [*done, *again], [*late, *pending]
         except GpuopsError as error:
             error.details["plan"] = [step.as_dict() for step in steps]
-            enlighten(error, self.run, began)
-            self._go_back(rollback, error)
+            explain_error(error, self.run, began)
+            self._roll_back(rollback, error)
             raise
         attempt.apply([step for step in steps if step.action == RESUME_CLIENT])
         return after, reasons, steps, pending
 
     def _held_up(self, executor: Executor, journal: Journal, steps: t.Sequence[Step], error: InUse
-                 ) -> tuple[list[Step], list[Step], list[dict[str, t.Any]]]:
-        """C((the steps that have run, those that start services again, those that are pending by now)).
+                 ) -> tuple[list[Step], list[Step], list[Pending]]:
+        """C((the steps that have run, those that start services again, the pending ones)).
 
-        A GPU client that has come since the plan was made holds up a step and what follows it, as it would have done
-        if it had been there before.
+        A GPU client that has come since the plan was made blocks a step and the steps after it, as if it had been there
+        when the plan was made.
         """
         *done, held = executor.started
-        journal.done(held)  # it was taken back
+        journal.done(held)  # the step was undone
         rest = [step for step in steps if not any(step is one for one in done)]
         rest[0] = replace(held, data={**held.data, "blocked": error.message, "held": ""})
         again, late = gate_driver(rest, self.level, paused(journal))
         return done, again, late
 
-    def _go_back(self, rollback: Rollback, error: GpuopsError) -> None:
-        """Returns to what was there before, and says so in the error: C(rolled_back), C(rollback_error)."""
+    def _roll_back(self, rollback: Rollback, error: GpuopsError) -> None:
+        """Restores the former driver, and adds C(rolled_back) or C(rollback_error) to the error."""
         former = rollback.due()
         error.details["rolled_back"] = None
         if former is None:
             return
         if former.version is None and isinstance(error, NotWorking):
-            forget(rollback.journal)  # all of it is there, and nothing better is
+            forget(rollback.journal)  # the installation is complete, and there was no driver before
             return
         try:
             if former.version is None:
-                self._take_away(rollback.journal)
+                self._remove(rollback.journal)
             else:
                 rollback.run(former)
         except GpuopsError as second:
             goal = f"driver {former.version}" if former.version else "a host without a driver"
-            error.message = f"{error.message.rstrip(' .')}. Going back to {goal} failed as well: {second.message}"
+            error.message = f"{error.message.rstrip(' .')}. The rollback to {goal} failed, too: {second.message}"
             error.details["rollback_error"] = second.message
             return
         forget(rollback.journal)
         error.details["rolled_back"] = former.version
-        ending = f"The former driver {former.version} is back." if former.version else \
-            "What this run had brought is gone again."
+        ending = f"The former driver {former.version} is restored." if former.version else \
+            "Everything that this run installed is removed again."
         error.message = f"{error.message.rstrip(' .')}. {ending}"
 
-    def _take_away(self, journal: Journal) -> None:
-        removal = self._removal(journal, self._read())
+    def _remove(self, journal: Journal) -> None:
+        removal = Removal(self._host(journal), self._read(), PARTS)
         allowed, pending = gate_driver(removal.steps, "idle")
         if pending:
             raise HostError(f"{pending[0]['id']} waits: {pending[0]['pending_reason']}.")
-        removal.carry_out(allowed, True)
+        removal.execute(allowed, True)
 
-    def absent(self) -> dict[str, t.Any]:
-        """Takes away exactly what this collection brought; another's driver stays."""
+    def absent(self) -> Result:
+        """Removes what this collection has installed. A foreign driver stays."""
         now = self._read()
         with Journal(CONCERN, readonly=self.check) as journal:
-            removal = self._removal(journal, now)
+            removal = Removal(self._host(journal), now, PARTS)
             allowed, pending = gate_driver(removal.steps, self.level)
             reasons = removal.left()
             if not self.check:
                 try:
-                    removal.carry_out(allowed, not pending)
+                    removal.execute(allowed, not pending)
                 except InUse as error:
                     allowed, again, late = self._held_up(removal.executor, journal, allowed, error)
-                    removal.carry_out(again, False)
+                    removal.execute(again, False)
                     removal.holders = read_holders(self.root)
                     allowed, pending = [*allowed, *again], [*late, *pending]
         after = self._read() if allowed and not self.check else now
         return self._result(now, after, allowed, pending, removal.holders, None, reasons)
 
-    def _removal(self, journal: Journal, now: Situation) -> Removal:
-        return Removal(self._host(journal), now, PARTS)
-
-    def adopted(self) -> dict[str, t.Any]:
-        """Changes nothing; fails where no driver works."""
+    def adopted(self) -> Result:
+        """Verifies a foreign driver and changes nothing. Raises HostError if it does not work as desired."""
         now = self._read()
         reasons = disagreements(now, self.spec.version, None, None)
         if now.loaded and not self.spec.accepts(now.loaded):
@@ -199,13 +200,11 @@ class Driver:
         reasons += [f"{path}: {fault}" for path, fault in now.nodes.items()]
         reasons = list(dict.fromkeys(reasons)) + self._ask_smi(now.loaded)
         if reasons:
-            error = HostError(f"The driver of this host does not work as wanted: {'; '.join(reasons)}.",
-                              "Repair it with the tools that installed it, or use state present.", reasons=reasons)
-            enlighten(error, self.run, 0)
+            error = HostError(f"The driver does not work as desired: {'; '.join(reasons)}.",
+                              "Repair it with the tools that have installed it, or use state present.", reasons=reasons)
+            explain_error(error, self.run, 0)
             raise error
         return self._result(now, now, [], [], [], now.loaded)
-
-    # -- parts
 
     def _read(self) -> Situation:
         return read_situation(self.root, self.run)
@@ -220,15 +219,16 @@ class Driver:
         return Host(self.spec, self.run, self.root, journal, self.check)
 
     def _result(self, before: Situation, after: Situation, steps: t.Sequence[Step],
-                pending: t.Sequence[t.Mapping[str, t.Any]], holders: Holders,
-                version: str | None, reasons: t.Sequence[str] = (), offline: bool = False) -> dict[str, t.Any]:
-        # One sentence for the step that holds up the others.
+                pending: t.Sequence[Pending], holders: Holders,
+                version: str | None, reasons: t.Sequence[str] = (), offline: bool = False) -> Result:
+        # Only the first pending step; it blocks the others.
         waiting = [f"{step['id']} waits: {step['pending_reason']}" for step in pending[:1]]
         mismatch = bool(after.loaded and after.library and after.loaded != after.library)
         rival = after.nouveau == "used" and any(step["action"] == UNLOAD_NOUVEAU for step in pending)
         enrol = any(step["action"] == ENROL for step in pending)
         mok = mok_state(self.root, self.spec, after)
-        mok["pending"] = mok["pending"] or any(step.action == IMPORT for step in steps)  # in check mode: it will be
+        # In check mode it is not pending yet, but will be.
+        mok["pending"] = mok["pending"] or any(step.action == IMPORT for step in steps)
         return outcome(steps, pending, plan_diff("nvidia_driver", steps), version=version,
                        driver={"before": before.as_dict(), "after": after.as_dict()}, holders=list(holders),
                        reboot_required=bool(pending) and (mismatch or rival or enrol or offline),

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The kernel modules in memory: why they have to go, unloading, loading. PRIVATE to the collection."""
+"""Unloads and loads kernel modules."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SECURE_BOOT_HINT = ("Secure Boot refuses modules whose key is not enrolled: enro
 
 
 def must_reload(now: Situation, version: str, flavour: str) -> str:
-    """Why the loaded modules have to go, empty when they need not: another version or flavour is wanted."""
+    """The reason to unload the loaded modules: another version or module type. Empty if they can stay."""
     if not now.modules:
         return ""
     if now.loaded is None:
-        return "" if "nvidia" not in now.modules else "the loaded module does not tell its version"
+        return "" if "nvidia" not in now.modules else "the version of the loaded module is unknown"
     if now.loaded != version:
         mismatch = "Driver/library version mismatch: " if now.library == version else ""
         return f"{mismatch}{now.loaded} is loaded, {version} is wanted"
@@ -39,9 +39,10 @@ def must_reload(now: Situation, version: str, flavour: str) -> str:
 
 
 def unload(now: Situation, reason: str, holders: Holders, clients: t.Sequence[str] = ()) -> list[Phased]:
-    """One step for all modules of ours, and the services that hold them. None when nothing is loaded.
+    """The step that stops the services of the driver and unloads all modules. Empty if none is loaded.
 
-    holders: those that stay, which blocks it. clients: services of others that it stops, which takes level drain.
+    holders: GPU clients that cannot be stopped; they block the step. clients: foreign services that it stops; this
+    needs level drain.
     """
     if not now.modules:
         return []
@@ -54,7 +55,7 @@ def unload(now: Situation, reason: str, holders: Holders, clients: t.Sequence[st
 
 
 class Modules(Part):
-    """What compute work needs is loaded, of the wanted version."""
+    """Loads the modules for compute work in the desired version."""
 
     def plan(self, now: Situation, aim: Aim) -> list[Phased]:
         """See L(Part)."""
@@ -92,7 +93,7 @@ class Modules(Part):
             gone.append(module)
 
     def _reload(self, modules: t.Sequence[str]) -> None:
-        """Puts back what was unloaded when a client came in between: its driver stays whole."""
+        """Loads unloaded modules again after a failure."""
         for module in reversed(modules):
             self.host.run(["modprobe", module], check=False)
         resume(self.host.run, self.host.journal, check=False)

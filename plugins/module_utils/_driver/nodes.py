@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Device nodes, now and at boot. PRIVATE to the collection.
+"""Creates device nodes, now and at boot.
 
-The modules make no nodes by themselves. The vendor's and the distributions' packages bring udev rules that call
-nvidia-modprobe; the .run file brings the program without any rule, and relies on the first program that uses CUDA.
+The modules create none. The packages of NVIDIA and of distributions contain udev rules that call nvidia-modprobe. The
+.run file contains this program but no rule: the first program that uses CUDA creates the nodes.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ WRITE_RULES = "write device rules"
 
 
 def rules_text(gpus: int) -> bytes:
-    """The rules for a number of GPUs (nvidia-modprobe(1): -c makes the node of a minor, -u those of unified memory)."""
+    """The rules for a number of GPUs (nvidia-modprobe(1): -c creates the node of a minor, -u that of nvidia-uvm)."""
     nodes = " ".join(f"-c {minor}" for minor in range(gpus))
     calls = {"nvidia": nodes, "nvidia_uvm": "-u -c 0"}
     lines = "".join(f'ACTION=="add", SUBSYSTEM=="module", KERNEL=="{name}", RUN+="/usr/bin/nvidia-modprobe {words}"\n'
                     for name, words in calls.items())
-    return f"# Written by gpuops.nvidia: device nodes when the modules are loaded.\n{lines}".encode()
+    return f"# Written by gpuops.nvidia: creates device nodes when the modules are loaded.\n{lines}".encode()
 
 
 class Nodes(Part):
-    """The nodes of a loaded driver; and rules beside a driver from a .run file, which go again beside packages."""
+    """Creates the nodes of a loaded driver, and the rules for a driver from a .run file."""
 
     def plan(self, now: Situation, aim: Aim) -> list[Phased]:
         """See L(Part)."""
         return [*self._rules(now, aim), *self._nodes(now, aim)]
 
     def _nodes(self, now: Situation, aim: Aim) -> list[Phased]:
-        """Where modules are loaded anew, they get nodes anew."""
+        """The step for missing or wrong nodes. A reload of modules creates nodes, too."""
         if not now.nodes or aim.reload or aim.offline:
             return []
         reason = ", ".join(f"{path}: {fault}" for path, fault in now.nodes.items())
@@ -53,10 +53,10 @@ class Nodes(Part):
         if aim.source == "runfile":
             if self.host.root.data(RULES_FILE) == text:
                 return []
-            return [("configure", Step(WRITE_RULES, RULES_FILE, "the .run file brings none", data={"text": text}))]
+            return [("configure", Step(WRITE_RULES, RULES_FILE, "the .run file contains none", data={"text": text}))]
         if self.host.journal.get("file", RULES_FILE) is None:
             return []
-        return [("configure", Step(RESTORE, RULES_FILE, "packages bring their own"))]
+        return [("configure", Step(RESTORE, RULES_FILE, "the packages contain rules"))]
 
     def execute(self, step: Step) -> bool:
         """See L(Part)."""
@@ -69,13 +69,13 @@ class Nodes(Part):
         return True
 
     def _make(self, paths: t.Sequence[str]) -> None:
-        """As nvidia-modprobe would. They are not in the journal, as they go with the driver's modules."""
+        """Creates nodes as nvidia-modprobe does. The journal has no entry for them: they disappear with the modules."""
         root = self.host.root
         owner, numbers = shape(root), nodes(root)
         for path in paths:
             place = root.at(path)
             if owner is None or path not in numbers:
-                raise HostError(f"{path} is not a device of the loaded driver any more.", "Run again.", path=path)
+                raise HostError(f"{path} is no longer a device of the loaded driver.", "Run again.", path=path)
             there = root.stat(path)
             if there is None or not stat.S_ISCHR(there.st_mode):
                 if root.is_there(path):

@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""nouveau, which would claim the GPUs: denied and unloaded. PRIVATE to the collection."""
+"""Denies and unloads nouveau, which would claim the GPUs."""
 
 from __future__ import annotations
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import HOLDS, owe
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import HOLDS, request_rebuild
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
@@ -21,24 +21,24 @@ options nouveau modeset=0
 
 
 class Nouveau(Part):
-    """A file of our own denies it: that of a package goes with it, and comes too late for a run that was killed."""
+    """Denies nouveau with a separate file, because that of a package exists only while the package is installed."""
 
     def plan(self, now: Situation, aim: Aim) -> list[Phased]:
         """See L(Part)."""
         steps: list[Phased] = []
-        if now.nouveau is not None and not self.host.stands(DENY_FILE):
+        if now.nouveau is not None and not self.host.is_in_place(DENY_FILE):
             steps.append(("configure", Step(DENY, DENY_FILE, f"nouveau is {now.nouveau}", data={HOLDS: True})))
         if now.nouveau in ("loaded", "used"):
             used = now.nouveau == "used"
             blocked = "a console or display uses it: reboot the host, then run again" if used else ""
-            steps.append(("load", Step(UNLOAD_NOUVEAU, "nouveau", "it drives the GPUs",
+            steps.append(("load", Step(UNLOAD_NOUVEAU, "nouveau", "it uses the GPUs",
                                        needs="reboot" if blocked else "never", data={"blocked": blocked})))
         return steps
 
     def execute(self, step: Step) -> bool:
         """See L(Part)."""
         if step.action == DENY:
-            owe(self.host.journal)
+            request_rebuild(self.host.journal)
             self.host.journal.write_file(step.target, _TEXT)
         elif step.action == UNLOAD_NOUVEAU:
             self.host.run(["rmmod", step.target],

@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Parameters of the kernel modules, and the modules that are loaded at boot. PRIVATE to the collection.
+"""Sets parameters of kernel modules, and the modules that are loaded at boot.
 
-Sources: names of parameters and how the driver lists them in /proc/driver/nvidia/params, nv-reg.h of
-NVIDIA/open-gpu-kernel-modules; modprobe.d(5): of several values of a parameter, that of the last file counts, so the
-name of ours sorts after those of distributions and of the driver's packages.
+If several files set a parameter, the value in the last file applies (modprobe.d(5)). So the file name sorts after
+those of distributions and driver packages. Source: nv-reg.h of NVIDIA/open-gpu-kernel-modules (parameters and their
+names in /proc/driver/nvidia/params).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import HOLDS, owe
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.extras import wanted_modules
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import HOLDS, request_rebuild
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
@@ -25,43 +26,43 @@ OPTIONS_FILE = "/etc/modprobe.d/zz-gpuops-nvidia.conf"
 BOOT_FILE = "/etc/modules-load.d/gpuops-nvidia.conf"
 WRITE_OPTIONS = "write module parameters"
 WRITE_BOOT = "list modules for boot"
-# Modules that may be given parameters.
+# Modules that can have parameters.
 MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nvidia_fs", "gdrdrv")
-# What compute work needs is loaded at boot, so that its device nodes are there before the first client.
+# Modules for compute work. They are loaded at boot, so that device nodes exist before the first GPU client starts.
 _AT_BOOT = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _VALUE = re.compile(r"[^\s\"'#\\]*\Z")
 _LINE = re.compile(r"^options (\S+) (.+)$", re.M)
 _LISTED = re.compile(r"^(\w+): (.*)$", re.M)
-# What the driver lists under another name than that of the parameter.
+# Parameters with another name in /proc/driver/nvidia/params.
 _LISTED_AS = {"RestrictProfilingToAdminUsers": "RmProfilingAdminOnly"}
 
 Parameters = t.Dict[t.Tuple[str, str], str]
 
 
 def parameters(spec: Spec) -> Parameters:
-    """C({(module, parameter): value}), checked. Raises InputError."""
+    """The option module_parameters as C({(module, parameter): value}). Raises InputError."""
     found: Parameters = {}
     for module, values in (spec.module_parameters or {}).items():
         name, path = str(module).replace("-", "_"), f"module_parameters.{module}"
         if name not in MODULES:
-            raise InputError(f"'{module}' is no module of the driver.", f"Use one of {', '.join(MODULES)}.", path=path,
-                             value=module, allowed=list(MODULES))
+            raise InputError(f"'{module}' is not a module of the driver.", f"Use one of {', '.join(MODULES)}.",
+                             path=path, value=module, allowed=list(MODULES))
         if not isinstance(values, dict):
-            raise InputError("the parameters of a module are a mapping.", "Give name: value for each.", path=path,
+            raise InputError("the parameters of a module must be a mapping.", "Write name: value for each.", path=path,
                              value=values)
         for key, value in values.items():
             text = str(int(value)) if isinstance(value, bool) else str(value)
             if not _NAME.match(str(key)) or not _VALUE.match(text) or not text:
-                raise InputError(f"'{key}={text}' is no module parameter.",
-                                 "Names are letters, digits and _; values have no spaces, quotes or #.",
+                raise InputError(f"'{key}={text}' is not a module parameter.",
+                                 "Names consist of letters, digits and _. Values contain no spaces, quotes or #.",
                                  path=f"{path}.{key}", value=value)
             found[name, str(key)] = text
     return found
 
 
 def options_text(wanted: Parameters) -> bytes:
-    """The file for modprobe; empty for no parameters."""
+    """The content of the file for modprobe; empty without parameters."""
     lines = []
     for module in MODULES:
         own = [f"{name}={value}" for (owner, name), value in sorted(wanted.items()) if owner == module]
@@ -71,13 +72,13 @@ def options_text(wanted: Parameters) -> bytes:
 
 
 def written(text: str) -> Parameters:
-    """The parameters of a file that L(options_text) made."""
+    """The parameters in a file that L(options_text) has written."""
     return {(module, word.partition("=")[0]): word.partition("=")[2]
             for module, words in _LINE.findall(text) for word in words.split()}
 
 
 def loaded_value(root: Root, module: str, name: str) -> str | None:
-    """The value that a loaded module has, None where it does not show it."""
+    """The current value of a parameter of a loaded module, None if it is not shown."""
     shown = root.text(f"/sys/module/{module}/parameters/{name}")
     if shown is not None or module != "nvidia":
         return shown
@@ -86,29 +87,29 @@ def loaded_value(root: Root, module: str, name: str) -> str | None:
     return listed.get(key, listed.get(_LISTED_AS.get(key, key)))
 
 
-def same(one: str, other: str) -> bool:
-    """Whether two values mean the same: numbers by value (the driver shows all without sign), Y and N as 1 and 0."""
+def same(left: str, right: str) -> bool:
+    """Whether two values are equal, as unsigned numbers (as the driver shows them) or as text; Y and N are 1 and 0."""
     def plain(value: str) -> int | str:
         value = {"Y": "1", "N": "0"}.get(value, value.strip('"'))
         try:
             return int(value, 0) % (1 << 32)
         except ValueError:
             return value
-    return plain(one) == plain(other)
+    return plain(left) == plain(right)
 
 
 def boot_text(spec: Spec, fabric: str) -> bytes:
-    """The list for systemd-modules-load: the modules that are not loaded by themselves. ib_umad is NVLSM's."""
-    names = [*_AT_BOOT, *(["ib_umad"] if fabric == "nvlink5" else []), *(["nvidia-fs"] if spec.gds else []),
-             *(["gdrdrv"] if spec.gdrcopy else []), *(["nvidia-peermem"] if spec.peermem else [])]
+    """The file for systemd-modules-load, with the modules that nothing else loads. NVLSM needs ib_umad."""
+    names = [*_AT_BOOT, *(["ib_umad"] if fabric == "nvlink5" else []),
+             *(module.replace("_", "-") for module in wanted_modules(spec))]
     return ("# Written by gpuops.nvidia.\n" + "".join(f"{name}\n" for name in names)).encode()
 
 
 class Options(Part):
-    """Both files; a parameter that a loaded module has otherwise asks for a reload."""
+    """Writes both files. A loaded module with another value is reloaded."""
 
     def reload(self, now: Situation) -> str:
-        """Why loaded modules have to go, see L(Part)."""
+        """See L(Part)."""
         wanted = parameters(self.host.spec)
         former = written(self.host.root.text(OPTIONS_FILE) or "")
         for key in sorted({*wanted, *former}):
@@ -116,7 +117,7 @@ class Options(Part):
             if module not in now.modules:
                 continue
             if key not in wanted:
-                return f"{module} was given {name}={former[key]}, which is no longer wanted"
+                return f"{module} was loaded with {name}={former[key]}, which is no longer wanted"
             value = loaded_value(self.host.root, module, name)
             if value is None and former.get(key) != wanted[key] or value is not None and not same(value, wanted[key]):
                 return f"{module} has {name}={'?' if value is None else value}, {wanted[key]} is wanted"
@@ -132,29 +133,29 @@ class Options(Part):
         ours = bool(text) or self.host.journal.get("file", OPTIONS_FILE) is not None
         if ours and (self.host.root.data(OPTIONS_FILE) or b"") != text:
             names = " ".join(f"{module}.{name}={value}" for (module, name), value in sorted(wanted.items()))
-            steps.append(("configure", Step(WRITE_OPTIONS, OPTIONS_FILE, names or "none is wanted any more",
+            steps.append(("configure", Step(WRITE_OPTIONS, OPTIONS_FILE, names or "no parameter is set",
                                             data={HOLDS: True, "text": text})))
         boot = boot_text(self.host.spec, aim.fabric)
         if self.host.root.data(BOOT_FILE) != boot:
-            steps.append(("configure", Step(WRITE_BOOT, BOOT_FILE, "its device nodes have to be there at boot",
+            steps.append(("configure", Step(WRITE_BOOT, BOOT_FILE, "device nodes must exist at boot",
                                             data={"text": boot})))
         return steps
 
     def _check_names(self, now: Situation, wanted: Parameters) -> None:
-        """Refuses parameters that the loaded module does not have; some it has and does not show."""
+        """Raises InputError for parameters that the loaded module lacks. It does not show all that it has."""
         for module, name in wanted:
             if module in now.modules and loaded_value(self.host.root, module, name) is None:
                 known = self.host.run(["modinfo", "-F", "parm", module], check=False).stdout
                 names = [line.partition(":")[0] for line in known.splitlines()]
                 if name not in names:
                     raise InputError(f"{module} {now.loaded} has no parameter {name}.",
-                                     f"modinfo -F parm {module} lists those that it has.",
+                                     f"modinfo -F parm {module} lists its parameters.",
                                      path=f"module_parameters.{module}.{name}", allowed=names)
 
     def execute(self, step: Step) -> bool:
         """See L(Part)."""
         if step.action == WRITE_OPTIONS:
-            owe(self.host.journal)
+            request_rebuild(self.host.journal)
             if step.data["text"]:
                 self.host.journal.write_file(step.target, step.data["text"])
             else:
@@ -172,6 +173,6 @@ class Options(Part):
             if module in now.modules:
                 shown = loaded_value(self.host.root, module, name)
                 if shown is not None and not same(shown, value):
-                    found.append(f"{module} was loaded with {name}={shown}, not {value}: another file of modprobe.d or "
-                                 "the kernel's command line says so")
+                    found.append(f"{module} was loaded with {name}={shown} instead of {value}: another file of "
+                                 "modprobe.d or the kernel command line sets it")
         return found

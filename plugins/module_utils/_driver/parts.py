@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What stands around the driver's files: one part a concern, planned and executed side by side. PRIVATE.
+"""The interface of the parts of a driver, besides the delivery of its files.
 
-A part says which steps it needs, and in which phase of the run; it executes its own steps and, at the end, says what is
-not as wanted. A new concern is one file with a class as L(Part) and one line in C(manage.PARTS).
+A part plans steps with their phases, executes them, and checks the result. A new part needs a file with a subclass of
+L(Part) and an entry in C(manage.PARTS).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Jour
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
-# In the order of a run. Modules go before their files: libraries of another version than the loaded module break every
-# new GPU process, so what may not be unloaded may not be replaced either. The same order serves removal.
+# In the order of a run. Modules are unloaded before their files are replaced: every new GPU process fails if libraries
+# and loaded module have different versions. A removal has the same order.
 PHASES = ("prepare", "unload", "stop", "displace", "sign", "deliver", "configure", "build", "initramfs", "load",
           "serve", "interrupt", "clients")
-# Where a reboot will unload the modules: all that is on the disk comes first.
+# The order if a reboot unloads the modules: phases that change files come first.
 _IN_MEMORY = ("unload", "stop", "load", "serve", "interrupt", "clients")
 OFFLINE_PHASES = (*(phase for phase in PHASES if phase not in _IN_MEMORY), *_IN_MEMORY)
 
@@ -33,7 +33,7 @@ Holders = t.Sequence[t.Mapping[str, t.Any]]
 
 @dataclass(frozen=True)
 class Host:
-    """What parts and deliveries work with. journal: read-only in check mode."""
+    """The context of parts and deliveries. journal: read-only in check mode. check: only plan."""
 
     spec: Spec
     run: Runner
@@ -41,21 +41,21 @@ class Host:
     journal: Journal
     check: bool = False
 
-    def stands(self, path: str) -> bool:
-        """Whether a file is there and, if it is ours, as we wrote it: an edited one of ours is written again."""
+    def is_in_place(self, path: str) -> bool:
+        """Whether a file exists. An owned file must also be unchanged."""
         kept = self.journal.get("file", path) is not None
         return self.root.exists(path) and not (kept and self.journal.file_is(path) != "ours")
 
 
 @dataclass(frozen=True)
 class Aim:
-    """What a run wants.
+    """The desired driver.
 
-    flavour: C(open) or C(proprietary). reload: why loaded modules have to go, empty when they stay. holders: who keeps
-    them then. delivered: whether kernel modules change on disk in this run. dkms: whether they are built on the host.
-    fabric: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack), see L(_devices.Model.fabric). source: the delivery's
-    name. clients: services of others that hold a GPU and are stopped for the unload. offline: holders stay, and a
-    reboot is allowed: everything goes to the disk now, and the reboot loads it.
+    flavour: C(open) or C(proprietary). reload: the reason to unload the loaded modules, empty if they stay. holders:
+    GPU clients that block this. delivered: whether the run changes kernel modules on the disk. dkms: whether DKMS
+    builds them. fabric: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack), see L(_devices.Model.fabric). source: the
+    name of the delivery. clients: foreign services that use a GPU and are stopped for the unload. offline: GPU clients
+    block the unload and a reboot is allowed: files change now, and the reboot loads the modules.
     """
 
     version: str
@@ -71,38 +71,38 @@ class Aim:
 
 
 class Part:
-    """One concern. The base does nothing, so that a part has only the methods that it needs."""
+    """The base class of parts. Its methods plan and do nothing."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
 
     def reload(self, now: Situation) -> str:
-        """Why loaded modules have to go for this part's sake, empty where they need not."""
+        """The reason why this part needs a reload of the modules, empty without one."""
         return ""
 
     def plan(self, now: Situation, aim: Aim) -> list[Phased]:
-        """The steps that are missing, none when all is right. Raises InputError, HostError before any change."""
+        """The necessary steps with their phases. Raises InputError, HostError."""
         return []
 
     def follow(self, steps: t.Sequence[Step], aim: Aim) -> list[Phased]:
-        """The steps that the steps of all parts for a wanted driver make necessary. They are carried out later."""
+        """The steps that the steps of other parts make necessary. They run later."""
         return []
 
     def absent(self, now: Situation) -> list[Phased]:
-        """The steps that take back what the journal holds of this part; files of ours are restored without it."""
+        """The steps of a removal, except those that restore files, which are planned for all parts."""
         return []
 
     def execute(self, step: Step) -> bool:
-        """Runs a step of this part; False when it is another's."""
+        """Runs a step of this part. Returns False for other steps."""
         return False
 
     def disagreements(self, now: Situation, aim: Aim) -> list[str]:
-        """What is not as wanted, a sentence each."""
+        """One sentence for each difference from the plan."""
         return []
 
 
 def in_order(phased: t.Iterable[Phased], phases: t.Sequence[str] = PHASES) -> list[Step]:
-    """The steps by phase; within a phase as they come."""
+    """The steps in the order of their phases, and within a phase in their present order."""
     found: dict[str, list[Step]] = {phase: [] for phase in phases}
     for phase, step in phased:
         found[phase].append(step)

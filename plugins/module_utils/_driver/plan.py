@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From a situation and what is wanted to steps. Pure. PRIVATE to the collection."""
+"""Computes the steps from the state of the host and the desired driver. Pure."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import STARTS, interrupts
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Pending, Step, gate
 
 
 def plan_present(now: Situation, aim: Aim, parts: t.Sequence[Part], initramfs: Initramfs, displaced: t.Sequence[Step],
                  delivered: t.Sequence[Step]) -> list[Step]:
-    """The whole plan in the order of execution. displaced, delivered: the steps of the deliveries.
+    """The steps to install a driver, in the order of execution.
 
-    What a delivery can prepare before anything is taken away says so in its data (C(phase)).
+    displaced: steps of other deliveries that remove their driver. delivered: steps of the delivery; their data can
+    contain another phase than C(deliver), as C(phase).
     """
     phased: list[Phased] = [*(("displace", step) for step in displaced),
                             *((step.data.get("phase", "deliver"), step) for step in delivered)]
@@ -42,13 +43,14 @@ def plan_present(now: Situation, aim: Aim, parts: t.Sequence[Part], initramfs: I
 
 def plan_absent(now: Situation, parts: t.Iterable[Part], initramfs: Initramfs, displaced: t.Sequence[Step],
                 files: t.Iterable[str], holders: Holders, clients: t.Sequence[str] = ()) -> list[Step]:
-    """Everything of ours away. displaced: the steps of the deliveries; files: our other files.
+    """The steps to remove everything that the collection has installed, in the order of execution.
 
-    Modules go first: a loaded module without its files would be a driver that nobody can restart.
+    displaced: steps of the deliveries. files: the other files to restore. holders, clients: see L(modules.unload).
+    Modules are unloaded first, because without their files they could not be loaded again.
     """
     phased: list[Phased] = [("displace", step) for step in displaced]
     if takes_modules(displaced):
-        phased += unload(now, "its files go", holders, clients)
+        phased += unload(now, "its files are removed", holders, clients)
     for part in parts:
         phased += part.absent(now)
     own = {path for _phase, step in phased for path in step.data.get("files", ())}
@@ -57,42 +59,38 @@ def plan_absent(now: Situation, parts: t.Iterable[Part], initramfs: Initramfs, d
 
 
 def takes_modules(displaced: t.Iterable[Step]) -> bool:
-    """Whether steps of deliveries take kernel modules off the disk."""
+    """Whether steps of deliveries remove or replace packages or kernel modules."""
     return any(step.data.get("packages") or step.data.get("modules") for step in displaced)
 
 
 def needs_unload(now: Situation, steps: t.Iterable[Step]) -> str:
-    """Why steps of deliveries cannot run beside loaded modules; empty where they can, or none is loaded."""
+    """The reason to unload modules before steps of deliveries; empty if this is not necessary."""
     return next((step.data["unload"] for step in steps if step.data.get("unload")), "") if now.modules else ""
 
 
 def changes_modules(delivered: t.Iterable[Step]) -> bool:
-    """Whether steps of a delivery touch kernel modules on the disk, by what packages with modules are called."""
+    """Whether steps of a delivery change kernel modules on the disk, judging by the names of packages."""
     return any(step.data.get("modules") or any(word in name for word in ("dkms", "linux-modules", "-driver-G0"))
-               for step in delivered for name in (*step.data.get("packages", ()), *_changed(step), ""))
-
-
-def _changed(step: Step) -> list[str]:
-    """The packages that come with those that are asked for: metas bring the modules of some distributions."""
-    return [str(change[0]) for change in step.data.get("changes", ())]
+               for step in delivered for name in (
+                   *step.data.get("packages", ()), *(str(change[0]) for change in step.data.get("changes", ())), ""))
 
 
 def gate_driver(steps: t.Sequence[Step], level: str,
-                paused: t.Collection[str] = ()) -> tuple[list[Step], list[dict[str, t.Any]]]:
-    """As L(_result.gate); a step that is blocked (holders, a console) stays pending at every level.
+                paused: t.Collection[str] = ()) -> tuple[list[Step], list[Pending]]:
+    """As L(_result.gate), but a blocked step (by GPU clients, a console) is pending at every level.
 
-    paused: services that a killed run has stopped; where the modules may not go, or another service may not be stopped,
-    they are started again all the same.
+    paused: services that a killed run has stopped. They are started again even if an unload or an interruption that
+    precedes them is pending.
     """
     blocked = next((index for index, step in enumerate(steps) if step.data.get("blocked")), len(steps))
     allowed, pending = gate(steps[:blocked], level)
     for step in steps[blocked:]:
-        why = step.data.get("blocked") or f"it follows '{pending[0]['id']}'"
-        pending.append({**step.as_dict(), "pending_reason": why})
+        reason = step.data.get("blocked") or f"it follows '{pending[0]['id']}'"
+        pending.append({**step.as_dict(), "pending_reason": reason})
     if pending and steps[len(allowed)].data.get("held"):
         pending[0]["pending_reason"] = f"{steps[len(allowed)].data['held']}; {pending[0]['pending_reason']}"
     if any(step["action"] == UNLOAD for step in pending) or pending and interrupts(steps[len(allowed)]):
         again = [step for step in steps[len(allowed):] if step.action in STARTS and step.target in paused]
         allowed = [*allowed, *again]
-        pending = [step for step in pending if step["id"] not in {one.id for one in again}]
+        pending = [step for step in pending if step["id"] not in {start.id for start in again}]
     return allowed, pending

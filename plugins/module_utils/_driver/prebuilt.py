@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Kernel modules that come built and signed: whether each kernel would load the right one. PRIVATE to the collection.
+"""Checks built and signed kernel modules from packages.
 
-Their packages follow the kernel's versions, not the driver's, so that names and versions of packages do not tell.
+These packages have the version of the kernel, so only the module file contains the version of the driver.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ CHECK = "check modules"
 
 
 def kernels(root: Root, now: Situation) -> list[str]:
-    """The running kernel and, where it is another one, the newest installed."""
+    """The running kernel and, if it is another one, the newest installed kernel."""
     return list(dict.fromkeys([now.kernel, newest_kernel(root, now.kernel, now.family) or now.kernel]))
 
 
 class Prebuilt(Part):
-    """The modules for the running kernel and for the newest one."""
+    """Checks the modules for the running kernel and for the newest one."""
 
     def plan(self, now: Situation, aim: Aim) -> list[Phased]:
-        """See L(Part). One modinfo a kernel, where modules come built."""
+        """See L(Part). Runs modinfo for each kernel if packages contain the modules."""
         if aim.dkms:
             return []
-        return [("build", Step(CHECK, f"{aim.version} for kernel {kernel}", "they come built, in versions of their own",
+        return [("build", Step(CHECK, f"{aim.version} for kernel {kernel}", "their packages have another version",
                                data={"version": aim.version, "kernel": kernel}))
                 for kernel in kernels(self.host.root, now) if aim.delivered or self._version(kernel) != aim.version]
 
@@ -39,12 +39,12 @@ class Prebuilt(Part):
         if step.action != CHECK:
             return False
         wanted, kernel = step.data["version"], step.data["kernel"]
-        told = self._version(kernel)
-        if told != wanted:
-            raise HostError(f"Kernel {kernel} would load nvidia {told or 'from nowhere'}, not {wanted}.",
-                            f"Look at modinfo -k {kernel} nvidia. Where the archive has modules of another version "
-                            "than libraries, name that version, or use source distribution, which builds modules.",
-                            kernel=kernel, found=told)
+        found = self._version(kernel)
+        if found != wanted:
+            raise HostError(f"Kernel {kernel} would load nvidia {found or '(no module)'} instead of {wanted}.",
+                            f"Check modinfo -k {kernel} nvidia. If the archive has modules and libraries in different "
+                            "versions, set version to that of the modules, or use source distribution.",
+                            kernel=kernel, found=found)
         return True
 
     def disagreements(self, now: Situation, aim: Aim) -> list[str]:

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The former driver comes back when a switch fails. PRIVATE to the collection.
+"""Restores the former driver when an installation fails.
 
-What the host had is journalled before the first file of a driver changes, and forgotten when a run has ended well. So a
-run that goes on after a kill or a reboot goes on to what is wanted, and knows what to return to if that fails.
+The journal records the former driver before the first file of a driver changes, until a run succeeds. So a run that
+continues after a kill or a reboot can still restore it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.attempt import Attempt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.build import Build
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.delivery import PackageDelivery, installed
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import owe
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import request_rebuild
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import LOAD, UNLOAD, Modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import gate_driver, takes_modules
@@ -23,7 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services imp
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import (
     UNLOAD_ORDER,
     Situation,
-    modinfo,
+    module_flavour,
     read_services,
     read_situation,
 )
@@ -36,13 +36,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step,
 
 FORMER = "former"
 _KEY = "driver"
-# What brings a driver back: the files of the other concerns are restored as they were.
+# The parts of a rollback. The files of the other parts are restored.
 _PARTS = (Build, Prebuilt, Modules)
 
 
 @dataclass(frozen=True)
 class Former:
-    """The driver that a host had. version: None where it had none; loaded: whether it was at work."""
+    """The former driver of a host. version: None without a driver. loaded: whether it was loaded."""
 
     version: str | None
     flavour: str | None = None
@@ -51,19 +51,19 @@ class Former:
 
 
 def recall(journal: Journal) -> Former | None:
-    """What the journal holds, None where no switch is under way."""
+    """The former driver in the journal, None if no change is in progress."""
     entry = journal.get(FORMER, _KEY)
     return Former(**entry["before"]) if entry else None
 
 
 def remember(host: Host, now: Situation) -> None:
-    """Journals what the host has, unless a switch is under way."""
+    """Records the driver of the host, unless a change is in progress."""
     if recall(host.journal) is None:
         host.journal.keep(FORMER, _KEY, asdict(_read(host, now)))
 
 
 def forget(journal: Journal) -> None:
-    """The switch has ended."""
+    """Ends the change."""
     journal.forget(FORMER, _KEY)
 
 
@@ -73,16 +73,11 @@ def _read(host: Host, now: Situation) -> Former:
         return Former(None)
     source, version = found
     at_work = now.loaded == version
-    return Former(version, now.flavour if at_work else _flavour_on_disk(host), source, at_work)
-
-
-def _flavour_on_disk(host: Host) -> str | None:
-    text = modinfo(host.run, "license", host.root.text("/proc/sys/kernel/osrelease") or "")
-    return ("open" if "MIT" in text else "proprietary") if text else None
+    return Former(version, now.flavour if at_work else module_flavour(host.run, now.kernel), source, at_work)
 
 
 class Rollback:
-    """Made before the first step of an attempt, used when one fails."""
+    """Must be created before the first step of an attempt."""
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
@@ -91,7 +86,7 @@ class Rollback:
         self.under_way = recall(self.journal) is not None
 
     def due(self) -> Former | None:
-        """The driver to return to: another than the one that failed, or the same with the parameters that it had."""
+        """The driver to restore, None if none is necessary. It can be the same version with its former parameters."""
         former, aim = recall(self.journal), self.attempt.aim
         if former is None or (former.version, former.flavour, former.source) != (aim.version, aim.flavour, aim.source):
             return former
@@ -99,7 +94,7 @@ class Rollback:
         return former if former.loaded and unloaded and self._changed() else None
 
     def run(self, former: Former) -> None:
-        """Returns to a driver. Raises GpuopsError where that fails."""
+        """Restores a driver. Raises GpuopsError if this fails."""
         self._restore_files()
         host, before, aim = self.attempt.host, self.attempt.now, self.attempt.aim
         spec = replace(host.spec, version=former.version, branch=None, kernel_module_type=former.flavour or "auto",
@@ -107,9 +102,9 @@ class Rollback:
         there = self.under_way or takes_modules(self.attempt.executor.started)
         back = Attempt(replace(host, spec=spec), read_situation(host.root, host.run), "idle", _PARTS,
                        None if there else former.version)
-        # The services of the fabric are left alone: a driver comes back without them being stopped.
+        # Do not stop or restart the services of the fabric.
         steps = [step for step in back.steps if not interrupts(step)]
-        # What the attempt has loaded may go again at every level; services of others are stopped from drain on.
+        # Modules that the attempt has loaded are unloaded at any level; foreign services are stopped from drain on.
         pending = gate_driver(steps, "drain" if allows(self.attempt.level, "drain") else "idle")[1]
         if pending:
             raise HostError(f"The modules cannot be unloaded: {pending[0]['pending_reason']}.")
@@ -127,7 +122,7 @@ class Rollback:
         return []
 
     def _serve(self, back: Attempt, before: Situation) -> None:
-        """Loads the other modules that were there, starts the services that ran, and looks whether the driver works."""
+        """Loads the other former modules, starts the former services, and checks the driver. Raises HostError."""
         host = back.host
         after = read_situation(host.root, host.run)
         gone = [name for name in reversed(UNLOAD_ORDER) if name in before.modules and name not in after.modules]
@@ -138,20 +133,20 @@ class Rollback:
         reasons = back.reasons(read_situation(host.root, host.run), back.delivery.installed())
         reasons += ask_smi(host.run, back.version).faults
         services = read_services(host.run)
-        reasons += [f"{unit} does not start again" for unit in ran if services[unit].state != "active"]
+        reasons += [f"{unit} does not start" for unit in ran if services[unit].state != "active"]
         if reasons:
-            raise HostError(f"It does not work: {'; '.join(reasons)}.", reasons=reasons)
+            raise HostError(f"The restored driver does not work: {'; '.join(reasons)}.", reasons=reasons)
 
     def _changed(self) -> list[str]:
         return [path for path in self.journal.of_kind("file")
                 if not PackageWork.is_of_repository(path) and read_bytes(path) != self.files.get(path)]
 
     def _restore_files(self) -> None:
-        """Our files, but those of repositories, as they stood before the attempt."""
+        """Restores the owned files as they were before the attempt, except those of repositories."""
         for path in self._changed():
             former = self.files.get(path)
             if path.startswith("/etc/modprobe.d/"):
-                owe(self.journal)
+                request_rebuild(self.journal)
             if former is None:
                 self.journal.restore_file(path)
             else:

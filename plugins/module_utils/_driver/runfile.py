@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver from the vendor's .run file. PRIVATE to the collection.
+"""Installs the driver from NVIDIA's .run file; implements C(delivery.Delivery).
 
-Implements C(delivery.Delivery). The journal's entry C(runfile, driver) says what we have installed:
-C({version, flavour, whole, sources}); whole is false while the installer runs, sources are the folders of module
-sources that it made. A driver that a .run file brought without us is kept where it will do, and never changed.
+The journal has an entry C(runfile, driver) for an installed driver: C({version, flavour, whole, sources}). whole is
+false while the installer runs. sources are the folders with sources of modules that it has created. A foreign driver
+from a .run file is kept if it is suitable, and never changed.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ DISCARD = "remove driver archive"
 WRITE_UNIT = "install unit"
 DROP_UNIT = "remove unit"
 UNIT_FILE = f"/etc/systemd/system/{PERSISTENCED}"
-# The installer brings the program, and units only as samples. The daemon writes its own PID file.
+# The installer contains only samples of units. The daemon writes the PID file.
 UNIT_TEXT = b"""\
-# Written by gpuops.nvidia: the driver's .run file brings no unit for its persistence daemon.
+# Written by gpuops.nvidia: the .run file contains no unit for the persistence daemon.
 [Unit]
 Description=NVIDIA Persistence Daemon
 
@@ -65,15 +65,23 @@ WantedBy=multi-user.target
 INSTALL_LOG = "/var/log/nvidia-installer.log"
 _ENTRY = ("runfile", "driver")
 _ARCHIVE = ("runfile", "archive")
-# Seconds: building all modules on a slow machine.
+# Seconds for a build of all modules on a slow machine.
 _LIMIT = 3600
 _ERRORS = 6
-_FOREIGN_HINT = ("Keep it with state adopted, or with a version that it is; or remove it by nvidia-uninstall, then run "
-                 "again.")
+_FOREIGN_HINT = ("Keep it: use state adopted, or set its version. Or remove it with nvidia-uninstall, then run again.")
+
+
+class Installed(t.TypedDict, total=False):
+    """The journal entry of an installed driver, see above."""
+
+    version: str
+    flavour: str
+    whole: bool
+    sources: t.List[str]
 
 
 class RunfileDelivery:
-    """One .run driver on a host. manager: for what the installer builds with."""
+    """Installs a driver from a .run file. manager: installs the build tools, None if it is not supported."""
 
     name = "runfile"
     dkms = True
@@ -84,23 +92,19 @@ class RunfileDelivery:
         self.work = PackageWork(manager, host.journal, None) if manager is not None else None
         self.before = self._ours()
 
-    # -- what is there
-
-    def _ours(self) -> dict[str, t.Any] | None:
+    def _ours(self) -> Installed | None:
         entry = self.host.journal.get(*_ENTRY)
-        return dict(entry["after"] or {}) if entry else None
+        return t.cast(Installed, dict(entry["after"] or {})) if entry else None
 
     def _record(self) -> Record | None:
         return read_record(self.host.root)
 
     def installed(self) -> str | None:
-        """See C(Delivery); None for one that was cut off or has lost files."""
+        """See C(Delivery). None if the installation is incomplete or files are missing."""
         record, ours = self._record(), self._ours()
         if record is None or not record.complete or missing_files(self.host.root, record):
             return None
         return record.version if ours is None or ours.get("whole") and ours["version"] == record.version else None
-
-    # -- present
 
     def plan(self, now: Situation, flavour: str) -> tuple[str, list[Step]]:
         """See C(Delivery)."""
@@ -110,48 +114,47 @@ class RunfileDelivery:
         installed = self.installed()
         wanted = archive.version if archive else installed
         if installed is not None and installed == wanted and spec.accepts(installed):
-            unlike = self._unlike(installed, flavour)
-            if not unlike:
+            reason = self._difference(installed, flavour)
+            if not reason:
                 return installed, self._unit()
             if ours is not None and archive is not None and ours["flavour"] == flavour and skips_load(installed):
-                # DKMS has lost them: files, and what is loaded, stay.
-                return installed, [*self._prepare(archive, flavour), self._step(ADD_MODULES, archive, flavour, unlike),
+                # Only the registration with DKMS is missing, so files and loaded modules stay.
+                return installed, [*self._prepare(archive, flavour), self._step(ADD_MODULES, archive, flavour, reason),
                                    *self._unit()]
         if self._record() is not None and ours is None:
             self._refuse_foreign()
         if archive is None:
-            raise InputError("The .run file to install is not known.", "Give version, or runfile.src with the name "
-                             "that the vendor gave the file.", path="runfile.src")
+            raise InputError("The .run file to install is not known.", "Set version, or runfile.src with the original "
+                             "name of the file.", path="runfile.src")
         if not spec.accepts(archive.version):
-            raise InputError(f"{archive.src} is {archive.version}, {spec.wanted()} is wanted.", "Let both agree.",
+            raise InputError(f"{archive.src} is {archive.version}, {spec.wanted()} is wanted.", "Correct one of them.",
                              path="runfile.src", value=archive.src, allowed=spec.wanted())
         return archive.version, self._install(now, archive, flavour)
 
-    def _unlike(self, installed: str, flavour: str) -> str:
-        """Why an installed driver will not do, empty where it will. Of another's, what is loaded tells the flavour."""
+    def _difference(self, installed: str, flavour: str) -> str:
+        """Why an installed driver is not suitable, empty if it is. The type of a foreign one is that of its module."""
         ours = self.before
-        there = ours["flavour"] if ours else self.now.flavour
-        if there not in (flavour, None):
-            return f"its modules are {there}"
+        installed_flavour = ours["flavour"] if ours else self.now.flavour
+        if installed_flavour not in (flavour, None):
+            return f"its modules are {installed_flavour}"
         if installed not in self.now.registered:
-            return "DKMS does not know its modules"
+            return "its modules are not registered with DKMS"
         return ""
 
     def _refuse_foreign(self) -> None:
         record = self._record()
         version = record.version if record else "unknown"
-        raise HostError(f"The driver {version} of this host was installed by a .run file, and not by this collection.",
+        raise HostError(f"Somebody has installed the driver {version} with a .run file.",
                         _FOREIGN_HINT, version=version)
 
     def _install(self, now: Situation, archive: Archive, flavour: str) -> list[Step]:
         if not skips_load(archive.version) and now.nouveau in ("loaded", "used"):
-            raise HostError(f"nouveau drives the GPUs, and the installer of {archive.version} has to load its modules.",
+            raise HostError(f"nouveau uses the GPUs, and the installer of {archive.version} must load its modules.",
                             "Deny nouveau (blacklist nouveau in /etc/modprobe.d), reboot, then run again.")
         tools.refuse_packages(self.host, now, self._record())
         steps = self._prepare(archive, flavour)
-        half = self.before is not None and not self.before.get("whole")
-        if half:
-            steps.append(self._uninstall("an installation was cut off"))
+        if self.before is not None and not self.before.get("whole"):
+            steps.append(self._uninstall("an installation was interrupted"))
         steps.append(self._step(INSTALL, archive, flavour, self._why(archive, flavour)))
         return steps + self._unit()
 
@@ -161,11 +164,11 @@ class RunfileDelivery:
             return f"from {archive.src}"
         if ours["version"] != archive.version or ours["flavour"] != flavour:
             return f"{ours['version']} ({ours['flavour']}) is installed"
-        return "files of it are missing, or DKMS has lost it"
+        return "files are missing, or it is not registered with DKMS"
 
     def _prepare(self, archive: Archive, flavour: str) -> list[Step]:
-        """Everything that can fail without a change of the driver: tools, room, digest, the file itself."""
-        install_options(archive.version, flavour)  # refuses what the branch does not have
+        """The steps before any change of the driver: build tools and the file. Checks the digest and the free space."""
+        install_options(archive.version, flavour)  # raises an error for a module type that the branch lacks
         tools.check_key(self.host, self.now)
         steps = tools.plan_tools(self.host, self.now, archive.version, self.work)
         digest = fetching.wanted_digest(archive)
@@ -181,54 +184,50 @@ class RunfileDelivery:
             "archive": archive, "flavour": flavour, "modules": True, "unload": needs_unload})
 
     def _unit(self) -> list[Step]:
-        """Part E's services start it; the step that makes it one is ours."""
+        """The step that writes the unit of the persistence daemon. L(services.Services) starts it."""
         if not self.host.spec.persistenced or self._has_unit():
             return []
-        return [Step(WRITE_UNIT, UNIT_FILE, "the .run file brings none")]
+        return [Step(WRITE_UNIT, UNIT_FILE, "the .run file contains none")]
 
     def _has_unit(self) -> bool:
         if self.host.root.exists(UNIT_FILE) or self.host.journal.get("file", UNIT_FILE) is not None:
-            return self.host.stands(UNIT_FILE)
-        # That of packages goes with them.
+            return self.host.is_in_place(UNIT_FILE)
+        # A unit of packages is removed with them.
         return self.now.services[PERSISTENCED].state != "absent" and not self.host.journal.of_kind("package")
 
-    # -- absent
-
     def displaced(self) -> list[Step]:
-        """See C(Delivery). Raises HostError where the driver is another's."""
+        """See C(Delivery). Raises HostError if the driver is foreign."""
         if self.before is None:
             if self._record() is not None:
                 self._refuse_foreign()
             return []
-        steps = [self._uninstall("another source is to bring the driver")]
+        steps = [self._uninstall("the source has changed")]
         if self.host.journal.get("file", UNIT_FILE) is not None:
-            # It would hide the unit of a package.
-            steps.append(Step(DROP_UNIT, UNIT_FILE, "a package brings its own"))
+            # It would override the unit of a package.
+            steps.append(Step(DROP_UNIT, UNIT_FILE, "the package contains one"))
         return steps
 
     def absent(self) -> list[Step]:
         """See C(Delivery)."""
         steps = [self._uninstall("this collection installed it")] if self.before is not None else []
         if self.host.journal.get(*_ARCHIVE) is not None:
-            steps.append(Step(DISCARD, fetching.FOLDER, "this collection fetched it"))
+            steps.append(Step(DISCARD, fetching.FOLDER, "this collection downloaded it"))
         return steps
 
     def _uninstall(self, why: str) -> Step:
         record, ours = self._record(), self.before or {}
         version = record.version if record else ours.get("version", "")
-        return Step(UNINSTALL, version, why, data={"modules": True, "unload": "its files go"})
+        return Step(UNINSTALL, version, why, data={"modules": True, "unload": "its files are removed"})
 
     def settle(self) -> None:
-        """See C(Delivery): each step forgets its own."""
+        """See C(Delivery). Does nothing: each step deletes its journal entry."""
 
     def left(self) -> list[str]:
         """See C(Delivery)."""
         record = self._record()
         if record is None or self.before is not None:
             return []
-        return [f"the driver {record.version} was installed by a .run file before and stays"]
-
-    # -- execution
+        return [f"the driver {record.version} was installed with a .run file before and stays"]
 
     def execute(self, step: Step) -> bool:
         """See C(Delivery)."""
@@ -247,27 +246,27 @@ class RunfileDelivery:
     def _run_install(self, step: Step) -> None:
         archive, flavour = step.data["archive"], step.data["flavour"]
         self._note(archive.version, flavour, whole=False)
-        # Modules that are loaded now stay until a reboot: the plan unloads them where they may go.
-        beside = self.host.root.exists("/sys/module/nvidia")
+        # The plan has unloaded the modules if it can. Otherwise they stay loaded until a reboot.
+        loaded = self.host.root.exists("/sys/module/nvidia")
         done = self._call(archive, install_options(archive.version, flavour, tools.signing_key(self.host, self.now),
-                                                   beside))
+                                                   loaded))
         record = self._record()
         if done or record is None or record.version != archive.version:
             self._keep_former(record)
             raise HostError(f"The installer of {archive.version} failed: {done or 'it left no record'}.",
-                            f"Correct what {INSTALL_LOG} says, then run again.", log=INSTALL_LOG)
+                            f"Correct the error in {INSTALL_LOG}, then run again.", log=INSTALL_LOG)
         checked = self.host.run(["nvidia-installer", "--sanity", "--silent"], timeout=_LIMIT, check=False)
         if checked.rc != 0:
-            raise HostError(f"The installed driver {archive.version} is not whole: {_tail(checked.stderr)}.",
+            raise HostError(f"The installed driver {archive.version} is incomplete: {_tail(checked.stderr)}.",
                             "Run again.", log=INSTALL_LOG)
         self._remove_former_sources(archive.version)
         self._note(archive.version, flavour, whole=True)
         self._run_discard(step)
-        if not beside:
+        if not loaded:
             self._unload_tested(archive.version)
 
     def _note(self, version: str, flavour: str, whole: bool) -> None:
-        """Before the installer runs: what a killed run then has to take away."""
+        """Records the installation before it starts, so that the next run can remove it after a killed run."""
         kept = list((self._ours() or {}).get("sources", []))
         path = sources_of(version)
         if path not in kept and not self.host.root.exists(path):
@@ -276,14 +275,14 @@ class RunfileDelivery:
         self.host.journal.note(*_ENTRY, {"version": version, "flavour": flavour, "whole": whole, "sources": kept})
 
     def _keep_former(self, record: Record | None) -> None:
-        """A failed installer mostly has left the former driver alone: then it is whole as before, or there is none."""
+        """Restores the journal entry if the failed installer has not changed the former driver, which is usual."""
         if record is None and self.before is None:
             self.host.journal.forget(*_ENTRY)
         elif record is not None and self.before and self.before["version"] == record.version:
             self.host.journal.note(*_ENTRY, self.before)
 
     def _remove_former_sources(self, version: str) -> None:
-        """DKMS forgets the former driver and leaves its sources."""
+        """Removes the sources of the former driver, which DKMS keeps."""
         ours = self._ours() or {}
         for path in [path for path in ours.get("sources", []) if path != sources_of(version)]:
             shutil.rmtree(self.host.root.at(path), ignore_errors=True)
@@ -291,7 +290,7 @@ class RunfileDelivery:
             self.host.journal.note(*_ENTRY, dict(ours))
 
     def _unload_tested(self, version: str) -> None:
-        """Modules that an older installer left loaded by its test, without the host's parameters."""
+        """Unloads the modules that an older installer has loaded as a test, without the parameters of the host."""
         if not skips_load(version):
             for module in UNLOAD_ORDER:
                 if self.host.root.exists(f"/sys/module/{module}"):
@@ -303,11 +302,11 @@ class RunfileDelivery:
                                                   tools.signing_key(self.host, self.now)))
         if done:
             raise HostError(f"The modules of {archive.version} were not added: {done}.",
-                            f"Correct what {INSTALL_LOG} says, then run again.", log=INSTALL_LOG)
+                            f"Correct the error in {INSTALL_LOG}, then run again.", log=INSTALL_LOG)
         self._run_discard(step)
 
     def _call(self, archive: Archive, options: t.Sequence[str]) -> str:
-        """Runs the archive, which unpacks itself beside itself; what went wrong, or nothing."""
+        """Runs the archive, which unpacks itself in its folder. Returns the error, or an empty text."""
         path = fetching.path_of(archive)
         os.chmod(path, 0o700)
         done = self.host.run(["sh", path, *options], timeout=_LIMIT, check=False, env={"TMPDIR": fetching.FOLDER})
@@ -335,6 +334,6 @@ class RunfileDelivery:
 
 
 def _tail(text: str) -> str:
-    """The errors of the installer in one line; it wraps them at the width of a terminal."""
+    """The last errors of the installer in one line. The installer wraps them."""
     errors = [" ".join(part.split("WARNING:")[0].split()) for part in text.split("ERROR:")[1:]]
     return " / ".join(errors[-_ERRORS:] or text.split("\n")[-2:]).strip(" ./")

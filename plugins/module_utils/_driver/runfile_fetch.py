@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Getting a .run file onto the host: its digest, room for it, and the file, verified before it can run. PRIVATE.
+"""Downloads a .run file to the host, and verifies it before it can run.
 
-The digest is the user's. Without one it is that of the file which the vendor puts beside each archive, taken by HTTPS
-alone: the connection then vouches for it. Anything else is refused, for the file runs as root.
+The user sets the digest. Otherwise it is read from the file that NVIDIA publishes for each archive, only over HTTPS. A
+.run file without a digest is refused, because it runs as root.
 """
 
 from __future__ import annotations
@@ -25,52 +25,59 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import STAT
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import fetch_advice
 
 FOLDER = f"{STATE_ROOT}/runfile"
-# Seconds: without a byte, and in all.
+# Seconds without a byte, and for the whole download.
 _SILENCE = 30
 _LIMIT = 3600
 _CHUNK = 1 << 20
-# How many times its size an archive takes there: itself, what is in it (xz, about a third), the modules built of that.
+# The necessary space relative to the size of the archive: the archive, its content (three times) and built modules.
 _UNPACKED = 6
-_PROXY = "the proxy (the option proxy)"
+_PROXY = "the option proxy"
+
+
+class Readable(t.Protocol):
+    """A file or a response."""
+
+    def read(self, size: int = ...) -> bytes:
+        """At most size bytes, empty at the end."""
 
 
 def path_of(archive: Archive) -> str:
-    """Where the verified file lies on the host."""
+    """The path of the verified file on the host."""
     return f"{FOLDER}/{os.path.basename(archive.src) or 'driver.run'}"
 
 
 def wanted_digest(archive: Archive) -> str:
-    """The SHA-256 that the file must have. Raises InputError, RepositoryError."""
+    """The expected SHA-256 digest of the file. Raises InputError, RepositoryError."""
     if archive.sha256:
         return archive.sha256
     if not archive.src.startswith("https://"):
-        raise InputError(f"{archive.src} runs as root, and nothing vouches for it.",
-                         "Give the digest that its publisher names, as sha256: and 64 hexadecimal digits.",
+        raise InputError(f"{archive.src} runs as root and has no digest.",
+                         "Set the digest that its publisher names, as sha256: and 64 hexadecimal digits.",
                          path="runfile.checksum")
     try:
         with _open(archive.digest_url, _HttpsOnly()) as answer:
             secure = answer.geturl().startswith("https://")
             found = parse_digest(answer.read(4096).decode("utf-8", "replace"))
     except RepositoryError as error:
-        raise RepositoryError(error.message, f"Give the digest as runfile.checksum, or: {error.hint}",
+        raise RepositoryError(error.message, f"Set runfile.checksum, or: {error.hint}",
                               **error.details) from error
     if not secure or not found:
-        raise RepositoryError(f"{archive.digest_url} {'holds no digest' if secure else 'led away from HTTPS'}.",
-                              "Give the digest as runfile.checksum.", url=archive.digest_url)
+        raise RepositoryError(f"{archive.digest_url} {'has no digest' if secure else 'redirects to HTTP'}.",
+                              "Set runfile.checksum.", url=archive.digest_url)
     return found
 
 
 def is_here(archive: Archive, digest: str) -> bool:
-    """Whether a run before this one has fetched and verified the file."""
+    """Whether an earlier run has downloaded and verified the file."""
     path = path_of(archive)
     return os.path.isfile(path) and _digest_of(path) == digest
 
 
 def size_of(archive: Archive) -> int:
-    """Bytes of the file where it comes from, 0 where a server does not say. Raises RepositoryError, InputError."""
+    """The size of the file in bytes, 0 if the server does not name it. Raises RepositoryError, InputError."""
     if not archive.is_url:
         if not os.path.isfile(archive.src):
-            raise InputError(f"There is no file {archive.src} on this host.", "Put it there, or give a URL.",
+            raise InputError(f"There is no file {archive.src} on this host.", "Copy it there, or set a URL.",
                              path="runfile.src", value=archive.src)
         return os.path.getsize(archive.src)
     with _open(archive.src + archive.query) as answer:
@@ -79,19 +86,19 @@ def size_of(archive: Archive) -> int:
 
 
 def check_room(size: int) -> None:
-    """Raises HostError where the file, what is in it, and what is built of it have no room beside each other."""
+    """Raises HostError if there is no space for the file, its content and built modules. size: of the file in bytes."""
     there = FOLDER
     while not os.path.isdir(there):
         there = os.path.dirname(there)
     state = os.statvfs(there)
     free, wanted = state.f_bavail * state.f_frsize, _UNPACKED * size
     if free < wanted:
-        raise HostError(f"The file system of {there} has {_mebi(free)} MiB free; unpacking the driver takes about "
-                        f"{_mebi(wanted)} MiB.", "Make room, then run again.", path=there, free=free, needed=wanted)
+        raise HostError(f"The file system of {there} has {_mebi(free)} MiB free; the .run file needs about "
+                        f"{_mebi(wanted)} MiB.", "Free space, then run again.", path=there, free=free, needed=wanted)
 
 
 def fetch(archive: Archive, digest: str) -> None:
-    """Puts the file in its place, verified; nothing stays of one that is not what it should be.
+    """Downloads and verifies the file. A file with another digest is deleted.
 
     Raises RepositoryError, HostError.
     """
@@ -102,11 +109,11 @@ def fetch(archive: Archive, digest: str) -> None:
         found = _copy(archive, part)
         if found != digest:
             raise HostError(f"{archive.src} has the digest sha256:{found}, not sha256:{digest}.",
-                            "Nothing was installed. Compare with what its publisher names; correct runfile.checksum "
-                            "only if that is what it says.", found=found, expected=digest)
+                            "Nothing was installed. Compare it with the digest that its publisher names. Correct "
+                            "runfile.checksum only if they are equal.", found=found, expected=digest)
         os.replace(part, path)
     except OSError as error:
-        raise HostError(f"{path} cannot be written: {error.strerror or error}.", "Make room, then run again.",
+        raise HostError(f"{path} cannot be written: {error.strerror or error}.", "Free space, then run again.",
                         path=path) from error
     finally:
         if os.path.exists(part):
@@ -114,7 +121,7 @@ def fetch(archive: Archive, digest: str) -> None:
 
 
 def _copy(archive: Archive, part: str) -> str:
-    """Writes what comes, readable by root alone; returns its digest."""
+    """Writes a file that only root can read. Returns its digest."""
     whole = hashlib.sha256()
     end = time.monotonic() + _LIMIT
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -130,17 +137,17 @@ def _copy(archive: Archive, part: str) -> str:
     return whole.hexdigest()
 
 
-def _source(archive: Archive) -> t.ContextManager[t.Any]:
+def _source(archive: Archive) -> t.ContextManager[Readable]:
     return _open(archive.src + archive.query) if archive.is_url else open(archive.src, "rb")
 
 
-def _chunks(source: t.Any, src: str) -> t.Iterator[bytes]:
-    """What a connection brings; its errors name the address, those of a disk are the caller's."""
+def _chunks(source: Readable, src: str) -> t.Iterator[bytes]:
+    """Yields the content. Raises RepositoryError if the connection fails."""
     while True:
         try:
             chunk = source.read(_CHUNK)
         except (OSError, http.client.HTTPException) as error:
-            raise RepositoryError(f"{src} cannot be read to its end: {error}.", fetch_advice(str(error), _PROXY),
+            raise RepositoryError(f"The download of {src} was interrupted: {error}.", fetch_advice(str(error), _PROXY),
                                   url=src) from error
         if not chunk:
             return
@@ -148,18 +155,19 @@ def _chunks(source: t.Any, src: str) -> t.Iterator[bytes]:
 
 
 class _HttpsOnly(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect to HTTP: one that leads back to HTTPS from there may be somebody else's."""
+    """Follows no redirect to HTTP, because a server there could redirect to another HTTPS server."""
 
-    def redirect_request(self, req: t.Any, fp: t.Any, code: int, msg: str, headers: t.Any, newurl: str) -> t.Any:
+    def redirect_request(self, req: urllib.request.Request, fp: t.IO[bytes], code: int, msg: str,
+                         headers: http.client.HTTPMessage, newurl: str) -> urllib.request.Request | None:
         """See the base class."""
         if not newurl.lower().startswith("https://"):
-            raise urllib.error.URLError("it led away from HTTPS")
+            raise urllib.error.URLError("it redirects to HTTP")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 @contextlib.contextmanager
-def _open(url: str, *handlers: urllib.request.BaseHandler) -> t.Iterator[t.Any]:
-    """An answer, by the proxies of the environment and the host's certificates. Raises RepositoryError."""
+def _open(url: str, *handlers: urllib.request.BaseHandler) -> t.Iterator[http.client.HTTPResponse]:
+    """The response, with the proxies of the environment and the certificates of the host. Raises RepositoryError."""
     try:
         answer = urllib.request.build_opener(*handlers).open(url, timeout=_SILENCE)
     except (OSError, ValueError, http.client.HTTPException) as error:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The .run installer: the options of each branch, names of its files, and its record. Pure. PRIVATE to the collection.
+"""The options of the .run installer by branch, the names of its files, and its record. Pure.
 
 Sources: NVIDIA/nvidia-installer, option_table.h of 470.256.02 to 590.48.01 (options), backup.c (record).
 """
@@ -18,51 +18,53 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostE
 
 RECORD = "/var/lib/nvidia/log"
 RECORD_FOLDERS = "/var/lib/nvidia/dirs"
-# The vendor's data center drivers; the machine's name is in both parts.
+# NVIDIA's data center drivers.
 _VENDOR = "https://us.download.nvidia.com/tesla/{version}/NVIDIA-Linux-{arch}-{version}.run"
 _FILE = re.compile(r"NVIDIA-Linux-(?P<arch>[a-z0-9_]+)-(?P<version>\d{3}\.\d+(?:\.\d+)?)(?:-[a-z0-9-]+)?\.run\Z")
 _CHECKSUM = re.compile(r"sha256:([0-9a-fA-F]{64})\Z")
 _DIGEST = re.compile(r"([0-9a-fA-F]{64})\b")
-# The first versions with an option.
+# The first versions with --skip-module-load, --kernel-module-type and --allow-installation-with-running-driver.
 _SKIPS_LOAD = (550, 40, 7)
 _HAS_TYPE = (555, 42, 2)
-_WORKS_BESIDE = (545, 23, 6)
-# The first branch with open modules, and the first that names options for modules in the plural.
+_WORKS_LOADED = (545, 23, 6)
+# The first branch with open modules, and with options for modules in the plural.
 _HAS_OPEN = 515
 _INSTALLED_LINK, _INSTALLED_FILE, _FORMER_LINK = 0, 1, 2
 _NUMBER = re.compile(r"[0-9]{1,9}\Z")
 _OCTAL = re.compile(r"[0-7]{1,9}\Z")
-_NO_ID = 2**32 - 1  # to chown(2) it is no user and no group
+_NO_ID = 2**32 - 1  # chown(2) interprets it as "no change"
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """C(595.91.07) as numbers, to compare."""
+    """The parts of a version such as C(595.91.07), for comparisons."""
     return tuple(int(part) for part in version.split("."))
 
 
 def skips_load(version: str) -> bool:
-    """Whether the installer can be kept from loading modules as a test, with other parameters than the host's."""
+    """Whether the installer can omit its test, which loads modules without the parameters of the host."""
     return numbers(version) >= _SKIPS_LOAD
 
 
-def install_options(version: str, flavour: str, key: tuple[str, str] | None = None, beside: bool = False) -> list[str]:
-    """The options for an installation without questions.
+def install_options(version: str, flavour: str, key: tuple[str, str] | None = None, loaded: bool = False) -> list[str]:
+    """The options of an installation without questions.
 
-    key: paths of the secret key and the certificate to sign the modules with. beside: modules of another driver stay
-    loaded until a reboot. Raises InputError where the branch has no modules of this flavour, HostError where its
-    installer does not work beside loaded ones.
+    key: paths of the private key and the certificate that sign the modules. loaded: whether modules of another driver
+    stay loaded until a reboot. Raises InputError if the branch lacks this module type, HostError if its installer does
+    not work while modules are loaded.
     """
     words = ["--silent", "--dkms", "--no-nouveau-check", *_flavour_options(version, flavour)]
     if skips_load(version):
         words.append("--skip-module-load")
-    if beside and numbers(version) < _WORKS_BESIDE:
+    if loaded and numbers(version) < _WORKS_LOADED:
         raise HostError(f"The installer of {version} does not work while modules are loaded.",
-                        "Stop what uses the GPUs, or boot without it, then run again.")
-    return words + (["--allow-installation-with-running-driver"] if beside else []) + _key_options(key)
+                        "Stop the GPU clients, or reboot without them, then run again.")
+    if loaded:
+        words.append("--allow-installation-with-running-driver")
+    return words + ([f"--module-signing-secret-key={key[0]}", f"--module-signing-public-key={key[1]}"] if key else [])
 
 
 def module_options(version: str, flavour: str, kernel: str, key: tuple[str, str] | None = None) -> list[str]:
-    """The options that add the modules for a kernel, registered with DKMS, to an installed driver of this version."""
+    """The options that add DKMS modules for a kernel to an installed driver of this version."""
     only = "--kernel-modules-only" if branch_of(version) >= _HAS_OPEN else "--kernel-module-only"
     return [*install_options(version, flavour, key), only, f"--kernel-name={kernel}"]
 
@@ -73,24 +75,18 @@ def _flavour_options(version: str, flavour: str) -> list[str]:
     if branch_of(version) >= _HAS_OPEN:
         return [f"--kernel-module-build-directory={'kernel-open' if flavour == 'open' else 'kernel'}"]
     if flavour == "open":
-        raise InputError(f"Driver {version} has no open kernel modules: they begin with branch {_HAS_OPEN}.",
-                         "Use proprietary ones, or a later branch.", path="kernel_module_type", value="open",
+        raise InputError(f"Driver {version} has no open kernel modules, which exist from branch {_HAS_OPEN} on.",
+                         "Use proprietary modules, or a later branch.", path="kernel_module_type", value="open",
                          allowed=["proprietary"])
     return []
 
 
-def _key_options(key: tuple[str, str] | None) -> list[str]:
-    if key is None:
-        return []
-    return [f"--module-signing-secret-key={key[0]}", f"--module-signing-public-key={key[1]}"]
-
-
 @dataclass(frozen=True)
 class Archive:
-    """Where a .run file comes from.
+    """The origin of a .run file.
 
-    src: a URL without its query, or an absolute path. sha256: 64 hex digits, empty where not given. query: with its
-    question mark; it may hold a signature that is a secret, so it is in no message and no step.
+    src: a URL without its query, or an absolute path. sha256: 64 hexadecimal digits, empty if it is not set. query: the
+    query of the URL with its question mark. It can be a secret signature, so no message or step contains it.
     """
 
     version: str
@@ -100,25 +96,25 @@ class Archive:
 
     @property
     def is_url(self) -> bool:
-        """Whether it has to be fetched."""
+        """Whether the file must be downloaded."""
         return "://" in self.src
 
     @property
     def digest_url(self) -> str:
-        """The file with its digest that the vendor puts beside each archive."""
+        """The URL of the file with its digest, which NVIDIA publishes for each archive."""
         return f"{self.src}.sha256sum"
 
 
-def archive_of(wanted: t.Mapping[str, t.Any] | None, version: str | None, arch: str) -> Archive | None:
-    """The archive that the option C(runfile) and the wanted version name; None where neither names a version.
+def archive_of(wanted: t.Mapping[str, str] | None, version: str | None, arch: str) -> Archive | None:
+    """The archive according to the option C(runfile) and the desired version; None if neither names a version.
 
-    Raises InputError for what cannot be right.
+    Raises InputError for an invalid option.
     """
     given = wanted or {}
     src, checksum = str(given.get("src") or ""), str(given.get("checksum") or "")
     found = _CHECKSUM.match(checksum)
     if checksum and not found:
-        raise InputError(f"'{checksum}' is no digest.", "Give sha256: and the 64 hexadecimal digits of the file.",
+        raise InputError(f"'{checksum}' is not a digest.", "Set sha256: and 64 hexadecimal digits.",
                          path="runfile.checksum", value=checksum)
     src, mark, query = src.partition("?") if "://" in src else (src, "", "")
     if src:
@@ -130,44 +126,44 @@ def archive_of(wanted: t.Mapping[str, t.Any] | None, version: str | None, arch: 
 
 
 def _version_of(src: str, version: str | None, arch: str) -> str | None:
-    """The version that the name of the file says, checked against the wanted one; the latter for another name."""
+    """The version in the file name, which must be the desired one, or the desired version for other file names."""
     if not re.match(r"https?://[^/]|/", src) or any(sign.isspace() for sign in src):
         raise InputError(f"'{src}' is neither a URL nor an absolute path.",
-                         "Give https://..., http://..., or the path of a file on the host.", path="runfile.src",
+                         "Set https://..., http://..., or the path of a file on the host.", path="runfile.src",
                          value=src)
     if re.match(r"https?://[^/]*@", src):
-        raise InputError("A URL must not hold a user or password: it is named in results and logs.",
-                         "Put the file on the host, and give its path.", path="runfile.src")
+        raise InputError("A URL must not contain a user or password: it is in results and logs.",
+                         "Copy the file to the host, and set its path.", path="runfile.src")
     named = _FILE.search(src)
     if not named:
         return version
     if named.group("arch") != arch:
-        raise InputError(f"{src} is for {named.group('arch')}, this host is {arch}.", "Give the file for this machine.",
+        raise InputError(f"{src} is for {named.group('arch')}, this host is {arch}.", f"Set the file for {arch}.",
                          path="runfile.src", value=src)
     if version and named.group("version") != version:
-        raise InputError(f"{src} is version {named.group('version')}, not {version}.", "Let both agree.",
+        raise InputError(f"{src} is version {named.group('version')}, not {version}.", "Correct one of them.",
                          path="runfile.src", value=src, allowed=version)
     return named.group("version")
 
 
 def version_in(src: str) -> str | None:
-    """The version in the name that the vendor gave a file, None for another name."""
+    """The version in the original name of a file, None for other names."""
     named = _FILE.search(src.partition("?")[0])
     return named.group("version") if named else None
 
 
 def parse_digest(text: str) -> str | None:
-    """The digest in a file as sha256sum(1) writes them, None where it has none."""
+    """The digest in the output of sha256sum(1), None without one."""
     found = _DIGEST.match(text.strip())
     return found.group(1).lower() if found else None
 
 
 @dataclass(frozen=True)
 class Record:
-    """What the installer wrote down: the version, paths that it put there, and what stood there before.
+    """The record of the installer: the version, the installed paths, and the former files.
 
-    links: path to former target. backups: path to C((file that keeps the former one, mode, uid, gid)).
-    folders: made by it.
+    links: path to the target of a former link. backups: path to C((copy of the former file, mode, uid, gid)).
+    folders: created folders.
     """
 
     version: str
@@ -178,15 +174,15 @@ class Record:
 
     @property
     def complete(self) -> bool:
-        """Whether it names any file: one that does not is that of an installation cut off."""
+        """Whether the record has paths; that of an interrupted installation may have none."""
         return bool(self.paths)
 
 
 def parse_record(log: str, folders: str) -> Record | None:
-    """Reads the two files of the record, as far as an installer that was killed has written them.
+    """Parses the two files of the record, which may be incomplete after an interrupted installation.
 
-    None where the log has no version: nothing was put anywhere then. Entries that the installer cannot have written are
-    left out. Raises HostError where what stands as version is none.
+    None if the log has no version: then no file was installed. Invalid entries are ignored. Raises HostError for an
+    invalid version.
     """
     lines = log.splitlines()
     version = re.search(r"\((\S+)\)\s*\Z", lines[0][-200:]) if lines else None
@@ -194,7 +190,7 @@ def parse_record(log: str, folders: str) -> Record | None:
         return None
     if not re.match(r"[0-9]{1,9}(\.[0-9]{1,9})+\Z", version.group(1)):
         raise HostError(f"{RECORD}, line 1: '{version.group(1)}' is not the version of a driver.",
-                        "Somebody has edited that file: correct it, or remove the driver with nvidia-uninstall.",
+                        "The file was edited: correct it, or remove the driver with nvidia-uninstall.",
                         path=RECORD)
     paths: list[str] = []
     links: dict[str, str] = {}
@@ -222,12 +218,12 @@ def parse_record(log: str, folders: str) -> Record | None:
 
 
 def _is_path(text: str) -> bool:
-    """Whether it is an absolute path without C(..), as the installer writes them."""
+    """Whether it is an absolute path without C(..), as the installer writes paths."""
     return text.startswith("/") and ".." not in text.split("/") and "\0" not in text
 
 
 def _owner(detail: str) -> t.Tuple[int, int, int] | None:
-    """(mode, uid, gid) of C(CHECKSUM MODE UID GID), None where it does not say them."""
+    """C((mode, uid, gid)) of a line C(CHECKSUM MODE UID GID), None for other lines."""
     words = detail.split()
     numbers = all(word.isdigit() and len(word) < 11 and word.isascii() for word in words[2:])
     if len(words) != 4 or not _OCTAL.match(words[1]) or not numbers:

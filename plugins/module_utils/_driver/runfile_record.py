@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a .run installer has put on a host: reading its record, and taking a driver away by it. PRIVATE.
+"""Reads the record of a .run installer, and removes its driver.
 
-The vendor's uninstaller comes first. It ends well where it could not read the record of an installation that was cut
-off, it is not there yet in the middle of one, and DKMS leaves the sources of modules behind: the rest is done here.
+The uninstaller of NVIDIA runs first. After an interrupted installation it may be missing, or succeed without removing
+files, and DKMS keeps the sources of modules. This module removes the rest.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 UNINSTALLER = "/usr/bin/nvidia-uninstall"
 _UNINSTALL_LOG = "/var/log/nvidia-uninstall.log"
-# Seconds.
+# Seconds for one command.
 _LIMIT = 900
 
 
 def read_record(root: Root) -> Record | None:
-    """The record of this host, None where no .run driver is installed."""
+    """The record of this host, None without a driver from a .run file."""
     return parse_record(root.text(RECORD) or "", root.text(RECORD_FOLDERS) or "")
 
 
 def missing_files(root: Root, record: Record) -> list[str]:
-    """Recorded files that are gone. Their content is not read: the record has only checksums of the vendor's kind."""
+    """Recorded files that are missing. Their content is not compared: the checksums have an unpublished format."""
     return [path for path in record.paths if not os.path.lexists(root.at(path))]
 
 
 def sources_of(version: str) -> str:
-    """Where the installer and DKMS keep the modules' sources."""
+    """The folder into which the installer and DKMS write the sources of modules."""
     return f"/usr/src/nvidia-{version}"
 
 
 def take_away(run: Runner, root: Root, versions: t.Iterable[str], sources: t.Iterable[str], kernel: str,
               arch: str) -> None:
-    """Takes the installed driver away, whole or half.
+    """Removes a complete or incomplete driver. Raises HostError if parts of it stay.
 
-    versions: those that DKMS may know. sources: folders that are ours to remove. Raises HostError where something
-    stays. Files in the folder of the record that the record does not name are left there.
+    versions: versions that may be registered with DKMS. sources: owned folders with sources of modules. Files in the
+    folder of the record that it does not name are kept.
     """
     if root.exists(RECORD) and root.exists(UNINSTALLER):
         run([UNINSTALLER, "--silent"], timeout=_LIMIT, check=False)
@@ -68,14 +68,14 @@ def take_away(run: Runner, root: Root, versions: t.Iterable[str], sources: t.Ite
     left = [version for version in versions if version in read_dkms(root, kernel, arch)[1]]
     if root.exists(RECORD) or left:
         raise HostError(f"The driver of the .run file cannot be removed: {RECORD if root.exists(RECORD) else 'DKMS'} "
-                        f"still has {', '.join(left) or 'it'}.", f"Look at {_UNINSTALL_LOG} and dkms status.")
+                        f"still has {', '.join(left) or 'it'}.", f"Check {_UNINSTALL_LOG} and dkms status.")
     run(["depmod", "-a", kernel], timeout=_LIMIT, check=False)
     run(["ldconfig"], timeout=_LIMIT)
     run(["systemctl", "daemon-reload"])
 
 
 def _remove_record(root: Root) -> None:
-    """Removes the record, and its folder where nothing else is in it: a file there may be somebody's only copy."""
+    """Removes the record, and its folder if it is empty: a file there may be the only copy of a former file."""
     for path in (RECORD, RECORD_FOLDERS):
         if os.path.lexists(root.at(path)):
             os.unlink(root.at(path))
@@ -99,4 +99,4 @@ def _by_record(root: Root, record: Record) -> None:
         try:
             os.rmdir(root.at(folder))
         except OSError:
-            continue  # somebody else has put something there: it is theirs now
+            continue  # it contains foreign files

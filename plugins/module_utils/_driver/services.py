@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Services around the driver: enabled and running, stopped for an unload, and as before at removal. PRIVATE.
+"""Enables and starts the services of the driver, stops them for an unload, and restores them at removal.
 
-A stop for an unload is journalled, so that a run that was killed in between starts again exactly those that ran.
+The journal records each service that an unload stops, so that the run after a killed run starts it again.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ RESUME = "start service again"
 RESUME_CLIENT = "start stopped service again"
 RESTART = "restart service"
 STARTS = (START, RESUME, RESUME_CLIENT)
-# A stop or a restart of these aborts jobs that use several GPUs or hosts.
+# If these are stopped or restarted, jobs on several GPUs or hosts abort.
 _FABRIC = (FABRIC_MANAGER, IMEX)
 _RUNS = ("active", "activating", "reloading")
-# Kinds of journal entries: units that ran and were stopped for an unload; units whose files were changed.
+# Kinds of journal entries: units that were stopped for an unload; units that must be restarted.
 _PAUSED, _OWED = "paused", "restart"
 _LIMIT = 120
 
 
 def wanted_units(spec: Spec, fabric: str) -> dict[str, str]:
-    """C({unit: why}) of what has to run. fabric: of C(Aim)."""
+    """The units that must run: unit to reason. fabric: of C(Aim)."""
     wanted = {PERSISTENCED: "it keeps the GPUs initialised"} if spec.persistenced else {}
     if fabric in ("nvswitch", "nvlink5"):
-        wanted[FABRIC_MANAGER] = "without it the NVSwitches connect no GPUs"
+        wanted[FABRIC_MANAGER] = "the NVSwitches need it"
     if fabric.startswith("nvlink5") and spec.imex_nodes:
-        wanted[IMEX] = "the hosts of the domain share GPU memory through it"
+        wanted[IMEX] = "imex_nodes is set"
     if spec.licence:
-        wanted[GRIDD] = "it gets the licence"
+        wanted[GRIDD] = "licence is set"
     return wanted
 
 
-def owe_restart(journal: Journal, unit: str) -> None:
-    """Notes, before a file changes that it reads at its start, that a unit has to be restarted."""
+def request_restart(journal: Journal, unit: str) -> None:
+    """Records that a unit must be restarted, before one of its files changes."""
     journal.keep(_OWED, unit, None)
 
 
 def restart(host: Host, now: Situation, aim: Aim, unit: str, changes: bool) -> list[Phased]:
-    """One restart of a running unit whose files change in this run, or changed in one that was killed."""
+    """The restart of a running unit whose files change in this run, or have changed in a killed run."""
     owed = changes or host.journal.get(_OWED, unit) is not None
     service = now.services[unit]
     starts = aim.reload or service.state != "active" or unit not in _FABRIC and service.enabled not in AT_BOOT
@@ -74,10 +74,10 @@ def restart(host: Host, now: Situation, aim: Aim, unit: str, changes: bool) -> l
 
 
 def _interruption(host: Host, service: Service, step: Step) -> Phased:
-    """A stop or a restart with its phase, and the level that it needs.
+    """A stop or restart with its phase and level.
 
-    What interrupts jobs comes after all other services, as it holds up what follows it. As for an unload, services that
-    use a GPU are stopped for it and started again, which takes level drain; whatever else uses one blocks it.
+    Steps that interrupt jobs follow those of all other services, because a pending step blocks later ones. As for an
+    unload, services that use a GPU are stopped and started again, which needs level drain. Other GPU clients block it.
     """
     if not interrupts(step):
         return "serve", step
@@ -92,37 +92,37 @@ def _interruption(host: Host, service: Service, step: Step) -> Phased:
 
 
 def interrupts(step: Step) -> bool:
-    """Whether a step stops or restarts what jobs on several GPUs or hosts depend on."""
+    """Whether a step stops or restarts a service on which jobs on several GPUs or hosts depend."""
     return step.action in (STOP, RESTART) and step.target in _FABRIC
 
 
 def pause(run: Runner, journal: Journal, units: t.Iterable[str]) -> None:
-    """Stops units that run, in this order, and remembers them."""
+    """Stops running units in this order, and records them in the journal."""
     for unit in units:
         journal.keep(_PAUSED, unit, None)
         run(["systemctl", "stop", unit], timeout=_LIMIT)
 
 
 def resume(run: Runner, journal: Journal, check: bool = True) -> None:
-    """Starts what L(pause) stopped, in the opposite order."""
+    """Starts the units that L(pause) has stopped, in reverse order."""
     for unit in reversed(paused(journal)):
-        run(["systemctl", "start", unit], timeout=_LIMIT, check=check, hint=f"Look at journalctl -u {unit}.")
+        run(["systemctl", "start", unit], timeout=_LIMIT, check=check, hint=f"Check journalctl -u {unit}.")
         journal.forget(_PAUSED, unit)
 
 
 def paused(journal: Journal) -> list[str]:
-    """What L(pause) stopped and nobody has started again, in the order of stopping."""
+    """The units that L(pause) has stopped and nothing has started again, in the order of stopping."""
     found = list(journal.of_kind(_PAUSED))
     return [unit for unit in found if unit not in SERVICES] + [unit for unit in SERVICES if unit in found]
 
 
 def running(services: t.Mapping[str, Service]) -> list[str]:
-    """The units that run, in the order in which they are stopped."""
+    """The running units, in the order of stopping."""
     return [unit for unit in SERVICES if services[unit].state in _RUNS]
 
 
 class Services(Part):
-    """What has to run runs; what ran goes on; what this collection enabled and nobody wants any more goes."""
+    """Starts required units, starts stopped ones again, and stops those that this collection no longer needs."""
 
     def plan(self, now: Situation, aim: Aim) -> list[Phased]:
         """See L(Part)."""
@@ -133,22 +133,22 @@ class Services(Part):
         for unit in reversed(SERVICES):
             service = now.services[unit]
             if unit in wanted and service.enabled == "masked":
-                raise HostError(f"{unit} is masked, and {wanted[unit]}.", f"systemctl unmask {unit}, or set "
-                                "persistenced, fabric, imex_nodes or licence so that it is not wanted.", unit=unit)
+                raise HostError(f"{unit} is masked, and {wanted[unit]}.", f"systemctl unmask {unit}, or change "
+                                "persistenced, fabric, imex_nodes or licence so that it need not run.", unit=unit)
             if unit in wanted:
-                # Packages of another origin bring the same daemon anew, and their scripts stop the former one.
+                # Scripts of packages from another source stop the daemon.
                 if unit in stopped or aim.delivered or service.state != "active" or service.enabled not in AT_BOOT:
                     steps.append(("serve", Step(START, unit, wanted[unit], data=vars(service))))
             elif self._unwanted(unit, service):
                 runs = Service("inactive", service.enabled) if unit in stopped else service
-                steps.append(_interruption(self.host, runs, Step(STOP, unit, "it is not wanted", data=vars(service))))
+                steps.append(_interruption(self.host, runs, Step(STOP, unit, "no option needs it", data=vars(service))))
             elif unit in stopped or journal.get(_PAUSED, unit) is not None and service.state != "absent":
                 steps.append(("serve", Step(RESUME, unit, "it ran before")))
         clients = [unit for unit in dict.fromkeys([*aim.clients, *paused(journal)]) if unit not in SERVICES]
         return steps + [("clients", Step(RESUME_CLIENT, unit, "it ran before")) for unit in reversed(clients)]
 
     def _unwanted(self, unit: str, service: Service) -> bool:
-        """Whether an option says no to a unit, or one of this collection's earlier wishes is no longer there."""
+        """Whether an active unit must stop: an option excludes it, or the collection has enabled it before."""
         on = service.state == "active" or service.enabled == "enabled"
         return on and (unit == PERSISTENCED or self.host.journal.get("service", unit) is not None)
 
@@ -173,8 +173,8 @@ class Services(Part):
         if step.action in (START, STOP):
             journal.keep("service", unit, {key: step.data[key] for key in ("state", "enabled")})
         if step.action == RESUME_CLIENT:
-            journal.forget(_PAUSED, unit)  # it is its owner's: where it does not start, that is said once
-        hint = f"Look at journalctl -u {unit}."
+            journal.forget(_PAUSED, unit)  # a foreign service: if it does not start, only this run reports it
+        hint = f"Check journalctl -u {unit}."
         self.host.run(["systemctl", *words[step.action], unit], timeout=_LIMIT, hint=hint)
         for client in reversed(clients):
             self.host.run(["systemctl", "start", client], timeout=_LIMIT, check=False)
@@ -184,12 +184,12 @@ class Services(Part):
         if owed and unit not in _FABRIC:
             self.host.run(["systemctl", "restart", unit], timeout=_LIMIT, hint=hint)
         journal.forget(_PAUSED, unit)
-        if not (owed and unit in _FABRIC):  # that restart is a step of its own
+        if not (owed and unit in _FABRIC):  # a separate step restarts it
             journal.forget(_OWED, unit)
         return True
 
     def _runs(self, step: Step) -> bool:
-        """Whether the service runs: one that did not may have been started since the plan was made."""
+        """Whether the service runs. It may have been started after the plan was made."""
         unit = step.target
         return step.needs != "never" or read_services(self.host.run, [unit])[unit].state in _RUNS
 

@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Secure Boot: the key that DKMS signs with, and its enrolment as a machine owner's key. PRIVATE to the collection.
+"""Secure Boot: the key with which DKMS signs modules, and its enrolment as a machine owner key (MOK).
 
-Sources: dkms(8) (mok_signing_key, mok_certificate in framework.conf.d), mokutil(1), shim's variables MokListRT
-(enrolled) and MokNew (asked for at the next boot); both hold certificates whole. Keys and passwords reach no step and
-no result.
+No step and no result contains keys or passwords. Sources: dkms(8) (mok_signing_key, mok_certificate in
+framework.conf.d), mokutil(1), the variables MokListRT (enrolled keys) and MokNew (requested enrolments) of shim, which
+contain complete certificates.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import re
 import tempfile
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.build import dkms_rebuild
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
@@ -37,52 +38,51 @@ _FRAMEWORK_TEXT = f"""\
 mok_signing_key={KEY}
 mok_certificate={CERTIFICATE}
 """.encode()
-# What DKMS signs with by itself, by distribution: Ubuntu; all others.
+# The default certificate of DKMS by distribution.
 _OWN = {"ubuntu": "/var/lib/shim-signed/mok/MOK.der"}
 _OWN_ELSEWHERE = "/var/lib/dkms/mok.pub"
 _ASKED = "/sys/firmware/efi/efivars/MokNew-605dab50-e046-4300-abb6-3dd810dd8b23"
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.S)
 _PRIVATE = re.compile(r"-----BEGIN (RSA |EC )?PRIVATE KEY-----")
 _ROOT_HASH = re.compile(r"^root:\$[^:]+:", re.M)
-_LIMIT = 3600
 
 
 def certificate(spec: Spec) -> bytes | None:
-    """The given certificate as DER, None where there is none. Raises InputError, never with a secret in it."""
+    """The certificate in the options as DER, None without one. Raises InputError, which contains no secret."""
     given = {key: value for key, value in (spec.module_signing or {}).items() if value}
     if ("key" in given) != ("certificate" in given):
-        raise InputError("key and certificate belong together.", "Give both, or none of them.", path="module_signing")
+        raise InputError("key and certificate belong together.", "Set both, or none of them.", path="module_signing")
     if "key" not in given:
         return None
     if not _PRIVATE.search(given["key"]):
-        raise InputError("this is no private key in PEM without a passphrase.",
-                         "Give the text from BEGIN PRIVATE KEY to END PRIVATE KEY.", path="module_signing.key")
+        raise InputError("this is not a private key in PEM without a passphrase.",
+                         "Set the text from BEGIN PRIVATE KEY to END PRIVATE KEY.", path="module_signing.key")
     found = _PEM.search(given["certificate"])
     try:
         return base64.b64decode("".join(found.group(1).split() if found else "-"), validate=True)
     except binascii.Error as error:
-        raise InputError("this is no certificate in PEM.", "Give the text from BEGIN CERTIFICATE to END CERTIFICATE.",
+        raise InputError("this is not a certificate in PEM.", "Set the text from BEGIN CERTIFICATE to END CERTIFICATE.",
                          path="module_signing.certificate") from error
 
 
 def is_enrolled(root: Root, der: bytes | None) -> bool | None:
-    """Whether a certificate is in shim's list; None where the firmware shows none."""
+    """Whether a certificate is enrolled; None if the firmware does not show a list."""
     listed = enrolled_keys(root)
     return None if listed is None else der is not None and der in listed
 
 
 def is_asked(root: Root, der: bytes | None) -> bool:
-    """Whether a certificate waits for its enrolment at the next boot."""
+    """Whether the enrolment of a certificate at the next boot is requested."""
     return der is not None and der in (root.data(_ASKED) or b"")
 
 
 def key_path(spec: Spec, os_id: str) -> str:
-    """Where the certificate of the key lies that DKMS signs with."""
+    """The path of the certificate with which DKMS signs."""
     return CERTIFICATE if certificate(spec) else _OWN.get(os_id, _OWN_ELSEWHERE)
 
 
 def key_of(root: Root, spec: Spec, os_id: str) -> bytes | None:
-    """The certificate of the key that DKMS signs with, None where it has made none yet."""
+    """The certificate with which DKMS signs, None if DKMS has not created it yet."""
     return certificate(spec) or root.data(key_path(spec, os_id))
 
 
@@ -93,7 +93,7 @@ def mok_state(root: Root, spec: Spec, now: Situation) -> dict[str, bool | None]:
 
 
 class Signing(Part):
-    """A given key signs from the next build on; under Secure Boot nothing is loaded anew before it is enrolled."""
+    """Uses the key of the options for builds. Under Secure Boot, modules are reloaded only after its enrolment."""
 
     def plan(self, now: Situation, aim: Aim) -> list[Phased]:
         """See L(Part)."""
@@ -102,7 +102,7 @@ class Signing(Part):
             return []
         steps: list[Phased] = []
         wrong = [path for path, data in self._files().items() if self.host.root.data(path) != data] if given else []
-        # What is built in this run is signed with it at once.
+        # Modules that this run builds are signed with the new key. Existing ones must be signed again.
         stays = aim.version in now.built and not aim.delivered
         if wrong:
             steps.append(("prepare", Step(WRITE_KEY, CERTIFICATE, "DKMS signs with it",
@@ -125,16 +125,16 @@ class Signing(Part):
         if is_enrolled(self.host.root, der):
             return []
         path = key_path(self.host.spec, now.os_id)
-        # A driver that runs goes on running: nothing at all is done before its successor could be loaded.
+        # A running driver must stay until the new one can be loaded.
         phase = "prepare" if now.modules else "load"
         if phase == "prepare" and der is None:
-            raise HostError(f"Secure Boot is on, and DKMS has no key yet ({path}): what it builds would not load.",
-                            "Give module_signing a key, or use a source with signed modules.", path=path)
+            raise HostError(f"Secure Boot is on, and DKMS has no key yet ({path}), so its modules would not load.",
+                            "Set module_signing.key, or use a source with signed modules.", path=path)
         steps: list[Phased] = []
         if not is_asked(self.host.root, der):
             self._check_tool()
             steps.append((phase, Step(IMPORT, path, "Secure Boot is on, and the key is not enrolled")))
-        whose = "the password of module_signing" if self._password() else "root's password"
+        whose = "module_signing.password" if self._password() else "the password of root"
         steps.append((phase, Step(ENROL, path, needs="reboot", data={
             "blocked": f"reboot the host, choose 'Enroll MOK' at its console and type {whose}; then run again"})))
         return steps
@@ -144,11 +144,11 @@ class Signing(Part):
 
     def _check_tool(self) -> None:
         if not any(self.host.root.exists(f"{folder}/mokutil") for folder in ("/usr/bin", "/usr/sbin", "/bin")):
-            raise HostError("Secure Boot is on, and mokutil, which asks for a key's enrolment, is not installed.",
+            raise HostError("Secure Boot is on, and mokutil, which requests the enrolment of a key, is not installed.",
                             "Install mokutil, then run again.")
         if not self._password() and not _ROOT_HASH.search(self.host.root.text("/etc/shadow") or ""):
-            raise HostError("Secure Boot is on, and the enrolment of a key takes a password that is typed at the "
-                            "console once: root has none.", "Set module_signing.password.",
+            raise HostError("Secure Boot is on, and the enrolment of a key at the console needs a password, which "
+                            "root does not have.", "Set module_signing.password.",
                             path="module_signing.password")
 
     def execute(self, step: Step) -> bool:
@@ -171,15 +171,13 @@ class Signing(Part):
         kernels = [str(entry["kernel"]) for entry in read_dkms(self.host.root, arch)
                    if (entry["name"], entry["version"], entry["state"]) == (name, version, "installed")]
         for kernel in kernels:
-            for verb in ("build", "install"):
-                self.host.run(["dkms", verb, "--force", "-m", name, "-v", version, "-k", kernel, "-a", arch],
-                              timeout=_LIMIT)
+            dkms_rebuild(self.host.run, name, version, kernel, arch)
         self.host.journal.forget("resign", "modules")
 
     def _import(self, step: Step) -> None:
         if self.host.root.data(step.target) is None:
-            raise HostError(f"DKMS has made no key ({step.target}), so the modules are not signed.",
-                            "It signs with sign-file of the kernel's headers: look at its build log.", path=step.target)
+            raise HostError(f"DKMS has not created a key ({step.target}), so the modules are not signed.",
+                            "DKMS signs with sign-file of the kernel headers: check its build log.", path=step.target)
         words = ["mokutil", "--import", step.target]
         if not self._password():
             self.host.run([*words, "--root-pw"])

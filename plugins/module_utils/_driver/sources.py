@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where drivers come from: the registry of package sources. PRIVATE to the collection.
+"""The sources of driver packages by the values of the option C(source).
 
-A new source is one file with a class of L(source.Source) and one line in L(SOURCES).
+A new source needs a file with a subclass of L(source.Source) and an entry in L(SOURCES).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 
 Make = t.Callable[[str, str, str], t.Optional[Source]]
-# By the name of the option; of several under one name the first that serves a distribution.
+# The first constructor of a name that supports the distribution is used.
 SOURCES: t.Dict[str, t.Tuple[Make, ...]] = {
     "cuda_repository": (CudaRepository.for_distribution, CudaRpm.for_distribution,
                         CudaSuse.for_distribution),
@@ -32,26 +32,26 @@ SOURCES: t.Dict[str, t.Tuple[Make, ...]] = {
 
 
 def source_of(name: str, os_id: str, os_version: str, arch: str) -> Source | None:
-    """The source of a name on a distribution (ID and VERSION_ID of os-release) and machine (C(x86_64), C(aarch64))."""
-    made = (make(os_id, os_version, arch) for make in SOURCES.get(name, ()))
-    return next((source for source in made if source is not None), None)
+    """The source for a distribution (ID and VERSION_ID of os-release) and C(x86_64) or C(aarch64), None without one."""
+    sources = (make(os_id, os_version, arch) for make in SOURCES.get(name, ()))
+    return next((source for source in sources if source is not None), None)
 
 
 def all_sources(os_id: str, os_version: str, arch: str) -> list[Source]:
-    """The sources that serve a distribution, the best first."""
+    """The sources for a distribution, the best first."""
     return [source for source in (source_of(name, os_id, os_version, arch) for name in SOURCES) if source is not None]
 
 
 def sources_for(wanted: str, os_id: str, os_version: str, arch: str) -> list[Source]:
-    """The sources that may be used there, the best first, at least one.
+    """The sources that an option value allows on a distribution, the best first.
 
-    wanted: an option value; C(auto) is all that serve this distribution. Raises InputError.
+    wanted: a value of the option C(source). Raises InputError if there is none.
     """
     every = all_sources(os_id, os_version, arch)
     chosen = [source for source in every if wanted in ("auto", source.name)]
     if not chosen:
         known = [source.name for source in every]
         raise InputError(f"Drivers cannot be installed from source '{wanted}' on {os_id} {os_version} ({arch}) yet.",
-                         f"Supported there: {', '.join(known) or 'none'}. With state adopted, an installed driver is "
-                         "verified and left alone.", path="source", value=wanted, allowed=known)
+                         f"Supported there: {', '.join(known) or 'none'}. State adopted only verifies an installed "
+                         "driver.", path="source", value=wanted, allowed=known)
     return chosen

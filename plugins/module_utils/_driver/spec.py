@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is wanted of the driver, checked against the GPUs of the host. Pure. PRIVATE to the collection."""
+"""The options for the driver, and their validation for the GPUs of the host. Pure."""
 
 from __future__ import annotations
 
@@ -20,14 +20,22 @@ _LAST_PROPRIETARY = 619
 _FIRST_OPEN = 515
 
 
+class LicenceOptions(t.TypedDict, total=False):
+    """The option C(licence)."""
+
+    token: t.Optional[str]
+    feature_type: t.Optional[int]
+    settings: t.Optional[t.Mapping[str, object]]
+
+
 @dataclass(frozen=True)
 class Spec:
-    """The module's options. version, branch: text or None. kernel_module_type: C(auto), C(open), C(proprietary).
+    """The options of the module. kernel_module_type: C(auto), C(open) or C(proprietary). fabric: C(auto) or C(none).
 
-    repository: C({url, key, fingerprint}), each may be missing. fabric: C(auto) or C(none). module_parameters:
-    C({module: {parameter: value}}). module_signing: C({key, certificate, password}), each may be missing. next_kernel:
-    whether the newest installed kernel gets its modules as well. licence: C({token, feature_type, settings}). runfile:
-    C({src, checksum}), each may be missing. Each of these is checked by the part that it is for.
+    repository: C({url, key, fingerprint}). module_parameters: C({module: {parameter: value}}). module_signing:
+    C({key, certificate, password}). licence: C({token, feature_type, settings}). runfile: C({src, checksum}). All keys
+    are optional; the part that uses a mapping validates it. next_kernel: whether modules for the newest installed
+    kernel are built, too. lock_timeout: seconds.
     """
 
     version: str | None = None
@@ -41,29 +49,29 @@ class Spec:
     peermem: bool = False
     gds: bool = False
     gdrcopy: bool = False
-    module_parameters: t.Mapping[str, t.Any] | None = None
+    module_parameters: t.Mapping[str, t.Mapping[str, object]] | None = None
     module_signing: t.Mapping[str, str] | None = None
     next_kernel: bool = True
-    licence: t.Mapping[str, t.Any] | None = None
+    licence: LicenceOptions | None = None
     lock_timeout: int = 120
     runfile: t.Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         if self.lock_timeout < 0:
-            raise InputError(f"{self.lock_timeout} is no number of seconds.", "Give 0, which does not wait, or more.",
+            raise InputError(f"{self.lock_timeout} is not a number of seconds.", "Set 0, which does not wait, or more.",
                              path="lock_timeout", value=self.lock_timeout)
         if self.version and not _VERSION.match(self.version):
-            raise InputError(f"'{self.version}' is no driver version.", "Give one such as 595.91.07, or a branch.",
+            raise InputError(f"'{self.version}' is not a driver version.", "Set one such as 595.91.07, or a branch.",
                              path="version", value=self.version)
         if self.branch and not _BRANCH.match(self.branch):
-            raise InputError(f"'{self.branch}' is no driver branch.", "Give three digits such as 595.",
+            raise InputError(f"'{self.branch}' is not a driver branch.", "Set three digits such as 595.",
                              path="branch", value=self.branch)
         if self.version and self.branch and branch_of(self.version) != int(self.branch):
-            raise InputError(f"Version {self.version} is not of branch {self.branch}.", "Give one of the two.",
+            raise InputError(f"Version {self.version} is not of branch {self.branch}.", "Set only one of them.",
                              path="branch", value=self.branch, allowed=[str(branch_of(self.version))])
 
     def accepts(self, version: str | None) -> bool:
-        """Whether an installed or offered version (the vendor's) satisfies the options."""
+        """Whether a vendor version satisfies the options. version: None if no driver is installed."""
         if version is None:
             return False
         if self.version:
@@ -71,52 +79,50 @@ class Spec:
         return not self.branch or branch_of(version) == int(self.branch)
 
     def wanted(self) -> str:
-        """For messages."""
+        """The desired version or branch, for messages."""
         return self.version or (f"branch {self.branch}" if self.branch else "any version")
 
 
 def branch_of(version: str) -> int:
-    """The branch of a version: 595 of C(595.91.07); 0 for one that is not the vendor's."""
+    """The branch of a vendor version, 595 of C(595.91.07); 0 for other versions."""
     found = re.match(r"([0-9]{1,9})(\.|\Z)", version)
     return int(found.group(1)) if found else 0
 
 
 def kernel_module_type(spec: Spec, gpus: t.Sequence[tuple[str, Model | None]]) -> str:
-    """C(open) or C(proprietary) for all GPUs of a host, C((PCI address, model))s.
+    """The module type for all GPUs of a host: C(open) or C(proprietary). gpus: C((PCI address, model)) of each.
 
-    Raises InputError when the wanted one cannot drive a GPU, HostError when no type drives all of them. A model that is
-    not known is newer than this collection, so it has open modules.
+    Unknown models (None) are newer than this collection, so open modules support them. Raises InputError if the desired
+    type does not support a GPU, HostError if no type supports all of them.
     """
-    not_open = [f"{address} ({model.name or model.architecture})" for address, model in gpus
-                if model is not None and model.open_modules == "no"]
-    only_open = [f"{address} ({model.name or model.architecture})" for address, model in gpus
-                 if model is not None and model.open_modules == "required"]
+    not_open, only_open = ([f"{address} ({model.name or model.architecture})" for address, model in gpus
+                            if model is not None and model.open_modules == need] for need in ("no", "required"))
     if not_open and only_open:
-        raise HostError(f"No kernel module type drives all GPUs: {', '.join(not_open)} need proprietary modules, "
-                        f"{', '.join(only_open)} need open ones.", "Move one kind to another host.")
+        raise HostError(f"No kernel module type supports all GPUs: {', '.join(not_open)} need proprietary modules, "
+                        f"{', '.join(only_open)} need open ones.", "Move the GPUs of one type to another host.")
     if spec.kernel_module_type == "open" and not_open:
-        raise InputError(f"open modules do not drive {', '.join(not_open)}.", "Use auto or proprietary.",
+        raise InputError(f"open modules do not support {', '.join(not_open)}.", "Use auto or proprietary.",
                          path="kernel_module_type", value="open", allowed=["auto", "proprietary"])
     if spec.kernel_module_type == "proprietary" and only_open:
-        raise InputError(f"proprietary modules do not drive {', '.join(only_open)}.", "Use auto or open.",
+        raise InputError(f"proprietary modules do not support {', '.join(only_open)}.", "Use auto or open.",
                          path="kernel_module_type", value="proprietary", allowed=["auto", "open"])
     if spec.kernel_module_type != "auto":
         return spec.kernel_module_type
-    asked = spec.version or spec.branch
-    return "proprietary" if not_open or asked and branch_of(asked) < _FIRST_OPEN else "open"
+    requested = spec.version or spec.branch
+    return "proprietary" if not_open or requested and branch_of(requested) < _FIRST_OPEN else "open"
 
 
 def check_version(version: str, flavour: str, gpus: t.Sequence[tuple[str, Model | None]]) -> None:
-    """Raises InputError when this version or branch (C(595)) cannot drive the GPUs with these modules."""
+    """Raises InputError if a version or branch (C(595)) does not support the GPUs with this module type."""
     branch = branch_of(version)
     for address, model in gpus:
         if model is not None and model.last_branch is not None and branch > model.last_branch:
-            raise InputError(f"Driver branch {branch} does not drive {model.name or model.architecture} at {address}.",
+            raise InputError(f"Branch {branch} does not support {model.name or model.architecture} at {address}.",
                              f"The last branch that does is {model.last_branch}: set branch to it.",
                              path="version", value=version, allowed=f"branches up to {model.last_branch}")
-        # Others name the first driver with MIG; what only open modules drive is newer than MIG.
+        # For other models, first_driver can be the first driver with MIG.
         if model is not None and model.open_modules == "required" and branch < branch_of(model.first_driver or "0"):
-            raise InputError(f"Driver branch {branch} does not drive {model.name or model.architecture} at {address}.",
+            raise InputError(f"Branch {branch} does not support {model.name or model.architecture} at {address}.",
                              f"The first driver that does is {model.first_driver}.",
                              path="version", value=version, allowed=f"{model.first_driver} and newer")
     if flavour == "open" and branch < _FIRST_OPEN:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver's state on a host: modules, DKMS, libraries, services, who holds a GPU. PRIVATE to the collection."""
+"""Reads the state of the driver on a host: modules, DKMS, libraries, services, GPU clients."""
 
 from __future__ import annotations
 
@@ -28,28 +28,29 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._units import (
     read_units,
 )
 
-# The services that hold GPUs or their switches, in the order in which they are stopped (NVIDIA/gpu-driver-container).
-# NVLSM has no unit: the fabric manager's starts it.
+# Services that use GPUs or NVSwitches, in the order of stopping (NVIDIA/gpu-driver-container). NVLSM has no unit: that
+# of the fabric manager starts it.
 SERVICES = ("nvidia-dcgm-exporter.service", "nvidia-dcgm.service", "nvidia-topologyd.service", GRIDD, IMEX,
             FABRIC_MANAGER, PERSISTENCED)
-# In the order in which they can be unloaded (NVIDIA/nvidia-installer, conflicting-kernel-modules.c).
+# In the order of unloading (NVIDIA/nvidia-installer, conflicting-kernel-modules.c).
 UNLOAD_ORDER = ("nv_peer_mem", "nvidia_peermem", "nvidia_vgpu_vfio", "nvidia_fs", "gdrdrv", "nvidia_uvm", "nvidia_drm",
                 "nvidia_modeset", "nvidia")
 # Modules that a console or display refers to.
 _DISPLAYS = dict.fromkeys(("nvidia_drm", "nvidia_modeset"), " (a console or display)")
-# What compute work needs, in the order of loading (NVIDIA/gpu-driver-container).
+# The modules for compute work, in the order of loading (NVIDIA/gpu-driver-container).
 LOAD_ORDER = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What is read in one go; nothing in it needs NVML.
+    """The state of the driver, read without NVML.
 
-    gpus: C((PCI address, model))s. loaded, flavour: of the loaded module. library: of libnvidia-ml. modules:
-    loaded ones of ours. built: driver versions that DKMS has installed for the running kernel. registered: those known.
-    nouveau: None, C(there), C(loaded) or C(used). secure_boot: None where unknown. services: each of L(SERVICES).
-    fabric: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack), see L(_devices.Model.fabric). nodes: what is wrong with
-    device nodes, see L(nodes.node_faults).
+    family: of distributions, such as C(debian). headers: whether the running kernel has headers. gpus: C((PCI address,
+    model)) of each GPU. loaded, flavour: version and type of the loaded module. library: version of libnvidia-ml.
+    modules: loaded modules of the driver. built: driver versions that DKMS has installed for the running kernel.
+    registered: driver versions in DKMS with their names there. nouveau: None, C(there), C(loaded) or C(used).
+    secure_boot: None if unknown. services: the state of L(SERVICES). fabric: C(none), C(nvswitch), C(nvlink5) or
+    C(nvlink5_rack), see L(_devices.Model.fabric). nodes: device nodes with faults, see L(nodes.node_faults).
     """
 
     os_id: str
@@ -71,14 +72,14 @@ class Situation:
     fabric: str = "none"
     nodes: t.Mapping[str, str] = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, t.Any]:
-        """For the module's result."""
+    def as_dict(self) -> dict[str, object]:
+        """The state as the result of the module shows it."""
         return {"loaded": self.loaded, "flavour": self.flavour, "library": self.library, "built": list(self.built),
                 "modules": list(self.modules), "persistenced": self.services[PERSISTENCED].state}
 
 
 def read_situation(root: Root, run: Runner) -> Situation:
-    """Reads everything that costs little: files, and one systemctl."""
+    """Reads the state from files and one systemctl."""
     release = read_os(root)
     kernel = root.text("/proc/sys/kernel/osrelease") or ""
     arch = os.uname().machine
@@ -100,7 +101,7 @@ def read_situation(root: Root, run: Runner) -> Situation:
 
 
 def read_dkms(root: Root, kernel: str, arch: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """C((versions installed for the kernel, {known version: module name})) of the driver's own modules."""
+    """C((versions installed for the kernel, {registered version: name in DKMS})) of the driver."""
     # Ubuntu's archive calls it nvidia-srv, Debian's nvidia-current and nvidia-current-open.
     entries = [entry for entry in dkms.read_dkms(root, arch)
                if re.match(r"nvidia(-srv|-current)?(-open)?\Z", entry["name"])]
@@ -109,26 +110,32 @@ def read_dkms(root: Root, kernel: str, arch: str) -> tuple[tuple[str, ...], dict
 
 
 def modinfo(run: Runner, field: str, kernel: str) -> str:
-    """A field of the module file that a kernel would load as nvidia, empty where it has none.
+    """A field of the module file that a kernel would load as nvidia, empty without one.
 
-    Debian's archive names the files after its alternatives; the loaded module is called nvidia all the same.
+    The file names in the archive of Debian differ, but the loaded module is always called nvidia.
     """
     for name in ("nvidia", "nvidia-current", "nvidia-current-open"):
-        said = run(["modinfo", "-k", kernel, "-F", field, name], check=False).stdout.strip()
-        if said:
-            return said
+        value = run(["modinfo", "-k", kernel, "-F", field, name], check=False).stdout.strip()
+        if value:
+            return value
     return ""
 
 
+def module_flavour(run: Runner, kernel: str) -> str | None:
+    """C(open) or C(proprietary): the type of the module file for a kernel, None without a module."""
+    text = modinfo(run, "license", kernel)
+    return ("open" if "MIT" in text else "proprietary") if text else None
+
+
 def read_services(run: Runner, units: t.Sequence[str] = SERVICES) -> dict[str, Service]:
-    """The state of each, by one systemctl."""
+    """The state of each unit, read with one systemctl."""
     return read_units(run, units)
 
 
-# Each open file of a character device refers to its module twice: by its operations and by its number (kernel:
-# fs/char_dev.c, chrdev_open).
+# Each open character device refers to its module twice: by its operations and by its number (kernel: fs/char_dev.c,
+# chrdev_open).
 _PER_FILE = 2
-# The modules of the device files that are not nvidia's own.
+# The modules of device files that do not belong to the module nvidia.
 _NODES = {"/dev/nvidia-uvm": "nvidia_uvm", "/dev/nvidia-uvm-tools": "nvidia_uvm",
           "/dev/nvidia-modeset": "nvidia_modeset"}
 
@@ -179,18 +186,18 @@ def _nameless(name: str) -> dict[str, t.Any]:
 
 
 def _references(root: Root, module: str) -> int:
-    """References to a module that are not other modules (kernel: module_refcount)."""
+    """The number of references to a module except those of other modules (kernel: module_refcount)."""
     return _refcount(root, module) - len(root.names(f"/sys/module/{module}/holders"))
 
 
 def _refcount(root: Root, module: str) -> int:
-    """What the kernel counts; 0 for a module without a count, and 1, which is in use, for a count that is no number."""
+    """The reference count of a module; 0 without one, and 1 (in use) if it is not a number."""
     text = root.text(f"/sys/module/{module}/refcnt") or "0"
     return int(text) if re.match(r"-?[0-9]{1,10}\Z", text) else 1
 
 
 def _open_devices(root: Root, pids: t.Iterable[int], module: str) -> int:
-    """How many device files of a module processes have open."""
+    """The number of open device files of a module."""
     links = [root.link(f"/proc/{pid}/fd/{number}") or "" for pid in pids for number in root.names(f"/proc/{pid}/fd")]
     return sum(link.startswith("/dev/nvidia") and _NODES.get(link, "nvidia") == module for link in links)
 
@@ -201,7 +208,7 @@ def _flavour(root: Root) -> str:
 
 
 def _nouveau(root: Root, kernel: str, bound: bool) -> str | None:
-    """C(used): something but the device itself refers to it, the console or a display say."""
+    """The state of nouveau. C(used): it has other references than the device, such as a console or a display."""
     if "nouveau" in root.names("/sys/module"):
         return "used" if _refcount(root, "nouveau") > 0 else "loaded"
     if bound:

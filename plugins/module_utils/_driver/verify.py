@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether module, libraries, DKMS, packages and nvidia-smi tell the same story. PRIVATE to the collection."""
+"""Checks whether module, libraries, packages and nvidia-smi have the same version."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 
 def disagreements(situation: Situation, version: str | None, flavour: str | None, packages: str | None) -> list[str]:
-    """One sentence for each that differs; none when all agree.
+    """One sentence for each difference.
 
-    version, flavour: the wanted ones, None for whatever is loaded. packages: the version of what was delivered, None
-    where that is nothing of ours.
+    version, flavour: the desired ones, None for those of the loaded module. packages: the version that the delivery has
+    installed, None without a delivery.
     """
     if situation.loaded is None:
         return ["no NVIDIA module is loaded"]
@@ -36,29 +36,28 @@ def disagreements(situation: Situation, version: str | None, flavour: str | None
     return found
 
 
-# What nvidia-smi says of a single GPU; the driver works. With one such GPU its exit code is that of an error, whatever
-# the others answer.
+# Messages of nvidia-smi about a single GPU. Its exit code is then that of an error, although the driver works.
 _LOST = re.compile(r"GPU is lost|requires reset|Unable to determine the device handle", re.I)
 
 
 class Smi(t.NamedTuple):
-    """What nvidia-smi objects to. faults: of the driver; lost: of single GPUs, which no driver brings back."""
+    """The problems that nvidia-smi reports. faults: of the driver. lost: of single GPUs, which no driver repairs."""
 
     faults: list[str]
     lost: list[str]
 
 
 def ask_smi(run: Runner, wanted: str | None) -> Smi:
-    """Nothing when nvidia-smi lists GPUs with the wanted driver."""
+    """The problems that nvidia-smi reports, none if it lists GPUs with the desired driver version."""
     try:
         done = run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], timeout=120, check=False)
     except CommandError as error:
-        return Smi([error.message.rstrip(".")], [])  # a GPU that hangs
+        return Smi([error.message.rstrip(".")], [])  # such as a GPU that hangs
     lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
     if done.rc != 0:
         text = " / ".join((done.stdout + done.stderr).strip().splitlines()) or f"exit code {done.rc}"
-        said = [f"nvidia-smi: {text}"]
-        return Smi([], said) if _LOST.search(text) else Smi(said, [])
+        problem = [f"nvidia-smi: {text}"]
+        return Smi([], problem) if _LOST.search(text) else Smi(problem, [])
     if not lines:
         return Smi(["nvidia-smi lists no GPU"], [])
     return Smi([f"nvidia-smi reports {line}, not {wanted}" for line in sorted(set(lines)) if wanted and line != wanted],

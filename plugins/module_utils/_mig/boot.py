@@ -27,11 +27,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.work import Req
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._program import (
     FOLDER,
-    PYNVML,
     drop_compiled,
     program,
     pynvml,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._pynvml import PYNVML
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
     Step,
     apply,

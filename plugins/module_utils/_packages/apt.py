@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Debian's and Ubuntu's packages, by their own commands. PRIVATE to the collection.
+"""Manages packages with apt and dpkg.
 
-The host's real apt does the work and the verifying; L(AptProbe) gives it folders of its own, so that a repository can
-be read and a transaction be simulated before a single file of the host has changed.
+apt installs and verifies packages. L(AptProbe) runs it with temporary folders, to read a repository and simulate a
+transaction before any file of the host is changed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.apt_tools 
     ENVIRONMENT,
     KEYRINGS,
     LISTS,
-    LOCK_LIMIT,
     SIGNED,
     SOURCES,
-    TRANSACTION_LIMIT,
     apt_get,
     apt_install,
     is_list_of,
@@ -39,18 +37,20 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.apt_tools 
     source_text,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import (
+    LOCK_LIMIT,
+    TRANSACTION_LIMIT,
     Archive,
     Change,
     PackageState,
     Repository,
     specifiers,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.openpgp import keys
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.openpgp import is_key
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 
 class Apt:
-    """The host's apt and dpkg; implements C(base.Manager). lock_timeout: seconds to wait for another's lock."""
+    """Implements C(base.Manager) with apt and dpkg. lock_timeout: seconds to wait for a lock."""
 
     repair_command = ("dpkg", "--configure", "-a")
 
@@ -59,18 +59,18 @@ class Apt:
         self.lock_timeout = lock_timeout
 
     def read(self) -> PackageState:
-        """One dpkg-query."""
+        """See C(base.Manager). Runs one dpkg-query."""
         layout = "${Package}\t${Architecture}\t${Version}\t${db:Status-Abbrev}\n"
         text = self.run(["dpkg-query", "-W", "-f", layout]).stdout
         native = re.search(r"^dpkg\t(\S+)\t", text, re.MULTILINE)
         state = parse_state(text, native.group(1) if native else "")
-        # dpkg keeps a numbered file for each change that it has not merged yet: then apt refuses to work.
-        notes = os.listdir(DPKG_JOURNAL) if os.path.isdir(DPKG_JOURNAL) else []
-        pending = (any(name.isdigit() for name in notes) or bool(left_copies())) and not _at_work()
+        # A numbered file is a change that dpkg has not merged yet. apt then refuses to work.
+        changes = os.listdir(DPKG_JOURNAL) if os.path.isdir(DPKG_JOURNAL) else []
+        pending = (any(name.isdigit() for name in changes) or bool(left_copies())) and not _is_dpkg_running()
         return PackageState(state.installed, state.broken, state.residual, pending)
 
     def is_consistent(self) -> bool:
-        """apt-get check, which changes nothing."""
+        """Runs apt-get check, which changes nothing."""
         return self.run(["apt-get", "check", "-q"], timeout=300, check=False).rc == 0
 
     def probe(self, repository: Repository) -> AptProbe:
@@ -80,34 +80,30 @@ class Apt:
         return AptProbe(self.run, repository)
 
     def source_path(self, repository: Repository) -> str:
-        """The deb822 file of ours."""
+        """The path of the source file (deb822)."""
         return f"{SOURCES}/gpuops-{repository.name}.sources"
 
     def keyring_path(self, repository: Repository) -> str:
-        """The keyring of ours."""
+        """The path of the keyring."""
         return f"{KEYRINGS}/gpuops-{repository.name}.gpg"
 
     def files(self, repository: Repository, key: bytes) -> dict[str, bytes]:
-        """The keyring first: a source without its keyring would break every apt call. None for an archive."""
+        """See C(base.Manager). The keyring comes first: without it the source would break every apt command."""
         if isinstance(repository, Archive):
             return {}
         keyring = self.keyring_path(repository)
         return {keyring: key, self.source_path(repository): source_text(repository, keyring)}
 
     def is_configured(self, repository: Repository) -> bool:
-        """Compares the source byte by byte and computes the keyring's fingerprint; no command, no network."""
+        """See C(base.Manager). Runs no command."""
         if isinstance(repository, Archive):
             return True
         keyring = self.keyring_path(repository)
-        try:
-            held = keys(read_bytes(keyring) or b"")
-        except ValueError:
-            return False
-        return (list(held) == [repository.wanted_fingerprint]
+        return (is_key(read_bytes(keyring) or b"", repository.wanted_fingerprint)
                 and read_bytes(self.source_path(repository)) == source_text(repository, keyring))
 
     def refresh(self, repository: Repository) -> None:
-        """apt-get update for our source alone: other sources' troubles are not ours."""
+        """See C(base.Manager). Errors of other sources have no effect."""
         if isinstance(repository, Archive):
             update_archive(self.run, repository)
             return
@@ -117,57 +113,58 @@ class Apt:
                 self.lock_timeout)
 
     def forget_lists(self, url: str) -> None:
-        """What C(apt-get update) would clean up after the source has gone."""
+        """See C(base.Manager). C(apt-get update) would delete the lists later."""
         for folder in (LISTS, f"{LISTS}/partial"):
             for name in os.listdir(folder) if os.path.isdir(folder) else ():
                 if is_list_of(name, url):
                     os.unlink(os.path.join(folder, name))
 
     def trusts(self, fingerprint: str) -> bool:
-        """The keyring that a source names is all that apt needs."""
+        """True: apt needs only the keyring that the source names."""
         return True
 
     def trust(self, repository: Repository) -> None:
-        """See L(trusts)."""
+        """Does nothing, see L(trusts)."""
 
     def distrust(self, fingerprint: str) -> None:
-        """See L(trusts)."""
+        """Does nothing, see L(trusts)."""
 
     def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = (), gone: t.Sequence[str] = ()) -> None:
-        """apt-get install; a downgrade is what a plan asked for."""
+        """Runs apt-get install, which may downgrade packages."""
         words = [*specifiers(packages), *(f"{name}-" for name in gone)]
         apt_install(self.run, ["--allow-downgrades", "install", *words], self.lock_timeout)
         if auto:
             self.run(["apt-mark", "auto", *auto])
 
     def lost_files(self, names: t.Sequence[str]) -> dict[str, list[str]]:
-        """By dpkg's lists of files; no command."""
+        """Reads the file lists of dpkg; runs no command."""
         return lost_files(Root(), self.run, "debian", names) or {}
 
     def reinstall(self, packages: t.Mapping[str, str], check: bool = False) -> None:
-        """apt-get install --reinstall; with check apt-get -s."""
+        """Runs apt-get install --reinstall. check: with -s, which simulates it."""
         apt_install(self.run, [*(["-s"] if check else []), "--reinstall", "--allow-downgrades", "install",
                                *specifiers(packages)], self.lock_timeout)
 
     def simulate_install(self, names: t.Sequence[str]) -> list[Change]:
-        """apt-get -s install."""
+        """Runs apt-get -s install."""
         try:
             return parse_simulation(apt_get(self.run, ["-s", "install", *names]).stdout)
         except CommandError as error:
             raise HostError(f"apt cannot install {' '.join(names)}: {error.details['stderr'].strip()}",
-                            "Look at the host's sources and lists (apt-get update).", packages=list(names)) from error
+                            "Check the package sources of the host and update its lists (apt-get update).",
+                            packages=list(names)) from error
 
     def simulate_removal(self, names: t.Sequence[str]) -> list[Change]:
-        """apt-get -s remove."""
+        """Runs apt-get -s remove."""
         return parse_simulation(apt_get(self.run, ["-s", "remove", *names]).stdout)
 
     def remove(self, names: t.Sequence[str], purge: bool = True) -> None:
-        """apt-get purge or remove of exactly these; also those whose unpacking was cut off, which dpkg would keep."""
+        """Runs apt-get purge or remove, also for packages whose unpacking was interrupted, which dpkg would keep."""
         apt_get(self.run, ["-o", "Dpkg::Options::=--force-remove-reinstreq", "purge" if purge else "remove", *names],
                 wait=self.lock_timeout)
 
     def repair(self, names: t.Sequence[str]) -> None:
-        """dpkg --remove without asking for dependencies, then dpkg --configure -a for what others left."""
+        """Runs dpkg --remove without checking dependencies, then dpkg --configure -a."""
         for path in left_copies():
             os.unlink(path)
         before = self.read()
@@ -179,11 +176,11 @@ class Apt:
         state = self.read()
         if state.interrupted:
             done = self.run(list(self.repair_command), timeout=TRANSACTION_LIMIT, check=False, env=ENVIRONMENT)
-            raise CommandError(done.argv, done.rc, done.stdout, done.stderr, "Repair the package database by hand.")
+            raise CommandError(done.argv, done.rc, done.stdout, done.stderr, "Repair the package database yourself.")
 
 
-def _at_work() -> bool:
-    """Whether a dpkg has its lock just now: then it will merge its notes itself. Takes no lock."""
+def _is_dpkg_running() -> bool:
+    """Whether a dpkg holds its lock, so that it will merge its changes itself. Takes no lock."""
     try:
         with open(DPKG_LOCK, "rb") as lock:
             os.lockf(lock.fileno(), os.F_TEST, 0)

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reading the distribution's own archive by the sources that the host has. PRIVATE to the collection.
+"""Reads the archive of the distribution through the package sources of the host.
 
-The lists are fetched anew before a plan, into a folder of their own: an archive drops a version when the next one
-comes, and lists of last month would name packages that are gone. Other sources of the host may fail meanwhile.
+The lists are downloaded to a temporary folder before each plan, because an archive deletes a version when it gets the
+next one. Other sources of the host may fail.
 """
 
 from __future__ import annotations
@@ -19,12 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.apt_probe 
     AptProbe,
     last_line,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.apt_tools import (
-    LISTS,
-    SOURCES,
-    apt_get,
-    native_architecture,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.apt_tools import LISTS, SOURCES, apt_get
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Archive, fetch_advice
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.versions import debian_key
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
@@ -35,7 +30,7 @@ _FAILED = re.compile(r"(?:Failed to fetch|Err:\d+|The repository '?) ?(\S+://\S+
 
 
 class Index(t.NamedTuple):
-    """A list of packages that apt has fetched or could fetch; the fields of its Release file."""
+    """A package list that apt can download, with fields of its Release file."""
 
     origin: str
     component: str
@@ -45,28 +40,28 @@ class Index(t.NamedTuple):
 
 
 def indexes(run: Runner, options: t.Sequence[str] = ()) -> list[Index]:
-    """All lists of the host's sources (apt-get indextargets)."""
+    """The package lists of all sources of the host (apt-get indextargets)."""
     layout = "\t".join(f"$({name})" for name in _FIELDS)
     text = run(["apt-get", *options, "indextargets", "--format", layout, "Created-By: Packages"]).stdout
     return [Index(*line.split("\t")) for line in text.splitlines() if line.count("\t") == len(_FIELDS) - 1]
 
 
 def update_archive(run: Runner, archive: Archive, options: t.Sequence[str] = ()) -> list[Index]:
-    """apt-get update; returns the archive's lists. Raises RepositoryError where they cannot be had.
+    """Runs apt-get update and returns the package lists of the archive. Raises RepositoryError if one is unreadable.
 
-    options: those of a configuration other than the host's.
+    options: options of apt for another configuration than that of the host.
     """
-    whole = True
+    complete = True
     try:
         done = apt_get(run, [*options, "update"], limit=_UPDATE_LIMIT)
         text = done.stderr + done.stdout
     except CommandError as error:
-        whole, text = False, str(error.details["stderr"]) + str(error.details["stdout"])
+        complete, text = False, str(error.details["stderr"]) + str(error.details["stdout"])
     found = [index for index in indexes(run, options) if index.origin == archive.origin]
     places = {index.uri.rstrip("/") for index in found}
     failed = _FAILED.findall(text)
     ours = [uri for uri in failed if not found or uri.strip("'").startswith(tuple(places))]
-    if ours or not whole and not failed:
+    if ours or not complete and not failed:
         said = last_line(text, re.compile(re.escape(ours[0].strip("'"))) if ours else None)
         raise RepositoryError(f"{archive.url} cannot be read: {said}.", fetch_advice(said, PROXY),
                               urls=[uri.strip("'") for uri in ours])
@@ -74,7 +69,7 @@ def update_archive(run: Runner, archive: Archive, options: t.Sequence[str] = ())
 
 
 def parse_matching(text: str, names: str) -> dict[str, list[str]]:
-    """Reads the packages of a C(Packages) index whose name matches: name to versions, in the order of the index."""
+    """Parses the packages of a C(Packages) index whose name matches names: name to versions, in order of the index."""
     stanza = re.compile(rf"^Package: (?=\S*(?:{names}))(\S+)\n(?:(?!Version:)\S.*\n|[ \t].*\n)*Version: (\S+)", re.M)
     found: dict[str, list[str]] = {}
     for name, version in stanza.findall(text):
@@ -83,7 +78,7 @@ def parse_matching(text: str, names: str) -> dict[str, list[str]]:
 
 
 class ArchiveProbe(AptProbe):
-    """Implements C(base.Probe) for an archive: no key and no source of ours."""
+    """Implements C(base.Probe) for an archive, which needs no key and no source of this collection."""
 
     def __init__(self, run: Runner, repository: Archive) -> None:
         super().__init__(run, repository)
@@ -91,32 +86,32 @@ class ArchiveProbe(AptProbe):
 
     def _open(self) -> None:
         self._make_folders()
-        self._link(SOURCES, "sources", lambda name: True)
-        self._link(PREFERENCES, "preferences", lambda name: True)
-        self._link(LISTS, "lists", lambda name: name not in ("lock", "partial", "auxfiles"))
-        # One source that cannot be read must not spoil the others.
+        self.link(SOURCES, f"{self.root}/sources")
+        self.link(PREFERENCES, f"{self.root}/preferences")
+        self.link(LISTS, f"{self.root}/lists", lambda name: name not in ("lock", "partial", "auxfiles"))
+        # An error of one source must not prevent the use of the others.
         options = ["-c", self._configuration, "-o", "APT::Update::Error-Mode="]
         found = update_archive(self.run, self.archive, options)
         self._check_sections({index.component for index in found})
         self.candidates = self._read(found)
         if not self.candidates:
             raise RepositoryError(f"{self.archive.url} lists no NVIDIA driver for this host's architecture.",
-                                  "Use source cuda_repository, or a mirror that has it.")
+                                  "Use source cuda_repository, or a mirror that has the driver.")
 
     def _check_sections(self, there: set[str]) -> None:
-        """Adding a source of ours would open the host to software that its owner may have left out on purpose."""
+        """Raises RepositoryError for missing components; does not add what the owner may have omitted on purpose."""
         if not there:
-            raise RepositoryError(f"No source of this host is {self.archive.url} (Origin {self.archive.origin}).",
-                                  f"Add it to {SOURCES}, or use source cuda_repository.")
+            raise RepositoryError(f"{self.archive.url} (Origin {self.archive.origin}) is not a package source of this "
+                                  "host.", f"Add it to {SOURCES}, or use source cuda_repository.")
         missing = [name for name in self.archive.sections if name not in there]
         if missing:
-            raise RepositoryError(f"The host's sources of {self.archive.url} lack {', '.join(missing)}; they have "
-                                  f"{', '.join(sorted(there))}.",
+            raise RepositoryError(f"The package sources for {self.archive.url} lack the components "
+                                  f"{', '.join(missing)}; they have {', '.join(sorted(there))}.",
                                   f"Add {' '.join(missing)} to its Components in {SOURCES}, then run again.",
                                   missing=missing)
 
     def _read(self, found: t.Sequence[Index]) -> dict[str, list[str]]:
-        native = native_architecture(self.run)
+        native = self.run(["dpkg", "--print-architecture"]).stdout.strip()
         versions: dict[str, set[str]] = {}
         for index in found:
             if index.architecture in (native, "all"):

@@ -1,11 +1,12 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Downloads by the program that apt itself starts for the scheme of a URL. PRIVATE.
+"""Downloads a URL with the program that apt starts for its scheme.
 
-C(apt-helper) has a URL in its arguments, which every user of the host can see, and the query of a signed URL is a
-secret. This program reads it from its input. The host's proxies, certificates and passwords (apt_auth.conf(5)) hold as
-with apt-helper, as it gets apt's whole configuration. Source: «APT Method Interface» of the package libapt-pkg-doc.
+C(apt-helper) takes the URL as an argument, which every user of the host can see, and the query of a signed URL is a
+secret. The program of apt reads the URL from its standard input. It gets the whole configuration of apt, so it uses the
+same proxies, certificates and passwords (apt_auth.conf(5)) as apt-helper. Source: "APT Method Interface" in the package
+libapt-pkg-doc.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, 
 
 METHODS = "/usr/lib/apt/methods"
 SCHEMES = ("http", "https")
-_LIMIT = 120.0  # seconds for all
+_LIMIT = 120.0  # seconds for one request
 _REDIRECTS = 10
 _DONE, _FAILED, _REDIRECT = "201", "4", "103"
 _SANDBOX = re.compile(r"^Config-Item: APT::Sandbox::User=(.+)$", re.MULTILINE)
 
 
 def fetch(run: Runner, configuration: str, uri: str, path: str) -> str:
-    """Downloads to a file that is not there yet. Returns why that failed, empty if it did not.
+    """Downloads uri to path, which must not exist. Returns the reason for a failure, or an empty text.
 
-    configuration: a file, which is read after the host's own.
+    configuration: the path of a configuration file that is read after that of the host.
     """
     settings = run(["apt-config", "-c", configuration, "dump", "--no-empty", "--format",
                     "Config-Item: %F=%V%n"]).stdout + "Config-Item: Acquire::Send-URI-Encoded=1\n"
@@ -39,27 +40,27 @@ def fetch(run: Runner, configuration: str, uri: str, path: str) -> str:
     for _time in range(_REDIRECTS):
         scheme = urlsplit(uri).scheme
         if scheme not in SCHEMES:
-            return f"it leads to {scheme or 'no'} URL, which is not http or https"
-        kind, answer = _asked(f"{METHODS}/{scheme}", settings, uri, path)
+            return f"it redirects to the scheme {scheme!r} instead of http or https"
+        kind, answer = _request(f"{METHODS}/{scheme}", settings, uri, path)
         if kind != _REDIRECT:
-            return "" if kind == _DONE else answer.get("Message") or "apt's program for it ended without an answer"
+            return "" if kind == _DONE else answer.get("Message") or "the program of apt ended without an answer"
         uri = answer.get("New-URI", "")
     return f"more than {_REDIRECTS} redirects"
 
 
 def _make(path: str, sandbox: t.Optional[t.Match[str]]) -> None:
-    """An empty file that the user to whom the program changes may write."""
+    """Creates an empty file that the sandbox user of the program may write."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     try:
         user = pwd.getpwnam(sandbox[1]) if sandbox and os.geteuid() == 0 else None
     except KeyError:
-        return  # apt then stays root, too
+        return  # apt then remains root, too
     if user:
         os.chown(path, user.pw_uid, user.pw_gid)
 
 
-def _asked(program: str, settings: str, uri: str, path: str) -> tuple[str, dict[str, str]]:
-    """The program's last message: its number and fields. Its input stays open until then, or it would end at once."""
+def _request(program: str, settings: str, uri: str, path: str) -> tuple[str, dict[str, str]]:
+    """The number and fields of the last message of the program, which ends when its input is closed."""
     wanted = quote(uri, safe="!#$%&'()*+,/:;=?@[]~")
     text = f"601 Configuration\n{settings}\n600 URI Acquire\nURI: {wanted}\nFilename: {path}\n\n"
     with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

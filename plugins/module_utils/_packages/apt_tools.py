@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How apt and dpkg are called, and what they print read. PRIVATE to the collection."""
+"""Runs apt-get and parses the output of apt-get and dpkg."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import (
+    LOCK_LIMIT,
+    TRANSACTION_LIMIT,
     Change,
     PackageState,
     Repository,
@@ -30,42 +32,38 @@ DPKG_JOURNAL = "/var/lib/dpkg/updates"
 STATUS = "/var/lib/dpkg/status"
 DPKG_LOCK = "/var/lib/dpkg/lock"
 _COPY = "gpuops-"
-# Seconds: for another package manager to end, unless the caller says; for one transaction with its DKMS builds.
-LOCK_LIMIT = 300
-TRANSACTION_LIMIT = 3600
-
-# Without recommended packages: nvidia-driver-cuda's would bring a desktop.
+# The packages that nvidia-driver-cuda recommends would install a desktop.
 _OPTIONS = ("-y", "-q", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confdef",
             "-o", "Dpkg::Options::=--force-confold", "-o", "Dpkg::Use-Pty=0", "-o", "Acquire::Retries=2")
-# For our own repositories, whatever the host allows for others: apt would take an unsigned one with a warning.
+# For repositories of this collection, whatever the host allows: apt only warns about an unsigned repository.
 SIGNED = tuple(word for name in ("AllowInsecureRepositories", "AllowWeakRepositories",
                                  "AllowDowngradeToInsecureRepositories") for word in ("-o", f"Acquire::{name}=false"))
-# No dialogs, no restarts of services by needrestart: what is restarted is in the plan.
+# No dialogs, and no restarts by needrestart: the plan contains all restarts.
 ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND": "none", "NEEDRESTART_SUSPEND": "1",
                "UCF_FORCE_CONFFOLD": "1"}
 _CHANGE = re.compile(r"(Inst|Remv|Purg) (\S+)(?: \[([^\]]*)\])?(?: \((\S+))?")
 _QUOTED = "\\|{}[]<>\"^~_=!@#$%^&*"
-# The packages in apt's list of those that lack some.
+# A package in apt's list of missing dependencies.
 _UNMET = re.compile(r"^ (\S+) : ", re.MULTILINE)
 _VENDORS = re.compile(r"nvidia|libnv|cuda|datacenter-gpu-manager")
 _LOCKED = re.compile(r"Could not get lock|Unable to lock|dpkg frontend lock")
-# Third letter of db:Status-Abbrev: R, the package needs to be installed again.
-_WHOLE, _RESIDUAL, _ABSENT = "i", "c", "n"
+# The second letter of db:Status-Abbrev. The third one is R if the package must be installed again.
+_INSTALLED, _RESIDUAL, _ABSENT = "i", "c", "n"
 
 
 def parse_state(text: str, native: str = "") -> PackageState:
-    """Reads lines C(name TAB architecture TAB version TAB db:Status-Abbrev) of dpkg-query.
+    """Parses lines C(name TAB architecture TAB version TAB db:Status-Abbrev) of dpkg-query.
 
-    native: this host's architecture; the packages of others are named C(name:arch).
+    native: the architecture of the host. Packages for another one are called C(name:arch).
     """
     installed, broken, residual = {}, {}, set()
     for name, arch, version, status in columns(text, 4, "dpkg-query"):
         if native and arch not in (native, "all"):
             name = f"{name}:{arch}"
         letter, error = status[1:2].lower(), status[2:3].strip()
-        if error or letter not in (_WHOLE, _RESIDUAL, _ABSENT) or status[1:2] in "HF":
+        if error or letter not in (_INSTALLED, _RESIDUAL, _ABSENT) or status[1:2] in "HF":
             broken[name] = status.strip()
-        elif letter == _WHOLE:
+        elif letter == _INSTALLED:
             installed[name] = version
         elif letter == _RESIDUAL:
             residual.add(name)
@@ -73,7 +71,7 @@ def parse_state(text: str, native: str = "") -> PackageState:
 
 
 def parse_simulation(text: str) -> list[Change]:
-    """Reads the C(Inst), C(Remv) and C(Purg) lines of C(apt-get -s)."""
+    """Parses the lines C(Inst), C(Remv) and C(Purg) of C(apt-get -s)."""
     changes = []
     for line in text.splitlines():
         found = _CHANGE.match(line)
@@ -84,27 +82,22 @@ def parse_simulation(text: str) -> list[Change]:
 
 
 def list_prefix(url: str) -> str:
-    """How the names of a repository's fetched lists begin (apt's URItoFileName)."""
+    """The beginning of the file names of downloaded lists of a repository (URItoFileName of apt)."""
     bare = re.sub(r"^[a-z+]+://(?:[^/@]*@)?", "", url.rstrip("/") + "/")
     quoted = "".join(f"%{ord(sign):02x}" if sign in _QUOTED else sign for sign in bare)
     return quoted.replace("/", "_")
 
 
 def is_list_of(name: str, url: str) -> bool:
-    """Whether a fetched list is of the repository at url itself, not of one in a folder below it."""
+    """Whether a downloaded list belongs to the repository at url, and not to one in a subfolder."""
     return re.match(re.escape(list_prefix(url)) + r"(dists_.*|_?[^_]*)\Z", name) is not None
-
-
-def native_architecture(run: Runner) -> str:
-    """What Debian calls this machine: C(amd64), C(arm64)."""
-    return run(["dpkg", "--print-architecture"]).stdout.strip()
 
 
 def apt_get(run: Runner, words: t.Sequence[str], limit: float = TRANSACTION_LIMIT,
             wait: float = LOCK_LIMIT) -> Completed:
-    """Runs apt-get without dialogs. wait: seconds, for the locks of others, those too that it does not wait for."""
+    """Runs apt-get without dialogs. limit: seconds for the command. wait: seconds to wait for locks of apt and dpkg."""
     deadline = time.monotonic() + wait
-    # A simulation would leave a log of its own, eipp.log.xz.
+    # Otherwise a simulation would leave a log, eipp.log.xz.
     options = [*_OPTIONS, "-o", "Dir::Log::Planner="] if "-s" in words else _OPTIONS
     while True:
         patience = max(0, round(deadline - time.monotonic()))
@@ -115,21 +108,21 @@ def apt_get(run: Runner, words: t.Sequence[str], limit: float = TRANSACTION_LIMI
         text = done.stderr + done.stdout
         if not _LOCKED.search(text):
             raise CommandError(done.argv, done.rc, done.stdout, done.stderr)
-        # apt that waits does not always say for whom; apt that does not wait says it.
+        # Only an apt that does not wait always names the process that holds the lock.
         if time.monotonic() >= deadline and (not patience or "held by" in text):
             lines = [line.strip() for line in text.splitlines() if _LOCKED.search(line)]
-            told = next((line for line in lines if "held by" in line), lines[-1])
-            raise HostError(f"Another package manager has held its lock for over {wait:.0f} s: {told.rstrip('.')}.",
+            who = next((line for line in lines if "held by" in line), lines[-1])
+            raise HostError(f"Another package manager has held its lock for over {wait:.0f} s: {who.rstrip('.')}.",
                             "Wait until it has ended, or raise lock_timeout; then run again.")
         time.sleep(3)
 
 
 def apt_install(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, without: t.Sequence[str] = ()
                 ) -> Completed:
-    """apt-get install, also while other packages of the vendor lack some that they depend on.
+    """Runs apt-get install, even if other NVIDIA packages lack dependencies.
 
-    apt refuses everything then. So it is not shown these packages: the component that brought them repairs them.
-    words: options, C(install), packages. without: packages that will have been removed before.
+    apt would refuse every installation then. So these packages are hidden from it; the component that installed them
+    repairs them. words: options, C(install), packages. without: packages that are removed before.
     """
     hidden, asked = set(without), {word.partition("=")[0] for word in words}
     while True:
@@ -147,8 +140,7 @@ def apt_install(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, w
 
 @contextlib.contextmanager
 def _status_without(names: t.Collection[str], folder: str | None) -> t.Iterator[list[str]]:
-    """The option for a copy of dpkg's status in which packages are not installed. folder: of the copy, whose locks apt
-    takes."""
+    """The option for a copy of dpkg's status without these packages. folder: of the copy; apt locks this folder."""
     if not names:
         yield []
         return
@@ -161,13 +153,13 @@ def _status_without(names: t.Collection[str], folder: str | None) -> t.Iterator[
 
 
 def left_copies() -> list[str]:
-    """The paths of the copies of dpkg's status that killed runs have left."""
+    """The paths of copies of dpkg's status that killed runs have left."""
     return glob.glob(f"{glob.escape(os.path.dirname(STATUS))}/{_COPY}*")
 
 
 def source_text(repository: Repository, keyring: str) -> bytes:
-    """The deb822 source of a repository (sources.list(5)). keyring: the path of its key."""
-    lines = ["# Written by gpuops.nvidia; it goes with the component that uses it.", "Types: deb",
+    """The source file (deb822) of a repository (sources.list(5)). keyring: the path of its key."""
+    lines = ["# Written by gpuops.nvidia; it is removed together with the component that uses it.", "Types: deb",
              f"URIs: {repository.url}", f"Suites: {repository.suite}"]
     if repository.components:
         lines.append(f"Components: {' '.join(repository.components)}")

@@ -1,9 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What every package manager answers, as plain data. PRIVATE to the collection.
+"""The interface of package managers, and the data that they exchange.
 
-One file a package manager (C(apt.py)) implements L(Manager) and L(Probe); C(work.py) plans and executes with them.
+Each package manager has a file (such as C(apt.py)) that implements L(Manager) and L(Probe). C(work.py) plans and
+executes with these.
 """
 
 from __future__ import annotations
@@ -12,23 +13,26 @@ import re
 import typing as t
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError, RepositoryError
 
+# Seconds to wait until another package manager releases its lock, and for one transaction with its DKMS builds.
+LOCK_LIMIT = 300
+TRANSACTION_LIMIT = 3600
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\Z")
-# User and password, or a token, in a URL.
+# The user and password, or the token, in a URL.
 _SECRET = re.compile(r"(?<=://)[^/@]*@")
-# What OpenSSL (curl, Python) and GnuTLS (apt) say of an authority that the host does not know.
+# Errors of OpenSSL (curl, Python) and GnuTLS (apt) for a certificate of an unknown authority.
 _UNTRUSTED = re.compile(r"unable to get (local )?issuer|self.signed certificate|issuer is unknown", re.I)
 _FINGERPRINT = re.compile(r"[0-9A-F]{40}\Z")
 
 
 def columns(text: str, count: int, program: str) -> t.Iterator[list[str]]:
-    """The lines of a program's table, split at tabs. Raises HostError for one that has not so many columns."""
+    """Yields the columns of each line of a tab-separated table. Raises HostError for another number of columns."""
     for line in text.splitlines():
         found = line.split("\t")
         if len(found) != count:
-            raise HostError(f"{program} printed a line of {len(found)} columns, {count} are wanted: {line[:200]!r}.",
-                            f"Run {program} by hand: its database may be damaged.")
+            raise HostError(f"{program} printed a line with {len(found)} columns instead of {count}: {line[:200]!r}.",
+                            f"Run {program} yourself: its database may be damaged.")
         yield found
 
 
@@ -36,10 +40,11 @@ def columns(text: str, count: int, program: str) -> t.Iterator[list[str]]:
 class Repository:
     """A signed package repository.
 
-    name: short, ours; it names the files on the host. url: its base. key: URL of its public key, or an absolute path on
-    the host, or a file name below url. fingerprint: that the key must have, 40 hex digits. suite and components: as in
-    an APT source; the suite C(/) is a flat repository. signed: whether RPM packages are signed one by one; where they
-    are not, the signed list of packages vouches for them by their digests.
+    name: a short name that the collection chooses; the files on the host contain it. url: the base URL. key: the URL of
+    its public key, an absolute path on the host, or a file name below url. fingerprint: the expected fingerprint of the
+    key, 40 hexadecimal digits. suite, components: as in an APT source; the suite C(/) is a flat repository. held:
+    whether dnf and zypper must keep the versions of its packages. signed: whether each RPM package is signed; otherwise
+    the digests in the signed list of packages verify them.
     """
 
     name: str
@@ -53,29 +58,29 @@ class Repository:
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):
-            raise InputError(f"'{self.name}' cannot name a repository.", "Use lower-case letters, digits and dashes.",
+            raise InputError(f"'{self.name}' is not a repository name.", "Use lower-case letters, digits and dashes.",
                              path="repository.name", value=self.name)
         if "://" not in self.url or self.url.split() != [self.url]:
-            raise InputError(f"'{self.url}' is no URL.", "Give the base of the repository, such as https://host/path/.",
+            raise InputError(f"'{self.url}' is not a URL.", "Set its base URL, such as https://host/path/.",
                              path="repository.url", value=self.url)
         for option, uri in (("url", self.url), ("key", self.key)):
             if _SECRET.search(uri):
-                raise InputError("A URL must not hold a user or password: sources of packages are read by everybody.",
-                                 "Put them where the package manager keeps them: a file of mode 600 in "
+                raise InputError("A URL must not contain a user or password: every user can read the package sources.",
+                                 "Write them to a file of the package manager: a file with mode 600 in "
                                  "/etc/apt/auth.conf.d (apt_auth.conf(5)), or username and password in dnf.conf.",
                                  path=f"repository.{option}", value=_SECRET.sub("***@", uri))
         if not _FINGERPRINT.match(self.wanted_fingerprint):
-            raise InputError(f"'{self.fingerprint}' is no OpenPGP fingerprint.", "Give all 40 hexadecimal digits.",
+            raise InputError(f"'{self.fingerprint}' is not an OpenPGP fingerprint.", "Set all 40 hexadecimal digits.",
                              path="repository.fingerprint", value=self.fingerprint)
 
     @property
     def wanted_fingerprint(self) -> str:
-        """The fingerprint in the canonical form: 40 upper-case hex digits."""
+        """The expected fingerprint as 40 upper-case hexadecimal digits."""
         return re.sub(r"[\s:]", "", self.fingerprint).upper()
 
     @property
     def key_uri(self) -> str:
-        """Where the key is fetched from."""
+        """The URL of the key."""
         if "://" in self.key:
             return self.key
         return f"file://{self.key}" if self.key.startswith("/") else f"{self.url.rstrip('/')}/{self.key}"
@@ -83,11 +88,11 @@ class Repository:
 
 @dataclass(frozen=True)
 class Archive(Repository):
-    """The distribution's own archive, by the sources that the host has: nothing of ours is configured for it.
+    """The archive of the distribution. The package sources of the host already contain it, so no files are written.
 
-    url: what it is called in messages. origin: C(Origin) of its Release files; by it, not by names, packages are told
-    from those of other repositories. sections: components of it that are needed. names: matches
-    the packages that are a component's own; versions of the others (compilers, libraries) are not ours to keep.
+    url: its name in messages. origin: the field C(Origin) of its Release files, which identifies its packages.
+    sections: the required components of the archive. names: a regular expression for the names of packages that belong
+    to a component of this collection; the versions of all others (compilers, libraries) are not fixed.
     """
 
     origin: str = ""
@@ -95,16 +100,17 @@ class Archive(Repository):
     names: str = ""
 
     def __post_init__(self) -> None:
-        """Nothing in it comes from a user."""
+        """Checks nothing: no field comes from a user."""
 
 
 @dataclass(frozen=True)
 class PackageState:
-    """What the package database says.
+    """The content of the package database.
 
-    installed: name to version, whole ones only (a foreign architecture's name is C(name:arch)). broken: name to the
-    database's own status letters, for those neither whole nor absent. residual: removed, with configuration left.
-    interrupted: the package manager was stopped in the middle and wants its repair command first.
+    installed: completely installed packages, name to version; the name of a package for another architecture is
+    C(name:arch). broken: partly installed packages, name to the status in the database. residual: removed packages
+    whose configuration files are left. interrupted: whether a transaction was interrupted, so that the package manager
+    must be repaired first.
     """
 
     installed: t.Mapping[str, str]
@@ -115,7 +121,7 @@ class PackageState:
 
 @dataclass(frozen=True)
 class Change:
-    """What a transaction does to one package. before, after: versions, None for absent."""
+    """The change of one package by a transaction. before, after: versions, None if it is not installed."""
 
     name: str
     before: str | None
@@ -123,7 +129,7 @@ class Change:
 
 
 class Probe(t.Protocol):
-    """A read-only view of a repository whose key and signature have been verified; a context manager."""
+    """A context manager that reads a repository and verifies its key and signature, without changing the host."""
 
     @property
     def key(self) -> bytes:
@@ -131,24 +137,24 @@ class Probe(t.Protocol):
 
     @property
     def candidates(self) -> t.Mapping[str, t.Sequence[str]]:
-        """What the repository has: name to full versions, newest first."""
+        """The packages of the repository: name to full versions, newest first."""
 
     def __enter__(self) -> Probe:
-        """Opens the view."""
+        """Reads the repository."""
 
-    def __exit__(self, *exc: t.Any) -> None:
-        """Leaves nothing behind."""
+    def __exit__(self, *exc: object) -> None:
+        """Removes all temporary files."""
 
     def resolve(self, name: str, version: str | None) -> str:
-        """The newest full version of a package that L(matches); RepositoryError with those available otherwise."""
+        """The newest full version of a package that L(matches). Raises RepositoryError with the available versions."""
 
     def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str], without: t.Sequence[str] = (),
                  gone: t.Sequence[str] = (), files: t.Mapping[str, bytes] | None = None) -> list[Change]:
-        """What installing these versions would do.
+        """The changes that the installation of these versions would make.
 
-        pins: pinning packages whose pins are in force then. without: packages that will have been removed before.
-        gone: packages that the same transaction removes. files: path to content of files of ours that hold versions,
-        as they will stand then; None where they stay as they are.
+        install, pins: name to version. pins: pinning packages that are installed before. without: packages that are
+        removed before. gone: packages that the same transaction removes. files: path to content of the files of this
+        collection that fix versions, if they change before.
         """
 
 
@@ -157,87 +163,92 @@ class Manager(t.Protocol):
 
     @property
     def repair_command(self) -> t.Sequence[str]:
-        """The command of L(repair), for plans."""
+        """The command that L(repair) runs, as the plan shows it."""
 
     def read(self) -> PackageState:
-        """The package database, by one command, no lock taken, no cache opened."""
+        """Reads the package database with one command that takes no lock."""
 
     def is_consistent(self) -> bool:
-        """Whether all dependencies of installed packages are met."""
+        """Whether the last transaction is complete and the dependencies of all packages are installed."""
 
     def probe(self, repository: Repository) -> Probe:
         """Reads a repository without changing the host. Raises RepositoryError."""
 
     def files(self, repository: Repository, key: bytes) -> dict[str, bytes]:
-        """Path to content of the files that make the repository known to the host."""
+        """The files that configure the repository on the host: path to content."""
 
     def is_configured(self, repository: Repository) -> bool:
-        """Whether these files stand on the host, with the key of the wanted fingerprint."""
+        """Whether the host has these files, with the key of the expected fingerprint."""
 
     def refresh(self, repository: Repository) -> None:
-        """Fetches the lists of this repository only."""
+        """Downloads the package lists of this repository only."""
 
     def forget_lists(self, url: str) -> None:
-        """Removes the fetched lists of the repository at url, whose files are gone."""
+        """Deletes the downloaded package lists of a repository that is no longer configured."""
 
     def trusts(self, fingerprint: str) -> bool:
-        """Whether the host has what else it needs to trust a repository's key, apart from its files."""
+        """Whether the package database trusts the key. True for package managers that need only the key file."""
 
     def trust(self, repository: Repository) -> None:
-        """Brings that."""
+        """Imports the key of the repository into the package database."""
 
     def distrust(self, fingerprint: str) -> None:
-        """Takes it away."""
+        """Removes the key from the package database."""
 
     def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = (), gone: t.Sequence[str] = ()) -> None:
-        """Installs exact versions, configuration files of the host kept.
+        """Installs exact versions and keeps changed configuration files. packages: name to version, empty for any.
 
-        auto: those that are but dependencies. gone: packages that the same transaction removes.
+        auto: packages to mark as dependencies. gone: packages that the same transaction removes.
         """
 
     def lost_files(self, names: t.Sequence[str]) -> dict[str, list[str]]:
-        """Installed package to those of its programs and libraries that are gone; none where that cannot be told."""
+        """Missing programs and libraries: installed package to paths. Empty if they cannot be determined."""
 
     def reinstall(self, packages: t.Mapping[str, str], check: bool = False) -> None:
-        """Brings the files of installed packages anew, at the versions that they have.
+        """Installs packages again in their present versions.
 
-        check: changes nothing, and raises GpuopsError where that is known to fail.
+        check: change nothing, and raise GpuopsError if it is known to fail.
         """
 
     def simulate_install(self, names: t.Sequence[str]) -> list[Change]:
-        """What installing these packages from the host's own sources would do. Raises HostError where it cannot be."""
+        """The changes of an installation from the package sources of the host. Raises HostError if it is impossible."""
 
     def simulate_removal(self, names: t.Sequence[str]) -> list[Change]:
-        """What removing these packages would do."""
+        """The changes that the removal of these packages would make."""
 
     def remove(self, names: t.Sequence[str], purge: bool = True) -> None:
-        """Removes packages, with their configuration files when purge."""
+        """Removes packages. purge: their configuration files, too."""
 
     def repair(self, names: t.Sequence[str]) -> None:
-        """Finishes what an interrupted package manager left, after the packages C(names) have been taken out."""
+        """Removes the packages C(names), then completes the interrupted transaction."""
 
 
 def upstream(version: str) -> str:
-    """The vendor's version in a package's: C(1:595.91.07-1ubuntu1) is C(595.91.07)."""
+    """The version of the vendor in the version of a package: C(595.91.07) of C(1:595.91.07-1ubuntu1)."""
     return version.split(":", 1)[-1].rsplit("-", 1)[0]
 
 
 def matches(version: str | None, wanted: str | None) -> bool:
-    """Whether an installed or offered version is the wanted one.
+    """Whether a package version is the desired one.
 
-    wanted: a full package version, the vendor's version, or None for any.
+    version: None if the package is not installed. wanted: a package version, a version of the vendor, or None for any.
     """
     return version is not None and (wanted is None or wanted in (version, upstream(version)))
 
 
-def specifiers(packages: t.Mapping[str, str]) -> list[str]:
-    """C(name=version) for each, the name alone where any version will do (an empty one); sorted."""
-    return [f"{name}={packages[name]}" if packages[name] else name for name in sorted(packages)]
+def specifiers(packages: t.Mapping[str, str], separator: str = "=") -> list[str]:
+    """C(name=version) for each package, or the name if the version is empty; sorted."""
+    return [f"{name}{separator}{packages[name]}" if packages[name] else name for name in sorted(packages)]
 
 
 def fetch_advice(said: str, proxy: str) -> str:
-    """What to do about a server that cannot be read. said: what the program that tried printed. proxy: its setting."""
+    """The hint for a failed download. said: the error of the program. proxy: the setting of its proxy."""
     if _UNTRUSTED.search(said):
-        return ("Add the certificate of the server's authority to this host's trust store, by "
-                "update-ca-certificates(8) or update-ca-trust(8); then run again.")
+        return ("Add the certificate of the authority to the trust store of this host with "
+                "update-ca-certificates(8) or update-ca-trust(8), then run again.")
     return f"From this host, check the URL, the network and {proxy}."
+
+
+def fetch_error(uri: str, why: str, proxy: str) -> RepositoryError:
+    """The error for a failed download. proxy: see L(fetch_advice)."""
+    return RepositoryError(f"{uri} cannot be fetched: {why}.", fetch_advice(why, proxy), url=uri)

@@ -1,12 +1,12 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Packages of distributions with RPM and dnf 4, by their own commands. PRIVATE to the collection.
+"""Manages packages with dnf 4 and rpm.
 
-A version is held by our own repository file, which needs no plugin and no entry in files of others: with C(held) it
-shows the packages that a variable of dnf names, and its priority hides packages of these names in other repositories.
-So C(dnf upgrade) finds nothing newer. C(module_hotfixes) lets versions be chosen whatever stream of a module is
-enabled.
+A repository file of this collection fixes the version, without a plugin or changes of other files: if C(held) is set,
+the repository shows only the packages that a variable of dnf names, and its priority hides packages with these names in
+other repositories. So C(dnf upgrade) finds no newer version. C(module_hotfixes) makes the packages available whichever
+stream of a module is enabled.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ import os
 import shutil
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Change, Repository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import (
+    TRANSACTION_LIMIT,
+    Change,
+    Repository,
+    specifiers,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.dnf_probe import DnfProbe
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.dnf_tools import (
     CACHE,
@@ -24,30 +29,28 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.dnf_tools 
     hold_path,
     parse_decisions,
     program,
-    specs,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.rpm import (
-    TRANSACTION_LIMIT,
     RpmManager,
     repository_id,
     repository_text,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 
-# Only what is named goes; what came along is in the journal and is named, too.
+# Remove only the named packages. The plan also names the dependencies that this collection has installed.
 _ALONE = "--setopt=clean_requirements_on_remove=0"
 
 
 class Dnf(RpmManager):
-    """The host's dnf and rpm; implements C(base.Manager)."""
+    """Implements C(base.Manager) with dnf and rpm."""
 
     repositories = REPOSITORIES
     duplicates = "dnf remove --duplicates"
 
     def is_consistent(self) -> bool:
-        """Whether dnf's last transaction came to its end.
+        """Whether dnf completed its last transaction.
 
-        rpm keeps no note of scripts that did not run, so what a transaction that was cut off has left looks whole.
+        rpm does not record which scripts did not run, so packages of an interrupted transaction look complete.
         """
         said = self.run([program(), "-q", "history", "info"], timeout=120, check=False).stdout
         return "Return-Code" not in said or "Return-Code    : Success" in said
@@ -60,16 +63,16 @@ class Dnf(RpmManager):
         extra = []
         if repository.held:
             variable = os.path.basename(hold_path(repository.name))
-            extra = [f"# {hold_path(repository.name)} says which packages there are, so that upgrades bring no others.",
+            extra = [f"# {hold_path(repository.name)} lists the visible packages, so that upgrades keep the version.",
                      f"includepkgs=${variable}", "priority=50", "module_hotfixes=1"]
         return repository_text(repository, self.key_path(repository), extra)
 
     def refresh(self, repository: Repository) -> None:
-        """dnf makecache for our repository alone: other repositories' troubles are not ours."""
+        """See C(base.Manager). Errors of other repositories have no effect."""
         self._dnf(["--disablerepo=*", f"--enablerepo={repository_id(repository)}", "--refresh", "makecache"], limit=600)
 
     def forget_lists(self, url: str) -> None:
-        """What dnf keeps of our repositories, by their names; those whose file is gone are meant."""
+        """Deletes the cache of each repository C(gpuops-*) that has no repository file."""
         for name in os.listdir(CACHE) if os.path.isdir(CACHE) else ():
             path = os.path.join(CACHE, name)
             stem = name.rpartition("-")[0] if os.path.isdir(path) else name.partition(".")[0]
@@ -81,24 +84,24 @@ class Dnf(RpmManager):
                 os.unlink(path)
 
     def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = (), gone: t.Sequence[str] = ()) -> None:
-        """dnf install, which also goes back to older versions; what excludes a wanted package goes."""
+        """Runs dnf install, which also downgrades, and removes packages that conflict."""
         if gone:
             self.remove(gone)
-        self._dnf(["--allowerasing", "install", *specs(packages)])
+        self._dnf(["--allowerasing", "install", *specifiers(packages, "-")])
         if auto:
             self._dnf(["mark", "remove", *auto])
 
     def reinstall(self, packages: t.Mapping[str, str], check: bool = False) -> None:
-        """dnf reinstall; with check answered with no."""
-        self._dnf([*(["--assumeno"] if check else []), "reinstall", *specs(packages)])
+        """Runs dnf reinstall. check: answers its question with no."""
+        self._dnf([*(["--assumeno"] if check else []), "reinstall", *specifiers(packages, "-")])
 
     def simulate_install(self, names: t.Sequence[str]) -> list[Change]:
-        """dnf install, answered with no."""
+        """Runs dnf install and answers its question with no."""
         done = self._dnf(["--assumeno", "install", *names])
         return parse_decisions(done.stdout + done.stderr, self.read().installed)
 
     def simulate_removal(self, names: t.Sequence[str]) -> list[Change]:
-        """dnf remove, answered with no."""
+        """Runs dnf remove and answers its question with no."""
         done = self._dnf([_ALONE, "--assumeno", "remove", *names])
         return parse_decisions(done.stdout + done.stderr, self.read().installed)
 
@@ -110,7 +113,7 @@ class Dnf(RpmManager):
 
 
 def _bare(stem: str) -> str:
-    """The repository of a cached file such as C(gpuops-cuda-filenames)."""
+    """The repository to which a cached file such as C(gpuops-cuda-filenames) belongs."""
     for suffix in ("-filenames", "-updateinfo", "-presto", "-modules"):
         if stem.endswith(suffix):
             return stem[:-len(suffix)]

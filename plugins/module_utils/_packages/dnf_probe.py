@@ -1,23 +1,22 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reading an RPM repository and simulating a transaction before anything on the host has changed. PRIVATE.
+"""Reads an RPM repository and simulates a transaction with dnf, before the host is changed.
 
-dnf gets a temporary folder: its own repository files (the host's, linked, and the new one), its own cache (the host's
-metadata, linked, and those fetched now) and its own history and logs. Its package database stays the host's. So a
-simulation says what the real command will do after the repository has been added.
+dnf gets a temporary folder with repository files (links to those of the host, and the new one), a cache (links to the
+metadata of the host, and downloaded metadata), history and logs. It uses the package database of the host. So the
+simulation shows what the real command does after the repository is added.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, RepositoryError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Change, Repository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Change, specifiers
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.dnf_tools import (
     CACHE,
     REPOSITORIES,
@@ -27,58 +26,48 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.dnf_tools 
     parse_candidates,
     parse_decisions,
     problems,
-    specs,
     transfer,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.openpgp import armor, bound
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.rpm import (
     QUERY,
+    copy_database_without,
     fetch,
     parse_state,
     repository_id,
     repository_text,
-    said,
-    unusable,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.view import View
-from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.view import MIRROR_ADVICE, View
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 
 _UNSIGNED = re.compile(r"GPG signature verification|Bad GPG|Signing key not found|repomd\.xml\.asc")
 
 
 class DnfProbe(View):
-    """Implements C(base.Probe); use by C(with), which removes the folder at the end. wait: seconds for locks."""
-
-    def __init__(self, run: Runner, repository: Repository, wait: float) -> None:
-        super().__init__(run, repository)
-        self.wait = wait
-
-    # -- what it answers
+    """Implements C(base.Probe) with dnf."""
 
     def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str], without: t.Sequence[str] = (),
                  gone: t.Sequence[str] = (), files: t.Mapping[str, bytes] | None = None) -> list[Change]:
-        """What dnf would do; there are no pinning packages for it, so C(pins) is empty."""
+        """See C(base.Probe). C(pins) is empty: dnf has no pinning packages."""
         env = self._without(without)
         installed = {name: version for name, version in parse_state(self.run(list(QUERY)).stdout).installed.items()
                      if name not in without}
-        words = specs(install)
+        words = specifiers(install, "-")
         try:
             done = self._dnf([*self._held(files or {}), "--allowerasing", "--assumeno", "install", *words], env)
         except CommandError as error:
-            raise HostError(f"dnf cannot install {' '.join(words)}: {problems(said(error))}",
-                            "Look for excluded packages (excludepkgs, dnf versionlock list) and for a repository that "
-                            "has what is missing (dkms is in EPEL).") from error
+            raise HostError(f"dnf cannot install {' '.join(words)}: {problems(error.output)}",
+                            "Check which packages are excluded (excludepkgs, dnf versionlock list), and whether the "
+                            "repositories have the missing packages (EPEL has dkms).") from error
         changes = parse_decisions(done.stdout + done.stderr, installed)
         return changes + [Change(name, installed[name], None) for name in gone if name in installed]
-
-    # -- how
 
     def _dnf(self, words: t.Sequence[str], env: t.Mapping[str, str] | None = None, limit: float = 600) -> Completed:
         root = self.root
         return dnf(self.run, [f"--setopt=reposdir={root}/repos", f"--setopt=cachedir={root}/cache",
                               f"--setopt=system_cachedir={root}/cache", f"--setopt=persistdir={root}/persist",
                               f"--setopt=logdir={root}/log", "--setopt=timeout=20", "--setopt=retries=2",
-                              # The lists of the host's own repositories are its own affair.
+                              # Do not download metadata of the host's repositories.
                               "--setopt=*.metadata_expire=-1", *words],
                    self.wait, limit, env)
 
@@ -90,44 +79,37 @@ class DnfProbe(View):
             os.mkdir(f"{self.root}/{folder}")
         ours = repository_id(self.repository)
         self.link(REPOSITORIES, f"{self.root}/repos", lambda name: name != f"{ours}.repo")
-        # The metadata of other repositories; what dnf notes beside them is the host's own.
+        # Only metadata, without other files of dnf.
         self.link(CACHE, f"{self.root}/cache", lambda name: not name.startswith("gpuops-")
                   and (name.endswith((".solv", ".solvx")) or os.path.isdir(os.path.join(CACHE, name))))
         self.key = self._fetch_key()
-        self._write("key", armor(self.key))
-        # Held versions are chosen by the simulation itself; all of them are to be seen.
+        self.write("key", armor(self.key))
+        # The file shows all versions; L(simulate) restricts them.
         extra = ("priority=50", "module_hotfixes=1") if self.repository.held else ()
-        self._write(f"repos/{ours}.repo", repository_text(self.repository, f"{self.root}/key",
-                                                          (*extra, "skip_if_unavailable=0")))
+        self.write(f"repos/{ours}.repo", repository_text(self.repository, f"{self.root}/key",
+                                                         (*extra, "skip_if_unavailable=0")))
         self.candidates = self._query(ours)
-        if not self.candidates:
-            raise RepositoryError(f"{self.repository.url} lists no packages for this host's architecture.",
-                                  "Check the URL.", url=self.repository.url)
-
-    def _write(self, name: str, data: bytes) -> None:
-        with open(f"{self.root}/{name}", "wb") as stream:
-            stream.write(data)
 
     def _fetch_key(self) -> bytes:
-        """The wanted key alone."""
+        """The expected key, without others."""
         uri = self.repository.key_uri
         own = uri.startswith(f"{self.repository.url.rstrip('/')}/")
         fetch(self.run, uri, f"{self.root}/fetched", transfer(own), SETTINGS)
         return bound(self.wanted_key(f"{self.root}/fetched"))
 
     def _query(self, ours: str) -> dict[str, list[str]]:
-        """All packages of the repository for this machine, whatever stream of a module is enabled."""
+        """All packages of the repository for this machine, whichever stream of a module is enabled."""
         layout = "@%{name}\t%{arch}\t%{epoch}\t%{version}-%{release}"
         try:
             done = self._dnf(["--disablerepo=*", f"--enablerepo={ours}", "repoquery", "--available", "--arch",
                               f"{os.uname().machine},noarch", "--qf", layout])
         except CommandError as error:
-            text = said(error)
-            raise unusable(self.repository, problems(text), bool(_UNSIGNED.search(text)), SETTINGS) from error
+            raise self.unreadable(problems(error.output), bool(_UNSIGNED.search(error.output)),
+                                  f"the proxy in {SETTINGS}", MIRROR_ADVICE) from error
         return parse_candidates("\n".join(line[1:] for line in done.stdout.splitlines() if line.startswith("@")))
 
     def _held(self, files: t.Mapping[str, bytes]) -> list[str]:
-        """The option for what the variable of the host will say, or says."""
+        """The option with the content of the variable of dnf, as in C(files) or on the host."""
         if not self.repository.held:
             return []
         path = hold_path(self.repository.name)
@@ -135,13 +117,9 @@ class DnfProbe(View):
         return [f"--setopt={repository_id(self.repository)}.includepkgs={value}"] if value else []
 
     def _without(self, names: t.Sequence[str]) -> dict[str, str] | None:
-        """The environment in which rpm's database is a copy where some packages are not installed."""
+        """The environment in which rpm uses a copy of its database without some packages."""
         if not names:
             return None
-        database = self.run(["rpm", "--eval", "%_dbpath"]).stdout.strip()
-        shutil.rmtree(f"{self.root}/database", ignore_errors=True)
-        shutil.copytree(database, f"{self.root}/database")
-        self.run(["rpm", "--dbpath", f"{self.root}/database", "--erase", "--justdb", "--allmatches", "--nodeps",
-                  "--noscripts", "--notriggers", *names])
-        self._write(".rpmmacros", f"%_dbpath {self.root}/database\n".encode())
+        copy_database_without(self.run, f"{self.root}/database", names)
+        self.write(".rpmmacros", f"%_dbpath {self.root}/database\n".encode())
         return {"HOME": self.root}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How dnf is called, and what it prints read. PRIVATE to the collection."""
+"""Runs dnf 4 and parses its output."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Change, columns
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.rpm import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import (
     LOCK_LIMIT,
     TRANSACTION_LIMIT,
+    Change,
+    columns,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.rpm import (
     newest_first,
     qualified,
     waiting,
@@ -25,18 +28,18 @@ REPOSITORIES = "/etc/yum.repos.d"
 VARIABLES = "/etc/dnf/vars"
 CACHE = "/var/cache/dnf"
 SETTINGS = "/etc/dnf/dnf.conf"
-# Without weak dependencies: some of the vendor's bring a desktop or the other flavour's modules. Level 3 prints what
-# the solver decides, a line a package. A lock that another holds ends dnf, so that the waiting is ours and bounded.
+# Weak dependencies of the vendor's packages would install a desktop or the other module type. At level 3 dnf prints a
+# line for each decision of its solver. With exit_on_lock it does not wait for a lock; L(dnf) does, up to a limit.
 _OPTIONS = ("-y", "-d", "3", "--setopt=install_weak_deps=0", "--setopt=exit_on_lock=1")
 _DECISION = re.compile(r"---> Package (\S+)\.([^.\s]+) (\S+) will be (.+)")
-# What dnf says of the version that comes; "upgraded", "erased" and "obsoleted" are said of the one that goes.
+# The words of dnf for a version that is installed; "upgraded", "erased" and "obsoleted" are for one that is removed.
 _COMES = ("installed", "an upgrade", "a downgrade", "reinstalled", "obsoleting")
 _GOES = ("erased", "obsoleted")
 _LOCKED = re.compile(r".* already locked by \d+|.*can't create transaction lock.*")
 
 
 def parse_decisions(text: str, installed: t.Mapping[str, str]) -> list[Change]:
-    """Reads the solver's lines. installed: name to version before."""
+    """Parses the decisions of the solver. installed: name to version before the transaction."""
     after: dict[str, str | None] = {}
     for name, arch, version, fate in _DECISION.findall(text):
         name = qualified(name, arch)
@@ -48,29 +51,24 @@ def parse_decisions(text: str, installed: t.Mapping[str, str]) -> list[Change]:
 
 
 def parse_candidates(text: str) -> dict[str, list[str]]:
-    """Reads lines C(name TAB architecture TAB epoch TAB version-release): name to full versions, newest first."""
+    """Parses lines C(name TAB architecture TAB epoch TAB version-release): name to full versions, newest first."""
     found: dict[str, list[str]] = {}
     for name, arch, epoch, version in columns(text, 4, "dnf"):
         found.setdefault(qualified(name, arch), []).append(version if epoch == "0" else f"{epoch}:{version}")
     return newest_first(found)
 
 
-def specs(packages: t.Mapping[str, str]) -> list[str]:
-    """C(name-epoch:version-release) for each, the name alone where any version will do; sorted."""
-    return [f"{name}-{packages[name]}" if packages[name] else name for name in sorted(packages)]
-
-
 def program() -> str:
-    """What dnf 4 is called: where dnf is DNF 5, which prints no decisions that can be read, it has another name."""
+    """The name of dnf 4: C(dnf4) if C(dnf) is DNF 5, which does not print the decisions of its solver."""
     path = which("dnf")
     return "dnf4" if path and os.path.basename(os.path.realpath(path)) == "dnf5" else "dnf"
 
 
 def dnf(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, limit: float = TRANSACTION_LIMIT,
         env: t.Mapping[str, str] | None = None) -> Completed:
-    """Runs dnf without questions; waits, up to C(wait) seconds, while another package manager holds its lock.
+    """Runs dnf without questions. wait: seconds to wait for the lock. limit: seconds for the command.
 
-    With C(--assumeno) among the words a transaction that dnf could do is no failure.
+    If words contain C(--assumeno), a possible transaction is a success. Raises HostError, CommandError.
     """
     def fine(done: Completed) -> bool:
         return done.rc == 0 or "--assumeno" in words and "Operation aborted" in done.stdout + done.stderr
@@ -84,28 +82,28 @@ def dnf(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, limit: fl
     if fine(done):
         return done
     if done.rc == 127:
-        raise HostError(f"This host has no {name}: plans are made by dnf 4.",
+        raise HostError(f"This host has no {name}, and the module needs dnf 4.",
                         "Install it: dnf install /usr/bin/dnf4 on Fedora, tdnf install dnf on Azure Linux.")
     raise CommandError(done.argv, done.rc, done.stdout, done.stderr)
 
 
 def problems(text: str) -> str:
-    """The lines of dnf's output that say why it cannot."""
+    """The lines of the output that contain the reason for a failure."""
     lines = [line.strip() for line in text.splitlines()]
     best = [line for line in lines if re.match(r"(Error:? \S|Problem|- |nothing provides|No match|All matches)", line)]
     return " / ".join(best or [line for line in lines if line][-3:])
 
 
 def hold_path(name: str) -> str:
-    """The variable of dnf whose value says which packages of a repository of ours are to be seen."""
+    """The path of the dnf variable that lists the visible packages of a repository of this collection."""
     return f"{VARIABLES}/gpuops_{name.replace('-', '_')}"
 
 
 def transfer(own: bool) -> dict[str, str]:
-    """How dnf is told to fetch, as options of curl. own: from the repository itself, which may ask for a password."""
-    told = dict(re.findall(r"^(\w+)[ \t]*=[ \t]*(.*\S)", read_text(SETTINGS) or "", re.MULTILINE))
-    found = {"proxy": told["proxy"]} if told.get("proxy", "_none_") != "_none_" else {}
+    """The download settings of dnf as options of curl. own: include user and password, for a URL of the repository."""
+    settings = dict(re.findall(r"^(\w+)[ \t]*=[ \t]*(.*\S)", read_text(SETTINGS) or "", re.MULTILINE))
+    found = {"proxy": settings["proxy"]} if settings.get("proxy", "_none_") != "_none_" else {}
     for option, prefix, wanted in (("proxy-user", "proxy_", bool(found)), ("user", "", own)):
-        if wanted and f"{prefix}username" in told:
-            found[option] = f"{told[f'{prefix}username']}:{told.get(f'{prefix}password', '')}"
+        if wanted and f"{prefix}username" in settings:
+            found[option] = f"{settings[f'{prefix}username']}:{settings.get(f'{prefix}password', '')}"
     return found

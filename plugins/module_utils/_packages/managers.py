@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The registry of package managers. PRIVATE to the collection."""
+"""The package managers by family of distributions."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.dnf import Dnf
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.zypper import Zypper
 
-# By family of distribution, made of a runner and C(lock_timeout): another one is one line.
+# Each is created with a runner and, optionally, lock_timeout.
 MANAGERS: t.Dict[str, t.Callable[..., Manager]] = {"debian": Apt, "redhat": Dnf, "suse": Zypper}

@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Fingerprints of OpenPGP public keys, without gpg, which hosts need not have. PRIVATE to the collection.
+"""Computes fingerprints of OpenPGP public keys without gpg, which a host may not have.
 
-Only what identifies a key is read: RFC 4880 sections 4.2 (packet headers), 6.2 (ASCII armor) and 12.2 (a version 4
-fingerprint is the SHA-1 of 0x99, the length and the body of the public-key packet). Signatures are the package
-manager's business, but for one kind that rpm before 4.18 does not look at (CVE-2021-3521), see L(bound).
+Source: RFC 4880, sections 4.2 (packet headers), 6.2 (ASCII armor) and 12.2 (the fingerprint of a version 4 key is the
+SHA-1 of 0x99, the length and the body of the public-key packet). The package manager verifies all signatures except
+those of subkeys, which rpm before 4.18 does not verify (CVE-2021-3521); L(bound) does.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import typing as t
 _BEGIN, _END = re.compile(rb"-----BEGIN PGP PUBLIC KEY BLOCK-----\r?\n"), b"-----END PGP PUBLIC KEY BLOCK-----"
 _SIGNATURE, _PUBLIC_KEY, _USER_ID, _SUBKEY, _USER_ATTRIBUTE = 2, 6, 13, 14, 17
 _BINDING, _RSA = 0x18, (1, 3)
-# By number (RFC 4880, 9.4): the hash, and what stands before its value in a signature of RSA (5.2.2).
+# Hash algorithms by number (RFC 4880, 9.4), with the prefix of the digest in an RSA signature (5.2.2).
 _HASHES = {2: ("sha1", "3021300906052b0e03021a05000414"), 8: ("sha256", "3031300d060960864801650304020105000420"),
            9: ("sha384", "3041300d060960864801650304020205000430"),
            10: ("sha512", "3051300d060960864801650304020305000440")}
 
 
 def dearmor(data: bytes) -> bytes:
-    """The binary packets of a key file, armored or binary. Raises ValueError when the armor is damaged."""
+    """The binary packets of an armored or binary key file. Raises ValueError if the armor is damaged."""
     blocks = list(_blocks(data))
     if not blocks:
         return data
@@ -34,7 +34,7 @@ def dearmor(data: bytes) -> bytes:
     for block in blocks:
         lines = [line.rstrip(b" \t\r") for line in block.split(b"\n")]
         _headers, found, body = b"\n".join([b"", *lines]).partition(b"\n\n")
-        # The line that begins with "=" is the checksum of the armor; the fingerprint checks more than it does.
+        # The line that begins with "=" is the checksum. It is not verified, because the fingerprint is.
         text = b"".join(line for line in body.split() if not re.match(rb"=[A-Za-z0-9+/]{4}\Z", line))
         try:
             packets += base64.b64decode(text, validate=True)
@@ -46,7 +46,7 @@ def dearmor(data: bytes) -> bytes:
 
 
 def _blocks(data: bytes) -> t.Iterator[bytes]:
-    """What stands between each beginning of an armor and its end, in linear time."""
+    """The text between the first and last line of each armor, in linear time."""
     begin = _BEGIN.search(data)
     while begin:
         end = data.find(_END, begin.end())
@@ -57,13 +57,13 @@ def _blocks(data: bytes) -> t.Iterator[bytes]:
 
 
 def packets(data: bytes) -> t.Iterator[tuple[int, int, int, int]]:
-    """Yields C((tag, start, body, end)) as offsets for each packet. Raises ValueError when data is not OpenPGP."""
+    """Yields C((tag, start, body, end)) for each packet: offsets in data. Raises ValueError if it is not OpenPGP."""
     at = 0
     while at < len(data):
         start, header = at, data[at]
         try:
             if not header & 0x80:
-                raise ValueError(f"byte {at} begins no OpenPGP packet")
+                raise ValueError(f"no OpenPGP packet begins at byte {at}")
             if header & 0x40:
                 tag, first = header & 0x3F, data[at + 1]
                 if first < 192:
@@ -88,9 +88,9 @@ def packets(data: bytes) -> t.Iterator[tuple[int, int, int, int]]:
 
 
 def keys(data: bytes) -> dict[str, bytes]:
-    """The keys of a key file: fingerprint (40 upper-case hex digits) to that key's own binary packets.
+    """The version 4 keys of a key file: fingerprint (40 upper-case hexadecimal digits) to binary packets.
 
-    Keys of another version than 4 are left out. Raises ValueError when data holds no OpenPGP packets.
+    Raises ValueError if data does not consist of OpenPGP packets.
     """
     binary = dearmor(data)
     found: dict[str, bytes] = {}
@@ -108,12 +108,20 @@ def keys(data: bytes) -> dict[str, bytes]:
     return found
 
 
-def bound(data: bytes) -> bytes:
-    """A key, in binary form, without subkeys that it has not signed itself: their owner could be anybody.
+def is_key(data: bytes, fingerprint: str) -> bool:
+    """Whether a key file contains exactly the key with this fingerprint."""
+    try:
+        return list(keys(data)) == [fingerprint]
+    except ValueError:
+        return False
 
-    Only signatures of RSA keys can be verified here; of a key of another kind no subkey stays.
+
+def bound(data: bytes) -> bytes:
+    """A binary key without the subkeys that the key has not signed, which anybody can add.
+
+    Only RSA signatures are verified; a key of another algorithm loses all subkeys.
     """
-    # Each of the key's components as what it is, its content, its signatures, and all of its packets.
+    # For each component of the key: tag, content, signatures, and all packets.
     found: list[tuple[int, bytes, list[bytes], list[bytes]]] = []
     for tag, start, body, end in packets(data):
         if tag in (_PUBLIC_KEY, _USER_ID, _USER_ATTRIBUTE, _SUBKEY):
@@ -127,7 +135,7 @@ def bound(data: bytes) -> bytes:
 
 
 def _binds(primary: bytes, subkey: bytes, signature: bytes) -> bool:
-    """Whether a signature is the primary key's, of RSA, for this subkey (RFC 4880, 5.2.3, 5.2.4 and 5.5.2)."""
+    """Whether the RSA primary key made this signature for the subkey (RFC 4880, 5.2.3, 5.2.4 and 5.5.2)."""
     try:
         version, kind, algorithm, number = signature[:4]
         end = 6 + int.from_bytes(signature[4:6], "big")
@@ -149,14 +157,14 @@ def _binds(primary: bytes, subkey: bytes, signature: bytes) -> bool:
 
 
 def _integer(data: bytes) -> tuple[int, bytes]:
-    """A multiprecision integer (RFC 4880, 3.2), and what follows it. Raises IndexError for one that is cut off."""
+    """A multiprecision integer (RFC 4880, 3.2) and the rest of the data. Raises IndexError if it is truncated."""
     size = (int.from_bytes(data[:2], "big") + 7) // 8 + 2
     data[size - 1]  # pylint: disable=pointless-statement
     return int.from_bytes(data[2:size], "big"), data[size:]
 
 
 def armor(data: bytes) -> bytes:
-    """The ASCII armor of a binary key, with the checksum, without which rpm takes no key (RFC 4880, 6.1 and 6.2)."""
+    """The ASCII armor of a binary key, with the checksum that rpm requires (RFC 4880, 6.1 and 6.2)."""
     crc = 0xB704CE
     for byte in data:
         crc ^= byte << 16

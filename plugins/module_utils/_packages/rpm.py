@@ -1,49 +1,49 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What all package managers with RPM's database share: reading it, keys in it, files of a repository. PRIVATE."""
+"""The common part of the package managers that use rpm: its database, its keys, the files of repositories."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, RepositoryError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_files import lost_files
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import (
+    LOCK_LIMIT,
+    TRANSACTION_LIMIT,
     PackageState,
     Repository,
     columns,
-    fetch_advice,
+    fetch_error,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.openpgp import armor, keys
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.openpgp import armor, is_key
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.versions import rpm_key
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
 
 KEYS = "/etc/pki/rpm-gpg"
-# Seconds: for another package manager to end; for one transaction with its DKMS builds.
-LOCK_LIMIT = 300
-TRANSACTION_LIMIT = 3600
-# The epoch is left out where there is none, as on the command line.
+# A package without an epoch is printed without one, as on the command line of dnf.
 _EVR = "%|EPOCH?{%{EPOCH}:}|%{VERSION}-%{RELEASE}"
 QUERY = ("rpm", "-qa", "--qf", f"%{{NAME}}\\t%{{ARCH}}\\t{_EVR}\\n")
-# Such packages stand beside each other in several versions (installonlypkgs of dnf.conf(5), multiversion of zypp.conf).
+# Packages that can be installed in several versions (installonlypkgs in dnf.conf(5), multiversion in zypp.conf).
 _SEVERAL = re.compile(r"kernel|gpg-pubkey\Z")
-# What rpm leaves of a configuration file that somebody changed.
+# The suffixes of changed configuration files that rpm keeps.
 _LEFT = (".rpmsave", ".rpmnew", ".rpmorig")
 
 
 def qualified(name: str, arch: str) -> str:
-    """The name, with the architecture where it is not this machine's."""
+    """The name of a package, followed by its architecture if it is not that of this machine."""
     return name if arch in (os.uname().machine, "noarch", "(none)") else f"{name}.{arch}"
 
 
 def parse_state(text: str) -> PackageState:
-    """Reads what L(QUERY) prints. A package in two versions is what an upgrade that was cut off leaves."""
+    """Parses the output of L(QUERY). A package with two versions is broken: an upgrade was interrupted."""
     found: dict[str, list[str]] = {}
     for name, arch, version in columns(text, 3, "rpm"):
         found.setdefault(qualified(name, arch), []).append(version)
@@ -57,30 +57,31 @@ def parse_state(text: str) -> PackageState:
 
 
 def newest_first(found: t.Mapping[str, t.Iterable[str]]) -> dict[str, list[str]]:
-    """What a repository offers: name to full versions, newest first."""
+    """Name to full versions, newest first, each version once."""
     return {name: sorted(set(versions), key=rpm_key, reverse=True) for name, versions in found.items()}
 
 
 def repository_id(repository: Repository) -> str:
-    """What package managers call the repository."""
+    """The id of the repository for package managers."""
     return f"gpuops-{repository.name}"
 
 
 def repository_text(repository: Repository, key: str, extra: t.Sequence[str] = ()) -> bytes:
-    """A file of a repository (dnf.conf(5), zypper(8)). key: path of the armored key of packages and metadata.
+    """The configuration file of a repository (dnf.conf(5), zypper(8)). key: the path of the armored key.
 
-    What names packages is trusted no less strictly than what is in them: the metadata's signature is always wanted.
+    The signature of the metadata is always verified, because the metadata decides which packages are installed.
     """
-    lines = ["# Written by gpuops.nvidia; it goes with the component that uses it.", f"[{repository_id(repository)}]",
+    lines = ["# Written by gpuops.nvidia; it is removed together with the component that uses it.",
+             f"[{repository_id(repository)}]",
              f"name=gpuops.nvidia {repository.name}", f"baseurl={repository.url}", "enabled=1",
              f"gpgcheck={int(repository.signed)}", "repo_gpgcheck=1", f"gpgkey=file://{key}", *extra, ""]
     return "\n".join(lines).encode()
 
 
 def waiting(call: t.Callable[[], Completed], locked: t.Callable[[Completed], str], wait: float) -> Completed:
-    """The outcome of a call, made again for up to C(wait) seconds while another package manager holds its lock.
+    """Repeats a call for up to C(wait) seconds while another package manager holds the lock; returns its result.
 
-    locked: what the output says of who holds it, empty where nobody does. Raises HostError.
+    locked: returns the message about the lock, or an empty text. Raises HostError if the time runs out.
     """
     deadline = time.monotonic() + wait
     while True:
@@ -94,16 +95,11 @@ def waiting(call: t.Callable[[], Completed], locked: t.Callable[[Completed], str
         time.sleep(3)
 
 
-def said(error: CommandError) -> str:
-    """All that a command printed."""
-    return str(error.details["stdout"]) + str(error.details["stderr"])
-
-
 def fetch(run: Runner, url: str, path: str, options: t.Mapping[str, str], settings: str) -> None:
-    """Downloads by curl, which rpm depends on. Raises RepositoryError.
+    """Downloads a file with curl, which rpm depends on. Raises RepositoryError.
 
-    options: of curl; they may hold passwords, and the query of the URL may be a signature, so they are in no command
-    line. settings: where the proxy is set.
+    options: options of curl. curl reads them and the URL from its standard input, because they may contain secrets and
+    all users can see command lines. settings: the file that sets the proxy.
     """
     config = "".join('{} = "{}"\n'.format(name, re.sub(r'(["\\])', r"\\\1", value))
                      for name, value in {"url": url, **options}.items())
@@ -111,25 +107,27 @@ def fetch(run: Runner, url: str, path: str, options: t.Mapping[str, str], settin
                 "--config", "-", "--output", path], timeout=150, check=False, stdin=config)
     if done.rc != 0:
         lines = (done.stderr or done.stdout).strip().splitlines() or [f"curl ended with {done.rc}"]
-        raise RepositoryError(f"{url} cannot be fetched: {lines[-1].rstrip('.')}.",
-                              fetch_advice(lines[-1], f"the proxy in {settings}"), url=url)
+        raise fetch_error(url, lines[-1].rstrip("."), f"the proxy in {settings}")
 
 
-def unusable(repository: Repository, why: str, signature: bool, settings: str) -> RepositoryError:
-    """The error for a repository whose metadata cannot be read. signature: because it is not of the wanted key."""
-    url = repository.url
-    if signature:
-        return RepositoryError(f"{url} is not signed by the key {repository.wanted_fingerprint}: {why}.",
-                               "Nothing was installed. Check repository.key; a mirror needs repodata/repomd.xml.asc, "
-                               "too.", url=url)
-    return RepositoryError(f"{url} cannot be read: {why}.", fetch_advice(why, f"the proxy in {settings}"), url=url)
+def copy_database_without(run: Runner, copy: str, names: t.Sequence[str]) -> None:
+    """Copies rpm's database to a new folder and removes packages from the copy."""
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(database_path(run), copy)
+    run(["rpm", "--dbpath", copy, "--erase", "--justdb", "--allmatches", "--nodeps", "--noscripts", "--notriggers",
+         *names])
+
+
+def database_path(run: Runner) -> str:
+    """The folder of rpm's database."""
+    return run(["rpm", "--eval", "%_dbpath"]).stdout.strip()
 
 
 class RpmManager:
-    """The part of C(base.Manager) that is rpm's. lock_timeout: seconds to wait for another's lock."""
+    """Implements the part of C(base.Manager) that uses rpm. lock_timeout: seconds to wait for a lock."""
 
     repair_command = ("rpm", "--erase", "--allmatches", "--nodeps")
-    # The folder of the package manager's repository files; what removes all versions of a package but the newest.
+    # The folder of repository files, and the command that keeps only the newest version of each package.
     repositories = ""
     duplicates = ""
 
@@ -138,60 +136,57 @@ class RpmManager:
         self.lock_timeout = lock_timeout
 
     def read(self) -> PackageState:
-        """One query of rpm; its database is opened for reading."""
+        """See C(base.Manager). Runs one query of rpm."""
         return parse_state(self.run(list(QUERY)).stdout)
 
     def source_path(self, repository: Repository) -> str:
-        """The repository's file."""
+        """The path of the repository file."""
         return f"{self.repositories}/{repository_id(repository)}.repo"
 
     def key_path(self, repository: Repository) -> str:
-        """The armored key."""
+        """The path of the armored key."""
         return f"{KEYS}/{repository_id(repository)}.asc"
 
     def files(self, repository: Repository, key: bytes) -> dict[str, bytes]:
-        """The key first: a repository without it would break every transaction."""
+        """See C(base.Manager). The key comes first: without it the repository would break every transaction."""
         return {self.key_path(repository): armor(key), self.source_path(repository): self._text(repository)}
 
     def _text(self, repository: Repository) -> bytes:
         raise NotImplementedError
 
     def is_configured(self, repository: Repository) -> bool:
-        """Compares the repository's file byte by byte and computes the key's fingerprint; no command, no network."""
-        try:
-            held = keys(read_bytes(self.key_path(repository)) or b"")
-        except ValueError:
-            return False
-        return (list(held) == [repository.wanted_fingerprint]
+        """See C(base.Manager). Runs no command."""
+        return (is_key(read_bytes(self.key_path(repository)) or b"", repository.wanted_fingerprint)
                 and read_bytes(self.source_path(repository)) == self._text(repository))
 
     def trusts(self, fingerprint: str) -> bool:
-        """Whether rpm's database has the key."""
+        """See C(base.Manager)."""
         return bool(self._keys(fingerprint))
 
     def trust(self, repository: Repository) -> None:
-        """rpm --import of our key file."""
+        """See C(base.Manager)."""
         self.run(["rpm", "--import", self.key_path(repository)])
 
     def distrust(self, fingerprint: str) -> None:
-        """Takes the key out of rpm's database."""
+        """See C(base.Manager)."""
         for package in self._keys(fingerprint):
             self.run(["rpm", "--erase", package])
 
     def _keys(self, fingerprint: str) -> list[str]:
-        """rpm's names of a key: its version is the last digits of the fingerprint, or all of them."""
+        """The packages by which rpm stores a key; their version is the end of the fingerprint, or all of it."""
         text = self.run(["rpm", "-q", "gpg-pubkey", "--qf", "%{NAME}-%{VERSION}-%{RELEASE}\n"], check=False).stdout
         return [line for line in text.split() if line.startswith("gpg-pubkey-")
                 and fingerprint.lower().endswith(line.split("-")[2])]
 
     def lost_files(self, names: t.Sequence[str]) -> dict[str, list[str]]:
-        """One query of rpm."""
+        """See C(base.Manager). Runs one query of rpm."""
         return lost_files(Root(), self.run, "redhat", names) or {}
 
     def remove(self, names: t.Sequence[str], purge: bool = True) -> None:
-        """Removes exactly these; with purge also what rpm then keeps of configuration files that were changed.
+        """See C(base.Manager). Removes no dependencies.
 
-        What it kept before this may be older than our packages: that stays.
+        purge: also delete the changed configuration files that rpm keeps. Files that it kept earlier stay, because they
+        may be older than the installation by this collection.
         """
         settings = self.run(["rpm", "-qc", *names], check=False).stdout.splitlines() if purge else []
         left = [path + suffix for path in settings if os.path.isabs(path) for suffix in _LEFT
@@ -205,12 +200,12 @@ class RpmManager:
         raise NotImplementedError
 
     def repair(self, names: t.Sequence[str]) -> None:
-        """rpm --erase of all versions without asking for dependencies: they come anew. Others' packages are theirs."""
+        """Removes all versions of packages, not their dependencies. Raises HostError if foreign packages are broken."""
         before = self.read()
         there = [name for name in names if name in {**before.installed, **before.broken}]
         if there:
             self.run([*self.repair_command, *there], timeout=TRANSACTION_LIMIT)
         broken = self.read().broken
         if broken and not there:
-            raise HostError(f"An upgrade that was cut off left two versions: {', '.join(sorted(broken))}.",
-                            f"Put it in order: {self.duplicates}.", packages=dict(broken))
+            raise HostError(f"An interrupted upgrade left two versions: {', '.join(sorted(broken))}.",
+                            f"Repair it: {self.duplicates}.", packages=dict(broken))

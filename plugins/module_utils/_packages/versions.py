@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Order of package versions: Debian (Policy Manual, section 5.6.12) and RPM. PRIVATE to the collection.
+"""Sort keys for package versions of Debian (Policy Manual, section 5.6.12) and RPM.
 
-Versions come from indexes of repositories that others write. Every text has its place in the order, as it has for the
-package managers: one odd version must not keep a host from all others.
+Any text has a place in the order, as it has for the package managers, so that one malformed version in the index of a
+repository causes no error.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from __future__ import annotations
 import re
 import typing as t
 
+Key = t.Tuple[object, ...]
 _PARTS = re.compile(r"([^0-9]*)([0-9]*)")
 
 
 def _number(digits: str) -> t.Tuple[int, str]:
-    """A sort key for a number of any length: it is never converted, which takes quadratic time."""
+    """A sort key for a number of any length, without a conversion, which would take quadratic time."""
     shown = digits.lstrip("0")
     return (len(shown), shown)
 
 
-def _part_key(text: str) -> t.Tuple[t.Any, ...]:
-    """A sort key for the upstream part or the revision.
+def _part_key(text: str) -> Key:
+    """A sort key for the upstream version or the revision.
 
-    Runs of non-digits and digits alternate; in the former a tilde sorts before the end, letters before other signs.
+    Non-digits and digits alternate. A tilde sorts before the end of the non-digits, letters before other characters.
     """
-    key: list[t.Any] = []
+    key: list[object] = []
     for letters, digits in _PARTS.findall(text):
         key.append(tuple(-1 if sign == "~" else ord(sign) if sign.isalpha() else ord(sign) + 256
                          for sign in letters) + (0,))
@@ -34,8 +35,8 @@ def _part_key(text: str) -> t.Tuple[t.Any, ...]:
     return tuple(key)
 
 
-def debian_key(version: str) -> t.Tuple[t.Any, ...]:
-    """A key by which C(sorted) and C(max) order Debian versions. An epoch that is no number is compared as apt does."""
+def debian_key(version: str) -> Key:
+    """The sort key of a Debian version. An epoch that is not a number is compared as apt does."""
     epoch, colon, rest = version.partition(":")
     if not colon:
         epoch, rest = "0", version
@@ -45,16 +46,16 @@ def debian_key(version: str) -> t.Tuple[t.Any, ...]:
     return (_part_key(epoch or "0"), _part_key(main), _part_key(revision))
 
 
-# The order of what may stand at one place of an RPM version: a tilde, the end, a caret, letters, digits.
+# The order of the parts of an RPM version.
 _TILDE, _END, _CARET, _LETTERS, _DIGITS = range(5)
 _RPM_PARTS = re.compile(r"~|\^|[a-zA-Z]+|[0-9]+")
-# What stands in front of a colon without being a number is part of the version (rpm's parseEVR()).
+# Text before a colon that is not a number is part of the version (parseEVR() of rpm).
 _EPOCH = re.compile(r"([0-9]*):(.*)\Z", re.DOTALL)
 
 
-def _rpm_part_key(text: str) -> t.Tuple[t.Any, ...]:
-    """A sort key for a version or a release; signs that are neither letters nor digits only separate."""
-    key: list[t.Any] = []
+def _rpm_part_key(text: str) -> Key:
+    """A sort key for a version or a release; characters that are neither letters nor digits only separate."""
+    key: list[object] = []
     for part in _RPM_PARTS.findall(text):
         if part in "~^":
             key.append((_TILDE if part == "~" else _CARET,))
@@ -63,8 +64,8 @@ def _rpm_part_key(text: str) -> t.Tuple[t.Any, ...]:
     return (*key, (_END,))
 
 
-def rpm_key(version: str) -> t.Tuple[t.Any, ...]:
-    """A key by which C(sorted) and C(max) order RPM versions, C([epoch:]version-release) (rpm-version(7))."""
+def rpm_key(version: str) -> Key:
+    """The sort key of an RPM version, C([epoch:]version-release) (rpm-version(7))."""
     found = _EPOCH.match(version)
     epoch, rest = found.groups() if found else ("", version)
     main, _ignored, release = rest.partition("-")

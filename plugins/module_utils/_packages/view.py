@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What views of a repository share, whatever reads it: a folder of their own, and finding a version. PRIVATE."""
+"""The common part of all probes: a temporary folder, the key of the repository, and the choice of a version."""
 
 from __future__ import annotations
 
@@ -12,21 +12,29 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, RepositoryError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Repository, matches, upstream
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import (
+    Repository,
+    fetch_advice,
+    matches,
+    upstream,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.openpgp import keys
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
 
-# So many versions are named in an error.
+# The end of a hint: mirrors often lack the signature of the metadata.
+MIRROR_ADVICE = "; a mirror needs repodata/repomd.xml.asc, too"
+# The number of versions in an error.
 _NAMED = 12
 _Self = t.TypeVar("_Self", bound="View")
 
 
 class View:
-    """The part of C(base.Probe) that is the same for all; use by C(with), which removes the folder at the end."""
+    """A context manager that implements the common part of C(base.Probe). wait: seconds to wait for locks."""
 
-    def __init__(self, run: Runner, repository: Repository) -> None:
+    def __init__(self, run: Runner, repository: Repository, wait: float = 0) -> None:
         self._runner = run
         self.repository = repository
+        self.wait = wait
         self.root = ""
         self.key = b""
         self.candidates: dict[str, list[str]] = {}
@@ -35,37 +43,41 @@ class View:
         self.root = tempfile.mkdtemp(prefix="gpuops-packages-")
         try:
             self._open()
+            if not self.candidates:
+                raise RepositoryError(f"{self.repository.url} lists no packages for this host's architecture.",
+                                      "Check the URL.", url=self.repository.url)
         except BaseException:
             shutil.rmtree(self.root, ignore_errors=True)
             raise
         return self
 
-    def __exit__(self, *exc: t.Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         shutil.rmtree(self.root, ignore_errors=True)
 
-    def run(self, argv: t.Sequence[str], **options: t.Any) -> Completed:
-        """As L(_run.run); what a command says of a file in the folder of ours it says of the host's file."""
+    def run(self, argv: t.Sequence[str], *, timeout: float = 60, check: bool = True, stdin: str | None = None,
+            env: t.Mapping[str, str] | None = None, hint: str = "") -> Completed:
+        """As L(_run.run). Errors name the files of the host instead of their links in the temporary folder."""
         try:
-            done = self._runner(argv, **options)
+            done = self._runner(argv, timeout=timeout, check=check, stdin=stdin, env=env, hint=hint)
         except CommandError as error:
             error.message = self._named(error.message)
             error.details.update({key: self._named(error.details[key]) for key in ("stdout", "stderr")})
             raise
-        # What a command that has ended well prints may be paths of files that are to be read.
+        # The output of a successful command is not changed: it may contain paths to read.
         return done._replace(stdout=self._named(done.stdout) if done.rc else done.stdout,
                              stderr=self._named(done.stderr))
 
     def _named(self, text: str) -> str:
-        for ours, theirs in self._places().items() if self.root else ():
-            text = text.replace(f"{self.root}/{ours}", theirs)
+        for folder, original in self._places().items() if self.root else ():
+            text = text.replace(f"{self.root}/{folder}", original)
         return text
 
     def _places(self) -> dict[str, str]:
-        """Folders in C(root) that stand for folders of the host."""
+        """Folders in C(root) and the folders of the host that they replace."""
         return {}
 
     def link(self, folder: str, into: str, wanted: t.Callable[[str], bool] = lambda _name: True) -> None:
-        """Links the host's files into a folder; folders are made anew, as programs would write through a link."""
+        """Links files of the host into a folder. Subfolders are not links: programs would write through them."""
         os.makedirs(into, exist_ok=True)
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
             path = os.path.join(folder, name)
@@ -73,15 +85,29 @@ class View:
                 continue
             if os.path.isdir(path):
                 self.link(path, f"{into}/{name}")
-            else:
+            elif os.path.isfile(path):
                 os.symlink(path, f"{into}/{name}")
+
+    def write(self, name: str, data: bytes) -> None:
+        """Writes a file in C(root) that all users may read."""
+        with open(f"{self.root}/{name}", "wb") as stream:
+            stream.write(data)
+        os.chmod(f"{self.root}/{name}", 0o644)
 
     def _open(self) -> None:
         """Reads the repository into the folder C(root); sets key and candidates."""
         raise NotImplementedError
 
+    def unreadable(self, why: str, unsigned: bool, proxy: str, advice: str = "") -> RepositoryError:
+        """The error for package lists that cannot be read. unsigned: the expected key has not signed them."""
+        url = self.repository.url
+        if unsigned:
+            return RepositoryError(f"{url} is not signed by the key {self.repository.wanted_fingerprint}: {why}.",
+                                   f"Nothing was installed. Check repository.key{advice}.", url=url)
+        return RepositoryError(f"{url} cannot be read: {why}.", fetch_advice(why, proxy), url=url)
+
     def resolve(self, name: str, version: str | None) -> str:
-        """The newest full version in this repository that is the wanted one."""
+        """See C(base.Probe)."""
         offered = self.candidates.get(name, [])
         for candidate in offered:
             if matches(candidate, version):
@@ -89,21 +115,21 @@ class View:
         available = list(dict.fromkeys(upstream(candidate) for candidate in offered))
         if not available:
             raise RepositoryError(f"{self.repository.url} has no package {name}.",
-                                  "Check the URL: is it the repository of this distribution?", package=name)
+                                  "Check whether the URL is that of a repository for this distribution.", package=name)
         raise RepositoryError(f"{self.repository.url} has no {name} {version}.",
                               f"It has {', '.join(available[:_NAMED])}{' ...' if len(available) > _NAMED else ''}.",
                               package=name, wanted=version, available=available)
 
     def wanted_key(self, path: str) -> bytes:
-        """The key of the wanted fingerprint alone, of those in a file that was fetched. Raises RepositoryError."""
+        """The key with the expected fingerprint, without other keys in the downloaded file. Raises RepositoryError."""
         uri, wanted = self.repository.key_uri, self.repository.wanted_fingerprint
         try:
             found = keys(read_bytes(path) or b"")
         except ValueError as error:
-            raise RepositoryError(f"{uri} is no OpenPGP public key: {error}.", "Check the URL.", url=uri) from error
+            raise RepositoryError(f"{uri} is not an OpenPGP public key: {error}.", "Check the URL.", url=uri) from error
         if wanted not in found:
             raise RepositoryError(
                 f"The key {uri} has the fingerprint {', '.join(found) or '(none of version 4)'}, not {wanted}.",
-                "Nothing was installed. Compare with what the vendor publishes; correct repository.fingerprint only "
-                "if that is what it says.", url=uri, found=list(found), expected=wanted)
+                "Nothing was installed. Compare it with the fingerprint that the vendor publishes. Correct "
+                "repository.fingerprint only if they are equal.", url=uri, found=list(found), expected=wanted)
         return found[wanted]

@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The package part of a module: plans it as steps and executes these steps, journalled. PRIVATE to the collection.
+"""Plans and executes the installation and removal of packages, with entries in the journal.
 
-The journal's entries of kind C(package) are what our installations brought or changed: before C({state: absent}),
-C({state: residual}) or C({state: installed, version}); after C({version, ours}), where ours says that the package is
-one of the repository's, so that it is repaired when somebody removes or changes it.
+The journal has an entry of kind C(package) for each package that this collection has installed or changed. Its
+C(before) is C({state: absent}), C({state: residual}) or C({state: installed, version}); its C(after) is
+C({version, ours}). ours: whether the package is from the repository, so that drift of it is repaired.
 """
 
 from __future__ import annotations
@@ -38,38 +38,35 @@ AGAIN = "install packages again"
 PURGE = "purge packages"
 REMOVE = "remove packages, keep their former configuration"
 DROP = "remove repository"
-# The files of a repository, whatever it is named.
+# The files of any repository of this collection.
 _OURS = re.compile(r"/gpuops-([a-z0-9-]+)\.(?:sources|gpg|repo|asc)\Z")
-
-# In the names of the packages that hold versions.
+# In the names of packages that fix versions.
 _PINNING = "-driver-pinning-"
-
-# Path to content of files that hold versions; None for one of ours that is to go.
+# Path to content of files that fix versions; None for a file to restore.
 Holds = t.Mapping[str, t.Optional[bytes]]
 
 
 class PackageWork:
-    """Plans and executes what one module does with packages.
+    """Plans and executes the package steps of one component.
 
-    repository: None where only an absent state is planned and no repository is known. repaired: whether what runs
-    before this puts its files right. packages_before: whether tasks before this one install packages, which they have
-    not done in check mode.
+    repository: None if only a removal is planned. repaired: whether an earlier step repairs the files of the
+    repository. packages_before: whether earlier tasks install packages, which they do not do in check mode.
     """
 
     def __init__(self, manager: Manager, journal: Journal, repository: Repository | None) -> None:
         self.manager = manager
         self.journal = journal
         self.repository = repository
-        self._torn: list[str] | None = None
+        self._reinstalled: list[str] | None = None
         self.repaired = False
         self.packages_before = False
 
     # -- present
 
     def drifted(self, state: PackageState, wanted: t.Mapping[str, str | None]) -> dict[str, str]:
-        """Journalled packages of the repository, apart from wanted, that are not as we left them: name to version.
+        """Packages of the repository in the journal, except wanted, whose version differs: name to former version.
 
-        None where somebody has brought a wanted package to another version: its dependencies then went with it.
+        Empty if a wanted package differs, too: then somebody has changed its version together with its dependencies.
         """
         ours = {name: entry["after"]["version"] for name, entry in self.journal.of_kind("package").items()
                 if entry["after"] and entry["after"]["ours"] and entry["after"]["version"]}
@@ -79,13 +76,13 @@ class PackageWork:
                 if name not in wanted and state.installed.get(name) != version}
 
     def is_present(self, state: PackageState, wanted: t.Mapping[str, str | None]) -> bool:
-        """Whether nothing is to be done. Costs no command; wanted: name to version, vendor's version, or None (any)."""
+        """Whether all wanted packages and the repository are present. Runs no command. wanted: see L(base.matches)."""
         return (not self.plan_repair(state, wanted) and self.repository is not None
                 and all(matches(state.installed.get(name), wanted[name]) for name in wanted)
                 and not self.drifted(state, wanted) and self._has_repository())
 
     def _has_repository(self) -> bool:
-        """Whether the repository's files stand and our journal has them: another component may have brought them."""
+        """Whether the repository is configured, and this journal (not only that of another component) has its files."""
         if self.repository is None or not (self.repaired or self.manager.is_configured(self.repository)):
             return False
         if isinstance(self.repository, Archive):
@@ -95,32 +92,32 @@ class PackageWork:
 
     @staticmethod
     def is_of_repository(path: str) -> bool:
-        """Whether a file is one of a repository that we have added."""
+        """Whether a path is that of a repository file of this collection."""
         return _OURS.search(path) is not None
 
     def holds(self, files: Holds) -> bool:
-        """Whether the files that hold versions stand as wanted. Costs no command."""
-        return not self._unlike(files)
+        """Whether the files that fix versions are as desired. Runs no command."""
+        return not self._differing(files)
 
-    def _unlike(self, files: Holds) -> dict[str, bytes | None]:
+    def _differing(self, files: Holds) -> dict[str, bytes | None]:
         return {path: content for path, content in files.items()
                 if (self.journal.get("file", path) is not None if content is None else read_bytes(path) != content)}
 
-    def plan_holds(self, files: Holds, why: str = "no upgrade may split module and libraries") -> list[Step]:
-        """The files that hold versions, before the packages that they are in force for."""
-        return [Step(RELEASE, path, "something else holds the versions") if content is None else
+    def plan_holds(self, files: Holds, why: str = "upgrades must not change the version") -> list[Step]:
+        """The steps for the files that fix versions, which run before the installation."""
+        return [Step(RELEASE, path, "a pinning package fixes the version") if content is None else
                 Step(HOLD, path, why, data={"content": content})
-                for path, content in self._unlike(files).items()]
+                for path, content in self._differing(files).items()]
 
     def former(self) -> list[str]:
-        """The files of repositories that we added and that are not this one's: the source was switched."""
+        """The files of former repositories of this collection, after a change of the source."""
         return [path for path, found in ((path, _OURS.search(path)) for path in self.journal.of_kind("file"))
                 if found and self.repository is not None and found.group(1) != self.repository.name]
 
     def plan_former(self) -> list[Step]:
-        """Takes repositories away that packages no longer come from."""
+        """The step that removes former repositories."""
         files = self.former()
-        return [self._drop_step(files, "packages come from elsewhere now")] if files else []
+        return [self._drop_step(files, "the packages are from another source now")] if files else []
 
     @staticmethod
     def _drop_step(files: t.Sequence[str], reason: str) -> Step:
@@ -128,89 +125,89 @@ class PackageWork:
         return Step(DROP, " ".join(names), reason, data={"files": files})
 
     def plan_repository(self, probe: Probe) -> list[Step]:
-        """The repository's files, where they do not stand as they should, or stand for another component alone."""
+        """The step that adds the repository, unless it is present for this component."""
         if self.repository is None or self._has_repository():
             return []
         return [Step(ADD, self.repository.name, f"{self.repository.url}, key {self.repository.wanted_fingerprint}",
                      data={"key": probe.key})]
 
     def plan_repair(self, state: PackageState, wanted: t.Iterable[str] = ()) -> list[Step]:
-        """Putting the package database in order after a transaction that was cut off, before anything else."""
-        torn = self.torn(state)
+        """The step that repairs the package database after an interrupted transaction, before all other steps."""
+        reinstalled = self.to_reinstall(state)
         broken = sorted(set(state.broken) & {*wanted, *self.journal.of_kind("package")})
-        if not (state.interrupted or broken or torn):
+        if not (state.interrupted or broken or reinstalled):
             return []
-        reason = f"not whole: {', '.join(broken)}" if broken else "a transaction was cut off"
-        return [Step(REPAIR, " ".join(self.manager.repair_command), reason, data={"torn": torn})]
+        reason = f"broken: {', '.join(broken)}" if broken else "a transaction was interrupted"
+        return [Step(REPAIR, " ".join(self.manager.repair_command), reason, data={"reinstalled": reinstalled})]
 
-    def torn(self, state: PackageState) -> list[str]:
-        """The packages that go and come anew after a transaction of ours was cut off; none otherwise.
+    def to_reinstall(self, state: PackageState) -> list[str]:
+        """The packages to remove and install again, because a transaction of this collection was interrupted.
 
-        dpkg then holds two versions mixed, in any state that a package can have, and apt cannot find its way from there
-        to exact versions. So what we brought is taken out whole. What was there before us goes only where it is broken.
+        dpkg then has a mix of two versions in various states, from which apt cannot reach exact versions. So all
+        packages that this collection has installed are removed. Of other packages only broken ones are.
         """
-        if self._torn is None:
+        if self._reinstalled is None:
             entries = self.journal.of_kind("package")
             broken = [name for name in entries if name in state.broken]
             last = (self.journal.unfinished or {}).get("action")
-            cut = bool(broken) or last in (INSTALL, PURGE, REMOVE) and not self.manager.is_consistent()
-            self._torn = [name for name, entry in entries.items() if cut and (
+            interrupted = bool(broken) or last in (INSTALL, PURGE, REMOVE) and not self.manager.is_consistent()
+            self._reinstalled = [name for name, entry in entries.items() if interrupted and (
                 name in state.broken or name in state.installed
                 and entry["before"]["state"] != "installed" and (entry["after"] or {}).get("ours"))]
-        return self._torn
+        return self._reinstalled
 
     def plan_install(self, probe: Probe, state: PackageState, wanted: t.Mapping[str, str | None],
                      pins: t.Mapping[str, str | None] | None = None, also: t.Sequence[str] = (),
                      gone: t.Sequence[str] = (), files: Holds | None = None) -> list[Step]:
-        """Steps that end in wanted being installed, nothing when it is.
+        """The steps that install the missing packages of wanted.
 
-        pins: pinning packages, installed in a step of their own before the others. also: packages from the host's own
-        sources, any version. gone: packages that must not stay beside wanted. files: those of L(plan_holds), in force
-        by then. Raises RepositoryError, HostError.
+        wanted: name to version, see L(base.matches). pins: pinning packages, which a separate step installs before.
+        also: packages from the package sources of the host, in any version. gone: packages to remove in the same
+        transaction. files: those of L(plan_holds). Raises RepositoryError, HostError.
         """
-        torn = self.torn(state)
-        if torn:
-            state = PackageState({name: state.installed[name] for name in state.installed if name not in torn})
+        reinstalled = self.to_reinstall(state)
+        if reinstalled:
+            state = PackageState({name: state.installed[name] for name in state.installed if name not in reinstalled})
         exact_pins = {name: probe.resolve(name, version) for name, version in (pins or {}).items()}
         missing = {name: probe.resolve(name, version) for name, version in wanted.items()
                    if not _is_from(probe, name, state.installed.get(name), version)}
-        rivals = [name for name in gone if name in state.installed]
-        drifted = {} if torn else self.drifted(state, {**wanted, **exact_pins})
+        conflicting = [name for name in gone if name in state.installed]
+        drifted = {} if reinstalled else self.drifted(state, {**wanted, **exact_pins})
         switching = any(name in state.installed for name in missing)
         request = dict(missing) if switching else {**drifted, **missing}
         new_pins = {name: version for name, version in exact_pins.items() if state.installed.get(name) != version}
         request.update((name, "") for name in also if name not in state.installed)
-        if not request and not new_pins and not rivals:
+        if not request and not new_pins and not conflicting:
             return []
-        steps = [] if self.repository is None else [Step(REFRESH, self.repository.name, "packages are to be installed")]
-        loose = [name for name in rivals if _PINNING in name]
-        if loose:
-            # As long as it is there, its preferences are in force.
-            steps.append(self._install({}, [Change(name, state.installed[name], None) for name in loose], probe,
-                                       "it holds versions that are not wanted any more", gone=loose))
-        rivals = [name for name in rivals if name not in loose]
+        steps = self._refresh_steps()
+        old_pins = [name for name in conflicting if _PINNING in name]
+        if old_pins:
+            # A separate step, because the preferences of an installed pinning package are in force.
+            steps.append(self._install({}, [Change(name, state.installed[name], None) for name in old_pins], probe,
+                                       "it fixes another version", gone=old_pins))
+        conflicting = [name for name in conflicting if name not in old_pins]
         if new_pins:
-            changes = probe.simulate(new_pins, {}, torn)
-            steps.append(self._install(new_pins, changes, probe, "it keeps the versions together"))
-        if request or rivals:
-            held = {path: content or b"" for path, content in self._unlike(files or {}).items()}
-            changes = probe.simulate(request, new_pins, [*torn, *loose], rivals, held)
+            changes = probe.simulate(new_pins, {}, reinstalled)
+            steps.append(self._install(new_pins, changes, probe, "it fixes the version of all packages"))
+        if request or conflicting:
+            held = {path: content or b"" for path, content in self._differing(files or {}).items()}
+            changes = probe.simulate(request, new_pins, [*reinstalled, *old_pins], conflicting, held)
             others = [change.name for change in changes if change.name not in request and change.after]
             steps.append(self._install(request, changes, probe, f"with {len(others)} others" if others else "",
-                                       [name for name in drifted if name in request], rivals))
+                                       [name for name in drifted if name in request], conflicting))
         return steps
 
     def plan_lost(self, state: PackageState, names: t.Iterable[str], steps: t.Sequence[Step] = ()) -> list[Step]:
-        """Steps that bring packages anew whose programs or libraries are missing or damaged.
+        """The steps that reinstall packages whose programs or libraries are missing or damaged.
 
-        names: of packages, those that are not installed do not count. steps: what is done before, which brings some.
-        Raises GpuopsError where that is known to fail; after other steps this is not known.
+        names: packages to check, if they are installed. steps: earlier steps, which may install some of them. Raises
+        GpuopsError if there are no earlier steps and the reinstallation is known to fail.
         """
-        coming = {name for step in steps for name in (*step.data.get("packages", ()),
-                                                      *(change[0] for change in step.data.get("changes", ())))}
-        # A name with a colon is of a foreign architecture.
+        installed_before = {name for step in steps for name in (
+            *step.data.get("packages", ()), *(change[0] for change in step.data.get("changes", ())))}
+        # A name with a colon is for another architecture.
         there = {name for name in names if name in state.installed and ":" not in name}
-        lost = self.manager.lost_files(sorted(there - coming))
+        lost = self.manager.lost_files(sorted(there - installed_before))
         if not lost:
             return []
         paths = [path for found in lost.values() for path in found]
@@ -218,14 +215,16 @@ class PackageWork:
         packages = {name: state.installed[name] for name in lost if name in state.installed}
         if not steps and not self.packages_before:
             self.manager.reinstall(packages, check=True)
-        again = [] if self.repository is None or not self._has_repository() or any(
-            step.action == REFRESH for step in steps) else [
-                Step(REFRESH, self.repository.name, "packages are to be installed")]
-        return [*again, Step(AGAIN, " ".join(specifiers(packages)), f"{paths[0]}{more} missing or damaged",
-                             data={"packages": packages})]
+        refresh = self._has_repository() and not any(step.action == REFRESH for step in steps)
+        return [*(self._refresh_steps() if refresh else []),
+                Step(AGAIN, " ".join(specifiers(packages)), f"{paths[0]}{more} missing or damaged",
+                     data={"packages": packages})]
+
+    def _refresh_steps(self) -> list[Step]:
+        return [] if self.repository is None else [Step(REFRESH, self.repository.name, "packages are to be installed")]
 
     def plan_own(self, names: t.Sequence[str], reason: str) -> list[Step]:
-        """The step that installs packages of the host's own sources, any version; names: those that are missing."""
+        """The step that installs missing packages from the package sources of the host, in any version."""
         changes = self.manager.simulate_install(names) if names else []
         return [Step(INSTALL, " ".join(sorted(names)), reason, data={
             "packages": dict.fromkeys(names, ""), "auto": [], "gone": [],
@@ -243,10 +242,9 @@ class PackageWork:
     # -- absent
 
     def plan_absent(self, state: PackageState, going: t.Collection[str] = ()) -> list[Step]:
-        """Steps that remove exactly what we brought: packages, then the repository.
+        """The steps that remove what this collection has installed: packages, then the repository.
 
-        going: packages that are removed before these steps run. Raises HostError where somebody has since installed a
-        package that needs one of ours.
+        going: packages that are removed before. Raises HostError if a foreign package needs one of the packages.
         """
         purge, remove = [], []
         for name, entry in self.journal.of_kind("package").items():
@@ -262,9 +260,9 @@ class PackageWork:
         return steps
 
     def plan_displaced(self, state: PackageState) -> list[Step]:
-        """Steps that remove the repository's packages that we brought, because a driver of another kind comes.
+        """The steps that remove the installed packages of the repository, because the driver changes to a .run file.
 
-        What was installed to build with stays, for it as well.
+        Build tools stay, because the .run file needs them, too.
         """
         names = {name: entry["before"]["state"] for name, entry in self.journal.of_kind("package").items()
                  if (entry["after"] or {}).get("ours")}
@@ -279,16 +277,16 @@ class PackageWork:
             foreign = sorted({change.name for change in self.manager.simulate_removal(ours)}
                              - {*purge, *remove, *going})
             if foreign:
-                raise HostError(f"Packages installed since need what this collection brought: {', '.join(foreign)}.",
+                raise HostError(f"Other packages depend on packages of this collection: {', '.join(foreign)}.",
                                 "Remove them first, or keep the component.", packages=foreign)
-        return steps + [Step(action, " ".join(sorted(names)), "this collection brought them",
+        return steps + [Step(action, " ".join(sorted(names)), "this collection installed them",
                              data={"packages": names})
                         for action, names in ((PURGE, purge), (REMOVE, remove)) if names]
 
     # -- execution
 
     def execute(self, step: Step) -> bool:
-        """Runs a step of ours; False when it is not ours."""
+        """Runs a step of this class. Returns False for other steps."""
         act = {ADD: self._add, REFRESH: self._refresh, REPAIR: self._repair, INSTALL: self._run_install,
                AGAIN: self._run_again, HOLD: self._hold, RELEASE: self._release, PURGE: self._purge,
                REMOVE: self._remove, DROP: self._drop}.get(step.action)
@@ -310,7 +308,7 @@ class PackageWork:
 
     def _refresh(self, step: Step) -> None:
         if self.repository is not None:
-            # The lists of the host's own sources are a cache of its own: newer ones stay.
+            # The lists of the host's own sources are not restored.
             if not isinstance(self.repository, Archive):
                 self.journal.keep("lists", self.repository.url, None)
             self._trust(self.repository)
@@ -325,11 +323,11 @@ class PackageWork:
             self.manager.trust(repository)
 
     def _repair(self, step: Step) -> None:
-        # What the cut off transaction was to bring is no longer wanted: the following steps say anew what is.
-        for name, entry in self.journal.of_kind("package").items() if step.data["torn"] else ():
+        # The following steps record again which packages are installed.
+        for name, entry in self.journal.of_kind("package").items() if step.data["reinstalled"] else ():
             if entry["before"]["state"] != "installed" and (entry["after"] or {}).get("ours"):
                 self.journal.note("package", name, {"version": None, "ours": True})
-        self.manager.repair(step.data["torn"])
+        self.manager.repair(step.data["reinstalled"])
 
     def _run_install(self, step: Step) -> None:
         residual = self.manager.read().residual
@@ -345,24 +343,24 @@ class PackageWork:
         lost = self.manager.lost_files(list(step.data["packages"]))
         if lost:
             path = next(iter(lost.values()))[0]
-            raise HostError(f"{path} is missing or damaged also after its package was installed again.",
-                            "Find what removes it, and see whether the disk is full; then run again.",
+            raise HostError(f"{path} is still missing or damaged after the reinstallation of its package.",
+                            "Check whether a program deletes it, and whether the disk is full. Then run again.",
                             packages=sorted(lost))
 
     def _purge(self, step: Step) -> None:
-        # What a killed run left half removed is removed by the first call, its configuration files by a second.
+        # After a killed run, the first call removes packages and the second their configuration files.
         rest = step.data["packages"]
         for _call in range(2):
-            rest = self._still_there(rest)
+            rest = self._remaining(rest)
             if rest:
                 self.manager.remove(rest)
-        rest = self._still_there(rest)
+        rest = self._remaining(rest)
         if rest:
-            raise HostError(f"Packages cannot be purged: {', '.join(rest)}.", "Look at dpkg -l and dpkg --audit.",
+            raise HostError(f"Packages cannot be purged: {', '.join(rest)}.", "Check dpkg -l and dpkg --audit.",
                             packages=rest)
         self._forget(step)
 
-    def _still_there(self, names: t.Iterable[str]) -> list[str]:
+    def _remaining(self, names: t.Iterable[str]) -> list[str]:
         state = self.manager.read()
         return [name for name in names if name in {**state.installed, **state.broken} or name in state.residual]
 
@@ -374,12 +372,12 @@ class PackageWork:
         self._forget(step)
 
     def _forget(self, step: Step) -> None:
-        # At once: what somebody installs from now on is theirs.
+        # Immediately, because a package that somebody installs later is foreign.
         for name in step.data["packages"]:
             self.journal.forget("package", name)
 
     def _drop(self, step: Step) -> None:
-        # The source first: one without its keyring would break every apt call.
+        # The source first: without its keyring it would break every apt command.
         for path in sorted(step.data["files"], key=lambda path: path.endswith((".gpg", ".asc"))):
             self.journal.restore_file(path)
         for url in list(self.journal.of_kind("lists")):
@@ -392,7 +390,7 @@ class PackageWork:
             self.journal.forget("key", fingerprint)
 
     def settle(self, state: PackageState) -> None:
-        """After an absent run: forgets the packages that are as before us, or that we changed but did not bring."""
+        """After a removal: forgets the packages in their former state, and those that were there before."""
         for name, entry in self.journal.of_kind("package").items():
             former = entry["before"]["state"]
             gone = name not in {**state.installed, **state.broken}
@@ -401,9 +399,9 @@ class PackageWork:
 
 
 def _is_from(probe: Probe, name: str, there: str | None, version: str | None) -> bool:
-    """Whether the installed version is the wanted one, and of this repository where that offers it at all.
+    """Whether the installed version is the desired one, and from this repository if it has that version.
 
-    Archives of distributions have packages of the same names and the same vendor's versions as the vendor's repository.
+    The archives of distributions have packages with the same names and vendor versions as the repository of the vendor.
     """
     if not matches(there, version) or version is None:
         return matches(there, version)

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Packages of SUSE's distributions, by zypper and rpm. PRIVATE to the collection.
+"""Manages packages with zypper and rpm.
 
-A version is held by a file of ours in zypp's folder of system checks (L(zypper_tools.CHECKS)), which needs no entry
-in the locks that users keep: what it says conflicts with the system is brought by no update.
+A file in the folder of system checks (L(zypper_tools.CHECKS)) fixes the version, without changes of the locks of users:
+zypper installs no package that the file declares as a conflict.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ import shutil
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Change, Repository, specifiers
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.rpm import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import (
     TRANSACTION_LIMIT,
+    Change,
+    Repository,
+    specifiers,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.rpm import (
     RpmManager,
     repository_id,
     repository_text,
-    said,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.zypper_probe import ZypperProbe
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.zypper_tools import (
@@ -35,18 +38,18 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.zypper_too
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 
-# Only what is named goes; what came along is in the journal and is named, too.
+# Remove only the named packages. The plan also names the dependencies that this collection has installed.
 _REMOVE = ("remove", "--no-clean-deps")
 
 
 class Zypper(RpmManager):
-    """The host's zypper and rpm; implements C(base.Manager)."""
+    """Implements C(base.Manager) with zypper and rpm."""
 
     repositories = REPOSITORIES
     duplicates = "rpm --erase the older one of each"
 
     def is_consistent(self) -> bool:
-        """Whether what packages need is installed: rpm keeps no note of a transaction, zypp installs one by one."""
+        """Whether all dependencies are installed: zypper installs packages singly, and rpm records no transaction."""
         done = self.run(["rpm", "--verify", "--all", "--nofiles", "--nodigest", "--nosignature"], timeout=300,
                         check=False)
         return "nsatisfied dependencies" not in done.stdout + done.stderr
@@ -56,16 +59,16 @@ class Zypper(RpmManager):
         return ZypperProbe(self.run, repository, self.lock_timeout)
 
     def _text(self, repository: Repository) -> bytes:
-        """What names packages of the driver counts before others that have them too."""
+        # The priority prefers the packages of this repository to those of others.
         extra = ["autorefresh=0", "priority=50"] if repository.held else ["autorefresh=0"]
         return repository_text(repository, self.key_path(repository), extra)
 
     def refresh(self, repository: Repository) -> None:
-        """zypper refresh for our repository alone: other repositories' troubles are not ours."""
+        """See C(base.Manager). Errors of other repositories have no effect."""
         self._zypper(["refresh", repository_id(repository)], limit=600)
 
     def forget_lists(self, url: str) -> None:
-        """What zypp keeps of our repositories, by their names; those whose file is gone are meant."""
+        """Deletes the cache of each repository C(gpuops-*) that has no repository file."""
         for kind in ("raw", "solv", "packages"):
             folder = f"{CACHE}/{kind}"
             for name in os.listdir(folder) if os.path.isdir(folder) else ():
@@ -73,11 +76,11 @@ class Zypper(RpmManager):
                     shutil.rmtree(f"{folder}/{name}")
 
     def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = (), gone: t.Sequence[str] = ()) -> None:
-        """zypper install of exact versions. zypp has no command that marks dependencies, so C(auto) is not used."""
+        """See C(base.Manager). C(auto) is ignored: zypper has no command that marks dependencies."""
         self._zypper([STALE, *INSTALL, *specifiers(packages), *(f"!{name}" for name in gone)])
 
     def reinstall(self, packages: t.Mapping[str, str], check: bool = False) -> None:
-        """zypper install --force; with check a dry run, which may lack lists that are fetched before the step."""
+        """Runs zypper install --force. check: a dry run; packages may be in lists that are not downloaded yet."""
         try:
             self._zypper([STALE, *INSTALL, "--force", *(["--dry-run"] if check else []), *specifiers(packages)])
         except CommandError as error:
@@ -85,16 +88,16 @@ class Zypper(RpmManager):
                 raise
 
     def simulate_install(self, names: t.Sequence[str]) -> list[Change]:
-        """zypper install --dry-run."""
+        """Runs zypper install --dry-run."""
         try:
             return parse_changes(self._zypper([STALE, *INSTALL, "--dry-run", *names]).stdout)
         except CommandError as error:
-            raise HostError(f"zypper cannot install {' '.join(names)}: {problems(said(error))}.",
-                            "Look at the host's repositories (zypper repos) and locks (zypper locks).",
+            raise HostError(f"zypper cannot install {' '.join(names)}: {problems(error.output)}.",
+                            "Check the repositories (zypper repos) and locks (zypper locks) of the host.",
                             packages=list(names)) from error
 
     def simulate_removal(self, names: t.Sequence[str]) -> list[Change]:
-        """zypper remove --dry-run."""
+        """Runs zypper remove --dry-run."""
         return parse_changes(self._zypper([STALE, *_REMOVE, "--dry-run", *names]).stdout)
 
     def _remove(self, names: t.Sequence[str]) -> None:

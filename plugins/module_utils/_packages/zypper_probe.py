@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reading an RPM repository with zypper and simulating before anything on the host has changed. PRIVATE.
+"""Reads an RPM repository and simulates a transaction with zypper, before the host is changed.
 
-zypper gets a temporary root whose package database holds the wanted key and nothing else, so that only what is signed
-by it is read. Simulations then take repositories and metadata from there, the host's own linked beside the new one's,
-and the package database of the host.
+zypper gets a temporary root whose package database contains only the expected key, so that it reads only what this key
+has signed. Simulations then use the repositories and metadata there, with links to those of the host, and the package
+database of the host.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import os
 import shutil
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, RepositoryError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Change, Repository, specifiers
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Change, specifiers
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.openpgp import armor, bound
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.rpm import (
+    copy_database_without,
+    database_path,
     fetch,
     repository_id,
     repository_text,
-    said,
-    unusable,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.view import View
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.view import MIRROR_ADVICE, View
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.zypper_tools import (
     CACHE,
     CHECKS,
@@ -40,36 +40,28 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.zypper_too
     proxy,
     zypper,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 
 _LIMIT = 600
 _UNSIGNED = ("Signature verification failed", "unsigned", "unknown key", "not signed")
 
 
 class ZypperProbe(View):
-    """Implements C(base.Probe); use by C(with), which removes the folder at the end. wait: seconds for locks."""
-
-    def __init__(self, run: Runner, repository: Repository, wait: float) -> None:
-        super().__init__(run, repository)
-        self.wait = wait
-
-    # -- what it answers
+    """Implements C(base.Probe) with zypper."""
 
     def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str], without: t.Sequence[str] = (),
                  gone: t.Sequence[str] = (), files: t.Mapping[str, bytes] | None = None) -> list[Change]:
-        """What zypper would do; there are no pinning packages for it, so C(pins) is empty."""
+        """See C(base.Probe). C(pins) is empty: zypper has no pinning packages."""
         where = self._without(without) if without else [
             "--reposd-dir", self._repositories, "--cache-dir", self._cache]
         words = [*specifiers(install), *(f"!{name}" for name in gone if name not in without)]
         try:
             done = self._zypper([*where, STALE, *INSTALL, "--dry-run", *words], self._checks(files or {}))
         except CommandError as error:
-            raise HostError(f"zypper cannot install {' '.join(words)}: {problems(said(error))}.",
-                            "Look for locks (zypper locks) and for a repository that has what is missing (dkms is in "
-                            "PackageHub).") from error
+            raise HostError(f"zypper cannot install {' '.join(words)}: {problems(error.output)}.",
+                            "Check the locks (zypper locks), and whether the repositories have the missing packages "
+                            "(PackageHub has dkms).") from error
         return parse_changes(done.stdout)
-
-    # -- how
 
     def _places(self) -> dict[str, str]:
         return {f"tree{folder}": folder for folder in (REPOSITORIES, CACHE)}
@@ -93,16 +85,13 @@ class ZypperProbe(View):
         ours = repository_id(self.repository)
         fetch(self.run, self.repository.key_uri, f"{self.root}/fetched", proxy(), PROXY)
         self.key = bound(self.wanted_key(f"{self.root}/fetched"))
-        self._write("key", armor(self.key))
-        database = self._tree + self._database()
+        self.write("key", armor(self.key))
+        database = self._tree + database_path(self.run)
         for folder in (self._repositories, database):
             os.makedirs(folder)
         self.run(["rpm", "--root", self._tree, "--import", f"{self.root}/key"])
-        self._write(f"tree{REPOSITORIES}/{ours}.repo", repository_text(self.repository, f"{self.root}/key"))
+        self.write(f"tree{REPOSITORIES}/{ours}.repo", repository_text(self.repository, f"{self.root}/key"))
         self.candidates = self._query(ours)
-        if not self.candidates:
-            raise RepositoryError(f"{self.repository.url} lists no packages for this host's architecture.",
-                                  "Check the URL.", url=self.repository.url)
         shutil.rmtree(f"{self._cache}/solv/@System", ignore_errors=True)
         self.link(REPOSITORIES, self._repositories, lambda name: name != f"{ours}.repo")
         for kind in ("raw", "solv"):
@@ -112,20 +101,13 @@ class ZypperProbe(View):
         try:
             self._zypper(["--root", self._tree, "refresh", ours], {})
         except CommandError as error:
-            text = said(error)
-            raise unusable(self.repository, problems(text), any(word in text for word in _UNSIGNED), PROXY) from error
+            raise self.unreadable(problems(error.output), any(word in error.output for word in _UNSIGNED),
+                                  f"the proxy in {PROXY}", MIRROR_ADVICE) from error
         return parse_candidates(self._zypper(["--root", self._tree, STALE, "search", "--details", "--type", "package"],
                                              {}).stdout)
 
-    def _database(self) -> str:
-        return self.run(["rpm", "--eval", "%_dbpath"]).stdout.strip()
-
-    def _write(self, name: str, data: bytes) -> None:
-        with open(f"{self.root}/{name}", "wb") as stream:
-            stream.write(data)
-
     def _checks(self, files: t.Mapping[str, bytes]) -> dict[str, str]:
-        """The environment in which versions are held by what these files will say, and the host's others."""
+        """The environment in which zypper uses these system checks and the other ones of the host."""
         checks = f"{self.root}/checks"
         shutil.rmtree(checks, ignore_errors=True)
         os.mkdir(checks)
@@ -133,18 +115,14 @@ class ZypperProbe(View):
             if os.path.join(CHECKS, name) not in files:
                 shutil.copy(os.path.join(CHECKS, name), checks)
         for path, content in files.items():
-            self._write(f"checks/{os.path.basename(path)}", content)
+            self.write(f"checks/{os.path.basename(path)}", content)
         lines = [line for line in (read_text(SETTINGS) or "").splitlines()
                  if not line.startswith("solver.checkSystemFileDir")]
         lines += ["[main]", f"solver.checkSystemFileDir = {checks}", ""]
-        self._write("zypp.conf", "\n".join(lines).encode())
+        self.write("zypp.conf", "\n".join(lines).encode())
         return {"ZYPP_CONF": f"{self.root}/zypp.conf"}
 
     def _without(self, names: t.Sequence[str]) -> list[str]:
-        """The options for the tree, its package database now a copy of the host's where some are not installed."""
-        database = self._database()
-        shutil.rmtree(self._tree + database)
-        shutil.copytree(database, self._tree + database)
-        self.run(["rpm", "--dbpath", self._tree + database, "--erase", "--justdb", "--allmatches", "--nodeps",
-                  "--noscripts", "--notriggers", *names])
+        """The options for the temporary root, whose package database becomes that of the host without some packages."""
+        copy_database_without(self.run, self._tree + database_path(self.run), names)
         return ["--root", self._tree]

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How zypper is called, and what it prints read. PRIVATE to the collection."""
+"""Runs zypper and parses its output."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from xml.etree import ElementTree
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Change
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.rpm import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import (
     LOCK_LIMIT,
     TRANSACTION_LIMIT,
+    Change,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.rpm import (
     newest_first,
     qualified,
     waiting,
@@ -24,25 +26,25 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Complete
 REPOSITORIES = "/etc/zypp/repos.d"
 CACHE = "/var/cache/zypp"
 SETTINGS = "/etc/zypp/zypp.conf"
-# Files in this folder say what no transaction may bring (zypp.conf, solver.checkSystemFileDir).
+# Files in this folder declare which packages must not be installed (zypp.conf, solver.checkSystemFileDir).
 CHECKS = "/etc/zypp/systemCheck.d"
 PROXY = "/etc/sysconfig/proxy"
-# The lists of the host's own repositories are its own affair: only ours is fetched, by a call of its own.
+# Do not download the metadata of the host's repositories. That of this collection's has a call of its own.
 STALE = "--no-refresh"
-# Older versions are what a plan asked for. Without recommended packages: some of the vendor's bring a desktop. Modules
-# and libraries may come from different vendors, SUSE and NVIDIA.
+# Plans contain downgrades. Recommended packages of the vendor would install a desktop. Modules and libraries may come
+# from different vendors, SUSE and NVIDIA.
 INSTALL = ("install", "--oldpackage", "--no-recommends", "--auto-agree-with-licenses", "--allow-vendor-change")
-# zypper(8), EXIT CODES. A reboot or restart is asked for, a repository of others was left out, a script of a package
-# failed: what the scripts were to do is looked at afterwards.
+# zypper(8), EXIT CODES: a reboot or restart is requested, another repository was skipped, or the script of a package
+# failed. The module checks the results of the scripts later.
 _FINE = (0, 102, 103, 106, 107)
 _LOCKED, _MISSING = 7, 127
-# No repository, as far as its lists have been fetched, has the package.
+# No downloaded package list contains the package.
 NOT_FOUND = 104
 
 
 def zypper(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, limit: float = TRANSACTION_LIMIT,
            env: t.Mapping[str, str] | None = None) -> Completed:
-    """Runs zypper without questions; waits, up to C(wait) seconds, while another package manager holds its lock."""
+    """Runs zypper without questions. wait: seconds to wait for the lock. Raises HostError, CommandError."""
     def locked(done: Completed) -> str:
         return problems(done.stdout + done.stderr) if done.rc == _LOCKED else ""
 
@@ -56,7 +58,7 @@ def zypper(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, limit:
 
 
 def problems(text: str) -> str:
-    """What zypper's XML says of why it cannot: errors, and what its solver found without the ways out."""
+    """The reasons for a failure in the XML of zypper: errors, and problems of the solver without its solutions."""
     found = re.findall(r'<message type="error">(.*?)</message>|<description>(Problem: .*?)(?:\n Solution|</desc)', text,
                        re.DOTALL)
     lines = [" ".join((error or problem).split()) for error, problem in found]
@@ -67,7 +69,7 @@ def problems(text: str) -> str:
 
 
 def parse_changes(text: str) -> list[Change]:
-    """Reads the summary of a transaction."""
+    """Parses the summary of a transaction."""
     changes = []
     for section in _tree(text).iter("install-summary"):
         for kind in section:
@@ -80,7 +82,7 @@ def parse_changes(text: str) -> list[Change]:
 
 
 def parse_candidates(text: str) -> dict[str, list[str]]:
-    """Reads C(zypper search -s): name to full versions, newest first."""
+    """Parses C(zypper search --details): name to full versions, newest first."""
     found: dict[str, list[str]] = {}
     for one in _tree(text).iter("solvable"):
         found.setdefault(qualified(str(one.get("name")), str(one.get("arch"))), []).append(str(one.get("edition")))
@@ -91,12 +93,12 @@ def _tree(text: str) -> ElementTree.Element:
     try:
         return ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
-        raise HostError(f"zypper printed no XML ({error}): {text.strip()[-300:]}", "Look at /var/log/zypper.log.") \
+        raise HostError(f"zypper did not print XML ({error}): {text.strip()[-300:]}", "Check /var/log/zypper.log.") \
             from error
 
 
 def proxy() -> dict[str, str]:
-    """The proxy that SUSE's network settings name, as an option of curl; none where they switch it off."""
+    """The proxy in the network settings of SUSE, as an option of curl; empty if proxies are disabled."""
     text = read_text(PROXY) or ""
     found = re.search(r'^HTTPS?_PROXY="([^"]+)"', text, re.MULTILINE)
     return {"proxy": found.group(1)} if found and re.search(r'^PROXY_ENABLED="?yes', text, re.MULTILINE) else {}

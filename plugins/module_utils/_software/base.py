@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a component of the host's software is: options in, the wanted state of a host out. PRIVATE to the collection."""
+"""The interface of the software components: from options to the desired state of a host."""
 
 from __future__ import annotations
 
@@ -13,16 +13,28 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import Mode
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 
-Options = t.Mapping[str, t.Any]
 _VERSION = re.compile(r"\d+(\.\d+)+(-\S+)?\Z")
+
+
+class Options(t.TypedDict, total=False):
+    """The options of one component, as the module has validated them. Each component has some of them."""
+
+    version: t.Optional[str]
+    profile: bool
+    profiling: bool
+    listen: t.Optional[str]
+    counters: t.Optional[str]
+    folder: str
+    interval: int
 
 
 @dataclass(frozen=True)
 class Host:
-    """What components need to know of a host.
+    """Facts about a host.
 
-    cuda: the CUDA level of its driver (C(13.2)), None where nobody knows. models: of its GPUs, None for unknown ones.
-    packages: the installed ones by name. wanted: components of this run. interpreter: the Python that runs this module.
+    cuda: the CUDA level of its driver (C(13.2)), None if unknown. models: those of its GPUs, None for unknown ones.
+    packages: installed packages, name to version. wanted: the components of this run. interpreter: the Python that runs
+    the module.
     """
 
     root: Root
@@ -39,13 +51,13 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Wish:
-    """How a component wants a host.
+class Desired:
+    """The desired state of a component on a host.
 
-    packages: name to version, the vendor's version, or None for any. gone: packages that it takes the place of.
-    files: path to content. outputs: files that its service writes. unit: to be enabled and running; first: a unit to
-    be started once after it. address: where the unit answers soon after its start. needs_driver: whether the unit
-    starts only with a driver. reasons: what a user should know.
+    packages: name to version, vendor version, or None for any. gone: packages that these replace. files: path to
+    content. outputs: files that the service writes. unit: the unit to enable and start. first: a unit to start once
+    after it. address: C((host, port)) at which the unit answers after its start. needs_driver: whether the unit starts
+    only with a driver. reasons: notes for the user.
     """
 
     packages: t.Mapping[str, str | None] = field(default_factory=dict)
@@ -60,17 +72,17 @@ class Wish:
 
 
 class Component(t.Protocol):
-    """A part of the host's software. name: option of the module and concern of its journal."""
+    """A software component. name: its option in the module, and the name of its journal. unit: empty without one."""
 
     name: str
     unit: str
 
-    def wish(self, options: Options, host: Host) -> Wish:
-        """How the host should be. Pure, apart from reading what is shipped. Raises InputError, HostError."""
+    def desired(self, options: Options, host: Host) -> Desired:
+        """The desired state. Changes nothing. Raises InputError, HostError."""
 
 
 def check_version(component: str, version: str | None) -> None:
-    """Raises InputError for what is no version of a package, such as C(v4.6.0)."""
+    """Raises InputError for an invalid package version, such as C(v4.6.0)."""
     if version and not _VERSION.match(version):
-        raise InputError(f"'{version}' is no version.", "Give one such as 4.6.0, or a package's such as 4.6.0-1.",
+        raise InputError(f"'{version}' is not a version.", "Set one such as 4.6.0 or 4.6.0-1.",
                          path=f"{component}.version", value=version)

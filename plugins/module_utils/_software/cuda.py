@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The CUDA toolkit of a level, from NVIDIA's repository. PRIVATE to the collection.
+"""The CUDA toolkit, from NVIDIA's repository.
 
 Source: CUDA Installation Guide for Linux 13 (packages by level, the link /usr/local/cuda kept by update-alternatives);
 CUDA Compatibility (minor version compatibility).
@@ -13,7 +13,7 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Host, Options, Wish
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Desired, Host, Options
 
 PROFILE = "/etc/profile.d/gpuops-cuda.sh"
 _LEVEL = re.compile(r"(\d{1,9})(?:\.(\d{1,9})(\.\d+\S*)?)?\Z")
@@ -31,35 +31,36 @@ class Cuda:
     unit = ""
 
     @staticmethod
-    def wish(options: Options, host: Host) -> Wish:
-        """See L(base.Component). version: a level (C(13.0)), a release of one (C(13.0.2)), or C(13) for its newest.
+    def desired(options: Options, host: Host) -> Desired:
+        """See L(base.Component). version: a level (C(13.0)), a release (C(13.0.2)), or C(13) for the newest level.
 
-        Without one it is the newest that the driver runs.
+        The default is the newest level for the driver.
         """
         version = str(options.get("version") or host.cuda_major or "")
         if not version:
-            raise HostError("No driver is installed, so it is not known which CUDA toolkit it runs.",
-                            "Give cuda.version, or install the driver first.")
+            raise HostError("No driver is installed, so the CUDA level is not known.",
+                            "Set cuda.version, or install the driver first.")
         found = _LEVEL.match(version)
         if found is None:
-            raise InputError(f"'{version}' is no CUDA level.", "Give one such as 13.0, or a release such as 13.0.2.",
+            raise InputError(f"'{version}' is not a CUDA level.", "Set one such as 13.0, or a release such as 13.0.2.",
                              path="cuda.version", value=version)
         level = [int(part) for part in found.group(1, 2) if part]
-        return Wish(packages={"-".join(["cuda-toolkit", *map(str, level)]): version if found.group(3) else None},
-                    files={PROFILE: _PROFILE_TEXT} if options.get("profile") else {}, reasons=_compatible(level, host))
+        return Desired(packages={"-".join(["cuda-toolkit", *map(str, level)]): version if found.group(3) else None},
+                       files={PROFILE: _PROFILE_TEXT} if options.get("profile") else {},
+                       reasons=_compatible(level, host))
 
 
 def _compatible(level: t.List[int], host: Host) -> list[str]:
-    """Programs run on a driver of the same major level, those built for a newer minor one with limits."""
+    """Notes about the compatibility with the driver. Raises InputError if the driver has an older major level."""
     if host.cuda is None:
         return ["no driver is installed, so its CUDA level was not compared"]
     has = [int(part) for part in host.cuda.split(".")[:2]]
-    told = ".".join(map(str, level))
+    name = ".".join(map(str, level))
     if level[0] > has[0]:
-        raise InputError(f"CUDA {told} does not run on this host's driver, whose level is {host.cuda}.",
+        raise InputError(f"CUDA {name} does not run on the driver of this host, whose level is {host.cuda}.",
                          f"Install a newer driver first, or a toolkit up to {has[0]}.x.", path="cuda.version",
-                         value=told, allowed=f"up to {has[0]}.x")
+                         value=name, allowed=f"up to {has[0]}.x")
     if level > has:
-        return [f"CUDA {told} runs on this driver ({host.cuda}) by minor version compatibility: what needs a "
-                "newer driver fails"]
+        return [f"CUDA {name} runs on this driver ({host.cuda}) with minor version compatibility: programs that "
+                "need a newer driver fail"]
     return []

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""DCGM 4 and its service, in the place of DCGM 3. PRIVATE to the collection.
+"""DCGM 4 and its service, which replace DCGM 3.
 
 Sources: NVIDIA/DCGM (cmake/packaging.cmake: the split packages and their relations), DCGM User Guide 4, NVIDIA/DCGM
 issue 254 (GPUs of Volta and before on branch 580).
@@ -10,11 +10,16 @@ issue 254 (GPUs of Volta and before on branch 580).
 from __future__ import annotations
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Host, Options, Wish, check_version
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import (
+    Desired,
+    Host,
+    Options,
+    check_version,
+)
 
 UNIT = "nvidia-dcgm.service"
 ADDRESS = ("127.0.0.1", 5555)
-# DCGM 3 is one package of this name.
+# The package of DCGM 3.
 FORMER = "datacenter-gpu-manager"
 _LAST_OF_VOLTA = 580
 
@@ -26,13 +31,13 @@ class Dcgm:
     unit = UNIT
 
     @staticmethod
-    def wish(options: Options, host: Host) -> Wish:
-        """See L(base.Component). profiling: also the packages that are not open source, for profiling metrics."""
+    def desired(options: Options, host: Host) -> Desired:
+        """See L(base.Component). profiling: also the proprietary packages, for profiling metrics."""
         version = options.get("version") or None
         check_version("dcgm", version)
         if host.cuda_major is None:
-            raise HostError("No driver is installed, so it is not known for which CUDA DCGM has to be.",
-                            "Install the driver first; in check mode say its CUDA level by driver_cuda.")
+            raise HostError("No driver is installed, so the CUDA level for DCGM is not known.",
+                            "Install the driver first. In check mode, set driver_cuda.")
         levels = [host.cuda_major]
         if host.cuda_major > 12 and any(model is not None and model.last_branch is not None
                                         and model.last_branch <= _LAST_OF_VOLTA for model in host.models):
@@ -40,5 +45,5 @@ class Dcgm:
         parts = ["core", *(f"cuda{level}" for level in levels)]
         if options.get("profiling"):
             parts += ["proprietary", *(f"proprietary-cuda{level}" for level in levels)]
-        return Wish(packages={f"{FORMER}-4-{part}": version for part in parts}, gone=[FORMER], unit=UNIT,
-                    address=ADDRESS, needs_driver=True)
+        return Desired(packages={f"{FORMER}-4-{part}": version for part in parts}, gone=[FORMER], unit=UNIT,
+                       address=ADDRESS, needs_driver=True)

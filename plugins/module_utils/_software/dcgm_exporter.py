@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The DCGM exporter as a service of the host. PRIVATE to the collection.
+"""The DCGM exporter as a service of the host.
 
-Source: NVIDIA/dcgm-exporter (packaging/config-files/systemd, its command line). The vendor's unit names the file of
-counters on its command line, which wins over the environment: so our drop-in replaces the command.
+Source: NVIDIA/dcgm-exporter (packaging/config-files/systemd, its command line). NVIDIA's unit names the file of
+counters on the command line, which takes precedence over the environment, so a drop-in replaces the command.
 """
 
 from __future__ import annotations
@@ -13,7 +13,12 @@ import re
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software import dcgm
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Host, Options, Wish, check_version
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import (
+    Desired,
+    Host,
+    Options,
+    check_version,
+)
 
 UNIT = "nvidia-dcgm-exporter.service"
 DROP_IN = f"/etc/systemd/system/{UNIT}.d/gpuops.conf"
@@ -36,20 +41,21 @@ class DcgmExporter:
     unit = UNIT
 
     @staticmethod
-    def wish(options: Options, host: Host) -> Wish:
+    def desired(options: Options, host: Host) -> Desired:
         """See L(base.Component). listen: C(:9400) or C(127.0.0.1:9400); counters: the text of a file of counters."""
         version, counters = options.get("version") or None, options.get("counters")
         check_version("dcgm_exporter", version)
         listen = str(options.get("listen") or ":9400")
         where = _LISTEN.match(listen)
         if where is None or not 0 < int(where.group(2)) < 65536:
-            raise InputError(f"'{listen}' is no address to listen on.", "Give one such as :9400 or 127.0.0.1:9400.",
+            raise InputError(f"'{listen}' is not a listen address.", "Set :9400 or 127.0.0.1:9400, for example.",
                              path="dcgm_exporter.listen", value=listen)
         files = {COUNTERS: counters.rstrip("\n").encode("utf-8") + b"\n"} if counters else {}
         text = _DROP_IN_TEXT.format(listen=listen, counters=COUNTERS if counters else _VENDORS_COUNTERS)
         if "dcgm" not in host.wanted and f"{dcgm.FORMER}-4-core" not in host.packages:
-            raise InputError("DCGM 4 is not on this host, and the exporter asks its service.",
-                             "Set dcgm too; an empty mapping will do.", path="dcgm_exporter")
+            raise InputError("DCGM 4, which the exporter needs, is not installed.",
+                             "Set dcgm, too; an empty mapping is sufficient.", path="dcgm_exporter")
         reach = where.group(1).strip("[]")
-        return Wish(packages={PACKAGE: version}, files={**files, DROP_IN: text.encode()}, unit=UNIT, needs_driver=True,
-                    address=(reach if reach not in ("", "0.0.0.0", "::") else "127.0.0.1", int(where.group(2))))
+        return Desired(packages={PACKAGE: version}, files={**files, DROP_IN: text.encode()}, unit=UNIT,
+                       address=(reach if reach not in ("", "0.0.0.0", "::") else "127.0.0.1", int(where.group(2))),
+                       needs_driver=True)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The vendor's software beside the driver, from reading to re-reading. PRIVATE to the collection."""
+"""Runs the module: reads the state of the components, plans and executes steps, and reads it again."""
 
 from __future__ import annotations
 
@@ -29,9 +29,22 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base impor
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.managers import MANAGERS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import ADD, INSTALL
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply, diff_entry, outcome, plan_diff
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
+    Pending,
+    Result,
+    Step,
+    apply,
+    diff_entry,
+    outcome,
+    plan_diff,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Component, Host, Wish
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import (
+    Component,
+    Desired,
+    Host,
+    Options,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.cuda import Cuda
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.dcgm import Dcgm
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.dcgm_exporter import DcgmExporter
@@ -40,14 +53,14 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._software.sources im
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.work import ABSENT, RESTART, START, WRITE, Work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import Service, read_units
 
-# In the order in which they are brought; removal goes the other way. Another one is a file and a line.
+# In the order of installation; a removal has the reverse order. A new component needs a file and an entry here.
 COMPONENTS: t.Tuple[Component, ...] = (Cuda(), Dcgm(), DcgmExporter(), NodeStatusExporter())
 _STARTS = (START, RESTART)
 NAMES: t.Tuple[str, ...] = tuple(component.name for component in COMPONENTS)
 
 
 def driver_level() -> str | None:
-    """The CUDA level of the installed driver (C(13.2)) as its library tells it, None where there is none."""
+    """The CUDA level of the installed driver (C(13.2)) according to its library, None without a driver."""
     try:
         library = load("libcuda.so.1")
     except OSError:
@@ -60,28 +73,28 @@ def driver_level() -> str | None:
 
 @dataclass
 class Part:
-    """What is done for one component."""
+    """The steps of one component."""
 
     steps: t.List[Step]
-    pending: t.List[t.Dict[str, t.Any]] = field(default_factory=list)
+    pending: t.List[Pending] = field(default_factory=list)
     reasons: t.List[str] = field(default_factory=list)
     diff: t.List[t.Dict[str, str]] = field(default_factory=list)
 
     def hold_services(self, why: str) -> None:
-        """Leaves the starts of services pending."""
+        """Makes the steps that start services pending. why: the reason."""
         self.pending = [{**step.as_dict(), "pending_reason": why} for step in self.steps if step.action in _STARTS]
         self.steps = [step for step in self.steps if step.action not in _STARTS]
 
 
 class Software:
-    """One run of the module. wanted: by component its options; check: plan only.
+    """One run of the module. wanted: component to its options. check: only plan.
 
-    driver_cuda: the CUDA level of a driver that is not installed yet. repository: the user's values over the vendor's.
-    repaired: names of repositories that what runs before this puts right. packages_before: as of
-    L(_packages.work.PackageWork). files_before: paths of files that are brought before, in check mode.
+    driver_cuda: the CUDA level of a driver that is not installed yet. repository: the option of this name. repaired:
+    names of repositories that earlier tasks repair. packages_before: see L(_packages.work.PackageWork). files_before:
+    paths that earlier tasks write, in check mode.
     """
 
-    def __init__(self, wanted: t.Mapping[str, t.Mapping[str, t.Any]], repository: t.Mapping[str, t.Any] | None,
+    def __init__(self, wanted: t.Mapping[str, Options], repository: t.Mapping[str, str] | None,
                  driver_cuda: str | None, check: bool, command: Runner = run, root: Root | None = None,
                  journal_root: str = JOURNAL_ROOT, repaired: t.Collection[str] = (),
                  packages_before: bool = False, files_before: t.Collection[str] = ()) -> None:
@@ -97,47 +110,45 @@ class Software:
         self.files_before = files_before
         self.system = read_os(self.root)
 
-    # -- states
-
-    def present(self) -> dict[str, t.Any]:
-        """Brings the wanted components; see the module's documentation for the result."""
+    def present(self) -> Result:
+        """Installs the components. The documentation of the module describes the result."""
         if not self.wanted:
-            raise InputError("no component is named.", f"Set one of {', '.join(NAMES)}; an empty mapping will do.",
+            raise InputError("no component is set.", f"Set one of {', '.join(NAMES)}; an empty mapping is sufficient.",
                              path=NAMES[0], allowed=list(NAMES))
         chosen = [component for component in COMPONENTS if component.name in self.wanted]
         manager = self._manager()
         state = manager.read() if manager else PackageState({})
-        wishes = self._wishes(chosen, state)
-        repository = self._repository() if any(wish.packages for wish in wishes.values()) else None
+        desired = self._desired(chosen, state)
+        repository = self._repository() if any(one.packages for one in desired.values()) else None
         if repository is not None and manager is None:
             raise self._unsupported()
         with contextlib.ExitStack() as stack:
-            works = {component.name: self._work(stack, component, wishes[component.name], manager, repository)
+            works = {component.name: self._work(stack, component, desired[component.name], manager, repository)
                      for component in chosen}
             services = self._services(chosen)
             parts = {}
             for component in chosen:
                 with _named(component.name):
                     parts[component.name] = Part(self._plan(works[component.name], state, services[component.name]),
-                                                 reasons=list(wishes[component.name].reasons))
+                                                 reasons=list(desired[component.name].reasons))
             broken = self._driver_problem()
             installed = False
             for component in chosen:
                 name, part = component.name, parts[component.name]
                 with _named(name):
                     if installed and _installs(part.steps) and manager is not None:
-                        # What it brings besides has changed with what the components before it brought.
+                        # Plan again: earlier components may have installed some of its dependencies.
                         part.steps = self._plan(works[name], manager.read(), services[name])
-                    if broken and wishes[name].needs_driver:
+                    if broken and desired[name].needs_driver:
                         part.hold_services(broken)
                     self._apply(part, works[name])
                     installed = installed or _installs(part.steps) and not self.check
             if not self.check and any(part.steps for part in parts.values()):
                 state, services = manager.read() if manager else state, self._services(chosen)
-        return self._result(parts, wishes, state, services)
+        return self._result(parts, desired, state, services)
 
-    def absent(self) -> dict[str, t.Any]:
-        """Takes away what this collection brought of the named components, of all where none is named."""
+    def absent(self) -> Result:
+        """Removes the components, or all if none is set."""
         chosen = [component for component in reversed(COMPONENTS) if not self.wanted or component.name in self.wanted]
         with contextlib.ExitStack() as stack:
             manager = self._manager()
@@ -164,18 +175,16 @@ class Software:
                 state, services = manager.read() if manager else state, self._services(used)
         return self._result(parts, {}, state, services)
 
-    # -- parts
-
-    def _wishes(self, chosen: t.Sequence[Component], state: PackageState) -> dict[str, Wish]:
-        """All that is wanted; what is wrong about it comes up before anything is changed."""
+    def _desired(self, chosen: t.Sequence[Component], state: PackageState) -> dict[str, Desired]:
+        """The desired state of each component. Raises InputError, HostError."""
         host = Host(self.root, driver_level() or self.driver_cuda,
                     [model_of(gpu.device, gpu.subsystem) for gpu in read_bus(self.root).gpus], state.installed,
                     tuple(self.wanted), sys.executable)
-        wishes = {}
+        desired = {}
         for component in chosen:
             with _named(component.name):
-                wishes[component.name] = component.wish(self.wanted[component.name], host)
-        return wishes
+                desired[component.name] = component.desired(self.wanted[component.name], host)
+        return desired
 
     def _manager(self) -> Manager | None:
         make = MANAGERS.get(self.system["family"] or "")
@@ -183,25 +192,25 @@ class Software:
 
     def _unsupported(self) -> HostError:
         return HostError(f"Packages of {self.system['id']} {self.system['version_id']} are not supported yet.",
-                         "Leave this component out there; node_status_exporter needs no packages.")
+                         "Omit this component; node_status_exporter needs no packages.")
 
     def _repository(self) -> Repository:
         system = (self.system["id"] or "", self.system["version_id"] or "")
         source = source_for(*system, os.uname().machine)
         if source is None:
-            raise InputError(f"NVIDIA's repository has nothing for {' '.join(system)} that this version installs.",
-                             "Leave these components out there.", path="repository", value=" ".join(system))
-        # The driver's own one may show nothing but the driver, at one version.
+            raise InputError(f"Installing from NVIDIA's repository for {' '.join(system)} is not supported.",
+                             "Omit these components.", path="repository", value=" ".join(system))
+        # The repository of the driver may show only one version of the driver.
         return replace(source.repository(Spec(repository=self.given)), name="cuda", held=False)
 
-    def _work(self, stack: contextlib.ExitStack, component: Component, wish: Wish | None, manager: Manager | None,
+    def _work(self, stack: contextlib.ExitStack, component: Component, desired: Desired | None, manager: Manager | None,
               repository: Repository | None) -> Work:
         journal = stack.enter_context(Journal(component.name, self.journal_root, readonly=self.check))
-        return Work(component.unit, wish, journal, self.run, self.root, manager,
-                    repository if wish and wish.packages else None)
+        return Work(component.unit, desired, journal, self.run, self.root, manager,
+                    repository if desired and desired.packages else None)
 
     def _plan(self, work: Work, state: PackageState, service: Service) -> list[Step]:
-        """The steps of a component; a repository of several is put right by the first of them."""
+        """The steps of a component. The first component repairs a repository that several use."""
         packages = work.packages
         if packages is not None and packages.repository is not None:
             packages.repaired = packages.repository.name in self.repaired
@@ -212,17 +221,17 @@ class Software:
         return steps
 
     def _driver_problem(self) -> str:
-        """Why services that need the driver would not start, empty where nothing is known to be in the way."""
+        """Why services that need the driver would not start, empty without a known reason."""
         loaded, library = loaded_version(self.root), library_version(self.root)
         if loaded is None:
-            # A preview of what follows the driver's installation, of which the caller has told.
+            # Check mode: an earlier task installs the driver.
             return "" if self.check and self.driver_cuda else "the driver is not loaded"
         if library is not None and library != loaded:
             return f"the loaded driver is {loaded}, its libraries are {library}"
         return ""
 
     def _services(self, components: t.Sequence[Component]) -> dict[str, Service]:
-        """By component the state of its unit."""
+        """Component to the state of its unit."""
         units = [component.unit for component in components if component.unit]
         found = read_units(self.run, units) if units else {}
         return {component.name: found.get(component.unit, ABSENT) for component in components}
@@ -233,25 +242,24 @@ class Software:
             apply(part.steps, work.execute, work.journal)
 
     @staticmethod
-    def _result(parts: t.Mapping[str, Part], wishes: t.Mapping[str, Wish], state: PackageState,
-                services: t.Mapping[str, Service]) -> dict[str, t.Any]:
-        told = {}
+    def _result(parts: t.Mapping[str, Part], desired: t.Mapping[str, Desired], state: PackageState,
+                services: t.Mapping[str, Service]) -> Result:
+        components = {}
         for name, part in parts.items():
-            packages = wishes[name].packages if name in wishes else ()
+            packages = desired[name].packages if name in desired else ()
             version = next((upstream(state.installed[package]) for package in packages if package in state.installed),
                            None)
             service = services.get(name, ABSENT)
-            told[name] = {"plan": [step.as_dict() for step in part.steps], "pending": part.pending,
-                          "reasons": part.reasons, "version": version, "service": service.state}
-        every = list(parts.values())
-        return outcome([step for part in every for step in part.steps],
-                       [step for part in every for step in part.pending],
-                       [entry for part in every for entry in part.diff], components=told)
+            components[name] = {"plan": [step.as_dict() for step in part.steps], "pending": part.pending,
+                                "reasons": part.reasons, "version": version, "service": service.state}
+        return outcome([step for part in parts.values() for step in part.steps],
+                       [step for part in parts.values() for step in part.pending],
+                       [entry for part in parts.values() for entry in part.diff], components=components)
 
 
 @contextlib.contextmanager
 def _named(component: str) -> t.Iterator[None]:
-    """An error says in its details which component it is about."""
+    """Adds the component to the details of an error."""
     try:
         yield
     except GpuopsError as error:
@@ -264,7 +272,7 @@ def _installs(steps: t.Sequence[Step]) -> bool:
 
 
 def _diff(name: str, steps: t.Sequence[Step]) -> list[dict[str, str]]:
-    """The steps, and the text of each file that changes."""
+    """The diff: the steps, and each file that changes."""
     found = plan_diff(name, steps)
     for step in steps:
         content = step.data.get("content", b"")

@@ -1,18 +1,19 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Metrics on the state of a node as a file for Prometheus' node exporter. PRIVATE to the collection.
+"""Writes metrics about the state of a host to a file for Prometheus' node exporter.
 
-What runs on the host is a zip of this collection's own code (C(report.py) and what it imports), started by a timer of
-systemd: no shell, no daemon, and nothing that could differ from what facts and verification say.
+A timer of systemd starts a zip file with code of this collection: C(report.py) and its imports. So the metrics agree
+with the facts and the verification.
 """
 
 from __future__ import annotations
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._program import FOLDER, PYNVML, program, pynvml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._program import FOLDER, program, pynvml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._pynvml import PYNVML
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software import report
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Host, Options, Wish
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Desired, Host, Options
 
 PROGRAM = f"{FOLDER}/node-status.pyz"
 SERVICE = "gpuops-node-status.service"
@@ -33,7 +34,7 @@ Nice=10
 _TIMER_TEXT = """\
 # Written by gpuops.nvidia.
 [Unit]
-Description=State of the NVIDIA GPUs of this node, regularly
+Description=Regularly writes the state of the NVIDIA GPUs of this node
 
 [Timer]
 OnBootSec=15s
@@ -52,18 +53,18 @@ class NodeStatusExporter:
     unit = TIMER
 
     @staticmethod
-    def wish(options: Options, host: Host) -> Wish:
-        """See L(base.Component). folder: where the node exporter looks for C(*.prom); interval: seconds."""
+    def desired(options: Options, host: Host) -> Desired:
+        """See L(base.Component). folder: the folder with files C(*.prom); interval: seconds."""
         folder, interval = str(options["folder"]).rstrip("/"), int(options["interval"])
         if not folder.startswith("/") or any(sign.isspace() or sign == "%" for sign in folder):
-            raise InputError(f"'{folder}' cannot be the folder.", "Give an absolute path without blanks.",
+            raise InputError(f"'{folder}' is not a valid folder.", "Set an absolute path without spaces and %.",
                              path="node_status_exporter.folder", value=folder)
         if not 5 <= interval <= 86400:
-            raise InputError(f"{interval} s is not allowed.", "Give 5 to 86400.", path="node_status_exporter.interval",
+            raise InputError(f"{interval} s is not allowed.", "Set 5 to 86400.", path="node_status_exporter.interval",
                              value=interval)
         output = f"{folder}/{OUTPUT}"
         service = _SERVICE_TEXT.format(interpreter=host.interpreter, program=PROGRAM, output=output)
-        return Wish(files={PYNVML: pynvml(host.root), PROGRAM: program(report.__name__),
-                           f"{UNITS}/{SERVICE}": service.encode(),
-                           f"{UNITS}/{TIMER}": _TIMER_TEXT.format(interval=interval).encode()},
-                    outputs=[output], unit=TIMER, first=SERVICE)
+        return Desired(files={PYNVML: pynvml(host.root), PROGRAM: program(report.__name__),
+                              f"{UNITS}/{SERVICE}": service.encode(),
+                              f"{UNITS}/{TIMER}": _TIMER_TEXT.format(interval=interval).encode()},
+                       outputs=[output], unit=TIMER, first=SERVICE)

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The program that writes the state of a node as metrics; C(node_status.py) puts it on hosts. PRIVATE.
+"""The program that writes metrics about the state of a host; C(node_status.py) installs it.
 
-Names that begin with C(gpu_operator_) are those of the GPU Operator's node status exporter (validator 26.7) and mean
-the same, seen from the host: so its alerts and dashboards work. What a cluster alone knows is left out.
+Metrics C(gpu_operator_*) have the names and meanings of those of the GPU Operator's node status exporter (validator
+26.7), so its alerts and dashboards work. Metrics about the cluster are omitted.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.versions impo
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text, sweep, write_atomic
 
-# Samples of one metric: labels to value.
+# The samples of one metric, each with labels and a value.
 Samples = t.Sequence[t.Tuple[t.Mapping[str, str], float]]
 _HELP = {
     "gpu_operator_node_metrics_ready_ts_seconds": "When these metrics were first written.",
     "gpu_operator_node_driver_ready": "Whether the driver's kernel module is loaded.",
-    "gpu_operator_node_driver_validation": "Whether driver, libraries and all GPUs answered at the last look.",
-    "gpu_operator_node_driver_validation_last_success_ts_seconds": "When they last did, 0 for never.",
+    "gpu_operator_node_driver_validation": "Whether driver, libraries and all GPUs answered at the last check.",
+    "gpu_operator_node_driver_validation_last_success_ts_seconds": "When they last answered, 0 for never.",
     "gpu_operator_node_toolkit_ready": "Whether the NVIDIA container runtime is installed.",
     "gpu_operator_nvidia_pci_devices_total": "NVIDIA devices on the PCI bus, GPUs and others.",
-    "gpuops_node_driver_info": "Versions of the loaded module and of the libraries, empty where there is none.",
-    "gpuops_node_driver_version_mismatch": "Whether module and libraries are of different versions.",
+    "gpuops_node_driver_info": "Versions of the loaded module and of the libraries, empty without one.",
+    "gpuops_node_driver_version_mismatch": "Whether module and libraries have different versions.",
     "gpuops_node_reboot_pending": "Whether the driver waits for a reboot or a reload.",
     "gpuops_node_gpus": "GPUs on the PCI bus.",
     "gpuops_node_gpu_lost": "Whether the driver cannot reach a GPU.",
@@ -46,11 +46,11 @@ _READY = "gpu_operator_node_metrics_ready_ts_seconds"
 
 
 def metrics(root: Root, snapshot: Snapshot, former: str, now: float) -> dict[str, Samples]:
-    """By name the samples. snapshot: of NVML; former: the text written last, for what is remembered; now: seconds."""
+    """Metric name to samples. snapshot: see L(_facts.brief.nvml_snapshot). former: the former text. now: seconds."""
     found = collect_devices(root, snapshot)
     loaded, library = loaded_version(root), library_version(root)
     gpus = found["gpus"]
-    # Where NVML does not answer at all, no single GPU is to blame.
+    # If NVML does not answer at all, no single GPU is lost.
     lost = {gpu["pci"]: bool(snapshot["available"] and gpu["error"]) for gpu in gpus}
     works = bool(loaded and loaded == library and snapshot["available"] and gpus and not any(lost.values()))
     vendors = [root.text(f"/sys/bus/pci/devices/{name}/vendor") for name in root.names("/sys/bus/pci/devices")]
@@ -77,22 +77,22 @@ def _former(text: str, name: str) -> int:
 
 
 def render(values: t.Mapping[str, Samples], node: str) -> str:
-    """Prometheus' text format; each sample gets the label C(node), as the operator's have."""
+    """The metrics in Prometheus' text format, with a label C(node) as those of the operator."""
     lines = []
     for name, samples in values.items():
         if not samples:
             continue
         lines += [f"# HELP {name} {_HELP[name]}", f"# TYPE {name} gauge"]
         for labels, value in samples:
-            told = ",".join(f'{key}="{content}"' for key, content in {**labels, "node": node}.items())
-            lines.append(f"{name}{{{told}}} {int(value)}")
+            pairs = ",".join(f'{key}="{content}"' for key, content in {**labels, "node": node}.items())
+            lines.append(f"{name}{{{pairs}}} {int(value)}")
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    """C(node-status.pyz FILE): writes the metrics to a file in one step.
+    """C(node-status.pyz FILE): replaces the file with the metrics atomically.
 
-    This runs as root, and the folder may be that of another user: no link that stands for the file is followed.
+    It follows no link in place of the file, because it runs as root and the folder may belong to another user.
     """
     path, root = sys.argv[1], Root()
     former = "" if os.path.islink(path) else read_text(path) or ""

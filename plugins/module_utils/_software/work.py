@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One component on a host: planned from its wish and the journal, and its steps executed. PRIVATE to the collection.
+"""Plans and executes the steps of one component.
 
-Journal kinds beside those of files and packages: C(service) unit to its state before us; C(restart) unit that has still
-to be restarted for what has changed: the entry stands from before the first change until the unit has come back.
+Kinds of journal entries besides those of files and packages: C(service), the former state of a unit; C(restart), a unit
+that must be restarted, from before the first change until its restart.
 """
 
 from __future__ import annotations
@@ -29,29 +29,26 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._program import drop_compiled
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Wish
-from ansible_collections.gpuops.nvidia.plugins.module_utils._units import Service, read_units
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Desired
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import AT_BOOT, Service, read_units
 
 WRITE, RESTORE = "write file", "restore file"
 START, RESTART, ENABLE = "enable and start service", "restart service", "enable service"
 STOP = "disable and stop service"
 _SYSTEMD = "/etc/systemd/system/"
-# Seconds: for a service to answer after its start; for systemctl.
+# Seconds to wait for the answer of a service, and for systemctl.
 _ANSWER_LIMIT = 30
 _SERVICE_LIMIT = 120
-_AT_BOOT = ("enabled", "enabled-runtime", "static", "indirect", "alias")
-
-
 ABSENT = Service("absent", "")
 
 
 class Work:
-    """Plans and executes what one component takes. wish: None for removal; manager: None where nothing needs one."""
+    """Plans and executes the steps of one component. desired: None for a removal. manager: None if not needed."""
 
-    def __init__(self, unit: str, wish: Wish | None, journal: Journal, run: Runner, root: Root,
+    def __init__(self, unit: str, desired: Desired | None, journal: Journal, run: Runner, root: Root,
                  manager: Manager | None, repository: Repository | None) -> None:
         self.unit = unit
-        self.wish = wish or Wish()
+        self.desired = desired or Desired()
         self.journal = journal
         self.run = run
         self.root = root
@@ -59,59 +56,57 @@ class Work:
         self.before = ABSENT
         self.files_before: t.Collection[str] = ()  # see L(manage.Software)
 
-    # -- plans
-
     def plan(self, state: PackageState, service: Service) -> list[Step]:
-        """Files first: a package may start its service as soon as it is there."""
+        """The steps of an installation. Files come first, because a package may start its service."""
         self.before = service
         steps = self._plan_files() + self._plan_packages(state)
         return steps + self._plan_service(service, any(step.action not in (ADD, REFRESH) for step in steps))
 
     def _plan_files(self) -> list[Step]:
         steps = []
-        for path, content in self.wish.files.items():
-            stands, kept = read_bytes(self.root.at(path)), self.journal.get("file", path) is not None
-            if not kept or stands != content and path not in self.files_before:
+        for path, content in self.desired.files.items():
+            current, kept = read_bytes(self.root.at(path)), self.journal.get("file", path) is not None
+            if not kept or current != content and path not in self.files_before:
                 check_writable(self.root.at(path))
-                why = "" if stands is None else "it is not as wanted" if stands != content else "it is kept from now on"
+                why = "" if current is None else "it differs" if current != content else "it is owned from now on"
                 steps.append(Step(WRITE, path, why, data={"content": content}))
-        return steps + [Step(RESTORE, path, "it is not wanted any more") for path in self._own_files()
-                        if path not in self.wish.files and path not in self.wish.outputs]
+        return steps + [Step(RESTORE, path, "it is no longer needed") for path in self._own_files()
+                        if path not in self.desired.files and path not in self.desired.outputs]
 
     def _own_files(self) -> list[str]:
-        """Files of the journal, apart from those of the repository, which go with the packages."""
+        """Files in the journal, except those of the repository."""
         work = self.packages
         return [path for path in self.journal.of_kind("file") if work is None or not work.is_of_repository(path)]
 
     def _plan_packages(self, state: PackageState) -> list[Step]:
-        work, wish = self.packages, self.wish
-        if work is None or work.repository is None or not wish.packages:
+        work, desired = self.packages, self.desired
+        if work is None or work.repository is None or not desired.packages:
             return []
-        gone = [name for name in wish.gone if name in state.installed]
+        gone = [name for name in desired.gone if name in state.installed]
         ours = [name for name, entry in self.journal.of_kind("package").items() if (entry["after"] or {}).get("ours")]
-        if not gone and work.is_present(state, wish.packages):
-            return work.plan_lost(state, [*wish.packages, *ours])
+        if not gone and work.is_present(state, desired.packages):
+            return work.plan_lost(state, [*desired.packages, *ours])
         with work.manager.probe(work.repository) as probe:
-            steps = work.plan_repair(state, wish.packages) + work.plan_repository(probe)
-            steps += work.plan_install(probe, state, wish.packages, gone=gone)
-        return steps + work.plan_lost(state, [*wish.packages, *ours], steps)
+            steps = work.plan_repair(state, desired.packages) + work.plan_repository(probe)
+            steps += work.plan_install(probe, state, desired.packages, gone=gone)
+        return steps + work.plan_lost(state, [*desired.packages, *ours], steps)
 
     def _plan_service(self, service: Service, changed: bool) -> list[Step]:
         if not self.unit:
             return []
         if service.enabled == "masked":
-            raise HostError(f"{self.unit} is masked.", f"systemctl unmask {self.unit}, or leave the component out.",
+            raise HostError(f"{self.unit} is masked.", f"systemctl unmask {self.unit}, or omit the component.",
                             unit=self.unit)
         if service.state != "active":
             return [Step(START, self.unit, f"it is {service.state}")]
         if changed or self.journal.get("restart", self.unit) is not None:
-            return [Step(RESTART, self.unit, "what it runs with has changed")]
-        if service.enabled not in _AT_BOOT:
+            return [Step(RESTART, self.unit, "its files have changed")]
+        if service.enabled not in AT_BOOT:
             return [Step(ENABLE, self.unit, f"it is {service.enabled}")]
         return []
 
     def plan_absent(self, state: PackageState, service: Service, going: t.Collection[str]) -> list[Step]:
-        """The service, then packages, then files. going: packages that other components take away before."""
+        """The steps of a removal: service, packages, files. going: packages that other components remove before."""
         self.before = service
         kept = (self.journal.get("service", self.unit) or {"before": {}})["before"]
         steps = []
@@ -121,46 +116,44 @@ class Work:
         if self.packages is not None and self.journal.entries:
             steps += self.packages.plan_absent(state, going)
         steps += [Step(RESTORE, path, "as it was before") for path in self._own_files()]
-        # A unit of packages that were ours is gone with them.
+        # A unit that belongs to removed packages is removed, too.
         if kept and kept["state"] == "active" and steps and not any(step.data.get("packages") for step in steps):
-            steps.append(Step(RESTART, self.unit, "what it runs with has changed"))
+            steps.append(Step(RESTART, self.unit, "its files have changed"))
         return steps
 
     def not_restored(self, state: PackageState) -> list[str]:
-        """What was there before us and does not come back as it was, a sentence each."""
+        """One sentence for each former package that the removal does not restore."""
         found = []
         for name, entry in self.journal.of_kind("package").items():
             former = entry["before"]
             if former["state"] == "installed" and name not in state.installed:
-                found.append(f"{name} {former['version']} was there before; it is not installed again")
+                found.append(f"{name} {former['version']} was installed before; it is not installed again")
         return found
 
-    # -- execution
-
     def execute(self, step: Step) -> None:
-        """One step; each can be run again after having been killed in its middle."""
+        """Runs a step. After a killed run, it can run again."""
         act = {WRITE: self._write, RESTORE: self._restore, START: self._start, RESTART: self._start,
                ENABLE: self._enable, STOP: self._stop}.get(step.action)
         if act is not None:
             act(step)
             return
         if self.packages is None:
-            raise HostError(f"Nothing can do '{step.id}'.", "This is a bug: report it.")
+            raise HostError(f"No code executes '{step.id}'.", "This is a bug: report it.")
         if step.action in (INSTALL, AGAIN):
-            self._owe_restart()
+            self._request_restart()
         self.packages.execute(step)
 
-    def _owe_restart(self) -> None:
+    def _request_restart(self) -> None:
         if self.before.state == "active":
             self.journal.keep("restart", self.unit, None)
 
     def _write(self, step: Step) -> None:
-        self._owe_restart()
+        self._request_restart()
         self.journal.write_file(step.target, step.data["content"])
         self._reload(step.target)
 
     def _restore(self, step: Step) -> None:
-        self._owe_restart()
+        self._request_restart()
         if step.target.endswith(".py"):
             drop_compiled(step.target)
         self.journal.restore_file(step.target)
@@ -175,45 +168,45 @@ class Work:
 
     def _start(self, step: Step) -> None:
         self._keep_service()
-        for path in self.wish.outputs:
+        for path in self.desired.outputs:
             self.journal.keep_file(path)
             os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         self.run(["systemctl", "reset-failed", step.target], check=False)
         try:
-            if self.wish.unit:
+            if self.desired.unit:
                 self.run(["systemctl", "enable", step.target], timeout=_SERVICE_LIMIT)
             self.run(["systemctl", "restart" if step.action == RESTART else "start", step.target],
                      timeout=_SERVICE_LIMIT)
-            if self.wish.first:
-                self.run(["systemctl", "start", self.wish.first], timeout=_SERVICE_LIMIT)
+            if self.desired.first:
+                self.run(["systemctl", "start", self.desired.first], timeout=_SERVICE_LIMIT)
         except CommandError as error:
             raise self._failed(error.message) from error
         self._await(step.target)
         self.journal.forget("restart", step.target)
 
     def _await(self, unit: str) -> None:
-        """Until the service answers: that systemd has started a process says little."""
-        if self.wish.address is None:
+        """Waits until the service answers. Raises HostError: a started process may fail later."""
+        if self.desired.address is None:
             return
         deadline = time.monotonic() + _ANSWER_LIMIT
         while True:
             if read_units(self.run, [unit])[unit].state != "active":
-                raise self._failed(f"{unit} does not stay up.")
+                raise self._failed(f"{unit} stopped after its start.")
             try:
-                socket.create_connection(self.wish.address, timeout=2).close()
+                socket.create_connection(self.desired.address, timeout=2).close()
                 return
             except OSError as error:
                 if time.monotonic() > deadline:
-                    where = "{}:{}".format(*self.wish.address)
+                    where = "{}:{}".format(*self.desired.address)
                     raise self._failed(f"{unit} runs, but does not answer at {where}: {error}.") from error
             time.sleep(0.2)
 
     def _failed(self, message: str) -> HostError:
-        unit = self.wish.first or self.unit
+        unit = self.desired.first or self.unit
         text = self.run(["journalctl", "-u", unit, "-n", "12", "--no-pager", "-o", "cat"], check=False).stdout
         log = " / ".join(line for line in text.splitlines() if line.strip())
-        return HostError(f"{message} Its log: {log or 'empty'}", f"Correct what it says (journalctl -u {unit}), then "
-                         "run again.", unit=unit)
+        return HostError(f"{message} Its log: {log or 'empty'}", f"Correct the error (journalctl -u {unit}), then run "
+                         "again.", unit=unit)
 
     def _enable(self, step: Step) -> None:
         self._keep_service()
@@ -222,11 +215,11 @@ class Work:
     def _stop(self, step: Step) -> None:
         self.run(["systemctl", "disable", "--now", step.target], timeout=_SERVICE_LIMIT)
         if step.target.endswith(".timer"):
-            # What it has just started would write its output anew.
+            # The timer may have started it, and it would write its output again.
             self.run(["systemctl", "stop", step.target.replace(".timer", ".service")], timeout=_SERVICE_LIMIT)
 
     def settle(self) -> None:
-        """After removal: forgets what has no meaning any more."""
+        """After a removal: deletes journal entries that are no longer needed."""
         if self.packages is not None and self.journal.of_kind("package"):
             self.packages.settle(self.packages.manager.read())
         for kind in ("service", "restart", "directory"):

@@ -65,8 +65,8 @@ def test_a_branch_that_has_ended_is_not_offered() -> None:
     source = of("distribution")
     assert source.offered(OFFERED) == ["595.71.05", "580.173.02"]
     assert source.offered({"libnvidia-compute-590-server": OFFERED["libnvidia-compute-590-server"]}) == []
-    assert source.ended(OFFERED, 590) == 595
-    assert source.ended(OFFERED, 580) is None and source.ended(OFFERED, 535) is None
+    assert source.successor(OFFERED, 590) == 595
+    assert source.successor(OFFERED, 580) is None and source.successor(OFFERED, 535) is None
 
 
 @pytest.mark.parametrize(("packages", "cuda", "distribution", "precompiled"), [
@@ -103,42 +103,42 @@ def test_what_may_not_stand_beside_the_wanted() -> None:
              "nvidia-firmware-580-server-580.173.02", "nvidia-firmware-580-server-580.95.05", "linux-image-nvidia",
              "nvidia-utils-580-server", "nvidia-container-toolkit"]
     old = "nvidia-firmware-580-server-580.95.05"
-    assert of("distribution").rivals(known, "580.173.02", "open") == sorted([
+    assert of("distribution").conflicting(known, "580.173.02", "open") == sorted([
         *(name for name in known if name.startswith(("linux-modules", "linux-objects"))), "nvidia-dkms-580-server",
         old])
-    assert of("precompiled").rivals(known, "580.173.02", "open") == sorted([
+    assert of("precompiled").conflicting(known, "580.173.02", "open") == sorted([
         "nvidia-dkms-580-server-open", "nvidia-dkms-580-server", old,
         f"linux-modules-nvidia-580-server-{KERNEL}", f"linux-objects-nvidia-580-server-{KERNEL}",
         f"linux-modules-nvidia-570-server-open-{KERNEL}"])
-    assert of("precompiled").rivals(known, "580.173.02", "proprietary") == sorted([
+    assert of("precompiled").conflicting(known, "580.173.02", "proprietary") == sorted([
         "nvidia-dkms-580-server-open", "nvidia-dkms-580-server", old, "nvidia-headless-no-dkms-580-server-open",
         f"linux-modules-nvidia-580-server-open-{KERNEL}", f"linux-modules-nvidia-570-server-open-{KERNEL}"])
-    assert of("cuda_repository").rivals(known, "580.159.04", "open") == sorted(
+    assert of("cuda_repository").conflicting(known, "580.159.04", "open") == sorted(
         name for name in known if "-server" in name)
     vendor = ["nvidia-driver-pinning-580", "libnvidia-cfg1-580", "nvidia-open-580", "nvidia-firmware-580-580.159.04",
               "nvidia-modprobe", "nvidia-container-toolkit", "openssh-server"]
-    assert of("distribution").rivals(vendor, "580.173.02", "open") == sorted(vendor[:4])
+    assert of("distribution").conflicting(vendor, "580.173.02", "open") == sorted(vendor[:4])
 
 
 def test_what_debian_and_the_vendor_do_not_share() -> None:
     known = ["libcuda1", "nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-kernel-support",
              "nvidia-open-kernel-dkms", "nvidia-open-kernel-support", "nvidia-driver-pinning-580", "nvidia-smi"]
-    assert of("distribution", "debian", "12").rivals(known, "535.309.01", "open") == [
+    assert of("distribution", "debian", "12").conflicting(known, "535.309.01", "open") == [
         "nvidia-driver-cuda", "nvidia-driver-pinning-580", "nvidia-kernel-open-dkms", "nvidia-kernel-support"]
-    assert of("distribution", "debian", "12").rivals(known, "535.309.01", "proprietary") == [
+    assert of("distribution", "debian", "12").conflicting(known, "535.309.01", "proprietary") == [
         "nvidia-driver-cuda", "nvidia-driver-pinning-580", "nvidia-kernel-open-dkms", "nvidia-open-kernel-dkms",
         "nvidia-open-kernel-support"]
-    assert of("cuda_repository", "debian", "12").rivals(known, "580.126.20", "open") == [
+    assert of("cuda_repository", "debian", "12").conflicting(known, "580.126.20", "open") == [
         "nvidia-open-kernel-dkms", "nvidia-open-kernel-support"]
 
 
 def test_companions_of_other_names_collide() -> None:
     known = ["nvidia-fabricmanager-580", "nvidia-fabricmanager", "libnvidia-nscq-595", "nvidia-imex"]
-    assert of("distribution").rivals(known, "595.71.05", "open") == ["nvidia-fabricmanager", "nvidia-fabricmanager-580",
-                                                                     "nvidia-imex"]
-    assert of("cuda_repository").rivals(known, "595.71.05", "open") == ["libnvidia-nscq-595",
-                                                                        "nvidia-fabricmanager-580"]
-    assert of("cuda_repository").rivals(known, "570.211.01", "open") == sorted(known)
+    assert of("distribution").conflicting(known, "595.71.05", "open") == [
+        "nvidia-fabricmanager", "nvidia-fabricmanager-580", "nvidia-imex"]
+    assert of("cuda_repository").conflicting(known, "595.71.05", "open") == [
+        "libnvidia-nscq-595", "nvidia-fabricmanager-580"]
+    assert of("cuda_repository").conflicting(known, "570.211.01", "open") == sorted(known)
 
 
 @pytest.mark.parametrize("name", ["distribution", "precompiled", "cuda_repository"])

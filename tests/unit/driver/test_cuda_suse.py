@@ -83,7 +83,7 @@ KNOWN = ("nvidia-open-driver-G06", "nvidia-compute-utils-G06", "nvidia-compute-G
     ("595.91.07", "open", set(KNOWN[:5])),
 ])
 def test_what_goes(version: str, flavour: str, going: set[str]) -> None:
-    assert set(source().rivals(KNOWN, version, flavour)) == going
+    assert set(source().conflicting(KNOWN, version, flavour)) == going
 
 
 def test_held_are_all_that_the_driver_consists_of() -> None:

@@ -62,7 +62,7 @@ def test_what_others_had_loaded_comes_back(made: t.Any) -> None:
 
 
 def test_refusals(made: t.Any) -> None:
-    with pytest.raises(HostError, match="has no ib_core"):
+    with pytest.raises(HostError, match="peermem needs the module ib_core"):
         made.ids(Extras, peermem=True)
     made.aim = replace(made.aim, flavour="proprietary")
     with pytest.raises(InputError, match="needs open kernel modules"):
@@ -73,7 +73,7 @@ def test_the_run_file_brings_neither(rdma: t.Any, made: t.Any) -> None:
     made.aim = replace(made.aim, source="runfile")
     assert rdma.ids(Extras, gds=True)  # known to DKMS already
     shutil.rmtree(made.folder / "var/lib/dkms/nvidia-fs")
-    with pytest.raises(HostError, match="does not bring nvidia-fs"):
+    with pytest.raises(HostError, match="does not contain nvidia-fs"):
         made.ids(Extras, gds=True)
 
 

@@ -56,7 +56,8 @@ def test_nodes(made: t.Any) -> None:
 
 
 @pytest.mark.parametrize(("fabric", "nodes", "words"), [
-    ("nvswitch", ["10.0.0.1"], "share no memory"), ("nvlink5", ["node-1"], r"imex_nodes\[0\]: 'node-1' is no IP"),
+    ("nvswitch", ["10.0.0.1"], "cannot share memory"),
+    ("nvlink5", ["node-1"], r"imex_nodes\[0\]: 'node-1' is not an IP"),
 ])
 def test_bad_nodes(made: t.Any, fabric: str, nodes: list[str], words: str) -> None:
     made.aim = replace(made.aim, fabric=fabric)
@@ -66,7 +67,7 @@ def test_bad_nodes(made: t.Any, fabric: str, nodes: list[str], words: str) -> No
 
 def test_the_run_file_brings_no_manager(made: t.Any) -> None:
     made.aim = replace(made.aim, fabric="nvswitch", source="runfile")
-    with pytest.raises(HostError, match="does not bring nvidia-fabricmanager.service"):
+    with pytest.raises(HostError, match="does not contain nvidia-fabricmanager.service"):
         made.ids(Fabric)
     made.works(fabricmanager="inactive")
     assert made.ids(Fabric) == []
@@ -74,7 +75,7 @@ def test_the_run_file_brings_no_manager(made: t.Any) -> None:
 
 @pytest.mark.parametrize(("version", "state", "expected"), [
     (NEW, "Completed", []), (NEW, "N/A", []),
-    ("580.95.05", "Completed", [f"the fabric manager is 580.95.05, the driver {NEW}"]),
+    ("580.95.05", "Completed", [f"the fabric manager is 580.95.05, not {NEW}"]),
     (NEW, "In Progress", ["the fabric of 1 GPUs is 'In Progress' after 0 s"]),
 ])
 def test_truth(made: t.Any, monkeypatch: pytest.MonkeyPatch, version: str, state: str, expected: list[str]) -> None:

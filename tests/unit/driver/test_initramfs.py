@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.build import Build
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import Initramfs, owe
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import Initramfs, request_rebuild
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
@@ -24,7 +24,7 @@ from tests.unit.driver.conftest import KERNEL, VERSION, Made
 ])
 def test_initramfs(made: Made, program: str, image: str, words: tuple[str, ...]) -> None:
     part = Initramfs(Host(Spec(), made.run, Root(str(made.folder)), made.journal))
-    owe(made.journal)
+    request_rebuild(made.journal)
     assert part.plan(made.now, []) == []
     made.put(program)
     made.put(image)
@@ -42,7 +42,7 @@ def test_the_kernel_that_boots_next_has_an_initramfs_too(made: Made) -> None:
     for kernel in (KERNEL, newer, "6.1.0-9-amd64"):
         made.put(f"/boot/vmlinuz-{kernel}")
         made.put(f"/boot/initrd.img-{kernel}")
-    owe(made.journal)
+    request_rebuild(made.journal)
     [(_phase, step)] = part.plan(made.now, [])
     assert step.id == f"rebuild initramfs: {KERNEL} {newer}"
     part.execute(step)

@@ -47,7 +47,7 @@ def test_headers_that_no_repository_has_any_more(said: str, name: str | None) ->
     with pytest.raises(HostError) as caught, lost_headers():
         raise HostError(said, "Look for held packages.")
     hint = caught.value.as_result()["error"]["hint"]
-    assert hint == "Look for held packages." if name is None else f"no {name} any more: upgrade the kernel" in hint
+    assert hint == "Look for held packages." if name is None else f"no longer have {name}: upgrade the kernel" in hint
 
 
 def test_no_other_kernel(made: t.Any) -> None:

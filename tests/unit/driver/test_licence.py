@@ -115,7 +115,7 @@ def test_the_token_is_in_no_step(made: t.Any) -> None:
 
 def test_no_guest_driver(made: t.Any) -> None:
     made.works()
-    with pytest.raises(HostError, match="no vGPU guest driver"):
+    with pytest.raises(HostError, match="not a vGPU guest driver"):
         made.ids(Licence, licence=WISH)
     assert made.ids(Licence) == []
 

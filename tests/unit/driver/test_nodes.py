@@ -105,5 +105,5 @@ def test_nodes_come_with_modules_that_are_loaded_anew(loaded: t.Any) -> None:
 
 def test_a_gpu_that_has_gone_since_gets_no_node(loaded: t.Any) -> None:
     loaded.now = replace(loaded.now, nodes={"/dev/nvidia7": "missing"})
-    with pytest.raises(HostError, match="/dev/nvidia7 is not a device of the loaded driver any more"):
+    with pytest.raises(HostError, match="/dev/nvidia7 is no longer a device of the loaded driver"):
         loaded.do(Nodes)

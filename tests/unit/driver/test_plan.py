@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.build import Build
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import PYNVML
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import Initramfs, owe
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import Initramfs, request_rebuild
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.manage import PARTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import must_reload
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.nouveau import DENY_FILE
@@ -30,6 +29,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.verify impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._pynvml import PYNVML
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import PERSISTENCED
@@ -129,7 +129,7 @@ def plan(case: Case, host: Host) -> list[Step]:
     if case.initramfs:
         put(host, "/usr/sbin/update-initramfs", f"/boot/initrd.img-{KERNEL}")
     if case.owed:
-        owe(host.journal)
+        request_rebuild(host.journal)
     host = replace(host, spec=Spec(persistenced=case.persistenced))
     aim = Aim(NEW, case.flavour, must_reload(case.situation, NEW, case.flavour), case.holders,
               changes_modules(case.packages))
@@ -210,7 +210,7 @@ def test_absent_with_holders_stays_pending(host: Host) -> None:
 @pytest.mark.parametrize(("situation", "expected"), [
     (RUNNING, ""), (BARE, ""), (FORMER, f"{OLD} is loaded, {NEW} is wanted"),
     (replace(RUNNING, flavour="proprietary"), "the proprietary module is loaded, the open one is wanted"),
-    (replace(RUNNING, loaded=None, flavour=None), "the loaded module does not tell its version"),
+    (replace(RUNNING, loaded=None, flavour=None), "the version of the loaded module is unknown"),
 ])
 def test_must_reload(situation: Situation, expected: str) -> None:
     assert must_reload(situation, NEW, "open") == expected
@@ -238,7 +238,7 @@ def test_a_driver_that_dkms_has_forgotten_is_registered_by_its_sources(made: t.A
     made.works()
     made.now = replace(made.now, built=(), registered={})
     if not source:
-        with pytest.raises(HostError, match=f"DKMS does not know the driver {NEW}"):
+        with pytest.raises(HostError, match=f"DKMS has not registered driver {NEW}"):
             made.ids(Build)
         assert made.asked == []
         return

@@ -14,8 +14,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import gate_driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import (
     Services,
-    owe_restart,
     pause,
+    request_restart,
     restart,
     resume,
     running,
@@ -102,7 +102,7 @@ def test_changed_files_ask_for_one_restart(made: t.Any) -> None:
     host = made.part(Services).host
     assert restart(host, made.now, made.aim, IMEX, False) == []
     assert [step.id for _phase, step in restart(host, made.now, made.aim, IMEX, True)] == [f"restart service: {IMEX}"]
-    owe_restart(made.journal, IMEX)  # a run was killed after it had written
+    request_restart(made.journal, IMEX)  # a run was killed after it had written
     steps = restart(host, made.now, made.aim, IMEX, False)
     assert [step.id for _phase, step in steps] == [f"restart service: {IMEX}"]
     made.part(Services).execute(steps[0][1])
@@ -113,7 +113,7 @@ def test_changed_files_ask_for_one_restart(made: t.Any) -> None:
 
 def test_a_service_that_runs_and_is_only_enabled_is_restarted_for_its_files(made: t.Any) -> None:
     made.now = replace(made.now, services={**made.now.services, PERSISTENCED: Service("active", "disabled")})
-    owe_restart(made.journal, PERSISTENCED)
+    request_restart(made.journal, PERSISTENCED)
     made.do(Services)
     assert [argv[1] for argv in made.asked] == ["enable", "restart"]
 
@@ -228,7 +228,7 @@ def test_to_enable_a_service_does_not_restart_it(made: t.Any) -> None:
     made.aim = replace(made.aim, fabric="nvlink5_rack")
     client(made)
     spec = {"imex_nodes": ["10.0.0.1"]}
-    owe_restart(made.journal, IMEX)
+    request_restart(made.journal, IMEX)
     made.do(Services, **spec)
     assert made.asked == [("systemctl", "enable", "--now", IMEX)]
     steps = [step for phase, step in made.part(Fabric, **spec).plan(made.now, made.aim) if phase == "interrupt"]

@@ -75,7 +75,7 @@ def test_a_fresh_host_asks_before_it_loads(secure: t.Any, asked: bool) -> None:
     steps = secure.part(Signing, module_signing=GIVEN).plan(secure.now, secure.aim)
     assert [f"{phase}/{step.action}" for phase, step in steps][1:] == [
         *([] if asked else ["load/ask for enrolment of key"]), "load/enrol key at the next boot"]
-    assert "the password of module_signing" in steps[-1][1].data["blocked"]
+    assert "module_signing.password" in steps[-1][1].data["blocked"]
     assert mok_state(secure.part(Signing).host.root, Spec(module_signing=GIVEN), secure.now) == {
         "enrolled": False, "pending": asked}
 
@@ -114,7 +114,7 @@ def test_the_password_is_no_argument(secure: t.Any, given: dict[str, str], comma
 
 
 @pytest.mark.parametrize(("gone", "words"), [
-    ("usr/bin/mokutil", "mokutil.* is not installed"), ("etc/shadow", "root has none"),
+    ("usr/bin/mokutil", "mokutil.* is not installed"), ("etc/shadow", "root does not have"),
 ])
 def test_what_enrolment_needs(secure: t.Any, gone: str, words: str) -> None:
     (secure.folder / gone).unlink()

@@ -43,7 +43,7 @@ def test_old_branches_have_proprietary_modules_only() -> None:
     ("open", [V100, A100], InputError, "Tesla V100"),
     ("proprietary", [A100, B200], InputError, "NVIDIA B200"),
     ("proprietary", [GH200], InputError, "GH200"),
-    ("auto", [V100, B200], HostError, "No kernel module type drives all GPUs"),
+    ("auto", [V100, B200], HostError, "No kernel module type supports all GPUs"),
 ])
 def test_impossible_kernel_module_type(wanted: str, ids: list[str], error: type[GpuopsError], words: str) -> None:
     with pytest.raises(error, match=words):
@@ -52,7 +52,7 @@ def test_impossible_kernel_module_type(wanted: str, ids: list[str], error: type[
 
 @pytest.mark.parametrize(("version", "flavour", "ids", "words"), [
     ("595.91.07", "proprietary", [V100], "The last branch that does is 580"),
-    ("590", "proprietary", [A100, V100], "branch 590 does not drive Tesla V100"),
+    ("590", "proprietary", [A100, V100], "Branch 590 does not support Tesla V100"),
     ("620.10.01", "proprietary", [A100], "no proprietary kernel modules"),
     ("510.108.03", "open", [A100], "no open kernel modules"),
     ("565.57.01", "open", [A100, B200], "The first driver that does is 570.133.20"),
@@ -151,6 +151,6 @@ def test_installed_and_offered() -> None:
 
 
 def test_a_lock_is_not_waited_for_less_than_no_time() -> None:
-    with pytest.raises(InputError, match="lock_timeout: -5 is no number of seconds"):
+    with pytest.raises(InputError, match="lock_timeout: -5 is not a number of seconds"):
         Spec(lock_timeout=-5)
     assert Spec(lock_timeout=0).lock_timeout == 0

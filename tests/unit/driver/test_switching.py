@@ -26,7 +26,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import (
     options as options_module,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_repository import CudaRepository
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import PYNVML
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.manage import Driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.options import BOOT_FILE, boot_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Host
@@ -36,6 +35,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Comma
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.apt import Apt
+from ansible_collections.gpuops.nvidia.plugins.module_utils._pynvml import PYNVML
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import PERSISTENCED
@@ -275,7 +275,7 @@ def test_a_failure_returns_to_the_former_driver(model: Model, fault: str) -> Non
     model.show()
     model.fails = {fault}
     error = fails(model, NEW)
-    assert error.details["rolled_back"] == OLD and error.message.endswith(f"The former driver {OLD} is back.")
+    assert error.details["rolled_back"] == OLD and error.message.endswith(f"The former driver {OLD} is restored.")
     assert (model.disk, model.built) == (OLD, OLD)
     assert model.loaded == dict.fromkeys([*MODULES, "nvidia_drm"], OLD) and model.active == {PERSISTENCED}
     assert ("former", "driver") not in kept(model)
@@ -340,7 +340,7 @@ def test_a_masked_file_is_told_before_anything_is_changed(model: Model, monkeypa
     monkeypatch.setattr(os, "devnull", str(null))
     masked.unlink()
     masked.symlink_to(null)
-    with pytest.raises(HostError, match="modules-load.d.*no file.*not wanted on this host"):
+    with pytest.raises(HostError, match="modules-load.d.*not a file.*must not exist on this host"):
         present(model, NEW, check=check)
     assert (model.disk, model.loaded["nvidia"], null.is_char_device()) == (OLD, OLD, True)
     assert os.readlink(masked) == str(null) and not [key for key in kept(model) if key[0] == "file"]
@@ -357,7 +357,7 @@ def test_a_gpu_that_hangs_is_hardware_and_takes_no_driver_away(model: Model, mon
 
     monkeypatch.setattr(model, "_answer", hang)
     error = fails(model, NEW, "never")
-    assert "ran out of time" in error.message and "gone again" not in error.message
+    assert "ran out of time" in error.message and "removed again" not in error.message
     assert (model.disk, model.loaded["nvidia"]) == (NEW, NEW)
 
 
@@ -410,7 +410,7 @@ def test_a_failed_way_back_names_both_and_the_next_run_knows_the_former_driver(m
     model.fails = {f"dkms {NEW}", f"dkms {OLD}"}
     error = fails(model, NEW)
     assert error.details["rolled_back"] is None and OLD in error.details["rollback_error"]
-    assert f"Going back to driver {OLD} failed as well" in error.message and NEW in error.message
+    assert f"The rollback to driver {OLD} failed, too" in error.message and NEW in error.message
     assert kept(model)["former", "driver"]["before"]["version"] == OLD
     model.fails = {f"dkms {NEW}"}
     assert fails(model, NEW).details["rolled_back"] == OLD
@@ -423,7 +423,7 @@ def test_a_failed_first_install_is_taken_away(model: Model) -> None:
     model.fails = {f"dkms {NEW}"}
     error = fails(model, NEW, "never")
     assert (model.disk, model.loaded, error.details["rolled_back"]) == (None, {}, None)
-    assert error.message.endswith("What this run had brought is gone again.") and kept(model) == {}
+    assert error.message.endswith("Everything that this run installed is removed again.") and kept(model) == {}
 
 
 def test_a_failed_repair_has_nothing_to_return_to(model: Model) -> None:
@@ -431,7 +431,7 @@ def test_a_failed_repair_has_nothing_to_return_to(model: Model) -> None:
     model.built, model.fails = None, {f"dkms {OLD}"}
     model.show()
     error = fails(model, OLD)
-    assert error.details["rolled_back"] is None and "Going back" not in error.message
+    assert error.details["rolled_back"] is None and "The rollback" not in error.message
     assert model.loaded["nvidia"] == OLD
 
 
@@ -513,7 +513,7 @@ def test_an_adopted_driver_that_does_not_work_is_explained(model: Model) -> None
     model.show()
     with pytest.raises(GpuopsError) as caught:
         Driver(Spec(), "never", False, model.run, Root(str(model.folder))).adopted()
-    assert "another version than the libraries" in caught.value.message
+    assert "and the libraries have different versions" in caught.value.message
 
 
 def test_a_killed_run_starts_what_it_had_stopped_even_where_it_may_not_go_on(model: Model) -> None:
@@ -574,7 +574,7 @@ def test_a_job_that_starts_after_the_plan_keeps_its_services(model: Model, monke
         return later
 
     monkeypatch.setattr(attempt.Attempt, "apply", start(attempt.Attempt.apply))
-    monkeypatch.setattr(removal.Removal, "carry_out", start(removal.Removal.carry_out))
+    monkeypatch.setattr(removal.Removal, "execute", start(removal.Removal.execute))
     model.lines.clear()
     waits(getattr(Driver(Spec(NEW), "idle", False, model.run, Root(str(model.folder))), where)(),
           "the modules are in use by python3 (pid 4711, session-1.scope) on 0000:07:00.0 since the plan was made; "

@@ -60,7 +60,7 @@ def test_what_others_could_have_written_is_refused(root: Path, tmp_path: Path, p
     mode = path.stat().st_mode
     for bad in (mode | 0o002, mode | 0o020):
         path.chmod(bad)
-        with pytest.raises(JournalError, match=f"{path} has mode {bad & 0o7777:04o} .*others than root.*chmod"):
+        with pytest.raises(JournalError, match=f"{path} has mode {bad & 0o7777:04o} .*users other than root.*chmod"):
             _journal_of(root, readonly=readonly).__enter__()
     path.chmod(mode)
     _restore(root, target)
@@ -85,7 +85,7 @@ def test_what_is_no_file_is_said(root: Path, tmp_path: Path, make: t.Callable[[P
     """Also in check mode, which needs no lock: a run would fail."""
     root.mkdir(parents=True, mode=0o700)
     make(root / name)
-    with pytest.raises(JournalError, match=f"{name} is not a file. See what it is"):
+    with pytest.raises(JournalError, match=f"{name} is not a file. Check it"):
         _journal_of(root, readonly=readonly).__enter__()
     assert not (tmp_path / "f").exists()
 
@@ -275,7 +275,7 @@ def null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_masked_file_is_not_put_on_record(root: Path, tmp_path: Path, null: Path) -> None:
     (tmp_path / "f").symlink_to(null)
-    with pytest.raises(HostError, match="not wanted on this host"):
+    with pytest.raises(HostError, match="must not exist on this host"):
         _write(root, tmp_path / "f")
     assert os.readlink(tmp_path / "f") == str(null) and not root.exists()
 
@@ -291,7 +291,7 @@ def test_a_file_that_was_masked_since_stays_masked(root: Path, tmp_path: Path, n
     target.symlink_to(null)
     with _journal_of(root, readonly=True) as journal:
         assert journal.file_is(str(target)) == "edited"
-    with pytest.raises(HostError, match="not wanted on this host"):
+    with pytest.raises(HostError, match="must not exist on this host"):
         _write(root, target)
     _restore(root, target)
     assert os.readlink(target) == str(null) and null.is_fifo() and not root.exists()

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _nvml
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import Files
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError, MissingLibrary
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._program import pynvml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._pynvml import source
 
 from lab.nvml.build import build
 from tests.conformance.conftest import Machine
@@ -304,16 +304,16 @@ def test_what_stays_on_the_host_is_one_that_works(bare: Path, monkeypatch: pytes
             with pytest.raises(MissingLibrary):
                 pynvml(Root(str(bare)))
             with pytest.raises(MissingLibrary):
-                Files._source()
+                source()
     assert pynvml(Root(str(bare))).decode() == text
-    assert Files._source() == str(bare / "python/pynvml.py")
+    assert source() == str(bare / "python/pynvml.py")
     (bare / "python/pynvml.py").unlink()
     (bare / "python/pynvml").mkdir()
     (bare / "python/pynvml/__init__.py").write_text(text)
     del sys.modules["pynvml"]
     importlib.invalidate_caches()
     with pytest.raises(MissingLibrary):
-        Files._source()
+        source()
     del sys.modules["pynvml"]
 
 

@@ -57,16 +57,16 @@ def test_programs_read_capitals_or_small_letters() -> None:
 
 
 @pytest.mark.parametrize(("given", "message"), [
-    ("p.example:3128", "proxy: a mapping is expected, p.example:3128 is given"),
-    ({"http": "p.example:3128"}, "proxy.http: 'p.example:3128' is no URL"),
-    ({"https": "socks5://p:1"}, "proxy.https: 'socks5://p:1' is no URL"),
-    ({"https": "http://"}, "proxy.https: 'http://' is no URL"),
-    ({"https": "http://p:port"}, "proxy.https: 'http://p:port' is no URL"),
-    ({"https": "http://p:1 "}, "proxy.https: 'http://p:1 ' is no URL"),
-    ({"ftp": "http://p:1"}, "proxy: 'ftp' is no key of it. Write http, https, no_proxy"),
-    ({"no_proxy": "http://a"}, "proxy.no_proxy: 'http://a' is no host"),
-    ({"no_proxy": "a b"}, "proxy.no_proxy: 'a b' is no host"),
-    ({"http": "http://p:1", "HTTP_PROXY": "http://q:1"}, "proxy.http: it is said twice"),
+    ("p.example:3128", "proxy: p.example:3128 is not a mapping"),
+    ({"http": "p.example:3128"}, "proxy.http: 'p.example:3128' is not the URL"),
+    ({"https": "socks5://p:1"}, "proxy.https: 'socks5://p:1' is not the URL"),
+    ({"https": "http://"}, "proxy.https: 'http://' is not the URL"),
+    ({"https": "http://p:port"}, "proxy.https: 'http://p:port' is not the URL"),
+    ({"https": "http://p:1 "}, "proxy.https: 'http://p:1 ' is not the URL"),
+    ({"ftp": "http://p:1"}, "proxy: 'ftp' is not a key of a proxy. Write http, https, no_proxy"),
+    ({"no_proxy": "http://a"}, "proxy.no_proxy: 'http://a' is not a host"),
+    ({"no_proxy": "a b"}, "proxy.no_proxy: 'a b' is not a host"),
+    ({"http": "http://p:1", "HTTP_PROXY": "http://q:1"}, "proxy.http: it is set twice"),
 ])
 def test_what_cannot_be(given: Any, message: str) -> None:
     with pytest.raises(InputError) as caught:

@@ -53,7 +53,7 @@ class Act(t.NamedTuple):
 
 CREATE, DESTROY, MODE = "create MIG instances", "destroy MIG instances", "disable MIG mode"
 ACTS: dict[str, list[Act]] = {
-    "create instances in free space, beside busy instances too": [
+    "create instances in free space, also if other instances are busy": [
         Act("all-1g.10gb", CREATE, "create", clients=[SERVICE, BOX, POD])],
     "destroy an idle instance": [Act("all-7g.80gb", DESTROY, "destroy")],
     "destroy an instance that a service or another process of the host uses": [

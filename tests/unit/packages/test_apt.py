@@ -105,7 +105,7 @@ def test_lists_of_a_repository_below_are_not_its_own(name: str, ours: bool) -> N
 def test_source_is_golden() -> None:
     flat = Repository("cuda", "https://example.com/r/", "k.pub", FINGERPRINT)
     assert source_text(flat, "/usr/share/keyrings/gpuops-cuda.gpg") == (
-        b"# Written by gpuops.nvidia; it goes with the component that uses it.\n"
+        b"# Written by gpuops.nvidia; it is removed together with the component that uses it.\n"
         b"Types: deb\nURIs: https://example.com/r/\nSuites: /\nSigned-By: /usr/share/keyrings/gpuops-cuda.gpg\n")
     deep = Repository("x", "https://example.com/r/", "k.pub", FINGERPRINT, "stable", ("main", "extra"))
     assert b"Suites: stable\nComponents: main extra\n" in source_text(deep, "/k")
@@ -166,7 +166,7 @@ def test_a_source_of_somebody_else_for_the_same_repository_is_named(tmp_path: Pa
                      Repository("cuda", "https://example.com/r/", "k.pub", FINGERPRINT))
     probe.root = str(tmp_path)
     with pytest.raises(RepositoryError, match="cuda-archive-keyring.gpg") as caught:
-        probe._refuse_rivals()
+        probe._check_keyrings()
     assert "apt-get purge cuda-keyring" in caught.value.hint
 
 

@@ -264,7 +264,7 @@ def test_what_goes_with_a_transaction_and_what_cannot_be(host: Host) -> None:
 
 @pytest.mark.parametrize(("changes", "words"), [
     ({"url": "file:///nowhere/"}, "file:///nowhere/key.pub cannot be fetched"),
-    ({"key": "Packages"}, "is no OpenPGP public key"),
+    ({"key": "Packages"}, "is not an OpenPGP public key"),
     ({"fingerprint": "A" * 40}, "has the fingerprint {cuda}, not A{{40}}"),
     ({"key": "{stranger.public}", "fingerprint": "{stranger.fingerprint}"}, "is not signed by the key {stranger}"),
     ({"suite": "stable", "components": ("main",)}, "cannot be read: .*does not have a Release file"),
@@ -330,7 +330,7 @@ def test_another_keyring_for_the_same_place_is_told(host: Host) -> None:
     host.configure()
     for path in (host.root / "etc/apt/sources.list.d").iterdir():
         path.rename(path.with_name("cuda.sources"))
-    with pytest.raises(RepositoryError, match="as a source with another keyring: Conflicting values"), \
+    with pytest.raises(RepositoryError, match="with another keyring: Conflicting values"), \
             host.manager.probe(host.repository()):
         pass
 
@@ -456,7 +456,7 @@ def test_a_repair_that_is_not_enough_is_said(host: Host, monkeypatch: pytest.Mon
     assert host.manager.read().interrupted
     monkeypatch.setattr(host.manager, "run", lambda argv, **options: _run.Completed(tuple(argv), 1, "", "no space")
                         if "--configure" in argv else run(argv, **options))
-    with pytest.raises(CommandError, match="Repair the package database by hand"):
+    with pytest.raises(CommandError, match="Repair the package database yourself"):
         host.manager.repair([])
 
 

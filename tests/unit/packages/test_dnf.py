@@ -23,14 +23,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import (
     dnf_tools,
     rpm,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Change, Repository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Change, Repository, specifiers
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.dnf import Dnf
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.dnf_tools import (
     dnf,
     parse_candidates,
     parse_decisions,
     problems,
-    specs,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.openpgp import dearmor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.rpm import parse_state
@@ -122,7 +121,7 @@ def test_candidates_are_newest_first() -> None:
 
 
 def test_specs() -> None:
-    assert specs({"nvidia-driver-cuda": "3:1-1.el9", "kernel-devel-5.14.0": ""}) == [
+    assert specifiers({"nvidia-driver-cuda": "3:1-1.el9", "kernel-devel-5.14.0": ""}, "-") == [
         "kernel-devel-5.14.0", "nvidia-driver-cuda-3:1-1.el9"]
 
 
@@ -148,7 +147,7 @@ def test_dnf_4_by_its_name(target: str, name: str, tmp_path: Path, monkeypatch: 
     (tmp_path / "dnf").symlink_to(target)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert dnf_tools.program() == name
-    with pytest.raises(HostError, match=f"no {name}: plans are made by dnf 4"):
+    with pytest.raises(HostError, match=f"no {name}, and the module needs dnf 4"):
         dnf(Host(install=(127, "")), ["install", "x"])
 
 

@@ -492,5 +492,5 @@ def test_files_that_do_not_stay_are_told(manager: FakeManager, journal: Journal)
     manager.lost, manager.cursed = {"base": ["/usr/lib/a.so"]}, True
     steps = PackageWork(manager, journal, REPOSITORY).plan_lost(manager.read(), ["base"])
     assert ids(steps) == ["install packages again: base=1"]  # of a repository that is not ours nothing is fetched
-    with pytest.raises(HostError, match="/usr/lib/a.so is missing or damaged also after its package was"):
+    with pytest.raises(HostError, match="/usr/lib/a.so is still missing or damaged after the reinstallation"):
         execute(manager, journal, steps)

@@ -142,7 +142,7 @@ def test_candidates_are_newest_first() -> None:
 
 
 def test_what_is_no_xml_is_no_answer() -> None:
-    with pytest.raises(HostError, match="printed no XML"):
+    with pytest.raises(HostError, match="did not print XML"):
         parse_changes("zypper: symbol lookup error")
 
 

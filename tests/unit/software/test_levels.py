@@ -14,7 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import gate
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software import work as work_module
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Wish
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Desired
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.manage import COMPONENTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import Service
 from ansible_collections.gpuops.nvidia.tests.unit.levels import NO, TABLE, YES, cases
@@ -26,8 +26,8 @@ UNITS = {"restart DCGM or an exporter": [component.unit for component in COMPONE
 def test_an_act_needs_its_level(tmp_path: Path, act: str, level: str, said: str) -> None:
     for unit in UNITS[act]:
         with Journal(unit, str(tmp_path / "journal")) as journal:
-            wish = Wish(files={str(tmp_path / unit): b"changed"}, unit=unit)
-            work = work_module.Work(unit, wish, journal, run, Root(), None, None)
+            desired = Desired(files={str(tmp_path / unit): b"changed"}, unit=unit)
+            work = work_module.Work(unit, desired, journal, run, Root(), None, None)
             allowed, pending = gate(work.plan(PackageState({}), Service("active", "enabled")), level)
         restarts = f"restart service: {unit}" in [step.id for step in allowed]
         assert restarts != bool(pending)

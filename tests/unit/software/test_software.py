@@ -30,7 +30,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step,
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software import report
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software import work as work_module
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Host, Wish
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Desired, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.cuda import Cuda
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.dcgm import Dcgm
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.dcgm_exporter import (
@@ -56,66 +56,66 @@ def host(cuda: str | None = "13.2", *models: t.Any, packages: t.Iterable[str] = 
     ("13.0", "cuda-toolkit-13-0", None), ("13.0.2", "cuda-toolkit-13-0", "13.0.2"), ("12", "cuda-toolkit-12", None),
     ("", "cuda-toolkit-13", None), ("12.9", "cuda-toolkit-12-9", None)])
 def test_cuda_by_its_level(version: str, package: str, exact: str | None) -> None:
-    wish = Cuda.wish({"version": version}, host())
-    assert wish.packages == {package: exact} and not wish.files and not wish.reasons
+    desired = Cuda.desired({"version": version}, host())
+    assert desired.packages == {package: exact} and not desired.files and not desired.reasons
 
 
 def test_cuda_and_the_driver() -> None:
-    with pytest.raises(InputError, match=r"CUDA 14.0 does not run on this host's driver, whose level is 13.2. .*13.x"):
-        Cuda.wish({"version": "14.0"}, host())
-    assert "minor version compatibility" in Cuda.wish({"version": "13.3"}, host()).reasons[0]
-    assert "was not compared" in Cuda.wish({"version": "14.0"}, host(None)).reasons[0]
+    with pytest.raises(InputError, match=r"CUDA 14.0 does not run on .* whose level is 13.2. .*13.x"):
+        Cuda.desired({"version": "14.0"}, host())
+    assert "minor version compatibility" in Cuda.desired({"version": "13.3"}, host()).reasons[0]
+    assert "was not compared" in Cuda.desired({"version": "14.0"}, host(None)).reasons[0]
     with pytest.raises(HostError, match="No driver is installed"):
-        Cuda.wish({"version": None}, host(None))
-    with pytest.raises(InputError, match="cuda.version: 'newest' is no CUDA level"):
-        Cuda.wish({"version": "newest"}, host())
-    with pytest.raises(InputError, match="is no CUDA level"):
-        Cuda.wish({"version": "9" * 5000}, host())
-    assert Cuda.wish({"version": "13.0", "profile": True}, host()).files
+        Cuda.desired({"version": None}, host(None))
+    with pytest.raises(InputError, match="cuda.version: 'newest' is not a CUDA level"):
+        Cuda.desired({"version": "newest"}, host())
+    with pytest.raises(InputError, match="is not a CUDA level"):
+        Cuda.desired({"version": "9" * 5000}, host())
+    assert Cuda.desired({"version": "13.0", "profile": True}, host()).files
 
 
 @pytest.mark.parametrize(("level", "model", "levels"), [
     ("13.2", A100, {"cuda13"}), ("12.8", A100, {"cuda12"}), ("13.0", V100, {"cuda12", "cuda13"}),
     ("12.2", V100, {"cuda12"})])
 def test_dcgm_is_for_the_drivers_cuda(level: str, model: t.Any, levels: set[str]) -> None:
-    wish = Dcgm.wish({"version": "4.6.0", "profiling": False}, host(level, model))
-    assert set(wish.packages) == {f"datacenter-gpu-manager-4-{part}" for part in {"core", *levels}}
-    assert set(wish.packages.values()) == {"4.6.0"} and list(wish.gone) == ["datacenter-gpu-manager"]
-    more = Dcgm.wish({"version": "", "profiling": True}, host(level, model)).packages
-    assert set(more) - set(wish.packages) == {f"datacenter-gpu-manager-4-proprietary{part}" for part in
+    desired = Dcgm.desired({"version": "4.6.0", "profiling": False}, host(level, model))
+    assert set(desired.packages) == {f"datacenter-gpu-manager-4-{part}" for part in {"core", *levels}}
+    assert set(desired.packages.values()) == {"4.6.0"} and list(desired.gone) == ["datacenter-gpu-manager"]
+    more = Dcgm.desired({"version": "", "profiling": True}, host(level, model)).packages
+    assert set(more) - set(desired.packages) == {f"datacenter-gpu-manager-4-proprietary{part}" for part in
                                               ("", *(f"-{level}" for level in levels))}
     assert set(more.values()) == {None}
 
 
 def test_dcgm_needs_to_know_the_driver() -> None:
     with pytest.raises(HostError, match="driver_cuda"):
-        Dcgm.wish({}, host(None))
-    with pytest.raises(InputError, match="dcgm.version: 'v4' is no version"):
-        Dcgm.wish({"version": "v4"}, host())
+        Dcgm.desired({}, host(None))
+    with pytest.raises(InputError, match="dcgm.version: 'v4' is not a version"):
+        Dcgm.desired({"version": "v4"}, host())
 
 
 @pytest.mark.parametrize(("listen", "address"), [
     (":9400", ("127.0.0.1", 9400)), ("127.0.0.1:1", ("127.0.0.1", 1)), ("[::1]:9400", ("::1", 9400)),
     ("0.0.0.0:9400", ("127.0.0.1", 9400)), ("metrics.lan:9400", ("metrics.lan", 9400))])
 def test_where_the_exporter_listens(listen: str, address: tuple[str, int]) -> None:
-    wish = DcgmExporter.wish({"listen": listen}, host())
-    assert wish.address == address
-    assert f"--address {listen} --collectors /etc/dcgm-exporter/default-counters.csv" in wish.files[DROP_IN].decode()
+    desired = DcgmExporter.desired({"listen": listen}, host())
+    assert desired.address == address
+    assert f"--address {listen} --collectors /etc/dcgm-exporter/default-counters.csv" in desired.files[DROP_IN].decode()
 
 
 @pytest.mark.parametrize("listen", ["9400", ":0", ":65536", ":94 00", "a b:9400", "$(id):9400", ":9400\nExecStart=x"])
 def test_what_is_no_address(listen: str) -> None:
     with pytest.raises(InputError, match="dcgm_exporter.listen"):
-        DcgmExporter.wish({"listen": listen}, host())
+        DcgmExporter.desired({"listen": listen}, host())
 
 
 def test_the_exporter_and_what_it_asks() -> None:
-    with pytest.raises(InputError, match="DCGM 4 is not on this host"):
-        DcgmExporter.wish({}, host(wanted=["dcgm_exporter"]))
+    with pytest.raises(InputError, match="DCGM 4, which the exporter needs"):
+        DcgmExporter.desired({}, host(wanted=["dcgm_exporter"]))
     there = host(packages=["datacenter-gpu-manager-4-core"], wanted=["dcgm_exporter"])
-    wish = DcgmExporter.wish({"counters": "DCGM_FI_DEV_GPU_TEMP, gauge, t\n\n"}, there)
-    assert wish.files[COUNTERS] == b"DCGM_FI_DEV_GPU_TEMP, gauge, t\n"
-    assert f"--collectors {COUNTERS}" in wish.files[DROP_IN].decode()
+    desired = DcgmExporter.desired({"counters": "DCGM_FI_DEV_GPU_TEMP, gauge, t\n\n"}, there)
+    assert desired.files[COUNTERS] == b"DCGM_FI_DEV_GPU_TEMP, gauge, t\n"
+    assert f"--collectors {COUNTERS}" in desired.files[DROP_IN].decode()
 
 
 def test_the_program_runs_by_itself(tmp_path: Path) -> None:
@@ -132,14 +132,14 @@ def test_the_node_status_exporter(tmp_path: Path) -> None:
     there = tmp_path / PYNVML.lstrip("/")
     there.parent.mkdir(parents=True)
     there.write_bytes(b"# the one of the driver")
-    wish = NodeStatusExporter.wish(STATUS, host(root=str(tmp_path)))
-    assert wish.files[PYNVML] == b"# the one of the driver" and wish.files[PROGRAM] == program(report.__name__)
-    service = wish.files["/etc/systemd/system/gpuops-node-status.service"].decode()
+    desired = NodeStatusExporter.desired(STATUS, host(root=str(tmp_path)))
+    assert desired.files[PYNVML] == b"# the one of the driver" and desired.files[PROGRAM] == program(report.__name__)
+    service = desired.files["/etc/systemd/system/gpuops-node-status.service"].decode()
     assert f"ExecStart=/usr/bin/python3 {PROGRAM} /metrics/gpuops-node-status.prom" in service
-    assert "OnUnitActiveSec=30s" in wish.files["/etc/systemd/system/gpuops-node-status.timer"].decode()
+    assert "OnUnitActiveSec=30s" in desired.files["/etc/systemd/system/gpuops-node-status.timer"].decode()
     for wrong in ({"folder": "metrics"}, {"folder": "/a b"}, {"folder": "/%n"}, {"interval": 4}, {"interval": 90000}):
         with pytest.raises(InputError, match="node_status_exporter"):
-            NodeStatusExporter.wish({**STATUS, **wrong}, host(root=str(tmp_path)))
+            NodeStatusExporter.desired({**STATUS, **wrong}, host(root=str(tmp_path)))
 
 
 def machine(tmp_path: Path, loaded: str | None, library: str | None) -> Root:
@@ -229,15 +229,15 @@ class Systemd:
         return Completed(tuple(words), 0, told, "")
 
 
-def one_run(tmp_path: Path, wish: Wish | None, systemd: Systemd) -> list[str]:
-    """Plans and executes; without a wish it is a removal. Returns the ids of the steps."""
+def one_run(tmp_path: Path, desired: Desired | None, systemd: Systemd) -> list[str]:
+    """Plans and executes; without a desired it is a removal. Returns the ids of the steps."""
     with Journal("demo", str(tmp_path / "state" / "journal")) as journal:
-        work = work_module.Work("x.service", wish, journal, systemd, Root(), None, None)
+        work = work_module.Work("x.service", desired, journal, systemd, Root(), None, None)
         service = Service(systemd.state, systemd.enabled)
         state = PackageState({})
-        steps = work.plan(state, service) if wish else work.plan_absent(state, service, ())
+        steps = work.plan(state, service) if desired else work.plan_absent(state, service, ())
         apply(steps, work.execute, journal)
-        if wish is None:
+        if desired is None:
             work.settle()
     return [step.action for step in steps]
 
@@ -247,17 +247,17 @@ def test_files_and_service_come_and_go(tmp_path: Path) -> None:
     (tmp_path / "keep").touch()
     systemd = Systemd()
 
-    def wish(text: bytes) -> Wish:
-        return Wish(files={str(path): text}, outputs=[str(output)], unit="x.service")
+    def desired(text: bytes) -> Desired:
+        return Desired(files={str(path): text}, outputs=[str(output)], unit="x.service")
 
-    assert one_run(tmp_path, wish(b"1"), systemd) == ["write file", "enable and start service"]
+    assert one_run(tmp_path, desired(b"1"), systemd) == ["write file", "enable and start service"]
     output.write_text("made by the service")
-    assert one_run(tmp_path, wish(b"1"), systemd) == []
+    assert one_run(tmp_path, desired(b"1"), systemd) == []
     systemd.calls.clear()
-    assert one_run(tmp_path, wish(b"2"), systemd) == ["write file", "restart service"]
+    assert one_run(tmp_path, desired(b"2"), systemd) == ["write file", "restart service"]
     assert systemd.calls.count("restart x.service") == 1
     systemd.enabled = "disabled"
-    assert one_run(tmp_path, wish(b"2"), systemd) == ["enable service"]
+    assert one_run(tmp_path, desired(b"2"), systemd) == ["enable service"]
     assert one_run(tmp_path, None, systemd) == ["disable and stop service", "restore file", "restore file"]
     assert list(tmp_path.iterdir()) == [tmp_path / "keep"]
 
@@ -277,8 +277,8 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *concerns: str) -> l
     for concern in concerns:
         with Journal(concern, str(tmp_path / "state" / "journal")) as journal:
             journal.keep("file", "/usr/share/keyrings/gpuops-cuda.gpg", {"state": "absent"})
-        wish = Wish(packages={"x": None}, unit="x.service")
-        works.append(work_module.Work("x.service", wish, journal, Systemd(), Root(str(tmp_path)), manager, CUDA))
+        desired = Desired(packages={"x": None}, unit="x.service")
+        works.append(work_module.Work("x.service", desired, journal, Systemd(), Root(str(tmp_path)), manager, CUDA))
     return works
 
 
@@ -330,7 +330,7 @@ def test_check_mode_knows_what_the_driver_role_would_repair(monkeypatch: pytest.
 def test_a_file_that_the_driver_brings_before_it_is_no_step_of_check_mode(tmp_path: Path) -> None:
     path = f"{tmp_path}/pynvml.py"
     with Journal("node_status_exporter", str(tmp_path / "state" / "journal")) as journal:
-        work = work_module.Work("x.timer", Wish(files={path: b"x"}), journal, lambda *_a, **_o: None,  # type: ignore[arg-type]
+        work = work_module.Work("x.timer", Desired(files={path: b"x"}), journal, lambda *_a, **_o: None,  # type: ignore[arg-type]
                                 Root(), None, None)
         for before, steps in (([], 1), ([path], 1)):  # it is not on record yet
             work.files_before = before
@@ -376,12 +376,12 @@ def test_what_packages_before_it_repair_is_not_tried(tmp_path: Path, monkeypatch
 def test_a_restart_that_is_owed_is_made_up_for(tmp_path: Path) -> None:
     path = tmp_path / "x.conf"
     systemd = Systemd("active", "enabled")
-    wish = Wish(files={str(path): b"1"}, unit="x.service")
+    desired = Desired(files={str(path): b"1"}, unit="x.service")
     with Journal("demo", str(tmp_path / "state" / "journal")) as journal:
-        work = work_module.Work("x.service", wish, journal, systemd, Root(), None, None)
+        work = work_module.Work("x.service", desired, journal, systemd, Root(), None, None)
         steps = work.plan(PackageState({}), Service("active", "enabled"))
         work.execute(steps[0])  # and here the run is killed
-    assert one_run(tmp_path, wish, systemd) == ["restart service"]
+    assert one_run(tmp_path, desired, systemd) == ["restart service"]
     # It ran before us, so it goes on with what it had.
     assert one_run(tmp_path, None, systemd) == ["restore file", "restart service"]
     assert systemd.state == "active" and not path.exists()
@@ -390,8 +390,8 @@ def test_a_restart_that_is_owed_is_made_up_for(tmp_path: Path) -> None:
 def test_a_masked_service_is_told_before_anything_is_changed(tmp_path: Path) -> None:
     path = tmp_path / "x.conf"
     with Journal("demo", str(tmp_path / "journal"), readonly=True) as journal:
-        wish = Wish(files={str(path): b"1"}, unit="x.service")
-        work = work_module.Work("x.service", wish, journal, Systemd(), Root(), None, None)
+        desired = Desired(files={str(path): b"1"}, unit="x.service")
+        work = work_module.Work("x.service", desired, journal, Systemd(), Root(), None, None)
         with pytest.raises(HostError, match="x.service is masked"):
             work.plan(PackageState({}), Service("absent", "masked"))
 
@@ -402,9 +402,9 @@ def test_a_masked_file_is_told_before_anything_is_changed(tmp_path: Path, monkey
     monkeypatch.setattr(os, "devnull", str(tmp_path / "null"))
     (tmp_path / "x.conf").symlink_to(tmp_path / "null")
     with Journal("demo", str(tmp_path / "journal"), readonly=True) as journal:
-        wish = Wish(files={str(tmp_path / "y.conf"): b"1", str(tmp_path / "x.conf"): b"1"}, unit="x.service")
-        work = work_module.Work("x.service", wish, journal, Systemd(), Root(), None, None)
-        with pytest.raises(HostError, match="x.conf cannot be written.*not wanted on this host"):
+        desired = Desired(files={str(tmp_path / "y.conf"): b"1", str(tmp_path / "x.conf"): b"1"}, unit="x.service")
+        work = work_module.Work("x.service", desired, journal, Systemd(), Root(), None, None)
+        with pytest.raises(HostError, match="x.conf cannot be written.*must not exist on this host"):
             work.plan(PackageState({}), Service("inactive", "disabled"))
 
 
@@ -461,7 +461,7 @@ def test_a_service_whose_packages_go_is_not_restarted(tmp_path: Path) -> None:
 def test_a_service_that_does_not_answer_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work_module, "_ANSWER_LIMIT", 0)
     with pytest.raises(GpuopsError, match=r"runs, but does not answer at 127.0.0.1:1: .*journalctl -u x.service"):
-        one_run(tmp_path, Wish(unit="x.service", address=("127.0.0.1", 1)), Systemd())
+        one_run(tmp_path, Desired(unit="x.service", address=("127.0.0.1", 1)), Systemd())
 
 
 class Killed(BaseException):
@@ -474,12 +474,12 @@ class Killed(BaseException):
 def test_killed_at_any_step(tmp_path: Path, removal: bool, number: int, late: bool) -> None:
     (tmp_path / "keep").touch()
     files = {str(tmp_path / "etc" / name): name.encode() for name in ("a", "b", "c")}
-    wish = Wish(files=files, outputs=[str(tmp_path / "out" / "x")], unit="x.service")
+    desired = Desired(files=files, outputs=[str(tmp_path / "out" / "x")], unit="x.service")
     systemd = Systemd()
     if removal:
-        one_run(tmp_path, wish, systemd)
+        one_run(tmp_path, desired, systemd)
     with Journal("demo", str(tmp_path / "state" / "journal")) as journal:
-        work = work_module.Work("x.service", None if removal else wish, journal, systemd, Root(), None, None)
+        work = work_module.Work("x.service", None if removal else desired, journal, systemd, Root(), None, None)
         service, state = Service(systemd.state, systemd.enabled), PackageState({})
         steps = work.plan_absent(state, service, ()) if removal else work.plan(state, service)
         done = 0
@@ -495,10 +495,10 @@ def test_killed_at_any_step(tmp_path: Path, removal: bool, number: int, late: bo
 
         with contextlib.suppress(Killed):
             apply(steps, execute, journal)
-    one_run(tmp_path, None if removal else wish, systemd)
+    one_run(tmp_path, None if removal else desired, systemd)
     if not removal:
         assert {path: Path(path).read_bytes() for path in files} == files and systemd.state == "active"
-        assert one_run(tmp_path, wish, systemd) == []
+        assert one_run(tmp_path, desired, systemd) == []
         one_run(tmp_path, None, systemd)
     assert list(tmp_path.iterdir()) == [tmp_path / "keep"]
     assert (systemd.state, systemd.enabled) == ("inactive", "disabled")

@@ -381,7 +381,7 @@ def test_a_masked_file_is_told_by_the_plan(machine: Machine, monkeypatch: pytest
     monkeypatch.setattr(os, "devnull", str(machine.root / "null"))
     (machine.root / masked).parent.mkdir(exist_ok=True)
     (machine.root / masked).symlink_to(machine.root / "null")
-    with pytest.raises(HostError, match=f"{masked} cannot be written.*not wanted on this host"):
+    with pytest.raises(HostError, match=f"{masked} cannot be written.*must not exist on this host"):
         machine.plan()
 
 
