@@ -21,7 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.nodes import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import RESTART, STARTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import AGAIN, INSTALL
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate, outcome, plan_diff
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Pending, Step, gate, outcome, plan_diff
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.seal import mixed
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.answers import (
     AnswerError,
@@ -45,7 +45,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import (
     settings_file,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState, Pending
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState
 
 # Driver actions that change the output of nvidia-ctk: actions on modules, files, device nodes and sockets of services.
 _DRIVER_ACTIONS = (INSTALL, AGAIN, LOAD, MAKE, RESTART, REFRESH, *STARTS)

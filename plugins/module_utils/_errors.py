@@ -69,7 +69,7 @@ class HostError(GpuopsError):
 
 
 class InUse(HostError):
-    """A process has come to use what a step needs since the plan was made. The step has changed nothing; it is pending."""
+    """A process uses what a step needs since the plan was made. The step has changed nothing, and is pending."""
 
 
 def brief(value: object, text: t.Callable[[object], str] = repr, most: int = 60) -> str:

@@ -22,7 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import (
     difference,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.profile_names import Target, Wish
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Pending, Step, gate
 
 STOP, DESTROY, CREATE = "stop GPU clients", "destroy MIG instances", "create MIG instances"
 START = "start stopped service again"
@@ -98,7 +98,7 @@ class GpuPlan(t.NamedTuple):
     goal: Goal
     change: Difference
     steps: t.List[Step]
-    pending: t.List[t.Dict[str, object]]
+    pending: t.List[Pending]
 
 
 def shape(enabled: bool, layout: Layout) -> dict[str, object]:
@@ -226,7 +226,7 @@ def held_up(planned: GpuPlan, why: str) -> GpuPlan:
     return planned._replace(steps=done, pending=[*_wait(rest, why), *planned.pending])
 
 
-def _wait(steps: t.Sequence[Step], why: str) -> list[dict[str, t.Any]]:
+def _wait(steps: t.Sequence[Step], why: str) -> list[Pending]:
     """Steps as pending ones, the first for a reason, and those that follow it."""
     return [{**step.as_dict(), "pending_reason": f"it follows '{steps[0].id}'" if at else why}
             for at, step in enumerate(steps)]

@@ -21,6 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import B
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
+    Pending,
     Step,
     apply,
     diff_entry,
@@ -75,7 +76,7 @@ class Work:
         self.plans: list[planning.GpuPlan] = []
         self._uuids: dict[str, str] = {}
         self.unread: set[str] = set()
-        self._waiting: list[dict[str, object]] = []
+        self._waiting: list[Pending] = []
         self._entries: t.Sequence[Entry] | None = None
 
     def run(self) -> planning.Result:

@@ -23,7 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.versions impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_bytes, read_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import AGAIN
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Pending, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, which
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import cdi_files as files
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import Json
@@ -58,7 +58,7 @@ class CdiPlan(t.NamedTuple):
     specs: t.List[str]
     driver: str | None
     steps: t.List[Step]
-    pending: t.List[t.Dict[str, object]]
+    pending: t.List[Pending]
     warnings: t.List[str]
 
 
@@ -75,7 +75,7 @@ class Cdi:
         self.run = run
         self.driver_steps = request.get("driver") or ()
         self.environment = files.environment(read_text(files.ENVIRONMENT) or "")
-        self.pending: list[dict[str, object]] = []
+        self.pending: list[Pending] = []
         self.warnings: list[str] = []
 
     # -- plans

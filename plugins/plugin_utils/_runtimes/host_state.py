@@ -9,16 +9,12 @@
 from __future__ import annotations
 
 import re
-import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.cdi import CdiPlan
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.failure_text import failure
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import PackagesPlan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Value
-
-# An entry of `pending` in the result: a step with its pending_reason, as JSON.
-Pending = t.Dict[str, object]
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, diff_entry
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Pending, Step, diff_entry
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import owners, registry, settings_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import FileChange, Options, Proposal
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState, Pending, RuntimeState
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState, RuntimeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import TOKEN
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Value
 
