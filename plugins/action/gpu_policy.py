@@ -163,7 +163,7 @@ class ActionModule(ControllerAction):
             found = preflight.refused(error.as_result()["error"], facts, seen)
             error.details["checks"] = preflight.listed([*preflight.of_rejected(rejected), *found])
             raise
-        found = preflight.checks(t.cast("FleetPlan", plan), facts, t.cast("ClusterFacts | None", seen))
+        found = preflight.checks(t.cast(FleetPlan, plan), facts, t.cast(t.Optional[ClusterFacts], seen))
         nodes = (plan["cluster"] or {}).get("rejected") or {}
         plan["checks"] = preflight.listed([
             *preflight.of_rejected(rejected),
@@ -180,8 +180,8 @@ class ActionModule(ControllerAction):
         settled: Data = {**wanted, "profiles": inventory_vars.node_profiles(task_vars),
                          "plugin_configs": inventory_vars.plugin_configs(task_vars)}
         cluster: Data = {**resolve_cluster(
-            policy, release, t.cast("ClusterFacts | None", seen), plan["placement"],
-            inventory_vars.node_names(task_vars), t.cast("Settings", settled), wanted["disruption"])}
+            policy, release, t.cast(t.Optional[ClusterFacts], seen), plan["placement"],
+            inventory_vars.node_names(task_vars), t.cast(Settings, settled), wanted["disruption"])}
         plan["notes"] += cluster.pop("notes")
         theirs = (seen or {}).get("operator")
         if theirs and theirs != release.version:
@@ -315,7 +315,7 @@ def _look(wanted: Data, policy: formats.Policy, release: releases.Release) -> Da
     server = client.Client(wanted["kubeconfig"], wanted["context"])
     if not wanted["take_over"]:
         refuse_operator.refuse_operator(server)
-    namespace = namespace_of(t.cast("Settings", wanted))
+    namespace = namespace_of(t.cast(Settings, wanted))
     named = cluster_references.named(policy)
     shared = config_map_name(policy, wanted["sharing"])
     if shared and shared not in named[cluster_references.CONFIG_MAP]:

@@ -77,7 +77,7 @@ class ActionModule(ControllerAction):
             samples = inventory_vars.samples(task_vars, host)
 
         def judged(facts: Data) -> list[Data]:
-            found = verify(expected, t.cast("HostFacts", facts), arguments["components"], arguments["labels"], samples)
+            found = verify(expected, t.cast(HostFacts, facts), arguments["components"], arguments["labels"], samples)
             if arguments["asked"]:
                 found = with_answers(found, inventory_vars.listed(task_vars, host, "plan"), pending,
                                      inventory_vars.errors(task_vars, host, expected.get("delivered") or ()))

@@ -34,6 +34,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driv
     version_of,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.constraints import Request
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.packages import Repository
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import Situation, situation_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
@@ -56,7 +57,7 @@ class Packages(t.TypedDict):
     """What is installed with a package manager. kernel_packages: those that modules are built with."""
 
     packages: t.List[str]
-    repository: packages.Repository | None
+    repository: Repository | None
     kernel_packages: t.List[str]
 
 

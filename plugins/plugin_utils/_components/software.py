@@ -77,7 +77,7 @@ def no_driver(placement: str, state: str, facts: HostFacts) -> str:
 
 def check_service(name: str, want: Section, seen: component.Seen, *same: str) -> component.Result:
     """The check of a component with a service. same: keys that must be equal in plan and facts, besides the version."""
-    have = t.cast("t.Mapping[str, Program]", seen.facts["software"])[name]
+    have = t.cast(t.Mapping[str, Program], seen.facts["software"])[name]
     if have is None:
         return component.Result("absent", "not installed", "Run site.yml.")
     faults = [f"{key} is {have[key]}, {want[key]} is wanted" for key in ("version", *same)

@@ -16,10 +16,13 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import
 Text = t.Optional[str]
 Flag = t.Optional[bool]
 
+
 class System(t.TypedDict):
     id: Text
     version_id: Text
     family: str
+
+
 class Kernel(t.TypedDict):
     release: Text
     flavour: Text
@@ -27,12 +30,18 @@ class Kernel(t.TypedDict):
     headers_package: Text
     headers_available: Flag
     newest_installed: Text
+
+
 class Mok(t.TypedDict):
     tool: Flag
     enrolled: Flag
+
+
 class Markers(t.TypedDict):
     kubernetes: Text
     immutable: Flag
+
+
 class Machine(t.TypedDict):
     arch: str
     os: System
@@ -41,9 +50,13 @@ class Machine(t.TypedDict):
     lockdown: Text
     mok: Mok
     markers: Markers
+
+
 class MigInstance(t.TypedDict):
     profile: Text
     uuids: t.List[Text]
+
+
 class Mig(t.TypedDict):
     enabled: bool
     pending: bool
@@ -70,9 +83,13 @@ class Dkms(t.TypedDict):
     version: str
     kernel: Text
     state: str
+
+
 class Service(t.TypedDict):
     state: str
     enabled: str
+
+
 class Nvml(t.TypedDict):
     available: Flag
     error: Text
@@ -100,39 +117,59 @@ class Runtime(t.TypedDict):
     boot: Text
     stale: Flag
     nvidia: Flag
+
+
 class Cdi(t.TypedDict):
     devices: t.List[str]
     driver: Text
+
+
 class Toolkit(t.TypedDict):
     version: Text
     packages: t.Dict[str, str]
     cdi_specs: t.List[str]
     missing_files: t.Optional[t.List[str]]
     cdi: t.Optional[Cdi]
+
+
 Program = t.Optional[Section]  # C({version, running, listen or folder}), None if it is not installed
+
+
 class Software(t.TypedDict):
     cuda: t.Dict[str, str]
     dcgm: Program
     dcgm_exporter: Program
     node_status_exporter: Program
+
+
 class BootInstance(t.TypedDict):
     profile: str
     compute: t.List[t.List[int]]
+
+
 class BootGpu(t.TypedDict):
     enabled: bool
     instances: t.List[BootInstance]
+
+
 class MigBoot(t.TypedDict):
     enabled: Flag
     masked: Flag
     gpus: t.Optional[t.Dict[str, BootGpu]]
     vendor: Text
+
+
 class JournalFault(t.TypedDict):
     concern: str
     message: str
     hint: str
+
+
 class Journals(t.TypedDict):
     brought: t.List[str]
     faults: t.List[JournalFault]
+
+
 class Client(t.TypedDict):
     pid: t.Optional[int]
     name: Text
@@ -184,6 +221,8 @@ class Node(t.TypedDict):
 class DriverImage(t.TypedDict):
     tag: str
     kernel_module_type: str
+
+
 class NvidiaDriver(t.TypedDict):
     uid: str
     there: t.Dict[str, str]

@@ -20,6 +20,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing impo
 class PlanProfile(t.TypedDict):
     name: t.Optional[str]
     because: str
+
+
 Rejected = t.Dict[str, t.Dict[str, str]]  # maps hosts or Nodes to C({path, message, hint})
 
 
