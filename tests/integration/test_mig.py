@@ -176,7 +176,7 @@ def test_the_vendors_unit_is_not_fought(lab: LabHosts, balanced: Converged) -> N
                    "systemctl enable -q nvidia-mig-manager.service")
     run, = series.run(lab, mig("all-1g.10gb"))
     lab.sh(AMPERE, f"systemctl disable -q nvidia-mig-manager.service; rm {vendors}; systemctl daemon-reload")
-    assert run.rc != 0 and "systemctl disable nvidia-mig-manager.service, or set boot: false" in run.errors()[0]
+    assert run.rc != 0 and "systemctl disable nvidia-mig-manager.service, or set boot to false" in run.errors()[0]
     assert lab.snapshot_beside_driver(AMPERE) == balanced.clean[AMPERE]
 
 

@@ -131,7 +131,7 @@ def _taints(cluster: Cluster) -> NodeResults:
     if cluster.plan is None:
         return
     for name, node in cluster.gpu_nodes.items():
-        for taint in untolerated(node["taints"], cluster.plan["common"]["tolerations"]):
+        for taint in untolerated(node.get("taints") or (), cluster.plan["common"]["tolerations"]):
             words = f"{taint['key']}={taint['value']}" if taint.get("value") else taint["key"]
             yield (name, "warning", f"no pod of the components comes here: taint {words}:{taint['effect']} is not "
                    "tolerated", "Add it to daemonsets.tolerations (and to the tolerations of the NFD worker)")

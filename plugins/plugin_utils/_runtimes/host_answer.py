@@ -130,7 +130,7 @@ def state_of(answer: Json) -> HostState:
 
 def held_of(answer: Json) -> str | None:
     """The id of the step that running containers hold up, in an answer without faults."""
-    held: str | None = answer["held"]
+    held: str | None = answer.get("held")
     return held
 
 

@@ -335,7 +335,7 @@ def test_a_refused_reset_leaves_no_pending_mode(machine: Make) -> None:
     host = machine("a100-80=1")
     host.sim("fault", "set", "mode-pending", "0")
     host.sim("fault", "set", "reset-fails", "0")
-    with pytest.raises(GpuopsError, match="waits for a reset"):
+    with pytest.raises(GpuopsError, match="needs a reset, which failed"):
         go("all-3g.40gb")
     with Nvml() as nvml:
         assert nvml.mode(nvml.devices()[0]) == (False, False)

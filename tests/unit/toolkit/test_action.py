@@ -310,6 +310,14 @@ def test_hundreds_of_forged_answers(play: Play) -> None:
     assert refused > 150 and believed > 20, (refused, believed)
 
 
+def test_an_answer_need_not_name_a_step_that_is_held_up(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    execute = play._execute
+    monkeypatch.setattr(play, "_execute", lambda **request: {
+        key: value for key, value in execute(**request).items() if key != "held"})
+    told = play()
+    assert told["changed"] and not told["pending"] and "apply" in play.phases
+
+
 def test_a_runtime_without_what_its_programs_say(play: Play) -> None:
     play()
     play.instead = play._execute("gpuops.nvidia.container_toolkit", {"request": base64.b64encode(json.dumps(
