@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Carries a plan out. PRIVATE to the collection.
+"""Carries out the plan of the cluster's objects. PRIVATE to the collection.
 
-Objects of one rank go at the same time, the next rank after them. A run that fails in the middle leaves what it has
-done; the next one plans from there.
+Objects of one rank are written at the same time, then those of the next rank. If a run fails, the objects that it has
+written stay; the next run makes its plan from there.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import field_owners
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import WORKLOADS, keeps_pods
 
-# How often an object is taken over again from others that write it at the same time.
+# How often the fields of an object are taken over again if another client writes the object at the same time.
 _ROUNDS = 6
-# Seconds: for a new kind to be served, for an object that is being removed to be gone, between two looks.
+# Seconds: the wait until a new kind is served or a deleted object is gone; the pause between two requests.
 _PATIENCE, _PAUSE = 120.0, 0.2
 
 
 def execute(client: Client, changes: t.Sequence[Change]) -> None:
-    """Makes all changes of a plan. Raises ClusterError that names each object which failed and what had been done."""
+    """Makes all changes of a plan. Raises ClusterError with the objects that failed and the changes made before."""
     todo = [one for one in changes if one.writes]
     done: list[str] = []
     for _rank, group in itertools.groupby(todo, key=lambda one: (one.action in ("delete", "release"), one.kind.rank)):
@@ -42,9 +42,9 @@ def execute(client: Client, changes: t.Sequence[Change]) -> None:
 
 
 def rehearse(client: Client, changes: t.Sequence[Change], live: t.Container[objects.Key]) -> None:
-    """Has the server try what a run would apply, so that its admission and its rights are known beforehand.
+    """Sends what a run would apply to the server as a dry run, which shows whether admission and RBAC allow it.
 
-    What stands on a namespace or a kind that is not there yet is left out. Raises ClusterError like the run would.
+    Objects whose namespace or kind does not exist yet are left out. Raises ClusterError, as a run would.
     """
     def possible(one: Change) -> bool:
         home = ("v1", "Namespace", "", one.namespace)
@@ -59,7 +59,8 @@ def rehearse(client: Client, changes: t.Sequence[Change], live: t.Container[obje
 
 
 def _rehearse(client: Client, change: Change) -> None:
-    """One object. What others have added goes in the same request, as no trial leaves anything for the next one."""
+    """Tries one object. The same request also removes the fields that others have added, because a dry run keeps
+    nothing on which a second request could build."""
     manifest, live = t.cast(Object, change.manifest), change.live
     if live is None or not field_owners.foreign(live):
         client.apply(manifest, dry_run=True)
@@ -77,7 +78,7 @@ def _rehearse(client: Client, change: Change) -> None:
 
 
 def wait_until(ready: t.Callable[[], bool], timeout: float, pause: float = _PAUSE) -> bool:
-    """Whether it became true within timeout seconds; asks every pause seconds."""
+    """Whether ready returned true within timeout seconds. It is called every pause seconds."""
     end = time.monotonic() + timeout
     while not ready():
         if time.monotonic() > end:
@@ -123,9 +124,11 @@ def _apply(client: Client, change: Change) -> None:
 
 
 def _take_over(client: Client, change: Change, live: Object) -> tuple[Object | None, bool]:
-    """Makes us the owner of what others added. Where somebody was faster: the object as it is now, and False.
+    """Makes us the owner of the fields that others have added. Returns (the object, whether it was written); it is not
+    if somebody else has changed or deleted the object meanwhile.
 
-    What a GPU Operator made becomes ours in the same write: a run that ends here leaves nothing without an owner.
+    An object of a GPU Operator gets our marks in the same request, so that it always has an owner, even if the run is
+    killed here.
     """
     row, metadata = change.kind, live["metadata"]
     version = {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}
@@ -145,7 +148,7 @@ def _take_over(client: Client, change: Change, live: Object) -> tuple[Object | N
 
 def _delete(client: Client, change: Change) -> None:
     metadata = t.cast(Object, change.live)["metadata"]
-    # Pods go before their DaemonSet, so that a DaemonSet that is gone means that its pods are.
+    # Pods are deleted before their DaemonSet: once the DaemonSet is gone, its pods are gone, too.
     propagation = "Foreground" if change.kind.kind in WORKLOADS else "Background"
     if keeps_pods(change):
         propagation = "Orphan"
@@ -157,14 +160,15 @@ def _release(client: Client, live: Object) -> None:
     """Takes our marks from an object that stays, and leaves its other fields to nobody."""
     metadata = live["metadata"]
     if live["kind"] == "Namespace":
-        # An apply that names nothing takes back exactly what is ours and nobody else's.
+        # A server-side apply without fields removes exactly the fields that only we own.
         client.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": metadata["name"]}})
         return
     client.json_patch(live["apiVersion"], live["kind"], metadata["name"], metadata.get("namespace"), unmarked(live))
 
 
 def unmarked(live: Object, *annotations: str) -> list[Object]:
-    """A JSON patch that takes our marks, and more annotations, from an object as it was read."""
+    """A JSON patch that removes our marks, and these annotations, from an object. It fails if the object was changed
+    since it was read."""
     metadata = live["metadata"]
     own = {"labels": (objects.MANAGED_BY, objects.COMPONENT), "annotations": (objects.APPLIED, *annotations)}
     marks = {part: {name: value for name, value in (metadata.get(part) or {}).items() if name not in names}
@@ -172,7 +176,7 @@ def unmarked(live: Object, *annotations: str) -> list[Object]:
     others = [entry for entry in metadata["managedFields"] if entry.get("manager") != MANAGER_NAME]
     return [{"op": "replace", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
             *({"op": "add", "path": f"/metadata/{part}", "value": left} for part, left in marks.items()),
-            # An empty list would have the server make one up.
+            # If the list were empty, the server would compute a new one.
             {"op": "replace", "path": "/metadata/managedFields", "value": others or [{}]}]
 
 
@@ -208,7 +212,7 @@ def _wait_established(client: Client, change: Change) -> None:
 
 
 def _all_of(failed: t.Sequence[GpuopsError], done: t.Sequence[str]) -> ClusterError:
-    """One error for all objects of a rank that failed; the first one's hint and fields."""
+    """One error for all objects of a rank that failed, with the hint and the fields of the first error."""
     first = failed[0]
     rest = "".join(f" {error.message}" for error in failed[1:4])
     more = f" And {len(failed) - 4} more." if len(failed) > 4 else ""

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """How a live object differs from the wanted one. Pure. PRIVATE to the collection.
 
-Ownership comes first (see L(field_owners)): what is in our tree has our value, so spellings of the server (C(1000m) as
-C(1)), defaults and mutating webhooks are no drift. Only what has left our tree is compared by value here, and the order
-of items, which nobody owns, where it means something. Whether an owned value is ours, only the server knows:
-see L(plan).
+First the ownership of fields counts (L(field_owners)): a field that we own has our value. So it is not drift if the
+server writes a value in another way (C(1000m) as C(1)), fills in defaults, or a webhook changes the object. Compared by
+value are only fields that we no longer own, and the order of items, which has no owner, if it has a meaning. Only the
+server can tell whether a field that we own still has our value: see L(plan).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fractions import Fraction
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import field_owners
 
-# By what the items of lists of objects are told apart, the first that all items have.
+# The keys that identify an item of a list of objects. The first one that all items have is used.
 _MERGE_KEYS = ("name", "mountPath", "containerPort", "port", "key", "topologyKey", "uid")
 # The exponent has a limit: 10 to the power of millions takes all memory. The server's largest value is 2 ** 63 - 1.
 _QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))"
@@ -26,18 +26,18 @@ _QUANTITY_SIZE = 100  # characters
 _FACTORS = {"": Fraction(1), "m": Fraction(1, 1000),
             **{unit: Fraction(1000 ** power) for power, unit in enumerate("kMGTPE", 1)},
             **{f"{unit}i": Fraction(1024 ** power) for power, unit in enumerate("KMGTPE", 1)}}
-# Lists whose items, told apart by name, are taken one after the other: rules of a NodeFeatureRule build on former ones.
+# Lists whose items have names and are processed in order: rules of a NodeFeatureRule build on the rules before them.
 _IN_ORDER = ("initContainers", "rules")
-# A variable in another one's value, which has to come before it; C($$) is a plain dollar sign.
+# A reference to a variable in the value of another one, which must come after it; C($$) is a plain dollar sign.
 _VARIABLE = re.compile(r"(?<!\$)\$\(([^()]+)\)")
-# What the server gives a wanted object beside the object itself.
+# Fields that identify the type of an object, and are not compared.
 _IDENTITY = ("apiVersion", "kind")
 
 
 def drifted(manifest: t.Mapping[str, t.Any], live: t.Mapping[str, t.Any]) -> list[str]:
-    """The paths that we name and that no longer are as we applied them. Empty when nothing differs.
+    """The paths of the manifest whose live value is no longer as we applied it. Empty if nothing differs.
 
-    Only for a live object whose mark says that this manifest is what was applied: else see L(changed).
+    Only for a live object whose mark says that this manifest was applied; for others, see L(changed).
     """
     tree = field_owners.ours(live)
     found: list[str] = []
@@ -54,13 +54,13 @@ def drifted(manifest: t.Mapping[str, t.Any], live: t.Mapping[str, t.Any]) -> lis
 
 
 def changed(manifest: t.Mapping[str, t.Any], live: t.Mapping[str, t.Any]) -> list[str]:
-    """The paths whose wanted value is another than the live one. Never empty where our mark differs."""
+    """The paths whose wanted value differs from the live one. Never empty if our mark, an annotation, differs."""
     return [path for name, value in manifest.items() if name not in _IDENTITY
             for path in differences(value, live.get(name), name)]
 
 
 def unlike(manifest: t.Mapping[str, t.Any], live: t.Mapping[str, t.Any]) -> list[str]:
-    """Where a foreign object does not do what the manifest wants, its metadata apart. More than we want is fine."""
+    """The paths, except in metadata, at which a foreign object lacks or contradicts what the manifest wants."""
     if manifest["kind"] == "CustomResourceDefinition":
         served = [one["name"] for one in live["spec"]["versions"] if one.get("served")]
         return [f"spec.versions[name={one['name']}]" for one in manifest["spec"]["versions"]
@@ -70,7 +70,8 @@ def unlike(manifest: t.Mapping[str, t.Any], live: t.Mapping[str, t.Any]) -> list
 
 
 def differences(want: t.Any, have: t.Any, path: str) -> list[str]:
-    """Where a live value lacks or contradicts a wanted one. Lists must have the same items, mappings may have more."""
+    """The paths at which a live value lacks or contradicts the wanted one. Lists must have the same items; a live
+    mapping may have more keys."""
     if isinstance(want, dict) and isinstance(have, dict):
         return [place for name, value in want.items()
                 for place in differences(value, have.get(name), _below(path, name))]
@@ -80,11 +81,11 @@ def differences(want: t.Any, have: t.Any, path: str) -> list[str]:
 
 
 def same(want: t.Any, have: t.Any) -> bool:
-    """Whether two scalars, or something empty and nothing, mean the same to the server."""
+    """Whether two scalars mean the same to the server. An empty value and a missing one do."""
     if want == have or (not want and not have):
         return True
     if isinstance(want, (dict, list)) or isinstance(have, (dict, list)) or want is None or have is None:
-        # A mapping of empty things and a missing one are the same.
+        # A mapping in which all values are empty means the same as a missing one.
         return isinstance(want, dict) and have is None and all(same(value, None) for value in want.values())
     if isinstance(want, bool) or isinstance(have, bool):
         return False
@@ -97,8 +98,8 @@ def same(want: t.Any, have: t.Any) -> bool:
 def quantity(value: t.Any) -> Fraction | None:
     """A Kubernetes quantity (C(500m), C(1Gi), C(2e3)) as a number.
 
-    None for what is none, and for what is beyond any that a server takes: more than 100 characters or an exponent of
-    more than three digits.
+    None if it is not a quantity, or if no server would accept it: more than 100 characters, or an exponent of more than
+    three digits.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return Fraction(value)
@@ -111,12 +112,12 @@ def quantity(value: t.Any) -> Fraction | None:
 
 
 def partner(item: t.Any, among: t.Sequence[t.Any], index: int) -> t.Any:
-    """The item of a live list that a wanted one corresponds to: by its merge key, else by its place."""
+    """The item of a live list that corresponds to a wanted item: by its merge key, otherwise by its index."""
     if isinstance(item, dict):
         for key in _MERGE_KEYS:
             if key in item and all(isinstance(other, dict) and key in other for other in among):
                 same_key = [other for other in among if same(item[key], other[key])]
-                # containerPort 53 may stand there for TCP and for UDP.
+                # For example, containerPort 53 can be in the list for TCP and for UDP.
                 exact = [other for other in same_key
                          if other.get("protocol", "TCP") == item.get("protocol", "TCP")]
                 return (exact or same_key or [None])[0]
@@ -124,7 +125,7 @@ def partner(item: t.Any, among: t.Sequence[t.Any], index: int) -> t.Any:
 
 
 def out_of_order(want: t.Sequence[t.Any], have: t.Sequence[t.Any], path: str) -> bool:
-    """Whether the order of a list's items means something else than the wanted one: of those that are in both."""
+    """Whether the items that both lists have are in another order, and this order has a meaning."""
     part = path.rpartition(".")[2]
     if part not in (*_IN_ORDER, "env"):
         return False
@@ -156,7 +157,7 @@ def _drift(want: t.Any, have: t.Any, tree: field_owners.Tree | None, path: str) 
     if want is None:
         return []
     if not tree:
-        # A mapping that is owned as a whole, or one that has lost all fields of ours to others.
+        # The mapping is owned as a whole, or others have become the owners of all our fields in it.
         return differences(want, have, path) if isinstance(want, dict) else []
     if isinstance(want, dict):
         return [place for name, value in want.items()

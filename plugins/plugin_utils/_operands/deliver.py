@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The work of `operands`: read, plan, carry out, say what was done. PRIVATE to the collection."""
+"""The work of the module `operands`: reads the cluster, plans, executes, returns the result. PRIVATE to the collection.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +38,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render imp
 
 _ACTIONS = ("create", "update", "repair", "replace", "adopt", "delete", "release", "reuse", "keep")
 _SHOWN_REASONS = 5
-_PATIENCE = 120.0  # seconds for a DaemonSet that leaves its pods to be gone
+_PATIENCE = 120.0  # seconds to wait until a DaemonSet that is deleted without its pods is gone
 
 
 def of_plan(cluster: t.Mapping[str, t.Any], only: t.Sequence[str] | None) -> tuple[list[Wanted], list[str]]:
-    """(what is to be there, the components whose other objects go). cluster: the part of the plan; only: of these
-    components, all without it. Raises InputError for what is no such plan."""
+    """(the wanted objects, the components of which all other objects are deleted). cluster: the plan of the cluster;
+    only: limits both to these components. Raises InputError if it is not a plan of a cluster."""
     lacking = [key for key in ("namespace", "common", "components") if key not in cluster]
     if lacking:
         raise InputError(f"It has no {', '.join(lacking)}, so it is no plan of a cluster.",
@@ -54,7 +55,7 @@ def of_plan(cluster: t.Mapping[str, t.Any], only: t.Sequence[str] | None) -> tup
                          path="components", value=unknown, allowed=list(known))
     names = only or list(known)
     present = [name for name in names if known[name]["state"] == "present"]
-    # What all components stand on is there as long as any is; the Namespace itself goes only with state absent.
+    # Objects that all components need exist as long as one component does; only state absent removes the Namespace.
     shared = [objects.SHARED] if present else []
     rendered = {name: render(name, cluster) for name in [*shared, *present]}
     whole = not only
@@ -62,7 +63,7 @@ def of_plan(cluster: t.Mapping[str, t.Any], only: t.Sequence[str] | None) -> tup
 
 
 def kept_daemon_sets(cluster: t.Mapping[str, t.Any]) -> t.Collection[str]:
-    """Names of DaemonSets that stay as they are although they are not wanted. cluster: the part of the plan."""
+    """Names of DaemonSets that stay as they are although they are not wanted. cluster: the plan of the cluster."""
     return t.cast("t.Collection[str]", (cluster["components"].get("driver") or {}).get("kept") or ())
 
 
@@ -71,27 +72,28 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
             labels: bool | None = None, kept: t.Collection[str] = (), terms: node_by_node.Terms | None = None,
             tell: removal.Tell = lambda line: None, unfinished: t.Collection[str] | None = None,
             leaving: t.Mapping[str, t.Collection[str]] = MappingProxyType({})) -> dict[str, t.Any]:
-    """Makes the cluster hold what is wanted, and of components (None: of all) nothing else. Returns the result.
+    """Creates and updates the wanted objects and deletes all other objects of the components (None: of all
+    components). Returns the result.
 
-    level: gpu_disruption; what it forbids is in C(pending), with a warning, and is not done.
-    terms, tell: of the L(node_by_node.NodeByNode) by which pods end where no driver or no MPS daemon is wanted any
-    more; a Node that is skipped is in C(pending), too, and L(_skipped) says why.
-    labels: whether the run labels Nodes after this, as far as is known: new DaemonSets find them by that; None where it
-    does not.
-    kept: of L(kept_daemon_sets).
-    unfinished: Nodes on which an earlier run has not finished the work on these pods, as read for the plan; None:
-    unknown.
-    leaving: by component the Nodes that lose the label by which its pods run; these end Node by Node, and C(ended_on)
-    in the result has the Nodes on which they have.
-    guard: raises where this cluster must not be written; not asked where there is nothing to write. The result has
-    C(workloads), the DaemonSets and Deployments as counts, where nothing was written: then they are still so.
+    level: gpu_disruption; the changes that it forbids are not made, and are in C(pending), with a warning.
+    terms, tell: for the L(node_by_node.NodeByNode) that ends the driver and MPS pods that are not wanted any more; a
+    Node that is skipped is in C(pending), too, with the reason.
+    labels: True if the plan says that Nodes must be labelled after this task; False if only new DaemonSets, which
+    select Nodes by labels, can require it; None if the run never labels them.
+    kept: from L(kept_daemon_sets).
+    unfinished: Nodes on which an earlier run has not finished the work on these pods, as read for the plan; None if
+    this is not known.
+    leaving: maps a component to the Nodes that lose the label by which its pods run. These pods end Node by Node;
+    C(ended_on) in the result has the Nodes on which they have ended.
+    guard: raises if this cluster must not be changed. It is called only if there is something to change.
+    If nothing was changed, the result has C(workloads): how many pods the DaemonSets and Deployments have.
     """
     with rights.named(client, _space(wanted)):
         there = live.read(client, wanted)
     try:
         changes = plan(client, wanted, there, components, kept=kept)
     except ClusterError:
-        guard(client)  # what is in the way of an object may be all of another's
+        guard(client)  # the objects that are in the way may be those of a GPU Operator
         raise
     with rights.named(client, _space(wanted)):
         changes, found = _ended(client, wanted, there, components, kept, changes, level, unfinished,
@@ -109,7 +111,8 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     said += _waiting(pending, level)
     if check:
         apply.rehearse(client, changes, there)
-        failed, said, problems = nodes.foreseen(), [*said, *problems], []  # a pod that is ending may have gone by then
+        # In check mode these are warnings only, because a pod that is ending may have ended when the run begins.
+        failed, said, problems = nodes.foreseen(), [*said, *problems], []
     else:
         failed = _execute(client, changes, nodes, tell)
     seen = [] if writes else [asdict(workload(item)) for item in there.values()
@@ -128,11 +131,11 @@ def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.
            ) -> tuple[list[Change], node_by_node.Found]:
     """(the changes, the pods that end Node by Node).
 
-    These are the driver and MPS pods of ours where no driver or no MPS daemon is wanted any more, those in whose place
-    others come, and those of Nodes that lose their label (leaving, as of L(present)). Found are also Nodes that a
-    former run has left out of service. kept: of L(kept_daemon_sets), which serve their Nodes though they are not
-    wanted. A converged cluster is not asked for Nodes and pods again: unfinished, as of L(present), and the live
-    objects say that there is nothing to find.
+    These are our driver and MPS pods if no driver or no MPS daemon is wanted any more, pods that other pods replace,
+    and pods on Nodes that lose their label (leaving, as for L(present)). The second value also has the Nodes that an
+    earlier run has left out of service. kept: from L(kept_daemon_sets); these DaemonSets serve their Nodes although
+    they are not wanted. In a converged cluster, Nodes and pods are not read again: unfinished (as for L(present)) and
+    the live objects show that there are none to find.
     """
     served = {one.component for one in wanted if pending_changes.serves_gpu_clients(one.manifest)}
     served |= {DRIVER} if kept else set()
@@ -160,8 +163,8 @@ def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.
 
 def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found, level: str
           ) -> tuple[list[Change], list[dict[str, t.Any]]]:
-    """L(pending_changes.hold) of changes, in which DaemonSets whose pods may end Node by Node leave these. They come
-    first."""
+    """The result of L(pending_changes.hold). If pods may end Node by Node, their DaemonSets are deleted without them.
+    These deletions come first."""
     sets = found.search.sets if allows(level, NEEDS) and not found.stuck else ()
     changes = [replace(one, orphans=True) if one.action == "delete" and one.live
                and one.live["metadata"]["uid"] in sets else one for one in changes]
@@ -170,8 +173,8 @@ def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found
 
 
 def _still_ending(client: Client, found: node_by_node.Found) -> tuple[node_by_node.Found, list[str]]:
-    """(what is found without the Nodes that a removal has left out of service and on which a driver or MPS pod is
-    still ending, a problem for each of these Nodes)."""
+    """(found without some Nodes, a problem for each of these). On these Nodes, which a removal has left out of service,
+    a driver or MPS pod is still ending."""
     left, problems = [], []
     for name, pods in found.pods.items():
         ending = () if pods or not maintenance.unfinished(found.nodes[name]) else node_by_node.ending_on(client, name)
@@ -185,8 +188,8 @@ def _still_ending(client: Client, found: node_by_node.Found) -> tuple[node_by_no
 
 def _nodes(client: Client, found: node_by_node.Found, level: str, terms: node_by_node.Terms | None,
            tell: removal.Tell, removes: bool = False) -> node_by_node.NodeByNode:
-    """The work on the pods that are found. Below the level that it needs, Nodes are only put back, and not by a
-    removal."""
+    """The work on the pods in found. If the level does not allow it, Nodes are only put back into service, and a
+    removal does nothing."""
     terms = replace(terms or node_by_node.Terms(Holder.of_run()), level=level)
     if found.stuck and not removes:
         found = node_by_node.only_leaving(found)
@@ -199,11 +202,12 @@ def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.No
              ) -> ClusterError | None:
     """Makes the changes. Returns the error that names the Nodes that were skipped or have failed.
 
-    Where MPS daemons end, the device plugin is changed before them, and its pods one by one: each comes up anew when
-    its Node is put back. All at once, they would offer GPUs that MPS clients use; after the last Node, none of the
-    others would offer any GPU until then. The pods that come in the place of others have their DaemonSets before these
-    end, and are kept from their Nodes until then. Other operands change before that, too, so that those of a former
-    namespace do not run beside the new ones as long as that takes.
+    If MPS daemons end, the DaemonSet of the device plugin is changed first, and each of its pods is replaced when its
+    Node is put back into service. If all pods were replaced at once, they would offer GPUs that MPS clients still use;
+    if they were replaced after the last Node, the other Nodes would offer no GPU until then. If new pods replace former
+    ones, their DaemonSets are created before the former pods end, and the new pods are kept away from each Node until
+    its former pod has ended. Other operands are changed before that, too, so that the operands of a former namespace
+    do not run beside the new ones during this work.
     """
     ends_mps, moves = nodes.ends_mps, nodes.moves
     kept = {DRIVER, objects.SHARED, *([node_by_node.MPS] if ends_mps else [])}
@@ -219,10 +223,9 @@ def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.No
 
 def _skipped(failed: ClusterError | None, pending: t.Sequence[t.Mapping[str, t.Any]], said: t.Sequence[str],
              problems: t.Sequence[str] = ()) -> dict[str, t.Any]:
-    """What a result has of Nodes that were skipped or have failed: their pods in C(pending); the error in
-    C(problems), for which the playbook fails at its end, and in C(warnings). failed: in check mode what a run would end
-    with. pending, said, problems: what is pending,
-    a warning, or a problem beside them."""
+    """The part of the result about Nodes that were skipped or have failed: their pods are in C(pending); the error is
+    in C(problems), because of which the playbook fails at its end, and in C(warnings). failed: this error; in check
+    mode, the error that a run would return. pending, said, problems: the other pending steps, warnings and problems."""
     late = [{**Step("delete", f"driver and MPS pods of {name}", needs=NEEDS).as_dict(), "pending_reason": why}
             for name, why in (failed.details["nodes"] if failed else {}).items()]
     problems = [*problems, *([str(failed)] if failed else [])]
@@ -230,14 +233,14 @@ def _skipped(failed: ClusterError | None, pending: t.Sequence[t.Mapping[str, t.A
 
 
 def _rolls(change: Change) -> bool:
-    """Whether it changes the pods of the device plugin that are there."""
+    """Whether a change replaces existing pods of the device plugin."""
     return bool(change.component == node_by_node.MPS and change.live and change.kind.kind == "DaemonSet"
                 and change.action not in ("delete", "release", "replace"))
 
 
 def _by_nodes(change: Change) -> Change:
-    """The same, by which a pod that is there stays until its Node is taken out of service. Without our mark on it, the
-    next run knows that it is not as wanted yet."""
+    """The same change, but existing pods of the device plugin stay until their Node is taken out of service. It omits
+    our mark, so that the next run knows that the DaemonSet is not as wanted yet."""
     if not _rolls(change):
         return change
     manifest = copy.deepcopy(t.cast(objects.Object, change.manifest))
@@ -248,8 +251,8 @@ def _by_nodes(change: Change) -> Change:
 
 def _with_steps(done: dict[str, t.Any], changes: t.Sequence[Change], steps: t.Sequence[Step], moves: bool = False
                 ) -> dict[str, t.Any]:
-    """A result with the steps on Nodes, after the DaemonSets that leave their pods and, where others come in the place
-    of these, after what is created."""
+    """A result with the steps on Nodes. They come after the deletion of the DaemonSets whose pods stay and, if new
+    pods replace these, after the creation of the new DaemonSets."""
     writes = [one for one in changes if one.writes]
     first = max((at for at, one in enumerate(writes, 1) if one.orphans or (
         moves and one.action not in ("delete", "release"))), default=0)
@@ -258,7 +261,7 @@ def _with_steps(done: dict[str, t.Any], changes: t.Sequence[Change], steps: t.Se
 
 
 def _waiting(pending: t.Sequence[t.Mapping[str, t.Any]], level: str) -> list[str]:
-    """What the changes that L(pending_changes.hold) has left out need, a sentence."""
+    """A sentence on what the changes that L(pending_changes.hold) has left out need; empty if there are none."""
     if not pending:
         return []
     advice = ("Drain the Nodes of these pods, set nvidia.com/gpu.deploy.driver=false on each, and run again."
@@ -269,7 +272,7 @@ def _waiting(pending: t.Sequence[t.Mapping[str, t.Any]], level: str) -> list[str
 
 
 def _space(wanted: t.Sequence[Wanted]) -> str:
-    """The namespace of these objects; empty where they are in none, or in several."""
+    """The namespace of these objects; empty if they are in no namespace or in several."""
     found = {str(one.manifest["metadata"]["namespace"]) for one in wanted if one.kind.namespaced}
     return found.pop() if len(found) == 1 else ""
 
@@ -278,11 +281,12 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
                level: str = LEVELS[-1], kept: t.Collection[str] = (), terms: node_by_node.Terms | None = None,
                tell: removal.Tell = lambda line: None,
                leaving: t.Mapping[str, t.Collection[str]] = MappingProxyType({})) -> dict[str, t.Any]:
-    """The same in a cluster that a GPU Operator owns: it is stopped, and what is wanted of its objects becomes ours.
+    """Like L(present), in a cluster with a GPU Operator. It is stopped, and those of its objects that are wanted become
+    ours.
 
-    All writes are tried on the server before the operator is stopped. The result has C(warnings): what the user has to
-    know of who installed it. kept, terms, tell, leaving: as of L(present). Raises ClusterError where level forbids to
-    take one of the operator's objects.
+    All writes are tried on the server, as a dry run, before the operator is stopped. C(warnings) in the result says
+    what the user must know about the tool that installed the operator. kept, terms, tell, leaving: as for L(present).
+    Raises ClusterError if level forbids taking over one of the operator's objects.
     """
     def planned() -> tuple[list[Change], node_by_node.Found]:
         changes = plan(client, wanted, there, components, operator.owns, kept)
@@ -308,7 +312,7 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
     else:
         apply.execute(client, [change for change in changes if change.action == "stop"])
         take_over.wait_stopped(client, found)
-        # The operator may have written until it ended.
+        # Read again, because the operator may have written objects until it ended.
         there = live.read(client, wanted)
         left, pods = planned()
         pods, problems = _still_ending(client, pods)
@@ -321,7 +325,7 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
 
 
 def handed_back(client: Client, policy: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
-    """Gives all objects of ours to the GPU Operator that is installed. C(operator): whether there is one."""
+    """Gives all our objects to the installed GPU Operator. C(operator) in the result: whether one is installed."""
     with rights.named(client, everything=True):
         changes = hand_back.plan(client, dict(policy))
     rights.require(client, changes or [])
@@ -332,16 +336,19 @@ def handed_back(client: Client, policy: t.Mapping[str, t.Any], check: bool) -> d
 
 def absent(client: Client, components: t.Collection[str] | None, timeout: float, check: bool,
            tell: removal.Tell = lambda line: None, terms: node_by_node.Terms | None = None) -> dict[str, t.Any]:
-    """Removes what is ours of components (None: all, and the Namespace), and waits until it is gone.
+    """Removes our objects of these components (None: of all components, and the Namespace), and waits until they are
+    gone.
 
-    timeout: seconds in which nothing goes, after which it is given up; tell: gets a line about what is left; terms:
-    what may be disturbed (by default everything), and how Nodes are taken out of service whose driver and MPS pods go.
+    timeout: the wait ends if no object has gone for this many seconds; tell: is called with a line about the objects
+    that are left; terms: what may be disturbed (by default everything), and how Nodes are taken out of service before
+    their driver and MPS pods end.
     """
     terms = terms or node_by_node.Terms(Holder.of_run())
     with rights.named(client, everything=True):
         there = live.read(client, [], everything=True)
         found = node_by_node.find(client, there, components)
-    # Whoever removes all takes our labels from the Nodes next, and may not fail there when the operands are gone.
+    # A removal of all components then removes our labels from the Nodes. If the right for that is missing, the removal
+    # must fail now, before the operands are gone.
     labelled = components is None and any(
         deploy_labels.ANNOTATION in (one["metadata"].get("annotations") or {}) for one in found.nodes.values())
     by_nodes = allows(terms.level, NEEDS)
@@ -365,7 +372,7 @@ def absent(client: Client, components: t.Collection[str] | None, timeout: float,
 
 def _of_other_controllers(there: t.Mapping[objects.Key, objects.Object],
                           components: t.Collection[str] | None) -> list[str]:
-    """Which objects of ours a removal leaves, as another object is their controller by now, each a sentence."""
+    """A sentence for each of our objects that a removal leaves because another object is now its controller."""
     found = []
     for have in there.values():
         owner = next((one for one in have["metadata"].get("ownerReferences") or () if one.get("controller")), None)
@@ -392,7 +399,7 @@ def result(client: Client, changes: t.Sequence[Change]) -> dict[str, t.Any]:
 
 def _pair(change: Change) -> tuple[dict[str, t.Any], dict[str, t.Any]]:
     if change.action in ("hand over", "forget"):
-        return {}, {}  # nothing but marks
+        return {}, {}  # only marks change
     return diff.pair(None if change.action in ("delete", "release") else change.manifest, change.live)
 
 

@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Before and after of an object as a reader wants to see them. Pure. PRIVATE to the collection.
+"""An object before and after a change, for Ansible's diff. Pure. PRIVATE to the collection.
 
-What we did not write and nobody added inside what is ours (defaults, identity, status) is left out on both sides. The
-values of a Secret are never shown, nor is a user or password in an address, or a variable that is called a secret:
-others may have written these into an object.
+Both sides omit the fields that neither we have written nor others have added to ours: defaults, identity, status. The
+values of a Secret are never shown, nor are users and passwords in URLs and variables whose names denote a secret,
+because others may have written these into an object.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ else:
     HAS_YAML = True
 
     class _Dumper(yaml.SafeDumper):
-        """Multi-line texts as blocks."""
+        """Writes texts of several lines as block scalars."""
 
     _Dumper.add_representer(str, lambda dumper, value: dumper.represent_scalar(
         "tag:yaml.org,2002:str", value, style="|" if "\n" in value else None))
 
 Object = t.Dict[str, t.Any]
 _NOISE = ("apiVersion", "kind", "metadata", "status")
-# What the server fills in where nobody says anything. A client that writes whole objects owns these, and they are no
-# different once it owns them no more.
+# The defaults of the server. A client that writes whole objects owns them, too. They keep their values if it is no
+# longer their owner, so the diff omits them.
 _DEFAULTS: t.Mapping[str, t.Any] = {
     "apiVersion": "v1", "defaultMode": 420, "dnsPolicy": "ClusterFirst", "failureThreshold": 3,
     "internalTrafficPolicy": "Cluster", "maxSurge": 0, "periodSeconds": 10, "protocol": "TCP",
@@ -45,7 +45,7 @@ _METADATA = ("name", "namespace", "labels", "annotations")
 
 
 def pair(manifest: t.Mapping[str, t.Any] | None, live: t.Mapping[str, t.Any] | None) -> tuple[Object, Object]:
-    """What a reader sees of an object before and after. Empty where it is not there (then or by then)."""
+    """(the object before, the object after), each empty if the object does not exist then."""
     before: Object = {}
     after: Object = {}
     if live is not None:
@@ -61,12 +61,12 @@ def pair(manifest: t.Mapping[str, t.Any] | None, live: t.Mapping[str, t.Any] | N
 
 
 def masked(before: Object, after: Object) -> tuple[Object, Object]:
-    """Both sides of an object without secrets; where one differs from the other side is shown."""
+    """Both sides of an object without secrets. It is shown whether a secret differs."""
     return _masked(before, after), _masked(after, before)
 
 
 def text(item: Object) -> str:
-    """As YAML, with scripts as blocks. Empty for an object that is not there."""
+    """An object as YAML, with scripts as block scalars. Empty for an object that does not exist."""
     if not item:
         return ""
     if not HAS_YAML:
@@ -88,13 +88,14 @@ def _without_noise(item: t.Mapping[str, t.Any]) -> Object:
 
 
 def _shown(have: t.Any, want: t.Any, mine: field_owners.Tree | None, added: field_owners.Tree | None) -> t.Any:
-    """The part of a live value that we name, own, or that others added; in our order, in our spelling where it agrees.
+    """The part of a live value that the manifest names, that we own, or that others have added. It is in the order of
+    the manifest, and in its spelling if both mean the same.
 
-    mine, added: the trees at this place, None where it is not in them.
+    mine, added: the branches of the trees for this value, None if it is not in a tree.
     """
     if not isinstance(have, (dict, list)):
         return want if want is not None and compare.same(want, have) else have
-    if mine == {} or added == {}:  # it is owned as a whole
+    if mine == {} or added == {}:  # the value is owned as a whole
         return want if added is None and want is not None and not compare.differences(want, have, "") else have
     if isinstance(have, list):
         return _shown_items(have, want if isinstance(want, list) else [], mine, added)
@@ -102,7 +103,7 @@ def _shown(have: t.Any, want: t.Any, mine: field_owners.Tree | None, added: fiel
     found = {name: _shown(have[name], wish.get(name), (mine or {}).get(f"f:{name}"), (added or {}).get(f"f:{name}"))
              for name in have if name in wish or f"f:{name}" in (mine or {})
              or (f"f:{name}" in (added or {}) and not (name in _DEFAULTS and _DEFAULTS[name] == have[name]))}
-    # What is wanted empty and not there is the same.
+    # An empty value in the manifest means the same as a missing live one.
     found.update({name: value for name, value in wish.items() if name not in have and compare.same(value, None)})
     return {name: found[name] for name in {**wish, **found} if name in found}
 
@@ -120,7 +121,7 @@ def _shown_items(have: t.Sequence[t.Any], want: t.Sequence[t.Any], mine: field_o
 
 
 def _masked(item: Object, other: Object) -> Object:
-    """Secret values are hidden; only that they differ from the other side is shown."""
+    """The object with hidden secrets. Only whether they differ from the other side is shown."""
     if item.get("kind") != "Secret":
         return t.cast(Object, _covered(item, {*_texts(other)}))
     former = other.get("data") or {}
@@ -129,7 +130,7 @@ def _masked(item: Object, other: Object) -> Object:
 
 
 def _covered(value: t.Any, others: t.AbstractSet[str]) -> t.Any:
-    """A part of an object without secrets. others: all texts of the other side, empty where that is not there."""
+    """A part of an object without secrets. others: all texts of the other side, empty if that object does not exist."""
     if isinstance(value, dict):
         secret = isinstance(value.get("value"), str) and hidden.is_secret(value.get("name"))
         return {name: _hidden("(hidden)", not others or one in others) if secret and name == "value"

@@ -3,10 +3,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Who owns which field of a live object, by its managedFields. Pure. PRIVATE to the collection.
 
-A tree is the server's own form (FieldsV1): C({"f:containers": {'k:{"name":"a"}': {".": {}, "f:image": {}}}}), where an
-empty mapping is a leaf and C(.) the container itself. A manager that changes the value of a field takes it out
-of the others' trees. So a field that we named and that is still in our tree has our value, however the server writes
-it; and what is in a foreign tree alone was added by that hand. Defaults of the server are in nobody's tree.
+A tree is the server's own format (FieldsV1): C({"f:containers": {'k:{"name":"a"}': {".": {}, "f:image": {}}}}). An
+empty mapping is a leaf, and C(.) stands for the container itself. If a manager changes the value of a field, the server
+removes the field from the trees of all other managers. So a field that is still in our tree has the value that we have
+applied, however the server writes it, and a field that is only in the tree of another manager was added by it. Defaults
+of the server are in no tree.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MANAGER_NAME
 
 Tree = t.Dict[str, t.Any]
-# What foreign hands may write in objects of ours: metadata (our own labels and annotations are compared by name),
-# the status, and what controllers fill in.
+# What others may write in our objects: metadata (our own labels and annotations are compared by name), the status, and
+# the fields that controllers fill in.
 _FREE = ("f:metadata", "f:status", "f:apiVersion", "f:kind")
 _FREE_BY_KIND: t.Mapping[str, t.Tuple[str, ...]] = {
     "Namespace": ("f:spec",),
     "ServiceAccount": ("f:secrets", "f:imagePullSecrets"),
 }
-# `kubectl rollout restart` writes this into a pod template. To take it out would restart the pods once more.
+# `kubectl rollout restart` writes this into a pod template. To remove it would restart the pods again.
 _RESTARTED = ("f:spec", "f:template", "f:metadata", "f:annotations", "f:kubectl.kubernetes.io/restartedAt")
 
 
 def ours(live: t.Mapping[str, t.Any]) -> Tree | None:
-    """The tree of what we applied, None where we never did."""
+    """The tree of the fields that we have applied, None if we have never applied the object."""
     for entry in live["metadata"].get("managedFields") or []:
         if _is_ours(entry):
             return t.cast(Tree, entry.get("fieldsV1") or {})
@@ -37,7 +38,7 @@ def ours(live: t.Mapping[str, t.Any]) -> Tree | None:
 
 
 def foreign(live: t.Mapping[str, t.Any]) -> dict[str, Tree]:
-    """By manager the tree of what it added inside what is ours to decide. Empty where nobody did."""
+    """Maps each manager to the tree of the fields that it has added where it should not. Empty if there are none."""
     mine = ours(live) or {}
     found: dict[str, Tree] = {}
     for entry in live["metadata"].get("managedFields") or []:
@@ -49,7 +50,8 @@ def foreign(live: t.Mapping[str, t.Any]) -> dict[str, Tree]:
 
 
 def taken_over(live: t.Mapping[str, t.Any]) -> list[t.Dict[str, t.Any]]:
-    """The managedFields list in which what others added belongs to us, so that our next apply drops what it lacks."""
+    """The list managedFields in which we own the fields that others have added. Our next apply then removes those that
+    the manifest lacks."""
     mine = ours(live) or {}
     added: Tree = {}
     entries = []
@@ -68,9 +70,9 @@ def taken_over(live: t.Mapping[str, t.Any]) -> list[t.Dict[str, t.Any]]:
 
 
 def repaired(manifest: t.Mapping[str, t.Any], live: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
-    """What a live object is once L(taken_over) and an apply of the manifest have been written; its metadata apart.
+    """A live object, without its metadata, as it is after L(taken_over) and an apply of the manifest.
 
-    Fields that nobody owns stay, as the server has filled them in and may never change them.
+    Fields without an owner stay: the server has filled them in, and it may not allow a change of them.
     """
     added: Tree = {}
     for tree in foreign(live).values():
@@ -84,15 +86,16 @@ def repaired(manifest: t.Mapping[str, t.Any], live: t.Mapping[str, t.Any]) -> t.
 
 
 def minus(tree: Tree, other: Tree) -> Tree:
-    """What is in the first tree and not in the second."""
+    """The part of the first tree that is not in the second."""
     left: Tree = {}
     for name, sub in tree.items():
         if name not in other:
-            # The container itself counts as long as there is no such container in the other tree.
+            # The container itself counts only if the other tree does not have this container.
             if name != "." or not other:
                 left[name] = sub
         elif sub:
-            # Also below a mapping that is a leaf there: who applied it empty, or lost its fields, has nothing below.
+            # Also if the mapping is a leaf in the other tree: that manager then owns no field in it, because it has
+            # applied an empty mapping or has lost all fields.
             below = minus(sub, other[name])
             if below:
                 left[name] = below
@@ -100,29 +103,29 @@ def minus(tree: Tree, other: Tree) -> Tree:
 
 
 def union(tree: Tree, other: Tree) -> Tree:
-    """What is in either."""
+    """A tree with the fields of both."""
     return {name: union(tree.get(name, {}), other.get(name, {})) for name in {**tree, **other}}
 
 
 def paths(tree: Tree, before: str = "") -> list[str]:
-    """The leaves as a reader writes them: C(spec.template.spec.containers[name=a].env[name=B])."""
+    """The leaves as paths such as C(spec.template.spec.containers[name=a].env[name=B])."""
     found = []
     for name, sub in tree.items():
         if name == ".":
             continue
         here = before + _readable(name, before)
-        # An item of a list that is there itself was added as a whole.
+        # If an item of a list is in the tree itself (C(.)), it was added as a whole.
         whole = not sub or ("." in sub and name.startswith("k:"))
         found += [here] if whole else paths(sub, here)
     return found or ([before] if before else [])
 
 
 def item_of(tree: Tree, item: t.Any) -> tuple[Tree | None, dict[str, t.Any]]:
-    """The branch of a list's item, and the keys by which the server tells it from the others."""
+    """(the branch of an item of a list, the keys and values by which the server identifies the item)."""
     for name, sub in tree.items():
         if name.startswith("k:") and isinstance(item, dict):
             keys = json.loads(name[2:])
-            # A key that the item lacks has the server's default (protocol: TCP).
+            # For a key that the item lacks, the server has filled in its default (protocol: TCP).
             if all(key not in item or item[key] == value for key, value in keys.items()):
                 return sub, keys
         if name.startswith("v:") and json.loads(name[2:]) == item:
@@ -131,7 +134,7 @@ def item_of(tree: Tree, item: t.Any) -> tuple[Tree | None, dict[str, t.Any]]:
 
 
 def _pruned(value: t.Any, tree: Tree) -> t.Any:
-    """A value without the fields of a tree, and without mappings of which nothing is left by that."""
+    """A value without the fields of a tree, and without the mappings that become empty by that."""
     if isinstance(value, dict):
         found = {name: _pruned(item, tree[f"f:{name}"]) if f"f:{name}" in tree else item
                  for name, item in value.items() if not _is_whole(tree.get(f"f:{name}"))}
@@ -144,12 +147,13 @@ def _pruned(value: t.Any, tree: Tree) -> t.Any:
 
 
 def _is_whole(tree: Tree | None) -> bool:
-    """Whether a branch is owned itself, and not only what is below it."""
+    """Whether the manager owns the branch itself, and not only fields below it."""
     return tree is not None and (not tree or "." in tree)
 
 
 def _merged(want: t.Any, have: t.Any, tree: Tree | None) -> t.Any:
-    """A wanted value in place of a live one. tree: whoever owns what; a leaf has no parts."""
+    """The live value after an apply of the wanted one. tree: the fields that have an owner; a leaf is replaced as a
+    whole."""
     if isinstance(want, dict) and isinstance(have, dict) and tree != {}:
         return {**have, **{name: _merged(value, have.get(name), (tree or {}).get(f"f:{name}"))
                            for name, value in want.items()}}
@@ -177,7 +181,7 @@ def _added(live: t.Mapping[str, t.Any], entry: t.Mapping[str, t.Any], mine: Tree
 
 
 def _without(tree: Tree, path: t.Sequence[str]) -> Tree:
-    """The tree without one leaf, and without the containers that only hold it."""
+    """The tree without the leaf at this path, and without the containers that hold nothing else."""
     first, rest = path[0], path[1:]
     if first not in tree or (rest and not tree[first]):
         return tree

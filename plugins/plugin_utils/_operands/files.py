@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Manifests as files, for those who deliver them by other means (GitOps). Touches no cluster. PRIVATE."""
+"""Writes manifests to files, for users who apply them with other tools (GitOps). Needs no cluster. PRIVATE."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _HEAD = "# Written by gpuops.nvidia, which removes the files listed here when th
 
 
 def write(folder: str, wanted: t.Sequence[Wanted], check: bool) -> dict[str, t.Any]:
-    """Makes the folder hold one file an object and a kustomization that lists them in order. Returns the result.
+    """Writes one file for each object, and a kustomization that lists the files in order. Returns the result.
 
-    Files that an earlier run wrote and that are no longer wanted go; no other file is touched. Raises InputError where
-    the folder cannot be used, and where a link leads out of it.
+    Files of an earlier run that are no longer wanted are deleted; no other file is changed. Raises InputError if the
+    folder cannot be used, or if a link in it leads out of it.
     """
     folder = os.path.abspath(os.path.expanduser(folder))
     try:
@@ -52,7 +52,7 @@ def _write(folder: str, wanted: t.Sequence[Wanted], check: bool) -> dict[str, t.
         if before == text:
             continue
         steps.append(Step("remove file" if text is None else "write file", path))
-        # The values of a Secret are in its file and nowhere else.
+        # The values of a Secret are only in its file, not in the diff.
         secret = "-secret-" in name
         differences.append(diff_entry(path, *(("", "") if secret else _shown(path, before or "", text or ""))))
         if not check:
@@ -63,8 +63,7 @@ def _write(folder: str, wanted: t.Sequence[Wanted], check: bool) -> dict[str, t.
 
 
 def _shown(path: str, before: str, after: str) -> tuple[str, str]:
-    """Both texts of a file without what looks like a secret. What others have made of it and is no YAML is not shown.
-    """
+    """Both texts of a file without secrets. If somebody has made it invalid as YAML, the former text is not shown."""
     try:
         have = load_data(before, path) if before else {}
     except InputError:
@@ -77,7 +76,8 @@ def _shown(path: str, before: str, after: str) -> tuple[str, str]:
 
 
 def _files(wanted: t.Sequence[Wanted]) -> dict[str, str]:
-    """By relative path the text of each object: C(nfd/03-daemonset-nfd-worker.yaml), numbered within its component."""
+    """Maps relative paths to the texts of objects. The files of a component are numbered, such as
+    C(nfd/03-daemonset-nfd-worker.yaml)."""
     found: dict[str, str] = {}
     numbers: dict[str, int] = {}
     for one in wanted:
@@ -88,7 +88,7 @@ def _files(wanted: t.Sequence[Wanted]) -> dict[str, str]:
 
 
 def _former(folder: str) -> list[str]:
-    """The files that an earlier run listed. Raises InputError where the folder has a kustomization of others."""
+    """The files that an earlier run has listed. Raises InputError if the folder has a foreign kustomization."""
     path = os.path.join(folder, INDEX)
     text = _read(path)
     if text is None:
@@ -101,7 +101,7 @@ def _former(folder: str) -> list[str]:
 
 
 def _refuse_outside(folder: str, path: str) -> None:
-    """Raises InputError for a path that a link below the folder leads out of it: others may write into a repository."""
+    """Raises InputError if a link leads the path out of the folder, because others may commit links to a repository."""
     home, real = os.path.realpath(folder), os.path.realpath(path)
     if os.path.commonpath([home, real]) != home:
         raise InputError(f"{path} is {real} by a link, which is outside of {folder}.",

@@ -1,17 +1,17 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Giving our objects to a GPU Operator that is installed and stopped. PRIVATE to the collection.
+"""Gives our objects to a GPU Operator that is installed and stopped. PRIVATE to the collection.
 
-First the ClusterPolicy says what our policy said; then each object loses our marks and gets that ClusterPolicy as its
-owner, which changes no pod; the operator starts last. A run that is killed leaves the operator at rest, and the next
-one goes on.
+First the policy is written to the ClusterPolicy. Then our marks are removed from each object, and the ClusterPolicy
+becomes its owner, which changes no pod. The operator is started last. If the run is killed, the operator stays stopped,
+and the next run continues.
 
-The operator writes a DaemonSet only where the hash of what it renders is another than an annotation of its own: that is
-taken away, so that each becomes its own once more. A driver pod that it made itself stays; one that we made is of an
-older revision, and is replaced as driver.upgradePolicy says. As the operator looks for pods of older revisions before
-it has rendered anything, the driver's template is put back first to what the operator had last: seen with 26.7.0, which
-else cordons Nodes and ends their GPU pods.
+The operator writes a DaemonSet only if the hash of what it renders differs from the annotation in which it keeps this
+hash. The annotation is therefore removed, so that the operator writes each DaemonSet again. A driver pod that the
+operator has made stays. One that we have made is of an older revision, and is replaced as driver.upgradePolicy says.
+The operator looks for pods of older revisions before it has rendered anything. The pod template of the driver is
+therefore first restored to the last one of the operator: otherwise release 26.7.0 cordons Nodes and ends GPU pods.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance i
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import apply, compare, node_by_node
 
 _POLICY, _NVIDIA_DRIVER = ("nvidia.com/v1", "ClusterPolicy"), ("nvidia.com/v1alpha1", "NVIDIADriver")
-# What the chart brings beside the operator, and what no operator owns.
+# Components that the chart installs beside the operator, and kinds that no operator owns.
 _OTHERS = ("nfd",)
 _NOT_OWNED = ("Namespace", "CustomResourceDefinition")
 _NODE_MARKS = (deploy_labels.ANNOTATION, deploy_labels.GONE, deploy_labels.HOST_GONE)
-# A DaemonSet of drivers that the operator makes without NVIDIADrivers has this name, or this label on its pods.
+# If the operator makes a driver DaemonSet without an NVIDIADriver, it has this name, or its pods have this label.
 _DRIVER, _PRECOMPILED = "nvidia-driver-daemonset", "nvidia.com/precompiled"
 _OS, _KERNEL = "nvidia.com/node.os-version", "feature.node.kubernetes.io/kernel-version.full"
 _ROUNDS = 6
-# Seconds for a DaemonSet's controller to see a change.
+# Seconds to wait until the controller of DaemonSets has seen a change.
 _PATIENCE = 120.0
 
 
 def plan(client: Client, policy: Object) -> list[Change] | None:
-    """All steps; None where no operator is installed. policy: the ClusterPolicy that it shall follow.
+    """All steps; None if no operator is installed. policy: the ClusterPolicy that the operator is to follow.
 
-    Raises ClusterError where the operator could not go on with what is there.
+    Raises ClusterError if the operator could not continue with the present objects.
     """
     deployments = operator.deployments(client)
     if not deployments or not client.serves(kinds.find(*_POLICY)):
@@ -63,14 +63,17 @@ def plan(client: Client, policy: Object) -> list[Change] | None:
 
 
 def ours(there: t.Mapping[Key, Object]) -> list[Object]:
-    """The objects of components that the operator has too. Pure."""
+    """Our objects of the components that the operator has, too. Pure."""
     known = {objects.SHARED, *(one.name for one in IN_CLUSTERS)} - set(_OTHERS)
     return [have for have in there.values() if have["kind"] not in _NOT_OWNED and objects.is_ours(have)
             and objects.component_of(have) in known and "deletionTimestamp" not in have["metadata"]]
 
 
 def refuse(mine: t.Sequence[Object], drivers: t.Sequence[Object]) -> None:
-    """Raises ClusterError for DaemonSets of drivers that no operator would know again. drivers: NVIDIADrivers. Pure."""
+    """Raises ClusterError if the operator would not find a driver DaemonSet, because it expects another name.
+
+    drivers: all NVIDIADrivers. Pure.
+    """
     known = {one["metadata"]["name"]: one for one in drivers}
     odd = [objects.label_of(one) for one in mine if _is_driver(one) and not _is_known(one, known)]
     if odd:
@@ -82,8 +85,8 @@ def refuse(mine: t.Sequence[Object], drivers: t.Sequence[Object]) -> None:
 
 
 def refuse_unfinished(nodes: t.Sequence[Object]) -> None:
-    """Raises ClusterError for Nodes that wait for their driver or that a run has left behind: no operator knows them.
-    Pure."""
+    """Raises ClusterError if a Node waits for its driver, or if a run has left it out of service: the operator does not
+    know these states. Pure."""
     found = [one["metadata"]["name"] for one in nodes
              if node_by_node.is_paused(one) or left_behind(one["metadata"].get("annotations") or {})]
     if found:
@@ -105,19 +108,20 @@ def _is_known(daemon: Object, drivers: t.Mapping[str, Object]) -> bool:
 
 
 def _driver_of(one: Object) -> str:
-    """The NVIDIADriver that a DaemonSet is for; empty where there is none."""
+    """The NVIDIADriver for which a DaemonSet was made; empty if there is none."""
     return str((one["metadata"].get("annotations") or {}).get(NVIDIA_DRIVER, ""))
 
 
 def policy_step(policy: Object, policies: t.Sequence[Object]) -> list[Change]:
-    """Nothing where the live ClusterPolicy says the same. Pure. Raises ClusterError where there are others."""
+    """The change of the ClusterPolicy, nothing if the live one has the same fields. Raises ClusterError if there is
+    another ClusterPolicy. Pure."""
     kind = kinds.find(*_POLICY)
     found = {one["metadata"]["name"]: one for one in policies}
     name = policy["metadata"].get("name") or next(iter(found), "cluster-policy")
     wanted = {**policy, "metadata": {"name": name}}
     have = found.pop(name, None)
     if found:
-        # The operator follows the oldest one alone.
+        # The operator follows only the oldest one.
         raise ClusterError(f"ClusterPolicy {', '.join(found)} is there beside {name}, which the policy is called.",
                            "Delete it, or export under its name.", verb="plan", object=f"ClusterPolicy {name}")
     if have is None:
@@ -128,7 +132,7 @@ def policy_step(policy: Object, policies: t.Sequence[Object]) -> list[Change]:
 
 
 def execute(client: Client, changes: t.Sequence[Change]) -> None:
-    """All steps, in their order. Raises ClusterError."""
+    """Executes all steps in their order. Raises ClusterError."""
     policy: Object | None = None
     for change in changes:
         if change.kind.kind == "ClusterPolicy":
@@ -146,15 +150,15 @@ def execute(client: Client, changes: t.Sequence[Change]) -> None:
 
 
 def owner_of(resource: Object) -> Object:
-    """The reference that the operator sets on all that it makes for a ClusterPolicy or an NVIDIADriver. Pure."""
+    """The owner reference that the operator sets on the objects of a ClusterPolicy or an NVIDIADriver. Pure."""
     return {"apiVersion": resource["apiVersion"], "kind": resource["kind"], "name": resource["metadata"]["name"],
             "uid": resource["metadata"]["uid"], "controller": True, "blockOwnerDeletion": True}
 
 
 def former(daemon: Object, revisions: t.Sequence[Object]) -> Object | None:
-    """The DaemonSet with the template that the operator gave it last; None where it has that, or has never had one.
+    """The DaemonSet with the last pod template of the operator; None if it has that one, or never had one of these.
 
-    revisions: ControllerRevisions, of others too; they carry the annotations that their DaemonSet had. Pure.
+    revisions: all ControllerRevisions, each with the annotations that its DaemonSet had then. Pure.
     """
     own = [one for one in revisions if any(owner["uid"] == daemon["metadata"]["uid"]
                                            for owner in one["metadata"].get("ownerReferences") or ())]
@@ -221,7 +225,7 @@ def _hand_over(client: Client, change: Change, owners: t.Mapping[str, Object]) -
 
 
 def _wait_noticed(client: Client, changes: t.Sequence[Change]) -> None:
-    """Until the newest revision of these DaemonSets is the one that was put back."""
+    """Waits until the newest revision of these DaemonSets is the restored one."""
     for change in changes:
         def noticed(name: str = t.cast(Object, change.live)["metadata"]["name"], space: str = change.namespace) -> bool:
             now = client.get("apps/v1", "DaemonSet", name, space)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ends the pods of drivers and of the MPS daemon whose DaemonSets are removed, some Nodes at a time. PRIVATE.
+"""Ends the pods of drivers and MPS daemons whose DaemonSets are removed, a few Nodes at a time. PRIVATE.
 
 When the container of a driver ends, it unloads the kernel modules, which fails as long as anything uses a GPU of the
 Node. When an MPS daemon ends, its clients end with it. The DaemonSets are therefore deleted without their pods (orphan
@@ -13,10 +13,11 @@ If another driver or MPS daemon replaces one, its DaemonSet is created before th
 deploy label (L(GATES)) keeps the new pod away from a Node until the former pod has ended; then the run waits for the
 new pod.
 
-A Node that cannot be taken out of service is skipped: a budget, another run, a kubelet that is not Ready. One that
-goes wrong after that has failed. The first Node is served alone. If more fail than Terms.max_fail allows, no further
-Node is begun. Nodes on which a former run has failed come last. The next run finds the pods that are
-left by their labels, and a Node that a run has left out of service by an annotation.
+A Node that cannot be taken out of service is skipped, for example because a disruption budget forbids it, another run
+holds the Node, or the Node is not Ready. If something goes wrong after that, the Node has failed. The first Node is
+served alone. If more Nodes fail than Terms.max_fail allows, no further Node is begun. Nodes on which an earlier run has
+failed come last. The next run finds the remaining pods by their labels, and a Node that was left out of service by its
+annotation.
 """
 
 from __future__ import annotations
@@ -67,17 +68,17 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.successors
     time_to_start,
 )
 
-_PAUSE = 1.0  # seconds between two looks
-_ROUNDS = 10  # how often it is looked for pods that have come meanwhile
-_NAMED = 10  # Nodes in a message with their reasons
+_PAUSE = 1.0  # seconds between two requests
+_ROUNDS = 10  # how often the search for pods is repeated, because pods may have started meanwhile
+_NAMED = 10  # the most Nodes that a message lists with their reasons
 _NO_NODE = "no Node"
-# Why a Node cannot be taken out of service, without any fault of the work.
+# Reasons of errors because of which a Node is skipped. With any other reason the Node has failed.
 _NOT_BEGUN = ("Blocked", "Changing", "Held", "NotReady", "Refused", "Upgrading")
-# By component the labels of such pods, also of those that a GPU Operator has made and that were taken over.
+# Maps a component to the labels of these pods. Pods of a GPU Operator that were taken over have them, too.
 MPS = "device_plugin"
 LABELS: t.Mapping[str, t.Mapping[str, str]] = {DRIVER: DRIVER_LABEL, MPS: {"app": MPS_DAEMON}}
-# By component the label of Nodes by which such pods come, and its value that keeps them away until a former one has
-# ended there. That of the MPS daemon is none by which operands are paused and resumed: L(maintenance).
+# Maps a component to the deploy label that its pods select, and to the value that keeps new pods away from a Node until
+# the former pod has ended there. For the MPS daemon, L(maintenance) does not use this value when it pauses operands.
 GATES = {DRIVER: (deploy_labels.LABELS[DRIVER], PAUSED), MPS: (deploy_labels.LABELS[MPS], "paused-for-mps-daemon")}
 _REVISION = ("apps/v1", "ControllerRevision")
 _EVICTIONS = kinds.Kind("v1", "Eviction", "pods/eviction", True, 0)
@@ -87,9 +88,9 @@ Pod = Object
 
 @dataclass(frozen=True)
 class Terms:
-    """How Nodes are taken out of service. at_once: how many, as C(gpu_max_unavailable); timeout: seconds, as of
-    L(drain.Request); wish: which pods may be evicted; level: gpu_disruption; holder: this run; max_fail: the
-    percentage of the Nodes that may fail, as C(gpu_max_fail_percentage)."""
+    """How Nodes are taken out of service. at_once: how many at the same time, as C(gpu_max_unavailable); timeout:
+    seconds, as in L(drain.Request); wish: which pods may be evicted; level: gpu_disruption; holder: this run;
+    max_fail: the percentage of the Nodes that may fail, as C(gpu_max_fail_percentage)."""
 
     holder: Holder
     level: str = LEVELS[-1]
@@ -101,12 +102,15 @@ class Terms:
 
 @dataclass(frozen=True)
 class Search:
-    """Where L(Found) comes from. components: those whose pods end, or whose work on Nodes is over; sets: uids of the
-    DaemonSets that go; places: C((namespace, component, label selector)) of their pods and revisions; over: components
-    of which there are to be pods; successors: the DaemonSets of these that are wanted, if some may take the place of
-    others; left: Nodes that stay out of service, as long as no other pod of theirs is to be ended; leaving: components
-    with Nodes that lose the label by which their pods run, whose DaemonSets stay, in any namespace (an empty one in
-    places)."""
+    """What L(Found) is read from.
+
+    components: those whose pods end, or whose Nodes are put back into service; sets: the uids of the DaemonSets that
+    are deleted; places: C((namespace, component, label selector)) of their pods and revisions, with an empty namespace
+    for all namespaces; over: components that have pods afterwards, too; successors: the wanted DaemonSets of these
+    components, if they may replace others; left: Nodes that stay out of service unless a pod on them is to be ended;
+    leaving: C((component, Node)) if the Node loses the label by which pods of the component run there, although their
+    DaemonSet stays.
+    """
 
     components: frozenset[str]
     sets: frozenset[str]
@@ -117,7 +121,7 @@ class Search:
     leaving: frozenset[tuple[str, str]] = frozenset()
 
     def find(self, client: Client) -> Found:
-        """Reads the pods first and the Nodes last: a pod that has come to a new Node is not taken for one without."""
+        """Reads the pods first and the Nodes last, so that the Node of each pod is known even if it is new."""
         looks = [(*one, *kind) for one in self.places for kind in (("v1", "Pod"), _REVISION)[:2 if one[0] else 1]]
         answers = without_errors(client.many(lambda one: client.list(one[3], one[4], one[0] or None, one[2]), looks))
         pods = {pod["metadata"]["uid"]: (look[1], pod) for look, answer in zip(looks, answers) for pod in answer
@@ -140,7 +144,7 @@ class Search:
             if (component, name) not in self.leaving and (owner and owner not in self.sets or name in nodes and keeps(
                     self.successors, pod, nodes[name])):
                 continue
-            # Nothing runs in one that has ended, for example as its kubelet did not admit it after a restart.
+            # No container runs in a pod that has ended, for example because the kubelet rejected it after a restart.
             runs = not evictable.ended(pod)
             if not owner and runs:
                 found.orphans.append((component, pod))
@@ -150,10 +154,13 @@ class Search:
 
 @dataclass
 class Found:
-    """What there is to do. pods: by Node, the Nodes among them that a former run has left out of service; loose: pods
-    that are on no Node; orphans: pods that no DaemonSet has any more, with their components; revisions: of the
-    DaemonSets, which the server would keep for another DaemonSet; nodes: all Nodes by name; stuck: why no pod may be
-    ended although the level allows it."""
+    """What there is to do.
+
+    pods: maps a Node to the pods to end on it, and is empty for a Node that only has to be put back into service;
+    loose: pods that are on no Node or have ended; orphans: C((component, pod)) for pods whose DaemonSet was deleted;
+    revisions: ControllerRevisions to delete, which another DaemonSet would otherwise adopt; nodes: all Nodes by name;
+    stuck: why no pod may be ended although the level allows it.
+    """
 
     pods: dict[str, list[Pod]] = field(default_factory=dict)
     loose: list[Pod] = field(default_factory=list)
@@ -167,10 +174,13 @@ class Found:
 def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[str] | None,
          over: t.Collection[str] = (), going: t.Collection[str] = (), successors: t.Sequence[Object] | None = None,
          leaving: t.Collection[tuple[str, str]] = ()) -> Found:
-    """The pods of the DaemonSets of ours among live objects, and those that such a DaemonSet has left in any namespace
-    that has or gets something of ours. components: None for all; over: components whose pods stay, as they are wanted;
-    going: uids of DaemonSets of these that go all the same, also such as a GPU Operator has made; successors: as of
-    L(Search), with the pods of drivers that these do not keep; None: without such pods; leaving: as of L(Search)."""
+    """Finds the pods of our DaemonSets among the live objects, and the pods of deleted DaemonSets in all namespaces
+    with objects of ours, present or wanted.
+
+    components: those whose pods end, None for all; over: components whose pods stay because they are wanted; going:
+    uids of DaemonSets of these that are deleted nevertheless, including those of a GPU Operator; successors: as in
+    L(Search), None to leave out the driver pods that they would not keep; leaving: as in L(Search).
+    """
     ours = [one for one in live.values() if is_ours(one)]
     spaces = {str(one["metadata"]["name"] if one["kind"] == "Namespace" else one["metadata"].get("namespace", ""))
               for one in [*ours, *(successors or ())]} - {""}
@@ -187,20 +197,20 @@ def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[
 
 
 def without(found: Found, left: t.Collection[str]) -> Found:
-    """The same, but these Nodes, on which nothing is to be ended, stay out of service."""
+    """The same, but the Nodes in left on which no pod is to be ended stay out of service."""
     search = replace(found.search, left=found.search.left | set(left))
     return replace(found, pods={name: pods for name, pods in found.pods.items() if pods or name not in left},
                    search=search)
 
 
 def only_to_put_back(found: Found) -> Found:
-    """The Nodes that a former run has left out of service and on which no pod is to be ended any more."""
+    """Only the Nodes that an earlier run has left out of service and on which no pod is to be ended any more."""
     return Found({name: [] for name, pods in found.pods.items() if not pods}, nodes=found.nodes,
                  search=replace(found.search, sets=frozenset(), places=()))
 
 
 def only_leaving(found: Found) -> Found:
-    """The same, and the pods that end although their DaemonSets stay."""
+    """Like L(only_to_put_back), and the pods that end because of a label although their DaemonSets stay."""
     pods = {name: [pod for pod in group if (_component(pod), name) in found.search.leaving and _controller(pod)]
             for name, group in found.pods.items()}
     places = [one for one in found.search.places if not one[0]]
@@ -209,8 +219,8 @@ def only_leaving(found: Found) -> Found:
 
 
 def unfinished_nodes(nodes: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[str]:
-    """The Nodes on which a run has begun such work and has not finished it. nodes: by name their labels and
-    annotations, as L(read_cluster) has them."""
+    """The Nodes on which a run has begun to end such pods and has not finished. nodes: maps names to the labels and
+    annotations of Nodes, as L(read_cluster) returns them."""
     return [name for name, one in sorted(nodes.items()) if is_paused({"metadata": one}) or unfinished(
         {"metadata": one})]
 
@@ -221,19 +231,19 @@ def is_unfinished(one: Object, components: t.AbstractSet[str]) -> bool:
 
 
 def is_paused(node: Object, components: t.Iterable[str] = (*GATES,)) -> bool:
-    """Whether no pod of one of the components comes to a Node before a former one has ended there."""
+    """Whether new pods of one of the components are kept away from a Node until the former pod has ended there."""
     return any(_labels(node).get(key) == value for key, value in map(GATES.__getitem__, components))
 
 
 def ending_on(client: Client, name: str) -> list[Pod]:
-    """The driver and MPS pods of a Node that were deleted and have not ended. name: of the Node."""
+    """The driver and MPS pods of a Node that were deleted and have not ended yet. name: the Node."""
     answers = without_errors(client.many(lambda labels: client.list(
         "v1", "Pod", label_selector=_selector(labels), field_selector=f"spec.nodeName={name}"), LABELS.values()))
     return [pod for pods in answers for pod in pods if "deletionTimestamp" in pod["metadata"]]
 
 
 def uids_without_owner(found: Found) -> list[str]:
-    """Of the pods and revisions that a killed run has left: nobody else's objects, although nothing says so."""
+    """The uids of pods and revisions that a killed run has left behind. They are ours although they have no owner."""
     left = [*(pod for _component, pod in found.orphans), *(one for one in found.revisions if not _controller(one))]
     return [one["metadata"]["uid"] for one in left]
 
@@ -247,7 +257,7 @@ def _component(pod: Pod) -> str:
 
 
 def _is_mps(pod: Pod) -> bool:
-    """Whether it is an MPS daemon, which uses the GPUs and so has to end before the driver."""
+    """Whether a pod is an MPS daemon, which uses the GPUs and therefore must end before the driver."""
     return (pod["metadata"].get("labels") or {}).get("app") == MPS_DAEMON
 
 
@@ -257,13 +267,13 @@ def _controller(pod: Pod) -> str:
 
 
 class NodeByNode:
-    """The work on what L(find) has found. tell: called with a line on the way."""
+    """Ends the pods that L(find) has found. tell: called with a line of progress."""
 
     def __init__(self, client: Client, found: Found, terms: Terms, tell: t.Callable[[str], None]) -> None:
         self._client, self._found, self._terms, self._tell = client, found, terms, tell
-        batch(terms.at_once, len(found.pods))  # a wrong number is refused before anything is deleted
-        # The Nodes that were skipped or have failed, and why; of these the ones that have failed; those on which
-        # pods were ended; those that the stop rule leaves.
+        batch(terms.at_once, len(found.pods))  # raises for an invalid number before anything is deleted
+        # The errors of the Nodes that were skipped or have failed; the Nodes that have failed; those on which pods were
+        # ended; those that are not begun because too many have failed.
         self._left: dict[str, GpuopsError] = {}
         self._failed: set[str] = set()
         self._served: set[str] = set()
@@ -274,11 +284,11 @@ class NodeByNode:
 
     @property
     def moves(self) -> bool:
-        """Whether there are pods to end in whose place others come."""
+        """Whether new pods replace some of the pods to end."""
         return bool(self._former())
 
     def _former(self, names: t.Collection[str] | None = None) -> dict[tuple[str, str], list[Pod]]:
-        """By component and Node the pods to end in whose place others come. names: of these Nodes; None: of all."""
+        """Maps (component, Node) to the pods to end that new pods replace. names: only on these Nodes; None: on all."""
         found: dict[tuple[str, str], list[Pod]] = {}
         search = self._found.search
         for name in self._found.pods if names is None else names:
@@ -288,16 +298,16 @@ class NodeByNode:
         return found
 
     def ended_on(self) -> list[str]:
-        """The Nodes that may lose their labels, as no pod of theirs stays that needs these."""
+        """The Nodes that may lose the labels, because no pod that needs them is left there."""
         return sorted({name for _component, name in self._found.search.leaving} - {*self._left, *self._untouched})
 
     @property
     def ends_mps(self) -> bool:
-        """Whether there are MPS daemons to end, after L(run) such as could not be ended."""
+        """Whether there are MPS daemons to end; after L(run), whether some could not be ended."""
         return any(_is_mps(pod) for pods in self._found.pods.values() for pod in pods)
 
     def needed_rights(self) -> list[rights.Right]:
-        """What L(run) does."""
+        """The rights that L(run) needs."""
         found = self._found
         pods = [pod for group in [*found.pods.values(), found.loose] for pod in group]
         spaces = sorted({pod["metadata"]["namespace"] for pod in pods})
@@ -324,14 +334,16 @@ class NodeByNode:
                 [text for _steps, staying in previews for text in staying])
 
     def foreseen(self) -> ClusterError | None:
-        """After L(preview): the error about the Nodes that L(run) would skip if it began now, with the same reasons."""
+        """The error about the Nodes that L(run) would skip if it began now, with the same reasons. Call L(preview)
+        before."""
         return self._error(ahead=True) if self._left else None
 
     def keep_apart(self) -> None:
-        """Keeps the pods that are to come from the Nodes with former ones, whose DaemonSets are gone by now.
+        """Keeps new pods away from the Nodes on which former pods run. The DaemonSets of the former pods must be gone.
 
-        Each such Node has the deploy label paused until L(run) has ended its pod, and no DaemonSet takes such a pod for
-        its own: it would be ended at once, as its Node is not selected.
+        The deploy label of each such Node is paused until L(run) has ended its former pod. The former pod loses the
+        labels by which a new DaemonSet would adopt it: as the Node is not selected, its controller would end it at
+        once.
         """
         if self.moves:
             self._found = self._found.search.find(self._client)
@@ -341,7 +353,7 @@ class NodeByNode:
             without_errors(self._client.many(lambda one: self._pause(*one), list(former)))
 
     def _pause(self, component: str, name: str, resume: bool = False) -> bool:
-        """Pauses or resumes a component on a Node. Returns whether it was not so."""
+        """Pauses or resumes a component on a Node. Returns whether the label was changed."""
         key, paused = GATES[component]
         former, value = ({paused}, "true") if resume else ({"true", PAUSED} - {paused}, paused)
         return node.write(self._client, name, lambda one: {"metadata": {"labels": {key: value}}}
@@ -357,11 +369,11 @@ class NodeByNode:
                                      {"metadata": {"uid": meta["uid"], "labels": dict.fromkeys(sorted(keys))}})
 
     def run(self) -> ClusterError | None:
-        """Does it. Returns an error that names the Nodes which were skipped, which have failed (C(failed) in its
-        details) and which were not begun; raises one if the server fails.
+        """Ends the pods. Returns an error that names the Nodes that were skipped, that have failed (C(failed) in its
+        details) and that were not begun, None if there are none. Raises an error if the server fails.
 
-        The DaemonSets are gone by now. What they have made since the pods were looked for is looked for here, until
-        nothing is left but what was skipped.
+        The DaemonSets must be gone. The search for pods, which they may have created until then, is repeated until only
+        the pods of Nodes that were skipped or have failed are left.
         """
         found = self._found
         for _ignored in range(_ROUNDS if found.pods or found.loose or found.search.sets else 0):
@@ -383,7 +395,7 @@ class NodeByNode:
         return self._error() if self._left or self._untouched else None
 
     def _turn(self, name: str) -> tuple[int, str]:
-        """By which Nodes are sorted: first those that are out of service already, last those that have failed."""
+        """The sort key of a Node: first come those that are out of service already, last those that have failed."""
         one = self._found.nodes[name]
         marks = one["metadata"].get("annotations") or {}
         works = self._found.pods[name] or DRIVER in self._found.search.over & unfinished(one)
@@ -392,7 +404,7 @@ class NodeByNode:
         return (0 if unfinished(one) else 1), name
 
     def _serve(self, names: t.Sequence[str]) -> None:
-        """Some Nodes, each alone until one has been served."""
+        """Serves Nodes: one at a time until the first one succeeds, then several at the same time."""
         rest = list(names)
         while rest and not self._served:
             self._one(rest.pop(0))
@@ -406,11 +418,11 @@ class NodeByNode:
             self._try(name, functools.partial(self._end_on, name))
 
     def _stops(self) -> bool:
-        """Whether no further Node is begun, as the role maintenance counts."""
+        """Whether no further Node is begun, by the same rule as in the role maintenance."""
         return len(self._failed) * 100 > self._terms.max_fail * len(self._seen)
 
     def _error(self, ahead: bool = False) -> ClusterError:
-        """ahead: before L(run)."""
+        """The error about all Nodes that were not served. ahead: whether it is made before L(run)."""
         been = "will not be" if ahead else "have not been"
         told = {name: error.message for name, error in sorted(self._left.items())}
         why = f"not begun, as {fold(self._failed)} failed before. See gpu_max_fail_percentage."
@@ -455,7 +467,7 @@ class NodeByNode:
                        for one in begun["staying"] if one["pod"] not in ending]
 
     def _try(self, name: str, work: t.Callable[[], None]) -> None:
-        """name: of the Node."""
+        """Does the work on a Node and keeps its error. name: the Node."""
         try:
             if not self._broken:
                 work()
@@ -474,13 +486,13 @@ class NodeByNode:
                 self._tell(f"{name} {'is skipped' if passed else 'has failed'}. {error}")
 
     def _ask_server(self) -> None:
-        """Raises GpuopsError if it is not a Node that fails but the API server."""
+        """Raises GpuopsError if the API server fails, and not only single Nodes."""
         self._client.count("v1", "Node", "")
 
     def _end_on(self, name: str) -> None:
         self._tell(f"{name} is taken out of service, {next(self._turns)} of {len(self._seen)}")
         if not self._found.pods[name]:
-            self._finish(name, {"ready": False})  # nothing is there that a Ready Node would end
+            self._finish(name, {"ready": False})  # there is no pod to end, so the Node need not be Ready
             return
         begun = self._maintenance(name).started()
         if begun.get("failed"):
@@ -501,10 +513,10 @@ class NodeByNode:
         except GpuopsError as error:
             self._maintenance(name, begun=begun, reason=error.message).ended()
             raise
-        self._await_new(MPS, name)  # it waits for other operands
+        self._await_new(MPS, name)  # last, because the MPS daemon waits for other operands
 
     def _await_new(self, component: str, name: str) -> None:
-        """Lets the new pod come to a Node from which it was kept, and waits until it is Ready."""
+        """Resumes the deploy label that kept the new pod away from a Node, and waits until this pod is Ready."""
         if component not in self._found.search.over or (component, name) in self._found.search.leaving:
             return
         resumed = self._pause(component, name, resume=True)
@@ -552,7 +564,7 @@ class NodeByNode:
 
 
 def _of(component: str, name: str) -> str:
-    """What is paused and resumed on a Node, as L(maintenance) says it."""
+    """The object of a step that pauses or resumes a component, in the words of L(maintenance)."""
     return f"{GATES[component][0][len(DEPLOY):]} on Node {name}"
 
 

@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Objects that a cluster needs only if it is OpenShift: rights that are Kubernetes' own. Pure. PRIVATE.
+"""RBAC objects that only an OpenShift cluster needs. Pure. PRIVATE.
 
-Source: GPU Operator 26.7, its assets.
+Source: the assets of GPU Operator 26.7.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ _PRIVILEGED = {"apiGroups": ["security.openshift.io"], "resources": ["securityco
 
 
 def rights(manifests: t.Sequence[Manifest], namespace: str) -> list[Manifest]:
-    """Roles and bindings by which the pods of DaemonSets may run privileged; a Role that is there gets the rule.
+    """Roles and bindings that allow the pods of DaemonSets to run privileged. If there is a Role, the rule is added to
+    it.
 
-    The GPU Operator gives the node status exporter every constraint; here it is this one, too.
+    The GPU Operator allows the node status exporter to use every SecurityContextConstraint; here it is only this one.
     """
     roles = {one["metadata"]["name"]: one for one in manifests if one["kind"] == "Role"}
     made: list[Manifest] = []
@@ -35,7 +36,7 @@ def rights(manifests: t.Sequence[Manifest], namespace: str) -> list[Manifest]:
 
 
 def prometheus(namespace: str) -> list[Manifest]:
-    """By these the cluster's own Prometheus finds what it scrapes."""
+    """A Role and its binding, by which the Prometheus of OpenShift finds the pods that it scrapes."""
     rule = {"apiGroups": [""], "resources": ["services", "endpoints", "pods"], "verbs": ["get", "list", "watch"]}
     return _pair("prometheus-k8s", namespace, [rule], {"name": "prometheus-k8s", "namespace": "openshift-monitoring"})
 

@@ -27,7 +27,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan impor
 
 NEEDS = "drain"
 DRIVER = "driver"
-# Every driver pod has it, of ours and of a GPU Operator, whatever labels of its DaemonSet are gone.
+# Every driver pod, ours or a GPU Operator's, has this label, even if it has lost other labels of its DaemonSet.
 DRIVER_LABEL: t.Mapping[str, str] = {"app.kubernetes.io/component": "nvidia-driver"}
 _PODS = ("currentNumberScheduled", "numberMisscheduled")
 
@@ -37,13 +37,15 @@ def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequen
          ) -> tuple[list[Change], list[dict[str, t.Any]]]:
     """(the allowed changes, the pending ones in the form of results).
 
-    level: gpu_disruption; nodes: returns all Nodes, called only if a selector changes or a toleration goes, and once;
-    removal: whether the changes are those of a removal; orphans: components and pods of DaemonSets that a removal at a
-    higher level has deleted, and which are still to be ended; why: what forbids to end pods at every level.
-    While a change of a driver's DaemonSet is pending, all other changes of the driver are pending too, because a driver
-    that is changed in part does not work. This is so for the MPS daemon's component as well if another MPS daemon is
-    to come, which must not run beside the former one, and in a removal, there also for the Namespace, so that pods
-    which stay can start again.
+    level: gpu_disruption; nodes: returns all Nodes, and is called at most once, only if a selector changes or a
+    toleration is removed; removal: whether the changes are those of a removal; orphans: C((component, pod)) for pods
+    that are still to be ended after a removal at a higher level has deleted their DaemonSet; why: what forbids ending
+    pods at every level.
+
+    While a change of a driver's DaemonSet is pending, all other changes of the driver are pending, too, because a
+    driver that is changed in part does not work. The same holds for the component of the MPS daemon if a new MPS daemon
+    replaces the former one, as they must not run side by side, and in a removal. In a removal the Namespace is pending,
+    too, so that pods that stay can start again.
     """
     nodes = functools.lru_cache(maxsize=None)(nodes)
     if not why and not allows(level, NEEDS):
@@ -87,7 +89,7 @@ def serves_gpu_clients(live: Object) -> bool:
 
 
 def pods_of(live: Object) -> int:
-    """How many pods a DaemonSet has."""
+    """The number of pods of a DaemonSet."""
     return sum((live.get("status") or {}).get(name) or 0 for name in _PODS)
 
 
@@ -106,8 +108,8 @@ def ends(change: Change, nodes: t.Callable[[], t.Sequence[Object]]) -> str:
 
 
 def _moved(manifest: Object, live: Object, nodes: t.Callable[[], t.Sequence[Object]]) -> str:
-    """The Nodes that a DaemonSet would leave, in words; empty if there are none. The controller of DaemonSets ends the
-    pods there, even with OnDelete."""
+    """The Nodes that a DaemonSet would no longer select, in words; empty if there are none. The controller of
+    DaemonSets ends the pods there, even with the update strategy OnDelete."""
     want, have = (one["spec"]["template"]["spec"] for one in (manifest, live))
     kept = (want.get("affinity") or {}).get("nodeAffinity") or {}
     former = (have.get("affinity") or {}).get("nodeAffinity") or {}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What has to be done so that the live objects are as wanted. Reads, never writes. PRIVATE to the collection."""
+"""Plans the changes that make the live objects as wanted. Reads only. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ Live = t.Mapping[Key, Object]
 
 WORKLOADS = ("DaemonSet", "Deployment", "Job")
 _MARK = f"metadata.annotations[{objects.APPLIED}]"
-# Fields that the API server keeps as they were when the object was made, with what they are where nobody names them;
-# those of workloads are their selectors.
+# Fields that cannot be changed after the object was created, and their defaults. For workloads it is the selector.
 _FIXED: t.Mapping[str, t.Tuple[str, t.Any]] = {
     "RuntimeClass": ("handler", None), "RoleBinding": ("roleRef", None), "ClusterRoleBinding": ("roleRef", None),
     "Secret": ("type", "Opaque")}
@@ -35,11 +34,11 @@ _RELABEL = ("Correct the labels with kubectl label --overwrite namespace, or nam
 
 def plan(client: Client, wanted: t.Sequence[Wanted], live: Live, components: t.Collection[str] | None,
          adopts: t.Callable[[Object], bool] = lambda have: False, kept: t.Collection[str] = ()) -> list[Change]:
-    """All changes in the order in which they are made, objects that need none among them.
+    """All changes in the order in which they are made, including objects that need no change (C(keep)).
 
-    components: those whose objects go when they are not wanted; None: all objects of ours, the Namespace apart.
-    adopts: whether an object is another's that is to become ours. kept: names of DaemonSets that stay, wanted or not.
-    Raises ClusterError that names each foreign object which stands in the way.
+    components: those whose objects are deleted if they are not wanted; None for all our objects except the Namespace.
+    adopts: whether a foreign object is to become ours. kept: names of DaemonSets that stay even if they are not wanted.
+    Raises ClusterError that names each foreign object that is in the way.
     """
     changes: list[Change] = []
     problems: list[tuple[str, str]] = []
@@ -74,9 +73,10 @@ def plan(client: Client, wanted: t.Sequence[Wanted], live: Live, components: t.C
 
 
 def prune(client: Client, live: Live, wanted: t.Collection[Key], components: t.Collection[str] | None) -> list[Change]:
-    """The removal of our objects that are not wanted, in reverse order. Namespaces stay: see L(removal).
+    """The deletion of our objects that are not wanted, in reverse order. Namespaces stay: see L(removal).
 
-    Definitions of one API group stay together where others have objects of any of them, as these go with their kind.
+    If others have objects of a kind, the definitions of the whole API group stay, because the server deletes all
+    objects of a kind together with its definition.
     """
     gone: list[Change] = []
     for key, have in live.items():
@@ -102,10 +102,10 @@ def _change(client: Client, one: Wanted, have: Object | None) -> Change:
     differs = compare.changed(one.manifest, have) if renewed else compare.drifted(one.manifest, have)
     added = [path for tree in field_owners.foreign(have).values() for path in field_owners.paths(tree)]
     if field_owners.ours(have) is None:
-        # Without a record of what we applied nobody can tell what others added.
+        # If managedFields has no entry of ours, it cannot be known what others have added.
         differs.append("metadata.managedFields")
     if one.kind.kind == "Service" and _turned_headless(one.manifest, have):
-        # Whoever made it so need not own the field any more.
+        # The drift is not seen in managedFields if nobody owns the field any more.
         differs.append("spec.clusterIP")
     if not differs and not added:
         differs = _rewritten(client, one.manifest, have)
@@ -113,22 +113,22 @@ def _change(client: Client, one: Wanted, have: Object | None) -> Change:
         return Change("keep", one.kind, one.component, one.manifest, have)
     reasons = {*differs, *added}
     if (renewed and not added) or not any(path.startswith(_TEMPLATE) for path in reasons):
-        # What was adopted keeps its former owner's spelling: no pod is to be restarted for what is beside its template,
-        # and no driver installed anew for what does not concern it.
+        # An adopted object keeps the spelling of its former owner, so that a change outside the pod template restarts
+        # no pod, and a change that does not concern the driver does not reinstall it.
         one = Wanted(one.component, one.kind, spelling.like(one.manifest, have))
-    # Our mark says that something is wanted otherwise; what that is says more.
+    # The mark is left out of the reasons if there are others: it only says that the manifest has changed.
     action = "replace" if _is_fixed(one.manifest, have) else "update" if renewed else "repair"
     return Change(action, one.kind, one.component, one.manifest, _whole(client, have),
                   sorted(reasons - {_MARK} or reasons))
 
 
 def _rewritten(client: Client, manifest: Object, have: Object) -> list[str]:
-    """Fields that are ours by the server's record and have a value that an apply would change.
+    """Fields that we own according to managedFields and whose value an apply would change.
 
-    Anybody can write under our manager's name. Only the server can tell such a value from what its admission makes of
-    ours: it is asked by a dry run, where a value is another at all. Definitions, which are listed without their spec,
-    are left out, and so is what the user or a webhook does not let us try, or what a webhook fails at: one object that
-    is as wanted must not cost the plan of all others.
+    Anybody can write under the name of our manager. Only the server can tell whether somebody has, or whether its
+    admission has changed our value. If a value differs, it is asked by a dry run. Definitions are left out, because
+    they are listed without their spec. So is an object for which the user or a webhook does not allow the dry run, or
+    a webhook fails: otherwise this object would prevent the plan of all others.
     """
     if _is_definition(have):
         return []
@@ -147,7 +147,7 @@ def _rewritten(client: Client, manifest: Object, have: Object) -> list[str]:
 
 
 def _is_fixed(manifest: Object, have: Object) -> bool:
-    """Whether an object that differs does so where the server changes nothing in place."""
+    """Whether a field differs that cannot be changed in place, so that the object must be replaced."""
     if have.get("immutable"):  # of a ConfigMap or a Secret
         return True
     kind = manifest["kind"]
@@ -162,19 +162,19 @@ def _is_fixed(manifest: Object, have: Object) -> bool:
 
 
 def _turned_headless(manifest: Object, have: Object) -> bool:
-    """Whether one of two Services has an address and the other is to have none: the server keeps what was first."""
+    """Whether only one of the two is a headless Service. The server does not change this in place."""
     return len({one["spec"].get("clusterIP") == "None" for one in (manifest, have)}) > 1
 
 
 def keeps_pods(change: Change) -> bool:
-    """Whether a DaemonSet leaves its pods: one that is replaced, as they go only when somebody deletes them (OnDelete),
-    or one that is deleted before them."""
+    """Whether the pods of a DaemonSet stay when it is deleted: because it is replaced and has the update strategy
+    OnDelete, or because its pods end later, Node by Node."""
     spec = (change.manifest or {}).get("spec") or {}
     return change.orphans or change.action == "replace" and (spec.get("updateStrategy") or {}).get("type") == "OnDelete"
 
 
 def _left_behind(changes: t.Sequence[Change]) -> list[str]:
-    """DaemonSets whose successors would not know the pods that stay."""
+    """A sentence for each DaemonSet whose successor would not select the pods that stay."""
     found = []
     for one in changes:
         if keeps_pods(one):
@@ -192,7 +192,7 @@ def _is_going(have: Object) -> bool:
 
 
 def _whole(client: Client, have: Object) -> Object:
-    """A CustomResourceDefinition is listed without its spec; what differs or goes is read once more."""
+    """The whole object: a CustomResourceDefinition is listed without its spec, so it is read again."""
     if have["kind"] != "CustomResourceDefinition" or "spec" in have:
         return have
     return client.get(have["apiVersion"], have["kind"], have["metadata"]["name"]) or have
@@ -203,12 +203,12 @@ def _is_definition(have: Object | None) -> bool:
 
 
 def _group(crd: Object | None) -> str:
-    """C(nfd.k8s-sigs.io) of the definition nodefeatures.nfd.k8s-sigs.io."""
+    """The API group of a definition, such as C(nfd.k8s-sigs.io) for nodefeatures.nfd.k8s-sigs.io."""
     return str((crd or {})["metadata"]["name"]).partition(".")[2]
 
 
 def _shared_groups(client: Client, live: Live, definitions: t.Sequence[Object | None]) -> set[str]:
-    """The API groups of which others have objects: such that neither we nor our pods have made."""
+    """The API groups in which there are objects that neither we nor our pods have made."""
     ours = [one["metadata"] for one in live.values() if objects.is_ours(one)]
     owners = {metadata.get("uid") for metadata in ours}
     spaces = {str(metadata["namespace"]) for metadata in ours if "namespace" in metadata}
@@ -232,7 +232,7 @@ def _owned_by(have: Object, uids: t.Container[t.Any]) -> bool:
 
 
 def _in_the_way(client: Client, one: Wanted, have: Object) -> str:
-    """Why a foreign object of that name cannot serve; empty where it can."""
+    """Why a foreign object with the name of a wanted one cannot be used instead; empty if it can."""
     unlike = compare.unlike(one.manifest, _whole(client, have))
     if not unlike:
         return ""
@@ -245,7 +245,7 @@ def _of_operator(have: Object) -> bool:
 
 
 def _label_conflict(one: Wanted, have: Object) -> str:
-    """Why a Namespace of others cannot be used: a label that we need has another value there."""
+    """Why a foreign Namespace cannot be used: a label that we need has another value. Empty if it can be used."""
     if objects.CREATED in (have["metadata"].get("annotations") or {}):
         return ""
     mine = ((field_owners.ours(have) or {}).get("f:metadata") or {}).get("f:labels") or {}
@@ -257,9 +257,9 @@ def _label_conflict(one: Wanted, have: Object) -> str:
 
 
 def _refused_pods(changes: t.Sequence[Change]) -> list[str]:
-    """Namespaces whose pod security level lets nothing run of what is to be written there.
+    """A sentence for each Namespace whose Pod Security level would refuse pods of the workloads that are written there.
 
-    A level that only warns or audits does no harm, and pods that run already stay.
+    Only the mode enforce counts, not warn and audit. Pods that run already stay.
     """
     found = []
     for home in changes:
@@ -276,7 +276,8 @@ def _refused_pods(changes: t.Sequence[Change]) -> list[str]:
 
 
 def _needs_privileges(manifest: Object) -> bool:
-    """Whether a workload's pods are beyond the Pod Security Standards' level baseline, as far as operands are."""
+    """Whether the Pod Security level baseline refuses the pods of a workload. Checks only the fields that operands use.
+    """
     spec = (((manifest.get("spec") or {}).get("template") or {}).get("spec") or {}) if manifest["kind"] in WORKLOADS \
         else {}
     containers = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
@@ -286,7 +287,7 @@ def _needs_privileges(manifest: Object) -> bool:
 
 
 def _managers(have: Object) -> str:
-    """Who says that it made an object: its label, else those who wrote more than its status."""
+    """Who has made an object, by its labels, otherwise the managers that have written more than its status."""
     metadata = have["metadata"]
     label = (metadata.get("labels") or {}).get(objects.MANAGED_BY)
     release = (metadata.get("annotations") or {}).get("meta.helm.sh/release-name")

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Taking everything back, the Namespace where we made it and nothing foreign is left in it. PRIVATE."""
+"""Removes our objects, and the Namespace if we have created it and it has no foreign objects. PRIVATE."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import app
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.node_by_node import LABELS, NodeByNode
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import WORKLOADS, prune
 
-# What the cluster itself puts into every namespace, and records that nobody misses.
+# Objects that the cluster itself creates in every namespace, and (_RECORDS) kinds whose loss does no harm.
 _SYSTEM = {("ServiceAccount", "default"), ("ConfigMap", "kube-root-ca.crt")}
-_NAMED = 10  # objects in a message
+_NAMED = 10  # the most objects that a message lists
 _RECORDS = ("Event", "Lease", "Endpoints", "EndpointSlice", "PodMetrics")
 _NAMESPACE = ("v1", "Namespace")
-# Of these components what is no workload stays with pods that could not be ended.
+# If pods of these components could not be ended, all objects of the components except workloads stay.
 _KEPT = {*LABELS, objects.SHARED}
-# Seconds between two looks, the first and the longest, and between two lines about what is left.
+# Seconds: the first and the longest pause between two requests, and the pause between two lines about what is left.
 _PAUSE, _LONGEST_PAUSE, _AGAIN = 0.2, 5.0, 15.0
 
 Tell = t.Callable[[str], None]
@@ -33,10 +33,12 @@ Tell = t.Callable[[str], None]
 
 def plan(client: Client, live: t.Mapping[Key, Object], components: t.Collection[str] | None,
          orphans: t.Collection[str] = (), by_nodes: bool = True) -> list[Change]:
-    """The removal of all of ours in components. With None also of what we put on and around the Namespace.
+    """The deletion of all our objects of these components (None: of all components, with the Namespace or our marks on
+    it).
 
-    The DaemonSets whose pods GPU clients need come first, and leave their pods. orphans: the uids of objects that such
-    a DaemonSet has left; by_nodes: whether pods may be ended Node by Node; else only DaemonSets without pods go.
+    The DaemonSets whose pods GPU clients need come first, and are deleted without their pods. orphans: the uids of
+    objects that such a DaemonSet has left; by_nodes: whether pods may be ended Node by Node; otherwise only those of
+    these DaemonSets are deleted that have no pods.
     """
     changes = [replace(one, orphans=by_nodes and pending_changes.serves_gpu_clients(t.cast(Object, one.live)))
                for one in prune(client, live, (), components)]
@@ -50,22 +52,25 @@ def plan(client: Client, live: t.Mapping[Key, Object], components: t.Collection[
 
 
 def going(live: t.Mapping[Key, Object], components: t.Collection[str] | None) -> list[Object]:
-    """Objects of ours that an earlier removal has asked for and that are there still."""
+    """Our objects that an earlier removal has deleted and that still exist."""
     return [have for have in live.values() if "deletionTimestamp" in have["metadata"] and objects.is_ours(have)
             and (components is None or objects.component_of(have) in components)]
 
 
 def execute(client: Client, changes: t.Sequence[Change], before: t.Sequence[Object], timeout: float,
             tell: Tell, nodes: NodeByNode) -> list[Change]:
-    """Removes, and waits until everything that is to be deleted is gone. before: what is being removed already; nodes:
-    ends the pods that DaemonSets leave, before anything goes that they or their Nodes' other operands need.
+    """Executes a removal, and waits until all objects that it deletes are gone.
 
-    Returns what was done: a Namespace in which somebody has created an object since the plan was made is released.
+    before: objects that are being deleted already; nodes: ends the pods that DaemonSets leave, before the objects are
+    deleted that these pods or other operands on their Nodes need; tell: is called from time to time with a line about
+    the objects that are left.
 
-    Raises ClusterError at the end if Nodes were skipped: their pods stay, with what these need to start again and
-    by which the next run finds them, and with the Namespace. Raises ClusterError, too, once nothing has gone for
-    timeout seconds: how long it takes depends on the number of Nodes.
-    tell: gets a line about what is left, now and then.
+    Returns the changes that were made. If somebody has created an object in the Namespace since the plan was made, the
+    Namespace is not deleted but released.
+
+    Raises ClusterError at the end if Nodes were skipped. Their pods stay, and so do the Namespace and the objects that
+    the pods need to start again or by which the next run finds them. Also raises ClusterError if no object has gone for
+    timeout seconds. There is no limit for the whole wait, because it depends on the number of Nodes.
     """
     spaces = [one for one in changes if one.kind.kind == "Namespace"]
     rest, failed = end_pods(client, changes, before, timeout, tell, nodes)
@@ -76,8 +81,8 @@ def execute(client: Client, changes: t.Sequence[Change], before: t.Sequence[Obje
         raise _both(failed, error) if failed else error from None
     if failed:
         raise failed
-    # The wait took minutes. What is created between this look and the deletion is still lost: the server has no
-    # precondition for an empty Namespace.
+    # The Namespace is read again, because the wait may have taken minutes. An object that is created between this
+    # request and the deletion is still lost: a deletion cannot require that the Namespace is empty.
     spaces = [_namespace(client, t.cast(Object, one.live)) if one.action == "delete" else one for one in spaces]
     _remove(client, spaces, [one for one in before if one["kind"] == "Namespace"], timeout, tell)
     return [*(one for one in changes if one.orphans), *rest, *spaces]
@@ -85,10 +90,11 @@ def execute(client: Client, changes: t.Sequence[Change], before: t.Sequence[Obje
 
 def end_pods(client: Client, changes: t.Sequence[Change], before: t.Sequence[Object], timeout: float, tell: Tell,
              nodes: NodeByNode, between: t.Sequence[Change] = ()) -> tuple[list[Change], ClusterError | None]:
-    """Deletes the DaemonSets that leave their pods, and ends these Node by Node. Arguments as of L(execute); between:
-    what is done after the DaemonSets have gone and before a Node is begun.
+    """Deletes DaemonSets without their pods, and ends these Node by Node. Arguments as for L(execute); between: changes
+    that are made when the DaemonSets are gone and before the first Node is begun.
 
-    Returns the other changes, without what pods on Nodes that were skipped need, and the error that names these.
+    Returns (the other changes, without the deletion of objects that pods on skipped Nodes need; the error that names
+    the Nodes that were skipped or have failed).
     """
     _remove(client, [one for one in changes if one.orphans],
             [one for one in before if pending_changes.serves_gpu_clients(one)], timeout, tell)
@@ -107,7 +113,7 @@ def _remove(client: Client, changes: t.Sequence[Change], before: t.Sequence[Obje
 
 
 def foreign_in(client: Client, namespace: str, ours: t.Collection[str] = ()) -> list[str]:
-    """Objects in a namespace that are neither ours, nor owned by others, nor the cluster's own. By name, at most 10.
+    """The names of objects in a namespace that are neither ours nor the cluster's own, and have no owner. At most 10.
 
     ours: uids of objects that are ours without a mark.
     """
@@ -142,7 +148,7 @@ def _wait(client: Client, gone: t.Sequence[Object], timeout: float, tell: Tell) 
         left = _left(client, gone)
         if not left:
             return
-        # The pods of a DaemonSet go before it: of them the server gives the number alone.
+        # The pods of a DaemonSet are deleted before it. Only their number is requested.
         spaces = {one["metadata"]["namespace"] for one in left if one["kind"] in WORKLOADS}
         pods = sum(client.count("v1", "Pod", space) for space in sorted(spaces))
         now = time.monotonic()
@@ -158,7 +164,7 @@ def _wait(client: Client, gone: t.Sequence[Object], timeout: float, tell: Tell) 
 
 
 def _left(client: Client, gone: t.Sequence[Object]) -> list[Object]:
-    """Those of these objects that are there still."""
+    """Those of these objects that still exist."""
     by_uid = {one["metadata"]["uid"]: one for one in gone}
     places = {(kinds.find(one["apiVersion"], one["kind"]), one["metadata"].get("namespace")) for one in gone}
     return [by_uid[item["metadata"]["uid"]] for kind, namespace in sorted(places, key=str)

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From the plan of the cluster to manifests: the templates of a role, and what is common to all pods. PRIVATE.
+"""Renders manifests from the plan of the cluster: the templates of a role, and the settings of all pods. PRIVATE.
 
-It reads template files and nothing else. Templates see C(namespace), C(component) (its part of the plan), C(common)
-and C(script(name)), the text of a file beside them.
+It only reads template files. The variables of templates are C(namespace), C(component) (the plan of the component),
+C(common) (the settings of all components) and C(script(name)), the text of a file beside the templates.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_open
 Manifest = t.Dict[str, t.Any]
 Plan = t.Mapping[str, t.Any]
 
-# What no component owns, as the pods of all stand on it (the namespace, the runtime classes), comes first.
+# Objects that all components need and that belong to none (the Namespace, the RuntimeClasses) come first.
 ORDER: t.Tuple[str, ...] = (SHARED, *(component.name for component in IN_CLUSTERS))
 
 _ROLES = os.path.join(os.path.dirname(__file__), "..", "..", "..", "roles")
-# A user's labels never change by what pods are selected (as in GPU Operator 26.7).
+# Labels of the user do not replace those by which pods are selected (as in GPU Operator 26.7).
 _SELECTING = ("app", "app.kubernetes.io/part-of")
 _DIGEST = "DRIVER_CONFIG_DIGEST"
-# What JSON leaves as it is, and YAML takes for a line's end or does not take at all.
+# Characters that JSON leaves as they are, but that YAML reads as the end of a line or does not allow.
 _UNPRINTABLE = re.compile("[\x7f-\xa0\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 def render(component: str, cluster: Plan) -> list[Manifest]:
-    """The objects of a component in the order in which they are made; none where it is absent.
+    """The objects of a component in the order in which they are created; none if the component is absent.
 
     component: a name of L(components), or C(SHARED) of L(objects) for what all of them need.
     """
@@ -52,7 +52,8 @@ def render(component: str, cluster: Plan) -> list[Manifest]:
 
 
 def _shared(cluster: Plan) -> list[Manifest]:
-    """With the NRI plugin GPUs come by annotation, so nothing asks for a class."""
+    """The objects that all components need. With the NRI plugin, annotations give GPUs to pods, so that no pod needs a
+    RuntimeClass."""
     common, namespace = cluster["common"], cluster["namespace"]
     found = [namespace_manifest(namespace, cluster["psa"], common["openshift"] and namespace == OPENSHIFT_NAMESPACE)]
     if common["openshift"]:
@@ -81,7 +82,7 @@ def _manifests(component: str, plan: Plan, cluster: Plan) -> list[Manifest]:
 
 
 def _of_pool(manifest: Manifest, plan: Plan, common: Plan) -> tuple[Plan, Plan]:
-    """(plan, common settings) of one DaemonSet of a component that has several: its own where it has them."""
+    """(plan, common settings) of one DaemonSet of a component. Its own settings take precedence, if it has some."""
     pool = next((one for one in plan.get("pools", ()) if one["name"] == manifest["metadata"]["name"]), None)
     if pool is None:
         return plan, common
@@ -94,7 +95,7 @@ def _of_pool(manifest: Manifest, plan: Plan, common: Plan) -> tuple[Plan, Plan]:
     return {**plan, **pool}, {**common, **added}
 
 
-# What others stand on comes first.
+# Kinds that others need come first.
 _RANKS = {kind: rank for rank, kind in enumerate((
     "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding",
     "ConfigMap", "Service"))}
@@ -102,7 +103,7 @@ _RANKS = {kind: rank for rank, kind in enumerate((
 
 @functools.lru_cache(maxsize=None)
 def _environment() -> jinja2.Environment:
-    # Nothing of it is HTML.
+    # Nothing is escaped for HTML.
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(_ROLES), undefined=jinja2.StrictUndefined,
                                      autoescape=False, trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = _quoted
@@ -112,7 +113,7 @@ def _environment() -> jinja2.Environment:
 def _quoted(value: t.Any) -> str:
     """A value as JSON that YAML reads as the same value.
 
-    Jinja's own filter writes characters beyond 16 bits as two escapes, which YAML takes for two characters.
+    Jinja's own filter writes a character beyond 16 bits as two escapes, which YAML reads as two characters.
     """
     text = json.dumps(value, sort_keys=True, ensure_ascii=False)
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
@@ -136,7 +137,7 @@ def _settle(manifest: Manifest, component: str, plan: Plan, common: Plan) -> Non
     if plan["pull_secrets"]:
         spec["imagePullSecrets"] = [{"name": name} for name in plan["pull_secrets"]]
     if component == "nfd":
-        # A component of its own, which the policy's section for DaemonSets does not describe.
+        # The section daemonsets of the policy does not apply to Node Feature Discovery.
         return
     _strategy(manifest, component, common)
     _metadata(manifest, common)
@@ -153,7 +154,8 @@ def _settle(manifest: Manifest, component: str, plan: Plan, common: Plan) -> Non
 
 
 def _strategy(manifest: Manifest, component: str, common: Plan) -> None:
-    """A driver is replaced when its pod is deleted, never by itself; an MPS daemon where its clients may end."""
+    """Sets the update strategy. A driver pod is only replaced after somebody has deleted it; so is an MPS daemon,
+    unless its clients may be ended."""
     stays = component == "driver" or (manifest["metadata"]["name"] == MPS_DAEMON and not common["mps_rolls"])
     if stays or common["update_strategy"] == "OnDelete":
         manifest["spec"]["updateStrategy"] = {"type": "OnDelete"}
@@ -171,8 +173,8 @@ def _metadata(manifest: Manifest, common: Plan) -> None:
 
 
 def _containers(manifest: Manifest, spec: Manifest, plan: Plan, validation: Plan) -> None:
-    """Arguments and variables are for the main container, the first one; those of the policy's device plugin are not
-    for the MPS daemon that comes with it."""
+    """Sets arguments, variables and resources. Arguments and variables are for the first container, the main one. The
+    MPS daemon does not get those of the device plugin, to which it belongs."""
     first = spec["containers"][0]
     if manifest["metadata"]["name"] != MPS_DAEMON:
         if plan["args"]:
@@ -190,7 +192,7 @@ def _containers(manifest: Manifest, spec: Manifest, plan: Plan, validation: Plan
 
 
 def _set(container: Manifest, variables: t.Mapping[str, str]) -> None:
-    """Sets variables of a container; one that is there is replaced in its place."""
+    """Sets variables of a container. A variable that it already has is replaced at the same position."""
     if not variables:
         return
     items = container.setdefault("env", [])
@@ -229,7 +231,7 @@ def _driver_folder(spec: Manifest, folder: str) -> None:
 
 
 def _driver_digest(spec: Manifest) -> None:
-    """The driver manager reinstalls the driver only where this digest of what installs it has changed."""
+    """Sets the digest of all that installs the driver. The driver manager reinstalls the driver only if it changes."""
     holders = [item for container in [*spec["containers"], *spec.get("initContainers", ())]
                for item in container.get("env", ()) if item["name"] == _DIGEST]
     if not holders:

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is wanted, written as the live object has it. Pure. PRIVATE to the collection.
+"""Writes a wanted object in the spelling of the live one. Pure. PRIVATE to the collection.
 
-Kubernetes restarts pods for every other byte of their template. What a GPU Operator rendered often means what is
-wanted here, with variables and volumes in another order or a waiting loop that prints other words: such pods can stay.
+Kubernetes replaces pods if any byte of their template changes. A template of a GPU Operator often means the same as the
+wanted one, but has variables and volumes in another order, or prints other words while it waits. Such pods can stay.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Object
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import compare
 
-# Lists whose order is that of the work.
+# Lists whose items run in order.
 _IN_ORDER = ("containers", "initContainers")
 _SAID = re.compile(r"\becho [^;&|<>$`]*;")
 _DIGEST = "DRIVER_CONFIG_DIGEST"
@@ -52,8 +52,8 @@ def _list(want: t.Sequence[t.Any], have: t.Sequence[t.Any], name: str) -> list[t
 
 
 def _digested(spelt: Object, have: t.Mapping[str, t.Any]) -> Object:
-    """With the live digest of what installs the driver, where that is the same: each of us computes it in its own way,
-    and another one makes the driver manager install the driver anew."""
+    """The template with the digest that the live one has of what installs the driver, if both install the same. The
+    operator computes the digest in another way than we do, and another digest makes the driver manager reinstall."""
     known = [item.get("value") for item in _digests(have)]
     if not known:
         return spelt

@@ -1,13 +1,13 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""DaemonSets that take the place of others: which pods and Nodes they serve, as their controller decides. Pure.
+"""DaemonSets that replace others: which pods and Nodes they serve, by the rules of the DaemonSet controller. Pure.
 
 PRIVATE to the collection.
 
-The controller of DaemonSets makes a pod without a controller its own if its labels match, and then ends it on a Node
-that the DaemonSet does not select. What a Node selector, an affinity and taints mean: Kubernetes, "Assigning Pods to
-Nodes" and "Taints and Tolerations".
+The controller of DaemonSets adopts a pod without an owner if its labels match, and then ends it if the DaemonSet does
+not select its Node. For Node selectors, affinity and taints, see "Assigning Pods to Nodes" and "Taints and Tolerations"
+in the documentation of Kubernetes.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 def split(changes: t.Sequence[Change], live: t.Iterable[Object], nodes: t.Callable[[], t.Sequence[Object]],
           over: t.Container[str]) -> tuple[list[Change], set[str], str]:
-    """(the changes, the uids of the DaemonSets of drivers and of the MPS daemon that go and leave their pods to be
-    ended Node by Node, why none of them can).
+    """(the changes; the uids of the driver and MPS DaemonSets that are deleted and whose pods then end Node by Node;
+    why none of them can be deleted).
 
-    A DaemonSet that would end pods by its new fields is deleted and created again instead. One that goes is gone before
-    the first Node is served, even if it has no pod: it would have one as soon as it may. If another one that stays
-    would take the pods at once, none goes. live: all DaemonSets that are there; nodes: as of L(pending_changes.hold);
-    over: components of which there are to be pods after that, too.
+    If the new fields of a DaemonSet would end pods, it is deleted and created again instead. A DaemonSet that is
+    deleted is gone before the first Node is served, even if it has no pods, because it could create some. If a
+    DaemonSet that stays would adopt the pods at once, none is deleted. live: all DaemonSets that exist; nodes: as for
+    L(pending_changes.hold); over: components that have pods afterwards, too.
     """
     nodes = functools.lru_cache(maxsize=None)(nodes)
     chosen, why = _chosen(changes, {one["metadata"]["uid"]: one for one in live if one["kind"] == "DaemonSet"}, nodes,
@@ -51,7 +51,7 @@ def split(changes: t.Sequence[Change], live: t.Iterable[Object], nodes: t.Callab
 
 def _chosen(changes: t.Sequence[Change], live: t.Mapping[str, Object], nodes: t.Callable[[], t.Sequence[Object]],
             over: t.Container[str]) -> tuple[set[str], str]:
-    """(the uids of the DaemonSets that can leave their pods, why none of them can)."""
+    """(the uids of the DaemonSets that can be deleted without their pods, why none of them can)."""
     by_uid = {one.live["metadata"]["uid"]: one for one in changes if one.live and one.kind.kind == "DaemonSet"}
     going = {uid for uid, one in by_uid.items() if one.action == "delete"}
     chosen = {uid for uid, one in by_uid.items() if one.component in over and (
@@ -73,7 +73,7 @@ def _takes(other: Object, live: Object) -> bool:
 
 
 def selects(daemon_set: Object, labels: t.Mapping[str, str]) -> bool:
-    """Whether pods with these labels, in its namespace, are a DaemonSet's own."""
+    """Whether a DaemonSet selects pods with these labels in its namespace."""
     selector = daemon_set["spec"]["selector"]
     exact, expressions = selector.get("matchLabels") or {}, selector.get("matchExpressions") or ()
     return bool(exact or expressions) and exact.items() <= labels.items() and all(
@@ -89,8 +89,8 @@ def time_to_start(daemon_set: Object) -> float:
 
 
 def keeps(wanted: t.Iterable[Object], pod: Object, node: Object) -> bool:
-    """Whether a DaemonSet with the name of the one that made a pod will take it over and let it run on its Node. If
-    others select the pod, too, one of these may be faster and end it."""
+    """Whether a wanted DaemonSet, with the name of the DaemonSet that made the pod, will adopt the pod and let it run
+    on its Node. False if others select the pod, too, as one of these may be faster and end it."""
     metadata = pod["metadata"]
     takers = [one for one in wanted if one["metadata"]["namespace"] == metadata["namespace"]
               and selects(one, metadata.get("labels") or {})]
@@ -99,7 +99,7 @@ def keeps(wanted: t.Iterable[Object], pod: Object, node: Object) -> bool:
 
 
 def runs_on(daemon_set: Object, node: Object, effects: t.Collection[str] = ("NoExecute", "NoSchedule")) -> bool:
-    """Whether a DaemonSet has a pod on a Node. effects: of taints that keep it away."""
+    """Whether a DaemonSet runs a pod on a Node. effects: the effects of taints that keep the pod away."""
     spec = daemon_set["spec"]["template"]["spec"]
     labels = node["metadata"].get("labels") or {}
     taints = [one for one in (node.get("spec") or {}).get("taints") or () if one["effect"] in effects]
@@ -110,7 +110,7 @@ def runs_on(daemon_set: Object, node: Object, effects: t.Collection[str] = ("NoE
 
 
 def _term(term: t.Mapping[str, t.Any], node: Object) -> bool:
-    """Whether all of a term holds; an empty one holds nowhere."""
+    """Whether a Node matches all expressions of a term. An empty term matches no Node."""
     labels, fields = node["metadata"].get("labels") or {}, {"metadata.name": node["metadata"]["name"]}
     expressions, places = term.get("matchExpressions") or (), term.get("matchFields") or ()
     return bool(expressions or places) and all(_holds(one, labels) for one in expressions) and all(

@@ -1,12 +1,12 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Taking over what a GPU Operator made. PRIVATE to the collection.
+"""Takes over the objects of a GPU Operator. PRIVATE to the collection.
 
-The operator is stopped first; then each object that is wanted here loses its owner and becomes ours in one write, so
-that a run that is killed leaves every object with exactly one of both, and the next run goes on. The ClusterPolicy and
-its definition stay as they are: they are the policy of the next run and the way back. What is not wanted here, such as
-the operator's own Service, stays with the ClusterPolicy.
+The operator is stopped first. Then each wanted object loses its owner and becomes ours in one request. If the run is
+killed, each object therefore still has exactly one owner, the operator or us, and the next run continues. The
+ClusterPolicy and its definition stay as they are: the next run reads its policy from there, and hand_back needs them.
+Objects that are not wanted, such as the operator's own Service, stay with the ClusterPolicy.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.operator impor
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import apply
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import WORKLOADS
 
-# Seconds for the pods of a stopped operator to be gone; its grace period is 10.
+# Seconds to wait until the pods of a stopped operator are gone; their grace period is 10.
 _PATIENCE = 120.0
 
 
 def check(found: Operator, wanted: t.Sequence[Wanted], live: t.Mapping[Key, Object]) -> None:
-    """Raises ClusterError where these objects cannot be taken over, before anything is changed. Pure."""
+    """Raises ClusterError if these objects cannot be taken over, before anything is changed. Pure."""
     operator.refuse(found)
     own = {one["metadata"]["uid"] for one in found.deployments}
     mine = {one.key: one.manifest for one in wanted}
@@ -52,8 +52,8 @@ _REMOVE = ("Stop the operator (kubectl scale deployment gpu-operator --replicas 
 
 
 def refuse(pending: t.Sequence[t.Mapping[str, t.Any]]) -> None:
-    """Raises ClusterError where a change that has to wait would take an object from the operator. Once that is stopped
-    nobody would look after the object, and every run of site.yml would be refused."""
+    """Raises ClusterError if the take-over of one of the operator's objects is pending. Once the operator is stopped,
+    nothing would maintain this object, and every run of site.yml would be refused."""
     first = next((one for one in pending if one["action"] == "adopt"), None)
     if first:
         raise ClusterError(f"{first['id']}: {first['pending_reason']}.", "Set gpu_disruption: drain in a maintenance "
@@ -62,14 +62,14 @@ def refuse(pending: t.Sequence[t.Mapping[str, t.Any]]) -> None:
 
 
 def wait_stopped(client: Client, found: Operator) -> None:
-    """Until no operator has a pod. Raises ClusterError after two minutes."""
+    """Waits until the operator has no pods. Raises ClusterError after two minutes."""
     for one in found.deployments:
         metadata = one["metadata"]
         name, space = metadata["name"], metadata["namespace"]
         chosen = ",".join(f"{key}={value}" for key, value in one["spec"]["selector"].get("matchLabels", {}).items())
 
         def gone(name: str = name, space: str = space, selector: str = chosen) -> bool:
-            # Before the controller has taken notice of the scale, another pod may still come for one that goes.
+            # Until its controller has seen the new number of replicas, it may still replace a pod that ends.
             now = client.get("apps/v1", "Deployment", name, space)
             return (now is None or _scaled_down(now)) and not client.list("v1", "Pod", space, selector,
                                                                           metadata_only=True)
@@ -82,14 +82,14 @@ def wait_stopped(client: Client, found: Operator) -> None:
 
 
 def _scaled_down(deployment: Object) -> bool:
-    """Whether its controller wants no pod of it any more."""
+    """Whether the controller of a Deployment has seen that it has no replicas any more."""
     status = deployment.get("status") or {}
     return (status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
             and not status.get("replicas"))
 
 
 def notes(found: Operator, changes: t.Sequence[Change], live: t.Mapping[Key, Object]) -> t.List[str]:
-    """What a user ought to know, each a text."""
+    """Texts for the user about the take-over."""
     taken = {change.label for change in changes if change.action in ("adopt", "delete")}
     left = sorted({label_of(have) for have in live.values() if operator.owns(have)} - taken)
     more = f" and {len(left) - 8} more" if len(left) > 8 else ""
