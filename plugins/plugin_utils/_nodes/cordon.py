@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Cordons that are taken back to what was there before. PRIVATE to the collection.
+"""Cordons a Node, and restores its former state later. PRIVATE to the collection.
 
-What a Node was before is kept in an annotation of it, written by the same request as the cordon, so that a killed run
-leaves a Node that the next one can bring back.
+An annotation of the Node keeps whether it was cordoned before. It is written by the same request as the cordon, so that
+the next run can restore the Node even if this run is killed.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ Object = t.Mapping[str, t.Any]
 
 
 def is_cordoned(node: Object) -> bool:
-    """Whether the scheduler leaves the Node alone."""
+    """Whether a Node is cordoned, so that the scheduler assigns no pods to it."""
     return bool((node.get("spec") or {}).get("unschedulable"))
 
 
 def before(node: Object) -> bool | None:
-    """Whether a Node of ours was cordoned before we came, None for one that is not ours."""
+    """Whether a Node was cordoned before this collection cordoned it, None if this collection has not."""
     kept = (node["metadata"].get("annotations") or {}).get(ANNOTATION)
     return None if kept is None else kept == "true"
 
 
 def cordon(node: Object) -> dict[str, t.Any] | None:
-    """The patch that cordons a Node, or remembers that somebody has; None where both is done."""
+    """The patch that cordons a Node and writes the annotation with its former state. None if both are done already."""
     kept = before(node)
     if is_cordoned(node) and kept is not None:
         return None
@@ -38,7 +38,7 @@ def cordon(node: Object) -> dict[str, t.Any] | None:
 
 
 def uncordon(node: Object) -> dict[str, t.Any] | None:
-    """The patch that takes L(cordon) back; None for a Node that is not ours."""
+    """The patch that reverts L(cordon); None for a Node that this collection has not cordoned."""
     kept = before(node)
     if kept is None:
         return None

@@ -1,30 +1,33 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which labels a Node gets, from its labels, what is delivered, and what its host tells. Pure. PRIVATE.
+"""Computes the labels of a Node from its present labels, from what is delivered there, and from what its host reports.
+Pure. PRIVATE.
 
-The deploy labels are those of the GPU Operator 26.7 for containers: DaemonSets choose their Nodes by them, the driver
-manager and the MIG manager pause operands by rewriting their values, and users keep an operand off by C(false). Unlike
-the operator, which labels a Node for every component it knows, only what is delivered in the cluster on that Node is
-labelled: a label is then a statement that can be trusted. C(client) goes to every GPU Node, as it stands for DaemonSets
-of others which both managers have to stop.
+The deploy labels are those of GPU Operator 26.7 for containers: DaemonSets select their Nodes by them, the driver
+manager and the MIG manager change their values to pause operands, and users set C(false) to keep an operand off a Node.
+The operator labels a Node for every component that it knows. Here a Node only gets the labels of the components that
+the cluster delivers on it, so that the label says what runs there. Each GPU Node gets the label C(client). It stands
+for DaemonSets of others that both managers must stop.
 
-The keys that we wrote are listed in an annotation, because the managers rewrite values and so take over the field.
-Where it was taken away, those count that the API server has on record as ours:
-- A key that was there with a value stays out of the list. It counts where it says what we would say.
-- A listed deploy label that is C(false) or C(pre-installed) by now, or a listed mig.config with another layout, is the
-  user's: it leaves the list and stays.
-- A key that Node Feature Discovery keeps up is its own, whoever wrote it first: it leaves the list and is not touched.
-- Taken from others are deploy labels alone, and only from a Node on which that operand must not run: no GPU any more,
-  switched off there, for another kind of workload, or the component is delivered on the host. C(false) and
-  C(pre-installed) attract nothing and stay.
-- While pods that GPU clients need may not end, the labels by which they run stay, whoever wrote them: those of a
-  driver, and on a Node that shares by MPS that of the device plugin. The user's own values, and switches such as
-  C(operands), count.
+An annotation lists the keys that we have written: managedFields does not show them all, because the managers become
+the owners of the labels that they change. If the annotation was removed, the labels count that are ours in
+managedFields.
+- A key that was there before is not listed, unless we have changed its value.
+- If a listed deploy label is now C(false) or C(pre-installed), or a listed mig.config names another layout, it is the
+  user's. It is no longer listed, and stays.
+- A key that Node Feature Discovery maintains is its own, even if we wrote it first. It is no longer listed, and is not
+  changed.
+- Labels of others are only removed if they are deploy labels and the operand must not run on the Node: because the Node
+  has no GPU any more, operands are switched off there, the Node is for another kind of workload, or its host has the
+  component. The values C(false) and C(pre-installed) let no operand run, so they stay.
+- While pods that GPU clients need may not end, the labels that they need stay, even those of others: the label of the
+  driver, and on a Node that shares GPUs by MPS that of the device plugin. Values that the user has set, and switches
+  such as C(operands), take precedence.
 
-A plan speaks of deploy labels where it is told what is delivered, of features where the host has told them, and leaves
-the other family as it is. A GPU is gone only when it has stayed away for a while: until then the first sighting is kept
-in another annotation, and nothing else moves.
+A plan only changes deploy labels if it knows what is delivered, and feature labels if the host has reported them. A GPU
+counts as gone only after it was missing for a while. Until then another annotation keeps when this was first seen, and
+no label changes.
 """
 
 from __future__ import annotations
@@ -50,22 +53,22 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys imp
     Labels,
 )
 
-# Label or annotation to its new value, None to take it away.
+# Maps labels or annotations to their new values, None to remove one.
 Changes = t.Dict[str, t.Optional[str]]
 
 ANNOTATION = "gpuops.nvidia/labels"
-# When a GPU was first not seen any more, by NFD and by the host: C(2026-11-22T07:10:47Z). Each is a witness of its own,
-# as one task asks this one and another that one, and they need not agree.
+# The annotations that say since when NFD, or the host, sees no GPU: C(2026-11-22T07:10:47Z). There are two because some
+# tasks rely on NFD and others on the host, and these may report different things.
 GONE, HOST_GONE = "gpuops.nvidia/gpu-gone-since", "gpuops.nvidia/host-gpu-gone-since"
-# Seconds that it has to stay away. NFD's worker looks once a minute, and its labels come back some minutes after a
-# restart of its master or an API server.
+# Seconds for which a GPU must be missing before it counts as gone. The worker of NFD looks once a minute, and its
+# labels come back some minutes after a restart of its master or of an API server.
 GONE_AFTER = 600
-# Seconds beyond that after which a sighting says nothing about now, as the GPU may have been back since. Whoever runs
-# once a week is still served.
+# Seconds, in addition to these, after which such an annotation is ignored, because the GPU may have come back since. It
+# is longer than a week for users who run a playbook once a week.
 _TRUSTED = 8 * 86400
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 MIG_DEFAULT = "all-disabled"
-# How the layout of a Node went, and why not: of the vendor's manager, or of node_mig.
+# The state of a Node's layout, and why it failed: written by the vendor's MIG manager or by node_mig.
 MIG_STATE, MIG_REASON = f"{MIG_CONFIG}.state", "gpuops.nvidia/mig-reason"
 SANDBOX = ("vm-passthrough", "vm-vgpu")
 
@@ -74,27 +77,31 @@ _WORDS = {
     "device_plugin": "device-plugin", "feature_discovery": "gpu-feature-discovery", "dcgm": "dcgm",
     "dcgm_exporter": "dcgm-exporter", "mig_manager": "mig-manager", "node_status_exporter": "node-status-exporter",
 }
-# Component to its label. The node feature discovery has none: it runs everywhere.
+# Maps a component to its label. Node Feature Discovery has none, because it runs on all Nodes.
 LABELS = {component: DEPLOY + word for component, word in _WORDS.items()}
 CLIENT = f"{DEPLOY}client"
 MIG_MANAGER = LABELS["mig_manager"]
-# All that may attract an operand; nvsm is created by the MIG manager when it ends.
+# All labels that operands select; the MIG manager creates nvsm when it ends.
 CONTAINER_SET = frozenset((*LABELS.values(), CLIENT, f"{DEPLOY}nvsm"))
-# Of Nodes for virtual machines, which this collection does not serve; GPU Operator 26.7 takes them from all others.
+# Labels of Nodes for virtual machines, which this collection does not serve. GPU Operator 26.7 removes them from all
+# other Nodes.
 VM_SET = frozenset(DEPLOY + word for word in (
     "sandbox-device-plugin", "kata-sandbox-device-plugin", "sandbox-validator", "vfio-manager", "kata-manager",
     "cc-manager", "vgpu-manager", "vgpu-device-manager"))
-# Of its mode GPUCluster, which this collection does not serve either and leaves alone while there is a GPU.
+# Labels of the operator's mode GPUCluster, which this collection does not serve. They stay while the Node has a GPU.
 DRA_SET = frozenset(DEPLOY + word for word in ("dra-driver", "dra-validator", "dcgm-dra", "dcgm-exporter-dra"))
 _ATTRACTS_NOTHING = ("", "false", "pre-installed")
 
 
 @dataclass(frozen=True)
 class Node:
-    """What counts of a Node. ready: its condition Ready, needed only where a GPU is missing and no host has told;
-    host: the labels that gpu_labels has computed on its host, None where it was not asked; adopt: keys that count as
-    ours where the Node carries them; orphaned: whether no NFD is left that keeps up what its lists here name; written:
-    labels that are ours by the API server's record, which counts where the annotation is gone."""
+    """What the plan needs to know about a Node.
+
+    ready: its condition Ready, only needed if a GPU is missing and no host has reported; host: the labels that
+    gpu_labels has computed on its host, None if the host was not asked; adopt: keys that count as ours if the Node has
+    them; orphaned: whether NFD was removed from the cluster, so that nothing maintains the labels that its lists on the
+    Node name; written: the labels that are ours in managedFields, used if our annotation is gone.
+    """
 
     name: str
     labels: Labels
@@ -107,9 +114,9 @@ class Node:
 
     @cached_property
     def ours(self) -> t.FrozenSet[str]:
-        """The keys that the annotation lists, but for what is never ours, and those adopted.
+        """The keys that the annotation lists, except those that cannot be ours, and the adopted keys.
 
-        The server's record alone would not do: who pauses operands writes labels of others, too.
+        managedFields alone would not be enough, because a run that pauses operands also writes labels of others.
         """
         known = self.annotations[ANNOTATION].split(",") if ANNOTATION in self.annotations else self.written
         listed = frozenset(key for key in known if label_keys.may_be_ours(key))
@@ -117,45 +124,48 @@ class Node:
 
     @property
     def gpu(self) -> bool:
-        """Whether it has an NVIDIA GPU: its host knows best, else NFD tells."""
+        """Whether the Node has an NVIDIA GPU: as its host reports, otherwise as NFD does."""
         if self.host is not None:
             return any(key in self.host for key in SHOWS_A_GPU)
         return any(self.labels.get(key) == "true" for key in PCI)
 
     @property
     def described(self) -> bool:
-        """Whether anybody has looked for GPUs at all: its host, or NFD."""
+        """Whether its host or NFD has looked for GPUs."""
         return self.host is not None or any(key.startswith(NFD) for key in self.labels)
 
     @property
     def said(self) -> t.Dict[str, str]:
-        """Its labels, with what its host knows better."""
+        """Its labels, with the values that its host has reported instead of present ones."""
         return {**self.labels, **(self.host or {})}
 
     @cached_property
     def nfd(self) -> t.FrozenSet[str]:
-        """The labels that Node Feature Discovery keeps up here."""
+        """The labels that Node Feature Discovery maintains on the Node."""
         return label_keys.nfd_keys({**self.annotations, **self.freed})
 
     @property
     def freed(self) -> t.Dict[str, str]:
-        """The lists of an NFD that is no more, without the keys that are adopted; only those that change by this."""
+        """The annotations with the lists of a removed NFD, without the adopted keys; only those that change by this."""
         return label_keys.nfd_lists_without(self.annotations, self.adopt) if self.orphaned else {}
 
     @property
     def sighting(self) -> str:
-        """The annotation of who is asked about the GPU."""
+        """The annotation that says since when no GPU is seen: that of the host if it was asked, otherwise NFD's."""
         return GONE if self.host is None else HOST_GONE
 
 
 @dataclass(frozen=True)
 class Deploy:
-    """What is delivered. components: in the cluster; on_host: by Node, those that its host has instead;
-    mig_default: the layout for a Node without one (all-disabled), empty for none; plugin_configs: by Node the
-    configuration of the device plugin that the inventory names; mig_changes: whether a Node without a layout may be
-    asked for one, which destroys the instances that it has; pods_may_end: whether labels may go without which pods end
-    that GPU clients need; ended_on: of the Nodes only those on which such pods have ended, None for all;
-    without_driver: Nodes for which no driver is planned, and that get no label of one."""
+    """What is delivered.
+
+    components: those in the cluster; on_host: maps a Node to the components that its host has instead; mig_default: the
+    layout for a Node without one (all-disabled), empty for none; plugin_configs: maps a Node to the configuration of
+    the device plugin that the inventory names; mig_changes: whether a Node without a layout may be asked for one, which
+    destroys its instances; pods_may_end: whether labels may be removed that pods need on which GPU clients depend;
+    ended_on: limits this to the Nodes on which these pods have ended, None for all Nodes; without_driver: Nodes for
+    which no driver is planned, and which do not get the label of the driver.
+    """
 
     components: t.FrozenSet[str] = frozenset()
     on_host: t.Mapping[str, t.FrozenSet[str]] = field(default_factory=dict)
@@ -174,7 +184,7 @@ class Deploy:
 
 @dataclass(frozen=True)
 class Terms:
-    """When a GPU counts as gone. now: seconds since 1970; gone_after: seconds that it has to stay away."""
+    """When a GPU counts as gone. now: seconds since 1970; gone_after: seconds for which it must be missing."""
 
     now: float
     gone_after: float = GONE_AFTER
@@ -182,7 +192,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Change:
-    """What differs on one Node: the new values, see Changes, and those that these keys had before."""
+    """A change of one Node: the new values, as in L(Changes), and the values that these keys had before."""
 
     node: str
     labels: Changes
@@ -193,13 +203,14 @@ class Change:
     def patch(self) -> t.Dict[str, t.Any]:
         """A merge patch of the keys that differ.
 
-        It needs no resourceVersion: whatever others write to the Node meanwhile concerns other keys and stays.
+        It has no resourceVersion, because it only has these keys: what others write to other keys meanwhile stays.
         """
         parts = {"labels": self.labels, "annotations": self.annotations}
         return {"metadata": {name: part for name, part in parts.items() if part}}
 
     def summary(self) -> t.Dict[str, t.Any]:
-        """C({added: {key: value}, changed: {key: {before, after}}, removed: {key: value}}); an empty value is none."""
+        """C({added: {key: value}, changed: {key: {before, after}}, removed: {key: value}}). A label with an empty value
+        counts as missing before the change."""
         before = {key: value for key, value in self.before.items() if value}
         return {
             "added": {key: value for key, value in self.labels.items() if value is not None and key not in before},
@@ -214,7 +225,7 @@ def parse_deploy(given: t.Mapping[str, t.Any]) -> Deploy:
     {node: name}, mig_changes: bool, pods_may_end: bool, leaving: {component: [node]}, ended_on: [node], without_driver:
     [node]}).
 
-    Raises InputError. Other keys are the plan's and do not count here.
+    Raises InputError. Other keys of the plan are ignored.
     """
     components = given.get("components")
     if not isinstance(components, dict):
@@ -255,9 +266,9 @@ def _check_name(path: str, name: t.Any) -> None:
 
 
 def mig_capable(labels: Labels) -> t.Optional[bool]:
-    """Whether GPUs of the Node can be cut, None while feature discovery has not said so.
+    """Whether GPUs of the Node support MIG, None while GPU feature discovery has written neither label nor product.
 
-    A vGPU guest never can. Where the label is missing, the product decides, as in the GPU Operator.
+    A vGPU guest never does. If the label is missing, the product decides, as in the GPU Operator.
     """
     if labels.get("nvidia.com/vgpu.host-driver-version"):
         return False
@@ -268,12 +279,13 @@ def mig_capable(labels: Labels) -> t.Optional[bool]:
 
 
 def is_off(labels: Labels) -> bool:
-    """Whether the Node is kept free of operands, or meant for virtual machines."""
+    """Whether no operand may run on the Node, because of the label C(operands) or because it is for virtual machines.
+    """
     return labels.get(OPERANDS) == "false" or labels.get(WORKLOAD) in SANDBOX
 
 
 def wanted_labels(node: Node, deploy: Deploy, kept: t.Optional[Labels] = None) -> t.Dict[str, str]:
-    """The labels that a Node with a GPU is to have. kept: what L(kept_labels) has returned, if that is known."""
+    """The wanted labels of a Node with a GPU. kept: the result of L(kept_labels), None to compute it."""
     wanted = {PRESENT: "true"}
     if is_off(node.labels):
         return wanted
@@ -285,13 +297,14 @@ def wanted_labels(node: Node, deploy: Deploy, kept: t.Optional[Labels] = None) -
         wanted[PLUGIN_CONFIG] = deploy.plugin_configs[node.name]
     if "mig_manager" in here:
         capable = mig_capable(node.said)
-        # The manager takes a label that goes for a layout that it does not know: where no layout may change, it stays.
+        # For the MIG manager, a label that is removed is a layout that it does not know. So if no layout may change,
+        # the label stays.
         layout = deploy.mig_default if deploy.mig_changes else node.labels.get(MIG_CONFIG, "")
-        # The MIG manager stops feature discovery while it works, and labels may vanish then: what is there stays.
+        # While the MIG manager works, feature discovery is paused and its labels may be missing. Present labels stay.
         for key, value in ((MIG_MANAGER, "true"), (MIG_CONFIG, layout)):
             if value and (capable or (capable is None and node.labels.get(key))):
                 wanted[key] = value
-        # For this one label an empty value is a value, as in the GPU Operator.
+        # Only for this label, an empty value counts as set by the user, as in the GPU Operator.
         if node.labels.get(MIG_MANAGER) == "":
             wanted.pop(MIG_MANAGER, None)
         if node.labels.get(MIG_MANAGER) in ("", "false"):
@@ -300,15 +313,15 @@ def wanted_labels(node: Node, deploy: Deploy, kept: t.Optional[Labels] = None) -
 
 
 def kept_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
-    """Labels that stay although nothing is planned for them any more, because pods that GPU clients need would end:
-    labels of ours, and those of others that would be removed, as a driver pod may run by a former operator's label."""
+    """Labels that are no longer planned but stay, because pods that GPU clients need would end without them. These are
+    our labels, and labels of others that would be removed: a driver pod may run by a label of a former operator."""
     may_end = deploy.pods_may_end and (deploy.ended_on is None or node.name in deploy.ended_on)
     if may_end or is_off(node.labels):
         return {}
     planned = deploy.delivered_on(node.name) if node.gpu else frozenset()
     keys = [] if "driver" in planned else [LABELS["driver"]]
     if "device_plugin" not in planned and node.labels.get("nvidia.com/mps.capable") == "true":
-        keys += [LABELS["device_plugin"], PLUGIN_CONFIG]  # another configuration would start the MPS daemon anew
+        keys += [LABELS["device_plugin"], PLUGIN_CONFIG]  # another configuration would restart the MPS daemon
     keys = [key for key in keys if node.labels.get(key)]
     going: t.Set[str] = set()
     if keys:
@@ -318,10 +331,10 @@ def kept_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
 
 
 def leaving(nodes: t.Iterable[Node], deploy: Deploy, terms: Terms) -> t.Dict[str, t.List[str]]:
-    """By component the Nodes that lose the label by which its pods run, if such pods may end."""
+    """Maps a component to the Nodes that would lose the label by which its pods run, if these pods may end."""
     found: t.Dict[str, t.List[str]] = {}
     for node in nodes:
-        if not node.gpu and node.name in deploy.on_host:  # its host tells what GPUs it has
+        if not node.gpu and node.name in deploy.on_host:  # its host reports the GPUs later
             node = replace(node, host={**{key: value for key, value in node.labels.items()
                                           if label_keys.is_feature(key)}, SHOWS_A_GPU[0]: "1"})
         held = kept_labels(node, replace(deploy, pods_may_end=False))
@@ -333,22 +346,23 @@ def leaving(nodes: t.Iterable[Node], deploy: Deploy, terms: Terms) -> t.Dict[str
 
 
 def is_marked(node: Node, deploy: t.Optional[Deploy]) -> bool:
-    """Whether a Node carries labels that a plan would have to take if its GPU were gone."""
+    """Whether a Node has labels that a plan would remove if its GPU were gone."""
     if any(key != PRESENT and _in_scope(key, node, deploy) for key in _mine(node)):
         return True
     return deploy is not None and node.labels.get(PRESENT) == "true" and PRESENT not in node.nfd
 
 
 def seems_gone(node: Node, deploy: t.Optional[Deploy]) -> bool:
-    """Whether labels speak of a GPU that nobody sees who looks for it."""
+    """Whether labels say that the Node has a GPU, but its host, or NFD, has looked and sees none."""
     return node.described and not node.gpu and is_marked(node, deploy)
 
 
 def plan_present(node: Node, deploy: t.Optional[Deploy], terms: Terms) -> t.Optional[Change]:
-    """What differs from the wanted labels, None where nothing does.
+    """The change that gives a Node its wanted labels, None if they do not differ.
 
-    A Node whose GPU nobody sees keeps its labels, unless it has stayed so for a while, and, where NFD says so, is ready
-    and has NFD's other labels: labels vanish when NFD restarts, and operands must not be stopped by that.
+    If no GPU is seen on a Node, it keeps its labels until this has been so for a while. If only NFD reports this, the
+    Node must also be Ready and have other labels of NFD: labels can be missing when NFD restarts, and operands must not
+    stop because of that.
     """
     forbidden: t.FrozenSet[str] = frozenset()
     kept = {} if deploy is None else kept_labels(node, deploy)
@@ -372,18 +386,18 @@ def plan_present(node: Node, deploy: t.Optional[Deploy], terms: Terms) -> t.Opti
 
 
 def plan_absent(node: Node) -> t.Optional[Change]:
-    """Takes back the listed keys, but for those that have become the user's or Node Feature Discovery's."""
+    """The change that removes the listed keys, except those that now belong to the user or Node Feature Discovery."""
     return _difference(node, {}, frozenset(), lambda key: True, (GONE, HOST_GONE, MIG_REASON))
 
 
 def left_over(node: Node) -> t.FrozenSet[str]:
-    """Deploy labels that a removal leaves and that attract operands, as they are nobody's by any record."""
+    """Deploy labels that let operands run and that a removal leaves, because nothing says that we wrote them."""
     return frozenset(key for key in CONTAINER_SET - _mine(node) - node.nfd
                      if node.labels.get(key, "") not in _ATTRACTS_NOTHING)
 
 
 def foreign(node: Node, deploy: t.Optional[Deploy]) -> t.FrozenSet[str]:
-    """The keys that we would write and that others keep, whatever they say."""
+    """The keys that we would write but that others have set, whatever their value."""
     if not node.gpu:
         return frozenset()
     kept = {} if deploy is None else kept_labels(node, deploy)
@@ -394,19 +408,20 @@ def foreign(node: Node, deploy: t.Optional[Deploy]) -> t.FrozenSet[str]:
 
 
 def features(node: Node) -> t.Dict[str, str]:
-    """What its host tells, but for what others keep on the Node."""
+    """The labels that the host reports, without those that others maintain on the Node."""
     return _features(node)[0]
 
 
 def _features(node: Node) -> t.Tuple[t.Dict[str, str], t.FrozenSet[str]]:
-    """(what the host tells and we write, keys among it that others keep on the Node)."""
+    """(the labels of the host that we write, the keys of the host's other labels, which others maintain on the Node).
+    """
     told = node.host or {}
     theirs = frozenset(key for key in told if key in node.nfd or (key in node.labels and key not in node.ours))
     return {key: value for key, value in told.items() if key not in theirs}, theirs
 
 
 def _forbidden(node: Node, deploy: Deploy) -> t.FrozenSet[str]:
-    """Labels that must not attract anything on a Node with a GPU."""
+    """The deploy labels by which no operand may run on a Node with a GPU."""
     if node.labels.get(OPERANDS) == "false":
         return CONTAINER_SET | VM_SET
     if node.labels.get(WORKLOAD) in SANDBOX:
@@ -416,12 +431,12 @@ def _forbidden(node: Node, deploy: Deploy) -> t.FrozenSet[str]:
 
 
 def stayed_away(node: Node, terms: Terms) -> bool:
-    """Whether a GPU that nobody sees has been away long enough."""
+    """Whether a GPU has been missing long enough to count as gone."""
     return terms.gone_after <= 0 or (_away(node, terms) or 0) >= terms.gone_after
 
 
 def first_sighting(node: Node, terms: Terms) -> t.Optional[Change]:
-    """The change that keeps now as the first sighting, None where one is kept already."""
+    """The change that writes the present time as the time since when no GPU is seen. None if there is one already."""
     if _away(node, terms) is not None:
         return None
     key = node.sighting
@@ -430,7 +445,7 @@ def first_sighting(node: Node, terms: Terms) -> t.Optional[Change]:
 
 
 def _away(node: Node, terms: Terms) -> t.Optional[float]:
-    """Seconds since the first sighting, None where none is kept that can be read and counts."""
+    """The seconds since when no GPU is seen, None if the annotation is missing, not readable or too old."""
     try:
         away = terms.now - calendar.timegm(time.strptime(node.annotations.get(node.sighting, ""), _TIME))
     except ValueError:
@@ -439,12 +454,12 @@ def _away(node: Node, terms: Terms) -> t.Optional[float]:
 
 
 def _in_scope(key: str, node: Node, deploy: t.Optional[Deploy]) -> bool:
-    """Whether a plan speaks of a key."""
+    """Whether the plan may change a key: a deploy label needs deploy, a feature label the labels of the host."""
     return deploy is not None if label_keys.is_deploy(key) else node.host is not None
 
 
 def undecided(node: Node, deploy: Deploy) -> bool:
-    """Whether it is not known yet if the MIG manager belongs on the Node."""
+    """Whether it is not known yet if the MIG manager must run on the Node."""
     here = deploy.delivered_on(node.name)
     return node.gpu and "mig_manager" in here and not is_off(node.labels) and mig_capable(node.said) is None
 
@@ -454,7 +469,7 @@ def _difference(node: Node, wanted: t.Mapping[str, str], forbidden: t.AbstractSe
     mine = _mine(node)
     ours = {key for key in mine if in_scope(key)}
     labels: Changes = {key: None for key in ours if key not in wanted}
-    # For the task that speaks of the other family, or for the level at which these may go.
+    # The annotation about the missing GPU stays for labels that another task, or a run at a higher level, removes.
     waits = {key for key in mine if key != PRESENT and (key in wanted or not in_scope(key))}
     ours &= set(wanted)
     theirs = node.nfd
@@ -481,25 +496,25 @@ def _difference(node: Node, wanted: t.Mapping[str, str], forbidden: t.AbstractSe
 
 
 def _is_statement(key: str, ours: t.Collection[str]) -> bool:
-    """Whether a key says what is so: then a wrong value is put right, while wishes of others are honoured. The
-    configuration of the device plugin is the inventory's wherever we wrote it."""
+    """Whether a wrong value of a key is corrected. This holds for keys that state a fact; other keys can state what
+    somebody wants, and keep their value. A configuration of the device plugin is corrected if we wrote the label."""
     return key == PRESENT or not label_keys.is_deploy(key) or (key == PLUGIN_CONFIG and key in ours)
 
 
 def _mine(node: Node) -> t.Set[str]:
-    """The keys that are ours still."""
+    """The keys that are still ours."""
     return {key for key in node.ours if key in node.labels and key not in node.nfd
             and not _is_users(key, node.labels[key])}
 
 
 def _is_users(key: str, value: str) -> bool:
-    """Whether a value of a key that we wrote is the user's: neither we nor the managers write it."""
+    """Whether the user has changed a key that we wrote: neither we nor the managers write such a value."""
     return (key.startswith(DEPLOY) and value in ("false", "pre-installed")) or (key == MIG_MANAGER and value == "") or (
         key == MIG_CONFIG and value not in ("", MIG_DEFAULT))
 
 
 def owned(node: Node) -> t.Dict[str, t.Dict[str, str]]:
-    """C({present: the labels that are ours, foreign: those of the same families that are not}), for looking."""
+    """C({present: our labels, foreign: deploy and feature labels that are not ours}), for the state gathered."""
     families = {key: value for key, value in node.labels.items()
                 if key == WORKLOAD or label_keys.is_deploy(key) or label_keys.is_feature(key)}
     return {"present": {key: value for key, value in node.labels.items() if key in node.ours},
@@ -507,5 +522,5 @@ def owned(node: Node) -> t.Dict[str, t.Dict[str, str]]:
 
 
 def differs(nodes: t.Iterable[Node], deploy: Deploy, now: float) -> bool:
-    """Whether any Node has to be written."""
+    """Whether the labels of any Node would change."""
     return any(plan_present(node, deploy, Terms(now)) for node in nodes)

@@ -1,12 +1,12 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Nodes are emptied by evictions, and given back as they were. PRIVATE to the collection.
+"""Drains Nodes by evictions, and restores their former state. PRIVATE to the collection.
 
-A look at all Nodes is one list of pods for each. Pods with GPUs are asked to go first; when the last of them has ended
-the others follow. A disruption budget is waited for as long as there is time. The first pod of a Node is evicted once
-the server has said of all of them that they could be (dry run), so that none ends in vain. A budget that is used up
-after that still stops the others.
+For each Node the pods are listed once per round. Pods with GPUs are evicted first; the others follow when the last of
+these has ended. If a disruption budget forbids an eviction, it is tried again until the timeout. The first pod of a
+Node is evicted only after dry runs have shown that all its pods could be evicted, so that no pod ends in vain. A budget
+that is used up after that still prevents the eviction of the remaining pods.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable imp
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder, refuse_held
 
-# Seconds between two looks, between two requests for a pod whose budget does not say when to ask again, and that it
-# counts that a pod could be evicted, while others of its Node could not.
+# Seconds: the pause between two rounds; the pause between two requests for a pod if the server does not say when to try
+# again; how long the result of a dry run is used while other pods of the Node cannot be evicted.
 _PAUSE, _AGAIN, _COUNTS = 1.0, 5.0, 15.0
 _NEVER = float("inf")
 _BUDGET = re.compile(r"disruption budget (\S+)")
@@ -37,9 +37,9 @@ Result = t.Dict[str, t.Any]
 
 @dataclass(frozen=True)
 class Request:
-    """What a task asks. names: of Nodes; grace_period: seconds for every pod, None for its own; timeout: seconds for
-    all Nodes together; level: the disruption that is allowed; seen: Nodes that an earlier task of the same run would
-    have cordoned, in check mode; holder: this run, for which no Node may be held by another one."""
+    """What a task requests. names: the Nodes; grace_period: seconds for every pod, None for the pod's own; timeout:
+    seconds for all Nodes together; level: the allowed disruption; seen: in check mode, the Nodes that an earlier task
+    of the same run would have cordoned; holder: this run, None if Nodes may be held by another run."""
 
     names: t.Sequence[str]
     wish: Wish = Wish()
@@ -53,8 +53,8 @@ class Request:
 
 @dataclass
 class _Round:
-    """What is known of pods by uid. next: when to ask again; why: why they are still there; begun: Nodes all of whose
-    pods could be evicted."""
+    """The state of the evictions. next, why: map the uid of a pod to the time of its next request, and to the reason
+    why it is still there; begun: the Nodes of which all pods could be evicted."""
 
     next: dict[str, float] = field(default_factory=dict)
     begun: set[str] = field(default_factory=set)
@@ -63,7 +63,7 @@ class _Round:
 
 
 class Drain:
-    """One task. tell: called with a line when a pod turns out to have to wait; clock, sleep: as of the module time."""
+    """One task. tell: called with a line for each pod that must wait; clock, sleep: as in the module time."""
 
     def __init__(self, client: Client, request: Request, tell: t.Callable[[str], None] = lambda line: None,
                  clock: t.Callable[[], float] = time.monotonic, sleep: t.Callable[[float], None] = time.sleep) -> None:
@@ -72,7 +72,8 @@ class Drain:
         self._round = _Round()
 
     def drained(self) -> Result:
-        """Cordons and evicts. Raises GpuopsError before anything is changed, or with all Nodes as they were."""
+        """Cordons the Nodes and evicts pods. If it raises GpuopsError, the Nodes are schedulable or cordoned as before.
+        """
         nodes = self._nodes()
         refuse_held(self._request.holder, nodes.values())
         looks = self._look(self._request.names)
@@ -81,7 +82,7 @@ class Drain:
             _refuse(looks)
         cordons = [name for name, one in nodes.items() if cordon.cordon(one)]
         steps = [Step("cordon", f"Node {name}", "no new pod is to come", "drain") for name in cordons]
-        # Below drain nobody is evicted, so a pod that may not be evicted waits as the others do.
+        # Below the level drain no pod is evicted. A pod that may not be evicted at all is pending, as the others are.
         steps += [_step(name, pod) for name, look in looks.items()
                   for pod in [*look.going, *(() if evicts else (pod for pod, _why in look.refused))]]
         allowed, pending = gate(steps, self._request.level)
@@ -105,7 +106,7 @@ class Drain:
         return result
 
     def uncordoned(self) -> Result:
-        """Takes our cordons back; a Node that somebody else has cordoned stays so."""
+        """Uncordons the Nodes that this collection has cordoned. A Node that somebody else has cordoned stays so."""
         seen = self._request.seen if self._request.check else ()
         ours = {name: one for name, one in self._nodes().items() if cordon.before(one) is not None or name in seen}
         steps = [Step("uncordon", f"Node {name}", "only our mark goes: others have cordoned or uncordoned it"
@@ -123,14 +124,14 @@ class Drain:
         return {name: evictable.sort(found, self._request.wish) for name, found in zip(names, pods)}
 
     def _all(self, do: t.Callable[[str], t.Any], names: t.Sequence[str]) -> list[t.Any]:
-        """The same for all Nodes at once. Raises the first error, after all have been tried."""
+        """Calls do for all Nodes at the same time. Raises the first error after all calls have ended."""
         return without_errors(self._client.many(do, names))
 
     def _give_back(self, names: t.Sequence[str]) -> None:
         self._all(lambda name: node.write(self._client, name, cordon.uncordon), names)
 
     def _evict(self) -> dict[str, Sorted]:
-        """What is still there, by Node, when the time is over; empty where all have gone."""
+        """Evicts until the timeout. Returns the pods that are left, by Node; empty if all have ended."""
         end = self._clock() + self._request.timeout
         left = self._look(self._request.names)
         while True:
@@ -143,7 +144,7 @@ class Drain:
             left = self._look(list(left))
 
     def _begin(self, left: t.Mapping[str, Sorted]) -> None:
-        """Keeps the Nodes all of whose pods could be evicted, by a dry run. One pod alone is asked at once."""
+        """Finds by dry runs the Nodes of which all pods can be evicted. A single pod needs no dry run."""
         waiting = {name: look for name, look in left.items() if name not in self._round.begun}
         tried = [pod for look in waiting.values() if len(look.going) > 1 for pod in look.going]
         for pod, answer in self._answers(tried, dry_run=True):
@@ -159,7 +160,7 @@ class Drain:
                     self._round.next.pop(uid, None)
 
     def _ask(self, pods: t.Sequence[Pod]) -> None:
-        """One eviction for each pod that is due."""
+        """Requests an eviction for each pod whose time has come."""
         for pod, answer in self._answers(pods, dry_run=False):
             if answer is None:
                 uid = pod["metadata"]["uid"]
@@ -167,8 +168,8 @@ class Drain:
                 self._round.evicted.append({"node": pod["spec"]["nodeName"], "pod": evictable.label(pod)})
 
     def _answers(self, pods: t.Sequence[Pod], dry_run: bool) -> list[tuple[Pod, t.Any]]:
-        """What the server says to an eviction of each pod that is due, None if nothing forbids it. Keeps why one has to
-        wait. Raises what is no matter of waiting."""
+        """(pod, answer of the server to its eviction, None if it is allowed) for each pod whose time has come. Keeps
+        the reasons of pods that must wait. Raises errors that waiting cannot solve."""
         def evict(pod: Pod) -> t.Any:
             meta = pod["metadata"]
             return self._client.evict(meta["name"], meta["namespace"], meta["uid"], self._request.grace_period, dry_run)
@@ -186,8 +187,8 @@ class Drain:
         return answers
 
     def _blocked(self, left: t.Mapping[str, Sorted], cordons: t.Collection[str]) -> Result:
-        """The part of the result that says who stands in the way. These Nodes get back what they were; one that an
-        earlier task has cordoned stays so. cordons: those that this task has cordoned."""
+        """The part of the result about pods that are left. Their Nodes are uncordoned if this task has cordoned them,
+        not if an earlier task has. cordons: the Nodes that this task has cordoned."""
         ours = [name for name in left if name in cordons]
         self._give_back(ours)
         found = []
@@ -209,13 +210,13 @@ class Drain:
 
 
 def _keeps(one: t.Mapping[str, t.Any]) -> bool:
-    """Whether a Node stays as schedulable as it is when our mark goes."""
+    """Whether a Node stays as schedulable as it is when our annotation is removed."""
     kept = cordon.before(one)
     return cordon.is_cordoned(one) if kept is None else "spec" not in (cordon.uncordon(one) or {})
 
 
 def _first(going: t.Sequence[Pod]) -> t.Sequence[Pod]:
-    """Those of a Node whose turn it is."""
+    """The pods of a Node that are evicted next."""
     return [pod for pod in going if evictable.uses_gpu(pod)] or going
 
 
@@ -237,7 +238,7 @@ def _staying(looks: t.Mapping[str, Sorted]) -> list[dict[str, str]]:
 
 
 def _refuse(looks: t.Mapping[str, Sorted]) -> None:
-    """Raises ClusterError where pods may not be evicted at all."""
+    """Raises ClusterError if pods may not be evicted at all."""
     refused = [{"node": name, "pod": evictable.label(pod), "reason": why}
                for name, look in looks.items() for pod, why in look.refused]
     if refused:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Nodes as an inventory sees them: what is known of one, and the groups that it belongs to. Pure. PRIVATE."""
+"""Nodes in the inventory plugin: the facts of a Node, and its groups. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy
 Object = t.Mapping[str, t.Any]
 Facts = t.Dict[str, t.Any]
 
-# The version of what L(describe) returns and caches keep: increase it if a key comes, goes or changes its meaning.
+# The version of the result of L(describe) in caches. Increase it if a key is added or removed or changes its meaning.
 SCHEMA = 1
 _UNKNOWN = "unknown"
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
-# Names of the controller itself, as RFC 6761 and /etc/hosts of the distributions have them.
+# Names of the controller itself, by RFC 6761 and /etc/hosts of the distributions.
 _LOCAL = re.compile(r"(ip6-)?(localhost[46]?|loopback)(\..*)?|.*\.localhost")
-# inet_aton(3) reads 7, 127.1 and 0x7f.1 as addresses: a name that ends so is none (RFC 1123, 2.1).
+# inet_aton(3) reads 7, 127.1 and 0x7f.1 as addresses, so a text whose last part is a number is not a host name (RFC
+# 1123, 2.1).
 _NUMBER_AT_END = re.compile(r"(.*\.)?([0-9]+|0x[0-9a-f]*)")
 
 
 def is_name(text: t.Any) -> bool:
-    """Whether it is the name of a Node: an RFC 1123 subdomain."""
+    """Whether a text is a valid name of a Node: an RFC 1123 subdomain."""
     return isinstance(text, str) and len(text) <= 253 and _NAME.fullmatch(text) is not None
 
 
 def is_address(text: t.Any) -> bool:
-    """Whether it is an IP address or a host name by which another machine than the controller is reached.
+    """Whether a text is an IP address or host name that belongs to another machine than the controller.
 
-    A kubelet says what its addresses are. ssh takes C(-oProxyCommand=...) in the place of one for an option that runs a
-    command on the controller, and tasks for a host at C(127.0.0.1) run on the controller.
+    The kubelet of a Node reports its addresses, and the Node may be compromised. ssh would read C(-oProxyCommand=...)
+    as an option that runs a command on the controller, and tasks for a host at C(127.0.0.1) run on the controller.
     """
     if not isinstance(text, str):
         return False
@@ -50,8 +51,8 @@ def is_address(text: t.Any) -> bool:
 
 
 def shared_addresses(nodes: t.Iterable[Facts]) -> dict[str, list[str]]:
-    """C({address: names of Nodes}) for each that several Nodes have as an address or as their name. nodes: of
-    L(describe)."""
+    """C({address: names of Nodes}) for each address that several Nodes have as an address or as their name. nodes: the
+    results of L(describe)."""
     owners: dict[str, set[str]] = {}
     for node in (node for node in nodes if is_name(node["name"])):
         for address in (node["name"], *node["reachable"]):
@@ -60,17 +61,18 @@ def shared_addresses(nodes: t.Iterable[Facts]) -> dict[str, list[str]]:
 
 
 def who_shares(name: str, address: str, shared: t.Mapping[str, list[str]]) -> list[str]:
-    """The Nodes of which nobody knows which one is at an address, empty where it is this Node's alone.
+    """The Nodes that share an address, so that it is not known which one is reached by it. Empty if only this Node has
+    it.
 
-    shared: of L(shared_addresses). A host name that is the name of a Node is that Node's, whoever else gives it: no
-    other Node of the cluster has this name.
+    shared: the result of L(shared_addresses). A host name that is the name of a Node belongs to that Node, even if
+    others report it, because names of Nodes are unique.
     """
     return [] if address == name and _ip(name) is None else shared.get(_spelled(address), [])
 
 
 def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """As an IP address; of one that is mapped into IPv6 the IPv4 address. None for one with a zone: anything may follow
-    the C(%), and a link of the Node's own is none of the controller's."""
+    """A text as an IP address; the IPv4 address if it is mapped into IPv6. None if it has a zone: any text may follow
+    the C(%), and an interface of the Node does not exist on the controller."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -81,7 +83,7 @@ def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _spelled(address: str) -> str:
-    """One spelling for all of the same address."""
+    """An address in one spelling, so that equal addresses are equal texts."""
     return str(_ip(address) or address.lower())
 
 
@@ -89,7 +91,7 @@ def describe(node: Object) -> Facts:
     """C({name, addresses: {type: address}, reachable: all addresses that can be used, gpu: whether it has one, and what
     the plugin documents as gpu_node}).
 
-    Values are None where nobody has told them: labels of GPU feature discovery say the most.
+    A value is None if it is not known. Most values come from the labels of GPU feature discovery.
     """
     meta, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
     labels: dict[str, str] = dict(meta.get("labels") or {})
@@ -98,7 +100,7 @@ def describe(node: Object) -> Facts:
     reachable = []
     for one in status.get("addresses") or ():
         kind, address = one["type"], one["address"]
-        # The first of a type; one that cannot be used only where there is no other, so that it can be named.
+        # The first usable address of a type; if there is none, an unusable one, so that messages can name it.
         if kind not in addresses or is_address(address) > is_address(addresses[kind]):
             addresses[kind] = address
         if is_address(address):
@@ -124,7 +126,7 @@ def describe(node: Object) -> Facts:
 
 
 def groups(facts: Facts) -> list[str]:
-    """The groups of a Node with GPUs, by the C(gpu_node) of L(describe); names are not sanitised yet."""
+    """The groups of a Node with GPUs, by C(gpu_node) of L(describe). The names are not sanitised yet."""
     mig = facts["mig"]
     found = {"model": facts["model"] or _UNKNOWN, "driver": facts["driver"] or _UNKNOWN, "state": facts["state"],
              "mig": {True: "capable", False: "incapable", None: _UNKNOWN}[mig["capable"]],
@@ -136,7 +138,7 @@ def _driver(labels: t.Mapping[str, str]) -> str | None:
     full = labels.get("nvidia.com/cuda.driver-version.full")
     if full:
         return full
-    # The older names of the same.
+    # The older labels with the same meaning.
     parts = [labels.get(f"nvidia.com/cuda.driver.{part}", "") for part in ("major", "minor", "rev")]
     return ".".join(part for part in parts if part) or None
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Labels on the Nodes of a cluster: one list, one concurrent PATCH for each that differs. PRIVATE."""
+"""Writes labels to the Nodes of a cluster: lists all Nodes once, and patches those that differ concurrently. PRIVATE."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, read_cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import Change, Deploy, Node, Terms
 
-PAUSE = 2.0  # seconds between two looks for NFD's labels
-SHOWN = 12  # names, or ranges of names, in a text
+PAUSE = 2.0  # seconds between two requests while labels of NFD are awaited
+SHOWN = 12  # the most names, or ranges of names, in a text
 _NUMBERED = re.compile(r"([^.]*?)(\d+)([^\d.]*(?:\..*)?)")
 
 
 def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool,
                 told: t.Mapping[str, Labels] | None = None, unread: t.Collection[str] = ()) -> dict[str, t.Any]:
-    """The whole task: reads the Nodes, plans, writes. arguments: the options that go with target C(node); told: by
-    Node the labels that gpu_labels has computed on its host, None where features are not spoken of; unread: Nodes
-    whose hosts could not read all of their GPUs: one lost reading moves no label that is there.
+    """Does the whole task: reads the Nodes, plans, writes.
 
-    Returns the result of the task. Raises InputError and ClusterError before anything is written; what then goes wrong
-    with single Nodes is in the result.
+    arguments: the options for target C(node); told: maps a Node to the labels that gpu_labels has computed on its host,
+    None if the task is not about features; unread: Nodes whose hosts could not read all their GPUs. Their present
+    labels are not changed because of such a failure.
+
+    Returns the result of the task. Raises InputError and ClusterError before anything is written; later errors of
+    single Nodes are in the result.
     """
     state = arguments["state"]
     if state == "present" and arguments["deploy"] is None and told is None:
@@ -49,8 +51,8 @@ def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool,
     client = Client(arguments["kubeconfig"], arguments["context"])
     if state != "gathered" and not take_over:
         refuse_operator(client)
-    # What check mode would deliver does not label anything: waiting for it would be in vain. Where hosts have told,
-    # only an NFD of ours is known to come.
+    # In check mode NFD is not delivered, so that waiting for its labels would be in vain. If hosts have reported their
+    # labels, NFD is only awaited if this run delivers it.
     awaited = state == "present" and deploy and not check_mode and (not told or "nfd" in deploy.components)
     wait = arguments["wait_for_nfd"] if awaited else 0
     alone = state == "present" and deploy is None
@@ -80,8 +82,10 @@ def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool,
 
 def differing(client: Client, given: t.Mapping[str, t.Any],
               with_gpus: t.Mapping[str, int] | None = None) -> dict[str, dict[str, t.Any]]:
-    """By Node what a run would write of deploy labels, C({added, changed, removed}). given: C(gpu_plan.cluster.deploy);
-    with_gpus: by Node how many GPUs its host has, where the host tells. Features that are there count as right.
+    """Maps a Node to the deploy labels that a run would change: C({added, changed, removed}).
+
+    given: C(gpu_plan.cluster.deploy); with_gpus: maps a Node to the number of GPUs that its host has reported. Present
+    feature labels count as correct.
     """
     deploy, with_gpus = replace(deploy_labels.parse_deploy(given), ended_on=None), with_gpus or {}
     nodes = [replace(node, host=_as_told(node, with_gpus[node.name])) if with_gpus.get(node.name) else node
@@ -92,19 +96,19 @@ def differing(client: Client, given: t.Mapping[str, t.Any],
 
 
 def _as_told(node: Node, gpus: int) -> dict[str, str]:
-    """What a host with GPUs tells if the features that its Node has are right."""
+    """The labels that a host with GPUs would report if the present feature labels of its Node are correct."""
     there = {key: value for key, value in node.labels.items() if label_keys.is_feature(key)}
     return {label_keys.SHOWS_A_GPU[0]: str(gpus), **there}
 
 
 def unbelieved(nodes: t.Iterable[Node], told: t.Mapping[str, Labels]) -> dict[str, str]:
-    """By Node why what its host has told is not written."""
+    """Maps a Node to the reason why the labels that its host has reported are invalid and are not written."""
     said = {node.name: label_keys.wrong_feature(told.get(node.name, {})) for node in nodes}
     return {name: f"Node {name}: its host is not believed: {text}." for name, text in said.items() if text}
 
 
 def _result(nodes: t.Sequence[Node], said: list[str], undecided: list[str]) -> dict[str, t.Any]:
-    """What every result has."""
+    """The part that all results have."""
     counts = {"nodes": len(nodes), "gpu": sum(node.gpu for node in nodes),
               "without_nfd": sum(not node.described for node in nodes), "changed": 0, "failed": 0}
     return {"changed": False, "notes": said, "warnings": said, "diff": [], "undecided": undecided, "counts": counts}
@@ -112,7 +116,8 @@ def _result(nodes: t.Sequence[Node], said: list[str], undecided: list[str]) -> d
 
 def _write_all(client: Client, plans: t.Iterable[Change | None], result: dict[str, t.Any],
                wrong: t.Mapping[str, str], check_mode: bool) -> dict[str, t.Any]:
-    """The result once the plans are done. wrong: by Node why its plan is not whole."""
+    """Writes the changes of the plans, and returns the result. wrong: maps a Node to the reason why its plan is
+    incomplete."""
     changes = [change for change in plans if change]
     rights.require(client, [], [rights.LABEL_NODES] if changes else [])
     done, failures = (changes, {}) if check_mode else label(client, changes)
@@ -127,7 +132,8 @@ def _write_all(client: Client, plans: t.Iterable[Change | None], result: dict[st
 
 
 def foreign(nodes: t.Iterable[Node], deploy: Deploy | None) -> list[dict[str, list[str]]]:
-    """C([{labels, nodes}]): the labels that we would write and others keep; Nodes with the same ones together."""
+    """C([{labels, nodes}]): the labels that we would write but that others have set. Nodes with the same labels are one
+    entry."""
     groups: dict[frozenset[str], list[str]] = {}
     for node in nodes:
         theirs = deploy_labels.foreign(node, deploy)
@@ -138,7 +144,7 @@ def foreign(nodes: t.Iterable[Node], deploy: Deploy | None) -> list[dict[str, li
 
 def chosen(found: list[Node], names: t.Sequence[str] | None, told: t.Mapping[str, Labels] | None, server: str,
            told_alone: bool) -> list[Node]:
-    """The Nodes that a task is about: those named, else all; told_alone: of these such whose hosts have told."""
+    """The Nodes of a task: those in names, None for all; told_alone: only those whose hosts have reported labels."""
     known = {node.name for node in found}
     for path, given, hint in (
             ("nodes", names or (), "Name Nodes as kubectl get nodes shows them, or leave the option out for all."),
@@ -151,10 +157,10 @@ def chosen(found: list[Node], names: t.Sequence[str] | None, told: t.Mapping[str
 
 
 def read_nodes(client: Client, wait_for_nfd: float = 0) -> list[Node]:
-    """All Nodes with their labels, without their status: that is most of a Node.
+    """All Nodes with their labels. Their status, which is most of a Node, is not requested.
 
-    wait_for_nfd: seconds to look again while no Node carries a label of NFD, and then while more Nodes get theirs.
-    Raises ClusterError where NFD stays away.
+    wait_for_nfd: the seconds to wait until a Node has a label of NFD, and then until no further Nodes get labels.
+    Raises ClusterError if no Node gets one in this time.
     """
     nodes = _list(client)
     if wait_for_nfd and nodes and not any(node.described for node in nodes):
@@ -163,7 +169,7 @@ def read_nodes(client: Client, wait_for_nfd: float = 0) -> list[Node]:
 
 
 def _with_readiness(client: Client, nodes: t.Sequence[Node], deploy: Deploy | None) -> list[Node]:
-    """The same Nodes; those that seem to have lost their GPU are asked whether they are Ready."""
+    """The same Nodes. For those that seem to have lost their GPU, reads whether they are Ready."""
     lost = [node for node in nodes if node.host is None and deploy_labels.seems_gone(node, deploy)]
     states = without_errors(client.many(lambda node: client.get("v1", "Node", node.name), lost))
     ready = {node.name for node, state in zip(lost, states) if state and says_ready(state)}
@@ -176,7 +182,7 @@ def _list(client: Client) -> list[Node]:
 
 
 def _written(metadata: t.Mapping[str, t.Any]) -> frozenset[str]:
-    """The labels that the server has on record as written by us."""
+    """The labels that we own according to managedFields."""
     records = [entry.get("fieldsV1") or {} for entry in metadata.get("managedFields") or []
                if entry.get("manager") == MANAGER]
     return frozenset(key[2:] for record in records
@@ -202,9 +208,9 @@ def _await_nfd(client: Client, seconds: float) -> list[Node]:
 
 
 def label(client: Client, changes: t.Sequence[Change]) -> tuple[list[Change], dict[str, str]]:
-    """Writes the changes. Returns (those that are done, by Node why not).
+    """Writes the changes. Returns (the changes that were written, a mapping of the other Nodes to their errors).
 
-    A Node that is gone meanwhile is neither: there is nothing left to do.
+    A Node that was deleted meanwhile is in neither.
     """
     answers = client.many(lambda change: _write(client, change), changes)
     failures = {change.node: str(answer) for change, answer in zip(changes, answers)
@@ -213,7 +219,8 @@ def label(client: Client, changes: t.Sequence[Change]) -> tuple[list[Change], di
 
 
 def _write(client: Client, change: Change) -> bool:
-    """Whether the Node was still there. Its state in the answer is not kept: 5,000 of them would be much."""
+    """Writes a change. Returns whether the Node still exists. The Node in the answer is not kept, because 5,000 of them
+    would need much memory."""
     try:
         client.merge_patch("v1", "Node", change.node, None, change.patch())
     except ClusterError as error:
@@ -224,7 +231,7 @@ def _write(client: Client, change: Change) -> bool:
 
 
 def gathered(nodes: t.Iterable[Node], deploy: Deploy | None) -> dict[str, dict[str, t.Any]]:
-    """By Node that has a GPU or labels of these families: C({gpu, wanted, present, foreign})."""
+    """Maps each Node that has a GPU, or deploy or feature labels, to C({gpu, wanted, present, foreign})."""
     shown = {node.name: {"gpu": node.gpu, "wanted": {
         **(deploy_labels.wanted_labels(node, deploy) if node.gpu and deploy else {}),
         **(node.host or {} if node.gpu else {})}, **deploy_labels.owned(node)} for node in nodes}
@@ -232,7 +239,7 @@ def gathered(nodes: t.Iterable[Node], deploy: Deploy | None) -> dict[str, dict[s
 
 
 def notes(nodes: t.Sequence[Node], deploy: Deploy | None, terms: Terms) -> list[str]:
-    """What a user ought to know of the Nodes beside what changes."""
+    """Sentences for the user about the Nodes, in addition to the changes."""
     said = []
     if nodes and not any(node.described for node in nodes):
         said.append("No Node carries labels of Node Feature Discovery, so that none is known to have a GPU. "
@@ -253,20 +260,20 @@ def notes(nodes: t.Sequence[Node], deploy: Deploy | None, terms: Terms) -> list[
 
 
 def staying(nodes: t.Iterable[Node], deploy: Deploy) -> list[str]:
-    """Deploy labels that are not planned any more and stay, as sentences."""
+    """A sentence for each set of deploy labels that are no longer planned but stay."""
     return [labels_stay(names, keys, deploy.pods_may_end)
             for keys, names in _grouped(nodes, lambda node: frozenset(deploy_labels.kept_labels(node, deploy)))]
 
 
 def left_over(nodes: t.Iterable[Node]) -> list[str]:
-    """Deploy labels that stay though they may be ours, as sentences."""
+    """A sentence for each set of deploy labels that a removal leaves although we may have written them."""
     return [f"{names}: {', '.join(keys)} {'stay' if len(keys) > 1 else 'stays'}, as nothing says that we wrote "
             f"{'them' if len(keys) > 1 else 'it'}. To remove: kubectl label node NODE "
             f"{' '.join(f'{key}-' for key in keys)}" for keys, names in _grouped(nodes, deploy_labels.left_over)]
 
 
 def _grouped(nodes: t.Iterable[Node], labels: t.Callable[[Node], frozenset[str]]) -> list[tuple[list[str], str]]:
-    """[(labels that stay, the names of Nodes with the same ones)]; Nodes without any are left out."""
+    """[(labels that stay, the names of the Nodes with these labels)]. Nodes without such labels are left out."""
     groups: dict[frozenset[str], list[str]] = {}
     for node in nodes:
         groups.setdefault(labels(node), []).append(node.name)
@@ -274,14 +281,14 @@ def _grouped(nodes: t.Iterable[Node], labels: t.Callable[[Node], frozenset[str]]
 
 
 def waiting(lost: t.Iterable[Node], terms: Terms) -> list[str]:
-    """Which of the Nodes that have lost their GPUs keep their labels for now, as a sentence."""
+    """A sentence about the Nodes that have lost their GPUs but keep their labels for now."""
     names = [node.name for node in lost if not deploy_labels.stayed_away(node, terms)]
     return [f"{fold(names)}: no GPU is seen any more. The labels go in the first run after this has been so for "
             f"{terms.gone_after:g} seconds (gone_after)."] if names else []
 
 
 def kept_features(nodes: t.Iterable[Node]) -> list[str]:
-    """Where features that hosts have told are left to others, as a sentence."""
+    """A sentence about the Nodes on which others maintain features that hosts have reported."""
     theirs = [node.name for node in nodes
               if any(not label_keys.is_deploy(key) for key in deploy_labels.foreign(node, None))]
     return [f"{fold(theirs)}: labels that the hosts have told are kept there by Node Feature Discovery (GPU feature "
@@ -289,7 +296,7 @@ def kept_features(nodes: t.Iterable[Node]) -> list[str]:
 
 
 def diff(changes: t.Iterable[Change], kind: str = "Node") -> list[dict[str, str]]:
-    """Ansible's diff: Nodes with the same change are one entry."""
+    """The diff for Ansible. Nodes with the same change are one entry."""
     groups: dict[tuple[str, str], list[str]] = {}
     for change in changes:
         before = _text(change.before, change.annotations_before)
@@ -305,7 +312,7 @@ def _text(labels: t.Mapping[str, str | None], annotations: t.Mapping[str, str | 
 
 
 def fold(names: t.Iterable[str]) -> str:
-    """Names as ranges, C(gpu-[000-019,025], login), of at most SHOWN pieces."""
+    """Names as ranges, such as C(gpu-[000-019,025], login), with at most SHOWN names or ranges."""
     groups: dict[tuple[str, int, str], list[int]] = {}
     pieces = []
     for name in sorted(names):
@@ -325,7 +332,7 @@ def fold(names: t.Iterable[str]) -> str:
 
 
 def _ranges(numbers: t.Sequence[int]) -> list[tuple[int, int]]:
-    """(first, last) of numbers that follow each other."""
+    """(first, last) of each sequence of consecutive numbers."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         if found and number == found[-1][1] + 1:

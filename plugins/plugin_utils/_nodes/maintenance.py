@@ -4,8 +4,9 @@
 """Takes a Node out of service before its host is disturbed, and puts it back as it was. PRIVATE to the collection.
 
 While a Node is out of service, one run holds it and its operands are paused by their deploy labels. If the level
-allows it, the Node is also cordoned and the pods that use GPUs are evicted, before the operands are paused. Where MIG
-instances are only created in free space, no pod is in the way, and only operands that know the instances are paused.
+allows it, the Node is also cordoned and the pods that use GPUs are evicted, before the operands are paused. If MIG
+instances are only created in free space, pods can stay, and only the operands that read the list of instances at their
+start are paused.
 Labels and annotations of the Node keep this state, so that the next run can continue after a run was killed.
 
 The labels carry the value that the vendor's driver manager writes for a driver upgrade (k8s-driver-manager, GPU
@@ -38,7 +39,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock imp
 
 PAUSED = "paused-for-driver-upgrade"
 PAUSES = tuple(dict.fromkeys((*(LABELS[name] for name in LABELS if name != "driver"), *mig.PAUSES)))
-# Those that know the MIG instances of the GPUs since they began.
+# The deploy labels of the operands that read the MIG instances of the GPUs only when they start.
 _KNOWING = tuple(LABELS[name] for name in ("device_plugin", "feature_discovery", "dcgm_exporter", "dcgm"))
 # The annotation that says why the last maintenance failed.
 REASON = "gpuops.nvidia/maintenance-failed"
@@ -48,9 +49,9 @@ REMOVING = "gpuops.nvidia/removing"
 OTHERS = "others"
 UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
 _UPGRADE_ENDED = ("", "unknown", "upgrade-done", "upgrade-failed")
-_KEPT = 1000  # characters of a reason
-_PAUSE = 1.0  # seconds between two looks
-# As of L(drain.Drain.drained), where no pod is in the way.
+_KEPT = 1000  # the most characters of a reason
+_PAUSE = 1.0  # seconds between two requests
+# The result of L(drain.Drain.drained) if no pod needs to be evicted.
 _UNASKED: t.Mapping[str, t.Any] = {"plan": [], "pending": [], "cordoned": [], "staying": []}
 
 Object = t.Mapping[str, t.Any]
@@ -59,14 +60,15 @@ Result = t.Dict[str, t.Any]
 
 @dataclass(frozen=True)
 class Request:
-    """What a task asks.
+    """What a task requests.
 
     drain: the Node, the level, the timeout in seconds and which pods may be evicted; holder: this run; clients: what
     uses the GPUs, in the form in which the host's modules return holders; reason: why the maintenance failed, empty if
-    it succeeded; begun: the result of the task that began, of which a run needs ready, and check mode all; removing:
-    the components whose driver or MPS pods are removed from the Node, empty for other work; seen: by Node its labels
-    as an earlier task of the same run would have left them, in check mode; evict: whether the change disturbs what uses
-    the GPUs; creates: whether it creates MIG instances in free space, which may be done where the rest must not.
+    it succeeded; begun: the result of the task that took the Node out of service (a run only needs its key ready, check
+    mode needs all keys); removing: the components whose driver or MPS pods are removed from the Node, empty for other
+    work; seen: in check mode, maps a Node to the labels that an earlier task of the same run would have written; evict:
+    whether the change disturbs what uses the GPUs; creates: whether it creates MIG instances in free space, which may
+    be done even if the rest of the change must not be.
     """
 
     drain: drain.Request
@@ -91,9 +93,10 @@ def left_behind(annotations: t.Mapping[str, str]) -> bool:
 
 
 def left_by_runs(nodes: t.Mapping[str, t.Mapping[str, str]], me: Holder) -> dict[str, str]:
-    """By Node that a killed or failed run has left behind why, a sentence. A Node that a run still holds is none.
+    """Maps each Node that a killed or failed run has left out of service to a sentence that says why. A Node that a run
+    still holds is left out.
 
-    nodes: by name their annotations; me: this run.
+    nodes: maps names to the annotations of Nodes; me: this run.
     """
     found = {}
     for name, marks in nodes.items():
@@ -108,12 +111,12 @@ def left_by_runs(nodes: t.Mapping[str, t.Mapping[str, str]], me: Holder) -> dict
 
 
 def unfinished(one: Object) -> frozenset[str]:
-    """The components whose pods a run has begun to remove from a Node and has not finished, and OTHERS."""
+    """The components of which a run has begun, but not finished, to remove the pods of a Node; may include OTHERS."""
     return frozenset(_annotations(one).get(REMOVING, "").split(",")) - {""}
 
 
 class Maintenance:
-    """One task. tell: called with a line on the way; clock, sleep: as of the module time."""
+    """One task. tell: called with a line of progress; clock, sleep: as in the module time."""
 
     def __init__(self, client: Client, request: Request, tell: t.Callable[[str], None] = lambda line: None,
                  clock: t.Callable[[], float] = time.monotonic, sleep: t.Callable[[float], None] = time.sleep) -> None:
@@ -123,10 +126,10 @@ class Maintenance:
     def started(self) -> Result:
         """Takes the Node out of service. If it raises GpuopsError, the Node is as it was before.
 
-        If the level does not allow to end what uses the GPUs, C(started) in the result is false, and C(pending) names
-        what uses them: before anything is changed, or, of pods that have come meanwhile, after the operands have been
-        paused, which are then resumed. Instances in free space are created all the same, unless that would end an MPS
-        daemon. Then C(level) in the result is C(never).
+        If something uses the GPUs and the level forbids ending it, C(started) in the result is false, and C(pending)
+        names what uses them. Nothing was changed then, except if pods have started meanwhile: the operands were paused
+        and have been resumed. MIG instances in free space are created nevertheless, with C(level) set to C(never) in
+        the result, unless that would end an MPS daemon.
         """
         one = self._node()
         self._refuse_upgrade(one)
@@ -152,7 +155,7 @@ class Maintenance:
         result.update(self._start(one, keys, evicts))
         if gentle or evicts:
             return result
-        # Pods still came to the Node, which is not cordoned, until its device plugin had ended.
+        # The Node is not cordoned, so new pods could start until its device plugin had ended.
         try:
             again = self._drain(check=True)
         except GpuopsError:
@@ -165,14 +168,14 @@ class Maintenance:
         return {**result, "pending": obstacles, "level": "never" if obstacles else result["level"]}
 
     def _mps(self) -> list[str]:
-        """The MPS daemons of the Node that would end with the device plugin, as far as that matters."""
+        """The MPS daemons of the Node that would end with the device plugin; none if their clients may be evicted."""
         if self._request.evict and not self._request.creates and self._request.drain.level != "never":
             return []
         return [evictable.label(pod) for pod in self._pods() if not evictable.ended(pod) and _is_mps(pod)]
 
     def _staying(self) -> list[str]:
-        """The pods that use a GPU and that no eviction would end, such as those of DaemonSets; operands of ours are not
-        among them, as they end for the work and come back."""
+        """The pods that use a GPU and that no eviction would end, such as those of DaemonSets. Our operands are left
+        out, because they are paused for the work and come back."""
         look = evictable.sort(self._pods(), self._request.drain.wish)
         found = [pod for pod, _why in look.staying if not _is_mps(pod)]
         ours = {one["metadata"]["uid"] for one in (self._client.list("apps/v1", "DaemonSet") if found else ())
@@ -190,16 +193,17 @@ class Maintenance:
                        level="never", paused=[], cordoned=[], evicted=[], staying=look["staying"])
 
     def _undone(self, paused: t.Sequence[str], *between: Step) -> list[Step]:
-        """The steps that put the Node back into service. paused: labels of operands; between: what is done beside."""
+        """The steps that put the Node back into service. paused: the labels of paused operands; between: further steps
+        before the release."""
         return [*(Step("resume", f"{key[len(DEPLOY):]} on Node {self._request.name}") for key in paused), *between,
                 Step("release", f"Node {self._request.name}")]
 
     def ended(self) -> Result:
-        """Puts the Node back into service. With a reason, a Node that this collection has cordoned stays cordoned, and
-        so does one on which other work of it is not finished.
+        """Puts the Node back into service. If this collection has cordoned it, it stays cordoned if a reason is given,
+        or if other work of the collection on it is not finished.
 
-        A Node that no run of this collection holds or has left behind is not touched. Raises ClusterError if the Node
-        was Ready before and does not become Ready in time.
+        A Node that no run holds or has left out of service is not changed. Raises ClusterError if the Node was Ready
+        before and does not become Ready in time.
         """
         one, begun = self._node(), self._request.begun
         if not left_behind(_annotations(one)) and not (self._request.drain.check and begun.get("started")):
@@ -245,7 +249,7 @@ class Maintenance:
             raise ClusterError(f"A driver upgrade is under way on Node {self._request.name} ({UPGRADE}={state}).",
                                "Wait until it has ended. If it was abandoned, remove the label.", verb="patch",
                                object=f"Node {self._request.name}", reason="Upgrading")
-        # Any other change of a layout holds its Node, and is settled by the next run if it was killed.
+        # A change of the layout by this collection holds its Node; if the run was killed, the next run finishes it.
         if mig.stand(one).managed and mig.stand(one).state in mig.UNDER_WAY:
             raise ClusterError(f"A change of the MIG layout is under way on Node {self._request.name}.",
                                "Wait until its MIG manager has ended it.", verb="patch",
@@ -256,8 +260,8 @@ class Maintenance:
         return drain.Drain(self._client, request, self._tell, self._clock, self._sleep).drained()
 
     def _obstacles(self, preview: t.Mapping[str, t.Any], mps: t.Sequence[str]) -> list[dict[str, t.Any]]:
-        """What uses the GPUs and must not be ended at this level, as pending steps. From C(drain) on there is none:
-        pods are evicted, and the host's modules decide about processes of the host. mps: of L(_mps)."""
+        """Pending steps for what uses the GPUs and must not be ended at this level. There are none at C(drain) and
+        above: pods are evicted, and the host's modules decide about processes of the host. mps: from L(_mps)."""
         level = self._request.drain.level
         if allows(level, "drain"):
             return []
@@ -271,7 +275,8 @@ class Maintenance:
                 for step in evictions + stops + daemons]
 
     def _start(self, one: Object, keys: t.Collection[str], evicts: bool) -> Result:
-        """Carries out the plan; returns what only the run knows. If something goes wrong, the Node is as one again.
+        """Executes the plan. Returns the part of the result that only a run knows, not check mode. If something fails,
+        the Node gets back the state that it has in one.
 
         keys: the labels of the operands to pause; evicts: whether the Node is drained.
         """
@@ -280,7 +285,7 @@ class Maintenance:
         try:
             drained = self._drain(check=False) if evicts else {}
             if not drained.get("failed"):
-                # After the evictions, as the end of the MPS daemon ends its clients, whatever their budgets say.
+                # After the evictions, because the end of the MPS daemon ends its clients without regard to budgets.
                 node.write(self._client, name, lambda live: self._pausing(live, keys))
                 operand_pods.await_end(self._client, [name], PAUSES, PAUSED, self._request.drain.timeout, self._clock,
                                        self._sleep)
@@ -296,14 +301,14 @@ class Maintenance:
         node.write(self._client, self._request.name, lambda live: self._as_before(live, one))
 
     def _taken(self, live: Object) -> dict[str, t.Any] | None:
-        """The patch by which this run holds the Node."""
+        """The patch with which this run takes hold of the Node."""
         refuse_held(self._request.holder, [live])
         work = self._request.removing | self._left(live) if self._request.removing else ()
         mark = {REMOVING: ",".join(sorted(work))} if work else {}
         former = _annotations(live)
         if (work and cordon.ANNOTATION in former and REMOVING not in former
                 and former.get(HELD, self._request.holder.text) != self._request.holder.text):
-            # The work of that run is not finished by this one: the reason stays on the Node for the next.
+            # This run does not finish the work of that run, so the reason stays on the Node for the next run.
             mark[REASON] = former.get(REASON) or "the run was killed"
         return {"metadata": {"annotations": {HELD: self._request.holder.text, **mark}}}
 
@@ -323,8 +328,8 @@ class Maintenance:
         return {"metadata": {"labels": labels}} if labels else None
 
     def _as_before(self, live: Object, one: Object) -> dict[str, t.Any] | None:
-        """The patch that takes back what this run has written on the Node since it was one. What an earlier run has
-        left behind stays for the next run."""
+        """The patch that restores the state that the Node has in one, before this run has changed it. What an earlier
+        run has left on it stays for the next run."""
         refuse_held(self._request.holder, [live])
         former = _annotations(one)
         patch = {} if cordon.ANNOTATION in former else cordon.uncordon(live) or {}

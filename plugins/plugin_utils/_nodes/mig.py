@@ -1,12 +1,12 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The labels by which a Node is asked for a MIG layout and says how it goes. Pure. PRIVATE.
+"""The labels that request a MIG layout for a Node and report its state. Pure. PRIVATE.
 
 The protocol is that of the MIG manager in GPU Operator 26.7: C(nvidia.com/mig.config) names the layout,
-C(nvidia.com/mig.config.state) is pending, success, failed or rebooting, and operands that hold GPUs stop where their
-deploy label says C(paused-for-mig-change). Unlike that manager, what is served here creates no label that was not there
-and leaves none paused.
+C(nvidia.com/mig.config.state) is pending, success, failed or rebooting, and operands that hold GPUs are paused by the
+value C(paused-for-mig-change) of their deploy labels. Unlike that manager, this collection creates no deploy labels
+that a Node did not have, and leaves none paused.
 """
 
 from __future__ import annotations
@@ -25,29 +25,30 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels
 
 STATE = f"{MIG_CONFIG}.state"
 PAUSED = "paused-for-mig-change"
-# Why the last layout failed: an annotation of ours, as the vendor's manager says it in its log alone.
+# The annotation that says why the last layout failed. The vendor's manager only writes this into its log.
 REASON = "gpuops.nvidia/mig-reason"
 SUCCESS, FAILED, PENDING, REBOOTING = "success", "failed", "pending", "rebooting"
-# The states of a change that has not ended: the vendor's manager reboots the host in the midst of one.
+# The states of a change that has not ended. The vendor's manager may reboot the host during a change.
 UNDER_WAY = (PENDING, REBOOTING)
-# Operands and pods of others that hold a GPU or know its parts.
+# The deploy labels of operands, and of pods of others, that have opened a GPU or read its MIG instances at their start.
 PAUSES = (*(LABELS[name] for name in ("device_plugin", "feature_discovery", "dcgm_exporter", "dcgm")),
           f"{DEPLOY}nvsm", CLIENT)
-# Nodes of the vendor's manager whose layout has not come to a good end, as a label selector.
+# The label selector for Nodes of the vendor's manager whose layout has not been applied successfully.
 UNSETTLED = f"{MIG_MANAGER}=true,{MIG_CONFIG},{STATE}!={SUCCESS}"
-MANAGER = "app=nvidia-mig-manager"  # its pods, as a label selector
-_KEPT = 1000  # characters of a reason
+MANAGER = "app=nvidia-mig-manager"  # the label selector for the pods of the vendor's manager
+_KEPT = 1000  # the most characters of a reason
 
 Object = t.Mapping[str, t.Any]
 Labels = t.Mapping[str, str]
-# Label to its new value.
+# Maps labels to their new values.
 Changes = t.Dict[str, str]
 
 
 @dataclass(frozen=True)
 class Stand:
-    """Where a Node stands. asked: the layout, empty for none; state: as its label says, empty where there is none;
-    paused: operands; reason: of the last failure; managed: whether the vendor's manager serves it."""
+    """The MIG state of a Node. asked: the requested layout, empty for none; state: the value of the label, empty
+    without it; paused: the operands that are paused; reason: why the last change failed; managed: whether the vendor's
+    manager serves the Node."""
 
     node: str
     asked: str
@@ -58,23 +59,24 @@ class Stand:
 
     @property
     def left(self) -> bool:
-        """Whether a run that was killed, or a manager that gave up, has left something here."""
+        """Whether operands are still paused or a change has not ended, for example because a run was killed."""
         return bool(self.paused) or self.state in UNDER_WAY
 
     @property
     def waits(self) -> bool:
-        """Whether the vendor's manager is at it. What a GPU has by itself (MIG off) needs no answer."""
+        """Whether the vendor's manager has not finished the layout yet. A Node without a state is not waited for if it
+        is asked for the default (MIG off)."""
         return bool(self.asked) and self.state not in (SUCCESS, FAILED) and (
             bool(self.state) or self.asked != MIG_DEFAULT)
 
     def as_dict(self) -> dict[str, t.Any]:
-        """For results."""
+        """The state as it is in results."""
         return {"asked": self.asked, "state": self.state, "paused": list(self.paused), "reason": self.reason,
                 "left": self.left, "managed": self.managed}
 
 
 def stand(node: Object) -> Stand:
-    """Of a Node's metadata."""
+    """Reads the MIG state from the metadata of a Node."""
     labels = node["metadata"].get("labels") or {}
     return Stand(str(node["metadata"]["name"]), labels.get(MIG_CONFIG, ""), labels.get(STATE, ""),
                  tuple(key[len(DEPLOY):] for key in PAUSES if labels.get(key) == PAUSED),
@@ -82,26 +84,26 @@ def stand(node: Object) -> Stand:
 
 
 def changing(labels: Labels, layout: str, pause: bool = True) -> Changes:
-    """The labels of a Node whose layout is about to change. Only what runs is paused, and nothing without pause."""
+    """The labels to write before the layout of a Node changes. pause: whether the operands that run are paused."""
     paused = {key: PAUSED for key in PAUSES if pause and labels.get(key) == "true"}
     wanted = {MIG_CONFIG: layout, STATE: PENDING, **paused}
     return {key: value for key, value in wanted.items() if labels.get(key) != value}
 
 
 def settled(labels: Labels, layout: str, state: str) -> Changes:
-    """The labels of a Node on which nobody works any more. layout: empty where none is asked for any more."""
+    """The labels to write when a change has ended. layout: the layout to request, empty to leave the label as it is."""
     wanted = {STATE: state, **({MIG_CONFIG: layout} if layout else {}),
               **{key: "true" for key in PAUSES if labels.get(key) == PAUSED}}
     return {key: value for key, value in wanted.items() if labels.get(key) != value}
 
 
 def reason_of(text: str, state: str) -> str | None:
-    """What the annotation is to say: one line, of a failure alone."""
+    """The text of the annotation in one line, None if the change has not failed."""
     return " ".join(text.split())[:_KEPT] if state == FAILED else None
 
 
 def steps(node: str, changes: Changes, reason_differs: bool = False) -> list[Step]:
-    """What a change of labels means."""
+    """The steps for a change of labels."""
     found = []
     if MIG_CONFIG in changes:
         found.append(Step("ask for layout", f"{changes[MIG_CONFIG]} on Node {node}"))
@@ -116,7 +118,7 @@ def steps(node: str, changes: Changes, reason_differs: bool = False) -> list[Ste
 
 
 def says(one: Stand, namespace: str, pod: str) -> tuple[str, str]:
-    """(what is the matter, what to do) on a Node of the vendor's manager. pod: the manager's there, empty for none."""
+    """(the problem, what to do) for a Node of the vendor's manager. pod: the manager's pod there, empty for none."""
     look = f"kubectl -n {namespace} logs {pod}" if pod else f"kubectl -n {namespace} get pods -o wide"
     paused = f"; it has left {', '.join(one.paused)} paused" if one.paused else ""
     if one.state == FAILED:

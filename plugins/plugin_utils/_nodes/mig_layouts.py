@@ -54,7 +54,7 @@ def refuse_unknown(client: Client, namespace: str, layout: str, nodes: t.Collect
 
 
 def _mounted(sets: t.Sequence[Object]) -> tuple[str, bool]:
-    """(the ConfigMap that the manager mounts, empty if it is not known; whether it makes one for each Node first)."""
+    """(the ConfigMap that the manager mounts, empty if not known; whether it first generates one for each Node)."""
     for one in sets:
         pod = one["spec"]["template"]["spec"]
         own = any(env["name"] == _OWN for container in pod["containers"] for env in container.get("env") or ())

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The label protocol of MIG on Nodes: read it, serve it, or leave it to the vendor's manager. PRIVATE."""
+"""The label protocol of MIG on Nodes: reads the labels, writes them for a host, or requests a layout from the vendor's
+manager. PRIVATE."""
 
 from __future__ import annotations
 
@@ -21,20 +22,22 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes i
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig import Stand
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder, holder_of, refuse_held
 
-_PAUSE, _LINE = 1.0, 15.0  # seconds between two looks, and two lines
+_PAUSE, _LINE = 1.0, 15.0  # seconds between two requests, and between two lines of progress
 Object = t.Mapping[str, t.Any]
 Result = t.Dict[str, t.Any]
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a task asks. names: of Nodes, empty for all of the vendor's manager; layout: empty for the one that a
-    Node's label names; asked: what the label named when the run looked, None where that does not matter; seen: by Node
-    its labels as an earlier task of the same run would have left them, in check mode; at_once: Nodes that change
-    together, a number or a share of all; max_fail: the percentage of Nodes that may fail before no further one is
-    asked; namespace: of the operands; timeout: seconds for a wait; holder: this run, which takes the Nodes and for
-    which none may be held by another one; release: whether it gives them back; level: the disruption that is allowed;
-    pause: whether the operands that hold GPUs are stopped.
+    """What a task requests.
+
+    names: the Nodes, empty for all Nodes of the vendor's manager; layout: empty for the one that a Node's label names;
+    asked: the layout that the label named when the run read it, None to accept any; seen: in check mode, maps a Node to
+    the labels that an earlier task of the same run would have written; at_once: how many Nodes change at the same time,
+    a number or a percentage; max_fail: the percentage of Nodes that may fail before no further one is begun; namespace:
+    that of the operands; timeout: seconds for each wait; holder: this run, which holds the Nodes (they must not be held
+    by another run); release: whether it releases them; level: the allowed disruption; pause: whether the operands that
+    hold GPUs are paused.
     """
 
     names: t.Sequence[str]
@@ -55,7 +58,7 @@ class Request:
 
 
 class Protocol:
-    """One task. tell: called with a line on the way; clock, sleep: as of the module time."""
+    """One task. tell: called with a line of progress; clock, sleep: as in the module time."""
 
     def __init__(self, client: Client, request: Request, tell: t.Callable[[str], None] = lambda line: None,
                  clock: t.Callable[[], float] = time.monotonic, sleep: t.Callable[[float], None] = time.sleep) -> None:
@@ -63,12 +66,12 @@ class Protocol:
         self._tell, self._clock, self._sleep = tell, clock, sleep
 
     def gathered(self) -> Result:
-        """Where each Node stands."""
+        """Reads the MIG state of each Node."""
         return outcome([], nodes={name: mig.stand(one).as_dict() for name, one in self._nodes().items()})
 
     def changing(self) -> Result:
-        """Holds the Nodes, says pending and stops the operands. Raises ClusterError where their pods do not end in
-        time."""
+        """Holds the Nodes, sets their state to pending and pauses the operands. Raises ClusterError if the pods of
+        these do not end in time."""
         nodes = self._ours()
         refuse_held(self._request.holder, nodes.values())
         changes = {name: self._begun(name, self._labels(one)) for name, one in nodes.items()}
@@ -82,11 +85,12 @@ class Protocol:
         return outcome(steps, (), plan_diff("node_mig", steps), labels=changes)
 
     def settled(self) -> Result:
-        """Says success or failed with the reason, and starts what was stopped, also by a run that was killed."""
+        """Sets the state to success, or to failed with the reason, and resumes operands, also those that a killed run
+        has paused."""
         return self._settled(self._ours())
 
     def recovered(self) -> Result:
-        """Ends as failed what a killed run has left on Nodes of ours. The other Nodes are not touched."""
+        """Sets the state to failed on Nodes on which a run was killed during a change. Other Nodes are not changed."""
         stands = {name: (one, mig.stand(one)) for name, one in self._nodes().items()}
         return self._settled({name: one for name, (one, now) in stands.items() if now.left and not now.managed})
 
@@ -103,12 +107,11 @@ class Protocol:
         return outcome(steps, (), plan_diff("node_mig", steps), labels=changes)
 
     def requested(self) -> Result:
-        """Asks the vendor's manager for the layout, some Nodes after the other, and sees it to the end.
+        """Requests the layout from the vendor's manager, a few Nodes at a time, and waits until it is applied.
 
-        Below the level C(idle) no Node is asked for another layout than before; these requests are pending. Where too
-        many Nodes fail, or are not done in time, those that have not been asked yet are left alone. Of Nodes that
-        nobody has named, one that another run holds is left out and reported at the end. Raises ClusterError if a Node
-        that was named is held.
+        Below the level C(idle) no new layout is requested; these requests are pending. If too many Nodes fail or exceed
+        the timeout, no further Nodes are begun. If the task names no Nodes, those that another run holds are left out
+        and reported at the end; if it does, raises ClusterError if one of them is held.
         """
         nodes = self._nodes()
         if not nodes:
@@ -144,7 +147,7 @@ class Protocol:
         return result
 
     def _taken(self, live: Object) -> dict[str, str | None]:
-        """The annotation by which this run holds a Node, if it does not hold it yet."""
+        """The annotation with which this run takes hold of a Node, empty if it holds the Node already."""
         refuse_held(self._request.holder, [live])
         return {HELD: self._request.holder.text} if self._request.holder and not self._holds(live) else {}
 
@@ -158,7 +161,8 @@ class Protocol:
         return bool(self._request.holder and holder and self._request.holder.is_same_run(holder))
 
     def _held(self, nodes: t.Mapping[str, Object]) -> dict[str, str]:
-        """By Node that another run holds what to do about it. Raises ClusterError where Nodes were named."""
+        """Maps each Node that another run holds to a sentence on what to do. Raises ClusterError instead if the task
+        names Nodes."""
         if self._request.names:
             refuse_held(self._request.holder, nodes.values())
             return {}
@@ -177,7 +181,7 @@ class Protocol:
         return node.named(self._client, self._request.names)
 
     def _ours(self) -> dict[str, dict[str, t.Any]]:
-        """The Nodes, none of which another writer serves."""
+        """The Nodes of the task. Raises InputError if the MIG manager of the cluster serves one of them."""
         nodes = self._nodes()
         theirs = [name for name, one in nodes.items() if mig.stand(one).managed]
         if theirs:
@@ -187,11 +191,11 @@ class Protocol:
         return nodes
 
     def _all(self, do: t.Callable[[str], t.Any], names: t.Iterable[str]) -> list[t.Any]:
-        """The same for all Nodes at once. Raises the first error, after all have been tried."""
+        """Calls do for all Nodes at the same time. Raises the first error after all calls have ended."""
         return without_errors(self._client.many(do, names))
 
     def _labels(self, one: Object) -> dict[str, str]:
-        """What the Node has, in check mode with what earlier tasks would have written."""
+        """The labels of a Node; in check mode, with those that earlier tasks would have written."""
         seen = self._request.seen.get(one["metadata"]["name"], {}) if self._request.check else {}
         return {**operand_pods.labels(one), **seen}
 
@@ -204,13 +208,14 @@ class Protocol:
         return mig.changing(labels, layout, self._request.pause)
 
     def _ended(self, name: str, labels: mig.Labels) -> mig.Changes:
-        """A wish that came meanwhile stays, and is not said to have come true."""
+        """The labels at the end of a change. If somebody has requested another layout meanwhile, this request stays,
+        and the state success is refused."""
         if self._request.outcome == mig.SUCCESS:
             self._refuse_overtaken(name, labels)
         return mig.settled(labels, "" if self._overtaken(labels) else self._request.layout, self._request.outcome)
 
     def _overtaken(self, labels: mig.Labels) -> bool:
-        """Whether somebody has asked for another layout since the run looked."""
+        """Whether somebody has requested another layout since the run read the label."""
         return self._request.asked is not None and labels.get(MIG_CONFIG, "") not in (
             self._request.asked, self._request.layout)
 
@@ -225,16 +230,18 @@ class Protocol:
         return {} if one.asked == layout else {MIG_CONFIG: layout}
 
     def _asking(self, name: str, one: Stand) -> list[Step]:
-        """The steps that ask for the layout. They need idle, as the manager destroys instances for it."""
+        """The steps that request the layout. They need idle, because the manager destroys instances to apply it."""
         return [replace(step, needs="idle") for step in mig.steps(name, self._ask(one))]
 
     def _request_layout(self, live: Object) -> dict[str, t.Any] | None:
-        """A new layout takes the former one's state away: the manager's next word is about the new one."""
+        """The patch that requests a layout and removes the state of the former one, so that the next state that the
+        manager writes is about the new layout."""
         changes = self._ask(mig.stand(live))
         return {"metadata": {"labels": {**changes, mig.STATE: None}}} if changes else None
 
     def _await_manager(self, names: t.Sequence[str], changed: t.Collection[str]) -> dict[str, Stand | None]:
-        """Those of the Nodes that have failed, are not done when the time is over, or have gone (None)."""
+        """Waits for the manager. Returns the Nodes that have failed, exceed the timeout, are asked for another layout
+        meanwhile, or were deleted (None)."""
         end, told = self._clock() + self._request.timeout, self._clock()
         while True:
             found = {name: mig.stand(one) if one else None for name, one in zip(
@@ -269,7 +276,7 @@ def _reason(one: Object) -> str | None:
 
 
 def _patch(live: Object, labels: mig.Changes, annotations: t.Mapping[str, str | None]) -> dict[str, t.Any] | None:
-    """The patch for labels and annotations; None where nothing differs."""
+    """The patch for labels and annotations; None if nothing differs."""
     metadata: dict[str, t.Any] = {"labels": labels} if labels else {}
     now = live["metadata"].get("annotations") or {}
     differs = {key: value for key, value in annotations.items() if now.get(key) != value}

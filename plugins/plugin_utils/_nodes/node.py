@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Nodes by name, and changes of one that depend on what it is. PRIVATE to the collection."""
+"""Reads Nodes by name, and changes a Node depending on its present state. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ Object = t.Mapping[str, t.Any]
 
 
 class Nodes(t.Protocol):
-    """What is needed of L(client.Client)."""
+    """The methods of L(client.Client) that are needed here."""
 
     def get(self, api_version: str, kind: str, name: str) -> t.Dict[str, t.Any] | None:
-        """A Node."""
+        """Reads a Node, None if there is none with this name."""
 
     def merge_patch(self, api_version: str, kind: str, name: str, namespace: str | None,
                     body: t.Mapping[str, t.Any]) -> Object:
-        """Changes it."""
+        """Changes a Node."""
 
 
 def named(client: Client, names: t.Sequence[str]) -> dict[str, dict[str, t.Any]]:
-    """The Nodes of these names, asked for at once. Raises InputError for those that are none, ClusterError."""
+    """The Nodes with these names, read at the same time. Raises InputError for names that do not exist, ClusterError.
+    """
     answers = without_errors(client.many(lambda name: client.get("v1", "Node", name), names))
     found = {name: one for name, one in zip(names, answers) if one is not None}
     missing = [name for name in names if name not in found]
@@ -39,9 +40,10 @@ def named(client: Client, names: t.Sequence[str]) -> dict[str, dict[str, t.Any]]
 
 
 def write(client: Nodes, name: str, change: t.Callable[[Object], dict[str, t.Any] | None]) -> bool:
-    """Makes a change that depends on what the Node is, read anew whenever somebody else was faster.
+    """Makes a change that depends on the state of the Node. If somebody else changes the Node meanwhile, it is read and
+    changed again.
 
-    Returns whether there was something to write; a Node that is gone needs nothing. Raises ClusterError.
+    Returns whether something was written; nothing is if the Node was deleted. Raises ClusterError.
     """
     for _ignored in range(_LOST_RACES):
         node = client.get("v1", "Node", name)

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What hosts tell of their GPUs as NodeFeature objects, from which Node Feature Discovery makes labels. PRIVATE.
+"""Publishes what hosts report about their GPUs as NodeFeature objects, from which NFD creates labels. PRIVATE.
 
-One object a Node, with our marks; others are never written. Labels that NFD keeps up already, from another object, are
-left out. (Source of the object: kubernetes-sigs/node-feature-discovery, "NodeFeature custom resource".)
+There is one object for each Node, with our marks; other objects are never changed. Labels that NFD already maintains
+because of another object are left out. Source: "NodeFeature custom resource" in kubernetes-sigs/node-feature-discovery.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes i
 
 API, KIND = "nfd.k8s-sigs.io/v1alpha1", "NodeFeature"
 NODE_LABEL = "nfd.node.kubernetes.io/node-name"
-# As on what operands ships, so that its removal finds these objects too.
+# The same labels as on the objects of the module operands, so that its removal finds these objects, too.
 MARKS = {MANAGED_BY: MANAGER_NAME, COMPONENT: "feature_discovery"}
 
 Object = t.Mapping[str, t.Any]
@@ -34,9 +34,10 @@ Object = t.Mapping[str, t.Any]
 
 @dataclass(frozen=True)
 class Work:
-    """What is done for one Node: changes of the labels, see Changes, of the sighting, and of the object itself.
+    """The changes for one Node: of the labels (as in L(deploy_labels.Changes)), of the time since when no GPU is seen,
+    and of the object itself.
 
-    live: the object as it is, None where there is none; gone: whether it goes.
+    live: the object as it is, None if there is none; gone: whether it is deleted.
     """
 
     change: Change
@@ -46,11 +47,12 @@ class Work:
 
 def publish(arguments: t.Mapping[str, t.Any], check_mode: bool,
             told: t.Mapping[str, Labels] | None, unread: t.Collection[str] = ()) -> dict[str, t.Any]:
-    """The whole task. arguments: the options that go with target C(node_feature); told: by Node the labels of its host;
-    unread: Nodes whose hosts could not read all of their GPUs: one lost reading moves nothing that is published.
+    """Does the whole task. arguments: the options for target C(node_feature); told: maps a Node to the labels of its
+    host; unread: Nodes whose hosts could not read all their GPUs. Their published labels are not changed because of
+    such a failure.
 
-    Returns the result of the task. Raises InputError and ClusterError before anything is written; what then goes wrong
-    with single Nodes is in the result.
+    Returns the result of the task. Raises InputError and ClusterError before anything is written; later errors of
+    single Nodes are in the result.
     """
     state, adopt = arguments["state"], label_keys.parse_adopt(arguments["adopt"])
     if state == "present" and told is None:
@@ -86,19 +88,19 @@ def publish(arguments: t.Mapping[str, t.Any], check_mode: bool,
 
 
 def _live(client: Client, names: t.Collection[str] | None) -> dict[str, Object]:
-    """By Node our object, of these Nodes, or (None) of all, also of such as are gone."""
+    """Maps Nodes to our objects. names: only these Nodes, None for all, including deleted ones."""
     selector = ",".join(f"{key}={value}" for key, value in MARKS.items())
     found = {one["metadata"]["labels"].get(NODE_LABEL, ""): one for one in client.list(API, KIND, None, selector)}
     return {name: one for name, one in found.items() if names is None or name in names}
 
 
 def labels_of(live: Object | None) -> dict[str, str]:
-    """The labels that an object asks for."""
+    """The labels that an object requests; none without an object."""
     return dict(((live or {}).get("spec") or {}).get("labels") or {})
 
 
 def _seen(node: Node, live: t.Mapping[str, Object], host: Labels | None, adopt: frozenset[str]) -> Node:
-    """The Node, with what comes from our own object left out of what NFD keeps up there for others."""
+    """The Node. Labels that NFD maintains because of our own object do not count as those of others."""
     ours = set(labels_of(live.get(node.name)))
     labels = {key: value for key, value in node.labels.items() if key not in ours}
     lists = {key: ",".join(name for name in value.split(",") if name not in ours)
@@ -107,7 +109,7 @@ def _seen(node: Node, live: t.Mapping[str, Object], host: Labels | None, adopt: 
 
 
 def plan(node: Node, live: Object | None, terms: Terms) -> Work | None:
-    """What differs for a Node whose host has told, None where nothing does. Pure."""
+    """The changes for a Node whose host has reported labels, None if there are none. Pure."""
     if node.host is None:
         return None
     before = labels_of(live)
@@ -127,12 +129,12 @@ def plan(node: Node, live: Object | None, terms: Terms) -> Work | None:
 
 
 def _lost(node: Node, live: Object | None) -> bool:
-    """Whether an object of ours speaks of GPUs that the host does not have."""
+    """Whether our object publishes GPUs that the host does not have."""
     return node.host is not None and not node.gpu and live is not None
 
 
 def _sighted(node: Node, live: Object) -> Node:
-    """The Node with the sighting that our object keeps."""
+    """The Node with the annotation, kept on our object, that says since when no GPU is seen."""
     kept = (live.get("metadata") or {}).get("annotations") or {}
     return replace(node, annotations={key: kept[key] for key in (node.sighting,) if key in kept})
 

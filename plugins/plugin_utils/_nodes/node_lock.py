@@ -25,8 +25,8 @@ _TEXT = re.compile(r"([\w.-]{1,253})/(\d{1,10})/(\d{1,20})@([1-9]\d{3}-\d\d-\d\d
 
 @dataclass(frozen=True)
 class Holder:
-    """A run. controller: its host name; pid, started: the process of ansible-playbook and its start time by /proc (0 if
-    there is no /proc); since: when it took the Node, in seconds since 1970."""
+    """A run. controller: its host name; pid, started: the process of ansible-playbook and its start time from /proc (0
+    without /proc); since: when it took hold of the Node, in seconds since 1970."""
 
     controller: str
     pid: int
@@ -99,7 +99,7 @@ def _lives(pid: int) -> bool:
 
 
 def _started(pid: int) -> int:
-    """When a process started, in ticks since the boot (proc(5), the 22nd field of stat); 0 where nobody tells."""
+    """When a process started, in ticks since the boot (proc(5), the 22nd field of stat); 0 if it is not known."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return int(file.read().rpartition(")")[2].split()[19])

@@ -12,7 +12,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import node
 
-_PAUSE = 1.0  # seconds between two looks
+_PAUSE = 1.0  # seconds between two requests
 Object = t.Mapping[str, t.Any]
 
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the plan needs to know of a cluster, in a few requests. PRIVATE."""
+"""Reads what the plan needs to know about a cluster, in a few requests. PRIVATE."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ Object = t.Mapping[str, t.Any]
 
 _NFD = {"app.kubernetes.io/name": "node-feature-discovery"}
 _MANAGED_BY, _OWNER = "app.kubernetes.io/managed-by", "gpuops.nvidia"
-# The cloud's name in spec.providerID (gce://project/zone/name) and what gpu_info calls that cloud.
+# Maps the name of a cloud in spec.providerID (gce://project/zone/name) to its name in gpu_info.
 _PROVIDERS = {"aws": "aws", "azure": "azure", "gce": "gcp", "oci": "oracle"}
-# Labels of the DaemonSets of NVIDIADrivers: which they are, and what is in their place's name.
+# The label selector for driver DaemonSets, and the labels with the system and kernel of such a DaemonSet.
 _DRIVERS = "app.kubernetes.io/component=nvidia-driver"
 _PLACE = ("nvidia.com/node.os-version", "nvidia.com/precompiled.kernel-version")
-# The DaemonSet of the toolkit, and its container and that of the driver: as the GPU Operator names them, too.
+# The names of the toolkit's DaemonSet, of its container and of the driver's container, as in the GPU Operator.
 _TOOLKIT, _TOOLKIT_CONTAINER = "nvidia-container-toolkit-daemonset", "nvidia-container-toolkit-ctr"
 _DRIVER = "nvidia-driver-ctr"
 _RUNTIMES = {"containerd": "containerd", "docker": "docker", "cri-o": "crio"}
 
 
 class Reader(t.Protocol):
-    """What is needed of L(client)."""
+    """The methods of L(client) that are needed here."""
 
     server: str
 
     def version(self) -> str:
-        """The server's version, C(v1.36.3)."""
+        """The version of the server, such as C(v1.36.3)."""
 
     def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None, *,
              metadata_only: bool = False) -> t.Sequence[Object]:
-        """Objects of a kind, of all namespaces without one."""
+        """Lists objects of a kind; those of all namespaces if none is given."""
 
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Object | None:
-        """An object, None where it is not there."""
+        """An object, None if it does not exist."""
 
 
 def read_cluster(client: Reader) -> ClusterFacts:
@@ -57,7 +57,7 @@ def read_cluster(client: Reader) -> ClusterFacts:
     runtime, runtime_version, kubelet, provider, taints, ready, gpu}}, nfd: none|ours|foreign, service_monitors: bool,
     openshift: bool or None, prometheus_rules: bool}).
 
-    os_image is what the kubelet reports (C(Ubuntu 22.04.5 LTS)); os comes from NFD's labels where they are there.
+    os_image is what the kubelet reports (C(Ubuntu 22.04.5 LTS)); os comes from labels of NFD and is None without them.
     kubelet is its version, provider the cloud (C(aws), C(azure), C(gcp), C(oracle)) or None, taints as in the Node.
     """
     with rights.named(t.cast(Client, client)):
@@ -68,22 +68,22 @@ def read_cluster(client: Reader) -> ClusterFacts:
             "nfd": whose_nfd(client),
             "service_monitors": _definition(client, "servicemonitors.monitoring.coreos.com") is not None,
         }
-    # Both come with the Prometheus operator: without the one nobody is asked for the other.
+    # The Prometheus operator installs both definitions. If the first is missing, the second is not requested.
     rules = found["service_monitors"] and _definition(client, "prometheusrules.monitoring.coreos.com") is not None
     return {**found, "prometheus_rules": rules}
 
 
 class Finder(t.Protocol):
-    """What is needed of L(client) to look for objects of the user."""
+    """The methods of L(client) that are needed to read single objects."""
 
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None,
             metadata_only: bool = False) -> Object | None:
-        """An object of a namespace, None where it is not there."""
+        """An object of a namespace, None if it does not exist."""
 
 
 def read_named(client: Finder, namespace: str, named: t.Mapping[str, t.Sequence[str]]) -> dict[str, t.Any]:
-    """C({config_maps: {NAME: {KEY: TEXT} or None}, secrets: {NAME: bool}}): what there is of the ConfigMaps and Secrets
-    that a policy names. What the user may not read is left out; of a Secret nothing is read but that it is there."""
+    """C({config_maps: {NAME: {KEY: TEXT} or None}, secrets: {NAME: bool}}): the ConfigMaps that a policy names, and
+    whether its Secrets exist (their data is not read). Objects that the user may not read are left out."""
     maps = _found(client, "ConfigMap", namespace, named["ConfigMap"])
     secrets = _found(client, "Secret", namespace, named["Secret"], metadata_only=True)
     return {"config_maps": {name: None if one is None else dict(one.get("data") or {}) for name, one in maps.items()},
@@ -92,7 +92,7 @@ def read_named(client: Finder, namespace: str, named: t.Mapping[str, t.Sequence[
 
 def read_drivers(client: Finder, namespace: str, names: t.Iterable[str]) -> dict[str, t.Any]:
     """C({driver_daemon_sets: {NAME: SYSTEM}, driver_images: {NAME: {tag, kernel_module_type}}}) of these DaemonSets:
-    the systems that ours serve, and what the driver containers of all that exist are made of."""
+    the operating systems of our DaemonSets, and the driver containers of all of them that exist."""
     found = {name: client.get("apps/v1", "DaemonSet", name, namespace) for name in names}
     marks = {name: (one["metadata"].get("annotations") or {}).get(SYSTEM) for name, one in found.items() if one}
     containers = {name: _container(one, _DRIVER) for name, one in found.items() if one}
@@ -109,7 +109,7 @@ def read_runtime(client: Finder, namespace: str) -> dict[str, t.Any]:
 
 
 def _container(daemon_set: Object | None, name: str) -> Object:
-    """A container of the pods, empty if it is not there."""
+    """The container with this name of a DaemonSet, empty if there is none."""
     spec = (daemon_set or {}).get("spec") or {"template": {"spec": {"containers": []}}}
     return next((one for one in spec["template"]["spec"]["containers"] if one["name"] == name), {})
 
@@ -126,9 +126,9 @@ def read_kernels(client: Reader, namespace: str) -> dict[str, t.Any]:
 
 
 def read_nvidia_drivers(client: Reader, namespace: str) -> dict[str, t.Any]:
-    """C({nvidia_drivers: {NAME: {uid, there: {PLACE: DAEMON SET}}}}): the NVIDIADrivers that are there and the
-    DaemonSets that were made for them, by us or by a GPU Operator. uid: empty where only DaemonSets are left; PLACE:
-    system, and kernel where modules come built (C(ubuntu22.04-5.15.0-151-generic))."""
+    """C({nvidia_drivers: {NAME: {uid, there: {PLACE: DAEMON SET}}}}): the NVIDIADrivers that exist, and the DaemonSets
+    that we or a GPU Operator have made for them. uid: empty if only DaemonSets are left; PLACE: the operating system,
+    with the kernel if modules are precompiled (C(ubuntu22.04-5.15.0-151-generic))."""
     found: dict[str, dict[str, t.Any]] = {
         one["metadata"]["name"]: {"uid": one["metadata"]["uid"], "there": {}}
         for one in client.list("nvidia.com/v1alpha1", "NVIDIADriver", metadata_only=True)}
@@ -176,8 +176,8 @@ def _node(node: Object) -> Node:
 
 
 def _is_openshift(client: Reader, nodes: Nodes) -> bool | None:
-    """Whether the API server has OpenShift's own API, by which the GPU Operator knows it, too. It is asked only if a
-    Node says so. None where the user may not read that."""
+    """Whether the API server has OpenShift's own API, by which the GPU Operator detects it, too. The server is asked
+    only if a Node looks like one of OpenShift. None if the user may not read that."""
     if not any(claims(node) for node in nodes.values()):
         return False
     try:
@@ -189,7 +189,7 @@ def _is_openshift(client: Reader, nodes: Nodes) -> bool | None:
 
 
 def whose_nfd(client: Reader) -> str:
-    """Whose NFD is there. A stranger's is reused; definitions alone, as a removed one leaves them, are none."""
+    """C(ours), C(foreign) or C(none). A foreign NFD is reused. If only definitions are left, there is none."""
     defined = _definition(client, "nodefeatures.nfd.k8s-sigs.io")
     if defined is None:
         return "none"
@@ -205,5 +205,5 @@ def whose_nfd(client: Reader) -> str:
 
 
 def _definition(client: Reader, name: str) -> Object | None:
-    """A custom resource definition: to get one by name costs less than to list objects of its kind."""
+    """A CustomResourceDefinition, read by its name: this costs less than a list of the objects of its kind."""
     return client.get("apiextensions.k8s.io/v1", "CustomResourceDefinition", name)

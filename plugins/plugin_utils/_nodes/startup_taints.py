@@ -1,10 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The taint with which Nodes come into a cluster, taken from those whose GPUs are ready. PRIVATE to the collection.
+"""Removes the startup taint from Nodes whose GPUs are ready. PRIVATE to the collection.
 
-Kubelets or autoscalers put it there, so that no pod comes before the GPUs can be used. Taints are one list, so it is
-written against the version that was read: a taint that somebody adds or takes meanwhile is not lost.
+A kubelet or an autoscaler sets this taint on a new Node, so that no pod starts before the GPUs can be used. All taints
+are one list, which is written only if the Node has not changed since it was read. So no taint is lost that somebody
+else adds meanwhile, and none comes back that somebody else removes.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ _UNVERIFIED = "not verified, {}."
 
 
 def release(arguments: t.Mapping[str, t.Any], check_mode: bool, unready: t.Collection[str]) -> dict[str, t.Any]:
-    """The whole task. arguments: the options that go with target C(startup_taint); unready: Nodes whose hosts are not
-    as planned, which keep it.
+    """Does the whole task. arguments: the options for target C(startup_taint); unready: Nodes whose hosts are not as
+    planned, and which keep the taint.
 
-    Returns the result of the task. Raises InputError and ClusterError before anything is written; what then goes wrong
-    with single Nodes is in the result.
+    Returns the result of the task. Raises InputError and ClusterError before anything is written; later errors of
+    single Nodes are in the result.
     """
     state, key, names = arguments["state"], arguments["taint"], arguments["nodes"]
     _check(state, key, names)
@@ -58,20 +59,21 @@ def release(arguments: t.Mapping[str, t.Any], check_mode: bool, unready: t.Colle
 
 
 def ready_with(client: Client, key: str, verified: t.Collection[str]) -> list[str]:
-    """The verified Nodes that are Ready, offer GPUs and have the taint still. Raises InputError for a wrong key."""
+    """The verified Nodes that are Ready, offer GPUs and still have the taint. Raises InputError for an invalid key."""
     _check("gathered", key, None)
     return sorted(name for name, lacks in _tainted(client, key).items() if name in verified and not lacks)
 
 
 def _tainted(client: Client, key: str) -> dict[str, str]:
-    """By Node with the taint what it lacks."""
+    """Maps each Node with the taint to what it lacks, empty if it lacks nothing."""
     return {one["metadata"]["name"]: _lacks(one) for one in client.list("v1", "Node") if without(one, key)}
 
 
 def _lacks(one: Object) -> str:
-    """What the Node itself lacks, empty for nothing.
+    """What a Node lacks, empty if it lacks nothing.
 
-    Where operands do not tolerate a Node's taint, their controllers do not even count the Node as theirs.
+    The GPUs are checked because a DaemonSet does not count a Node whose taint its pods do not tolerate, and so seems
+    complete.
     """
     if not says_ready(one):
         return _NOT_READY
@@ -79,13 +81,13 @@ def _lacks(one: Object) -> str:
 
 
 def _notes(key: str, kept: t.Mapping[str, str]) -> list[str]:
-    """kept: by Node why."""
+    """Sentences about the Nodes that keep the taint. kept: maps these Nodes to the reasons."""
     found = {why: [name for name in kept if kept[name] == why] for why in (_NOT_READY, _NO_GPUS, _UNVERIFIED)}
     return [f"{fold(names)}: {why.format(f'so that the taint {key} stays')}" for why, names in found.items() if names]
 
 
 def without(one: Object, key: str) -> dict[str, t.Any] | None:
-    """The patch that takes a taint, with whatever value and effect; None for a Node that does not have it."""
+    """The patch that removes the taints with a key, whatever their value and effect; None if the Node has none."""
     taints = (one.get("spec") or {}).get("taints") or []
     left = [taint for taint in taints if taint["key"] != key]
     return None if len(left) == len(taints) else {"spec": {"taints": left or None}}
