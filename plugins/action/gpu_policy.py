@@ -241,7 +241,8 @@ def _annotations(wanted: Data, seen: Data | None) -> dict[str, dict[str, str]] |
 
 
 def _left_behind(marks: dict[str, dict[str, str]] | None) -> dict[str, bool] | None:
-    """By Node whether a killed or failed run has left it behind. marks: of L(_annotations)."""
+    """Maps a Node to whether a killed or failed run has left it out of service. marks: the result of L(_annotations).
+    """
     if marks is None:
         return None
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import maintenance
@@ -250,8 +251,8 @@ def _left_behind(marks: dict[str, dict[str, str]] | None) -> dict[str, bool] | N
 
 
 def _left_by_runs(marks: dict[str, dict[str, str]] | None, hosts: Data) -> list[str]:
-    """A warning for each Node that a killed or failed run has left behind. marks: of L(_annotations); hosts: of the
-    plan."""
+    """A warning for each Node that a killed or failed run has left out of service. marks: the result of
+    L(_annotations); hosts: those of the plan."""
     if not marks:
         return []
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import maintenance, node_lock

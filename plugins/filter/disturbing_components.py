@@ -38,5 +38,5 @@ class FilterModule:
     """How Ansible finds the filter."""
 
     def filters(self) -> dict[str, t.Callable[..., t.Any]]:
-        """By name."""
+        """Maps the names of the filters to their functions."""
         return {"disturbing_components": disturbing_components}

@@ -24,5 +24,5 @@ class FilterModule:
     """How Ansible finds the filter."""
 
     def filters(self) -> dict[str, t.Callable[..., t.Any]]:
-        """By name."""
+        """Maps the names of the filters to their functions."""
         return {"strictest_level": strictest_level}

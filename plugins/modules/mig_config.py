@@ -60,9 +60,9 @@ options:
     type: dict
   config_file:
     description:
-      - A file on the controller with such a document. It is looked up next to the inventories, next to the playbook,
-        and in the working directory. If the file has several YAML documents, all documents that are configurations are
-        used together.
+      - A file on the controller with a document as in O(config). It is looked up next to the inventories, next to the
+        playbook, and in the working directory. If the file has several YAML documents, all documents that are
+        configurations are used together.
     type: path
   checkpoint:
     description:

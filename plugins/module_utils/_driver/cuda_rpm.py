@@ -44,7 +44,8 @@ _KEY_2022 = ("D42D0685.pub", "610C7B14E068A878070DA4E99CD0A493D42D0685")
 _KEYS = {"rhel8": _KEY_2022, "rhel9": _KEY_2022, "rhel10": ("CDF6BA43.pub", ""), "sles15": _KEY_2022,
          "suse16": ("3A8B5622.pub", ""), "fedora42": _KEY_2022, "fedora43": ("1940C73E.pub", ""),
          "fedora44": ("73CD9B30.pub", "")}
-# Companions of the driver: first branch, name, whether it has the version of the driver. The newest rows apply.
+# Packages that are installed with the driver: the first branch of the driver to which the row applies, the name, and
+# whether the package has the version of the driver. The row with the newest suitable branch applies.
 _COMPANIONS: t.Dict[str, t.Tuple[t.Tuple[int, str, bool], ...]] = {
     "fabric_manager": ((0, "nvidia-fabric-manager", True), (580, "nvidia-fabricmanager", True)),
     "nscq": ((0, "libnvidia-nscq-{branch}", True), (580, "libnvidia-nscq", True)),

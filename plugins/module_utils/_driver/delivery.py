@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Deliveries, which install the files of the driver on a host: from packages, or from a .run file."""
+"""The two ways to install the files of the driver on a host: from packages, or from a .run file."""
 
 from __future__ import annotations
 

@@ -81,7 +81,8 @@ class Installed(t.TypedDict, total=False):
 
 
 class RunfileDelivery:
-    """Installs a driver from a .run file. manager: installs the build tools, None if it is not supported."""
+    """Installs a driver from a .run file. manager: the package manager, which installs the build tools; None if the
+    package manager of the host is not supported."""
 
     name = "runfile"
     dkms = True

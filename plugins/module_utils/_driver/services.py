@@ -194,9 +194,9 @@ class Services(Part):
         return step.needs != "never" or read_services(self.host.run, [unit])[unit].state in _RUNS
 
     def _pause_clients(self, step: Step) -> list[str]:
-        """Stops the services that use a GPU; those that ran.
+        """Stops the services that use a GPU. Returns those that ran.
 
-        Raises InUse where others have started since the plan was made: packages may have been installed meanwhile.
+        Raises InUse if others have started since the plan was made: packages may have been installed meanwhile.
         """
         new = [holder for holder in read_holders(self.host.root) if holder["unit"] not in step.data.get("clients", ())]
         if new:

@@ -34,7 +34,7 @@ SCHEMA = 3
 
 
 def collect(root: Root, run: Runner, snapshot: Snapshot) -> Fact:
-    """The result C(facts) of gpu_info. run: runs commands; snapshot: of L(brief.nvml_snapshot)."""
+    """The result C(facts) of gpu_info. run: runs commands; snapshot: from L(brief.nvml_snapshot)."""
     host = read_host(root)
     bus = read_bus(root)
     packages = read_packages(root, run, host["os"]["family"])

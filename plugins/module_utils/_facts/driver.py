@@ -77,7 +77,8 @@ def read_driver(root: Root, run: Runner, packages: t.Mapping[str, Package], arch
 
 
 def read_services(root: Root, run: Runner) -> dict[str, dict[str, str]] | None:
-    """By unit of the driver's services C({state, enabled}), see L(_units.Service); None if systemd does not answer."""
+    """Maps the units of the driver's services to C({state, enabled}), see L(_units.Service); None if systemd does not
+    answer."""
     if not root.exists("/run/systemd/system"):
         return None
     try:

@@ -52,7 +52,7 @@ def read_host(root: Root) -> Fact:
 
 
 def read_kernel(root: Root, system: t.Mapping[str, str | None]) -> Fact:
-    """The fact C(host.kernel). system: of L(system_of)."""
+    """The fact C(host.kernel). system: from L(system_of)."""
     release = root.text("/proc/sys/kernel/osrelease") or os.uname().release
     family = system["family"]
     return {"release": release, "flavour": flavour_of(release, family), "headers": has_headers(root, release),

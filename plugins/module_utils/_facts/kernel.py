@@ -14,7 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 # 6.8.0-1018-aws, 6.1.0-28-cloud-amd64, 6.12.43+deb13-amd64, 6.4.0-150600.23-default, 6.6.30-flatcar.
 _DASHED = re.compile(r"\d[^-]*-(?:\d[^-]*-)*([a-z].*)\Z")
-# 5.14.0-427.el9.aarch64+64k; before 9.3 real-time kernels had it inside: 4.18.0-477.rt7.261.el8.x86_64.
+# 5.14.0-427.el9.aarch64+64k. Before RHEL 9.3, real-time kernels have no such suffix: 4.18.0-477.rt7.261.el8.x86_64.
 _PLUS = re.compile(r"\+([a-z0-9]+)\Z")
 # A source in apt-cache's version table: priority and place.
 _FROM_INDEX = re.compile(r"^ {8,}-?\d+ (?!/var/lib/dpkg/status)\S+", re.M)

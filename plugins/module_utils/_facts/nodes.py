@@ -40,7 +40,7 @@ def shape(root: Root) -> Shape | None:
 
 
 def nodes(root: Root) -> dict[str, tuple[int, int]]:
-    """By path the major and minor number of the nodes that the loaded driver needs."""
+    """Maps the paths of the device nodes that the loaded driver needs to their major and minor numbers."""
     minors = [_MINOR.search(root.text(f"{_PROC}/gpus/{address}/information") or "")
               for address in root.names(f"{_PROC}/gpus")]
     found = {f"/dev/nvidia{match.group(1)}": (_MAJOR, int(match.group(1))) for match in minors if match}
@@ -48,7 +48,7 @@ def nodes(root: Root) -> dict[str, tuple[int, int]]:
 
 
 def node_faults(root: Root) -> dict[str, str] | None:
-    """By path the fault of a node: C(missing), C(no device) or C(mode 0000); None if unknown."""
+    """Maps the path of a device node to its fault: C(missing), C(no device) or C(mode 0000); None if unknown."""
     wanted = shape(root)
     if wanted is None:
         return None

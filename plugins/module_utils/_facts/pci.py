@@ -73,7 +73,7 @@ def _function(root: Root, folder: str, address: str, vendor: str) -> Function:
 
 
 def _id(root: Root, folder: str, name: str) -> str:
-    """Four hex digits of a sysfs id such as C(0x10de); empty where it cannot be read."""
+    """Four hex digits of a sysfs id such as C(0x10de); empty if it cannot be read."""
     return (root.text(f"{folder}/{name}") or "").lower().replace("0x", "")
 
 

@@ -70,7 +70,7 @@ def cdi_specs(root: Root) -> list[str]:
 
 def read_runtimes(root: Root, run: Runner, packages: t.Mapping[str, Package],
                   specs: t.Sequence[str]) -> Fact:
-    """The fact C(runtimes) of gpu_info. Runs a command only if a runtime is installed. specs: of L(cdi_specs)."""
+    """The fact C(runtimes) of gpu_info. Runs a command only if a runtime is installed. specs: from L(cdi_specs)."""
     found: Fact = dict.fromkeys(_RUNTIMES)
     for name, (owners, binary, _unit, _files) in _RUNTIMES.items():
         package = next((packages[owner] for owner in owners if owner in packages), None)
@@ -106,7 +106,7 @@ def active_units(root: Root, run: Runner, units: t.Sequence[str]) -> set[str]:
 
 
 def shown_units(root: Root, run: Runner, units: t.Sequence[str]) -> dict[str, dict[str, str]]:
-    """By unit its properties of C(systemctl show); empty if systemd does not answer."""
+    """Maps a unit to its properties from C(systemctl show); empty if systemd does not answer."""
     if not units or not root.exists("/run/systemd/system"):
         return {}
     try:

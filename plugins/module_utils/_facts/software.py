@@ -36,7 +36,8 @@ class Package:
 
 
 def read_packages(root: Root, run: Runner, family: str) -> dict[str, Package]:
-    """By name the installed packages that matter for GPUs and containers. family: of the distribution."""
+    """Maps the names of installed packages that matter for GPUs and containers to these packages. family: that of the
+    distribution."""
     if family == "debian":
         return parse_dpkg_status(root.data(_DPKG_STATUS) or b"")
     if any(root.exists(folder) for folder in _RPM_DATABASES):

@@ -50,7 +50,7 @@ def family_of(ids: t.Iterable[str]) -> str:
 
 
 def system_of(release: t.Mapping[str, str]) -> dict[str, str | None]:
-    """The fact C(host.os) of gpu_info. release: of L(os_release)."""
+    """The fact C(host.os) of gpu_info. release: from L(os_release)."""
     family = family_of([release.get("ID", ""), *release.get("ID_LIKE", "").split()])
     return {"id": release.get("ID"), "version_id": release.get("VERSION_ID"),
             "codename": release.get("VERSION_CODENAME"), "family": family, "pretty_name": release.get("PRETTY_NAME")}

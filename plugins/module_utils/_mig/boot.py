@@ -204,7 +204,7 @@ class LastingWork(Work):
         return False
 
     def _remembered(self) -> dict[str, planning.Result]:
-        """By UUID the layout of each GPU, including those of former tasks that are still in the host."""
+        """Maps UUIDs to the layouts of GPUs, including those of earlier tasks if the GPU is still in the host."""
         if not self.nvml.available:
             return {plan.gpu.pci: {"pci": plan.gpu.pci, **planning.shape(plan.goal.enabled, plan.goal.layout)}
                     for plan in self.plans}

@@ -35,7 +35,7 @@ def write(gpus: t.Iterable[tuple[str, bool, t.Sequence[Instance]]]) -> dict[str,
 
 
 def read(document: object) -> dict[str, tuple[str, object]]:
-    """By UUID in lower case the path and the data of each device. Raises InputError."""
+    """Maps the UUID of each device, in lower case, to its path and its data. Raises InputError."""
     version = document.get("Version") if isinstance(document, dict) else None
     if version != "v1":
         raise InputError(f"{version!r} is not a version of mig-parted's checkpoints.", _HINT,

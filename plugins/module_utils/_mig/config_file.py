@@ -68,7 +68,7 @@ def select(configs: t.Mapping[str, list[Entry]], name: str | None) -> tuple[str,
 
 
 def resolve(entries: t.Sequence[Entry], gpus: t.Sequence[Target], chosen: t.Collection[str]) -> dict[str, Wish]:
-    """By PCI address the desired devices of the chosen GPUs. A GPU without an entry stays as it is.
+    """Maps the PCI addresses of the chosen GPUs to their desired devices. A GPU without an entry stays as it is.
 
     Raises InputError: for a name that no GPU has, two different entries for a GPU, a profile that a GPU does not have.
     """

@@ -73,7 +73,9 @@ def chosen(words: t.Sequence[str] | None, gpus: t.Sequence[Target]) -> set[str]:
 
 
 def generate(name: str | None, gpus: t.Sequence[Target]) -> dict[str, Wish]:
-    """By PCI address the desired devices of a generated configuration, as of NVIDIA's MIG manager. Raises InputError.
+    """Maps PCI addresses to the desired devices of a configuration, generated as by NVIDIA's MIG manager.
+
+    Raises InputError.
 
     Names: all-disabled, all-enabled, all-balanced, and all-PROFILE with `.` instead of `+`.
     """

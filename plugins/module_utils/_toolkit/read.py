@@ -47,7 +47,7 @@ def observe(request: Json, journal: Journal, run: Runner) -> dict[str, object]:
 
 
 def _records(journal: Journal) -> dict[str, dict[str, object]]:
-    """By path the journal's record of each file of a runtime."""
+    """Maps the path of each file of a runtime to its record in the journal."""
     records: dict[str, dict[str, object]] = {}
     for path, entry in journal.of_kind("config").items():
         known = journal.get("file", path) is not None

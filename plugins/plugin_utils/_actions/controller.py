@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The base of actions that run on the controller alone. PRIVATE to the collection."""
+"""The base of actions that only run on the controller. PRIVATE to the collection."""
 
 from __future__ import annotations
 

@@ -99,6 +99,7 @@ def explained(result: dict[str, t.Any], answer: dict[str, t.Any]) -> dict[str, t
 
 
 def interpreter(action: ActionBase) -> dict[str, str]:
-    """The fact by which Ansible keeps the Python that it has discovered on the host, empty where it looked for none."""
+    """The fact by which Ansible keeps the Python that it has discovered on the host, empty if it did not look for one.
+    """
     name = getattr(action, "_discovered_interpreter_key", None)
     return {name: action._discovered_interpreter} if name else {}

@@ -103,10 +103,10 @@ class Context:
 
     mirror: the registry that replaces public ones; secrets: names of pull secrets; runtime: C(containerd), C(docker) or
     C(crio); has_device_plugin: whether a device plugin is delivered, here or by the system of the Nodes;
-    service_monitors, prometheus_rules: whether the cluster has these kinds, None if it was not asked; monitoring: of
-    L(monitoring.read); proxy: of L(_proxy.read); gpu_sharing: that variable; facts: None if manifests are only
-    rendered; gpu_nodes: names of the Nodes with a GPU; on_host: maps Nodes to the components that their hosts have;
-    node_os: gpu_node_os.
+    service_monitors, prometheus_rules: whether the cluster has these kinds, None if it was not asked; monitoring: the
+    result of L(monitoring.read); proxy: the result of L(_proxy.read); gpu_sharing: the variable; facts: None if
+    manifests are only rendered; gpu_nodes: the names of the Nodes with a GPU; on_host: maps Nodes to the components
+    that their hosts have; node_os: the variable gpu_node_os.
 
     Planning adds: present: components that are delivered; sharing: the device plugin's configurations, if they are
     known; notes: for the user; pools: of drivers; without_driver: refusals of Nodes that no driver suits; faulty: maps
@@ -179,8 +179,8 @@ class Component(t.Generic[Planned]):
     it; needs_driver: whether it needs a driver to be installed, by its plan; options: the keys of its plan that are
     options of nvidia_software, if that installs it; journal: the name of its journal, by default that of the component.
 
-    In a cluster. images: those of its pods; cluster_plan: completes the plan; foreign: why it is not delivered because
-    of what the cluster has, empty if it is delivered.
+    In a cluster. images: returns the images of its pods; cluster_plan: completes the plan; foreign: returns why the
+    component is not delivered because of objects that the cluster has already, empty if it is delivered.
     """
 
     name: str

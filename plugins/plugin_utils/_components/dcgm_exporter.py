@@ -38,8 +38,8 @@ class Monitor(t.TypedDict):
 class DcgmExporterPart(component.PresentPlan):
     """engine: the address of DCGM's service, empty for the engine in the exporter; config: the counters; job_mapping:
     a folder of the Node, empty for none; read_pods: whether it reads pods from the API server; api_access: whether it
-    needs a token for the API server; service_monitor: empty for none; monitoring: of L(monitoring.plan); accelerators:
-    whether OpenShift's dashboard gets a rule."""
+    needs a token for the API server; service_monitor: empty for none; monitoring: the result of L(monitoring.plan);
+    accelerators: whether OpenShift's dashboard gets a rule."""
 
     engine: str
     config: component.Config

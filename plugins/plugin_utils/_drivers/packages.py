@@ -90,7 +90,7 @@ def limits(system: System) -> str:
 def has_container(system: System, arch: str) -> bool:
     """Whether the vendor publishes driver containers of a system for a machine.
 
-    Source: GPU Operator 26.7, platform support (those of RHEL 9 are for x86_64 only).
+    Source: GPU Operator 26.7, platform support (the containers for RHEL 9 are for x86_64 only).
     """
     return arch == "x86_64" or not (system[0] == "rhel" and system[1].split(".")[0] == "9")
 

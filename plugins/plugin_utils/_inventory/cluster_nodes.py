@@ -101,8 +101,9 @@ def agree(counts: t.Mapping[str, int], running: t.Collection[str], order: t.Call
     """The value that more than half of the Nodes have; else a value that is in use; else the most frequent value.
 
     A compromised Node may report any value, so half of the Nodes or less cannot change the value in use while any Node
-    has it. counts: by value the number of Nodes; running: the values in use; order: a sort key, of equally frequent
-    values the highest wins; first: this order in words, such as C(the newest).
+    has it. counts: maps each value to the number of Nodes that have it; running: the values in use; order: a sort key,
+    by which the highest of several equally frequent values is chosen; first: this choice in words, such as
+    C(the newest).
     """
     most = max(counts, key=lambda value: (counts[value], order(value)))
     if 2 * counts[most] > sum(counts.values()):

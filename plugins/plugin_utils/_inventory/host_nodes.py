@@ -20,7 +20,7 @@ _ALONE = "idle"
 
 
 def node_of(name: str, left: t.Mapping[str, bool] | None) -> dict[str, str | bool]:
-    """C({name, left}) of the Node of this name, empty if the cluster has none. left: as of L(attach)."""
+    """C({name, left}) of the Node of this name, empty if the cluster has none. left: as for L(attach)."""
     return {"name": name, "left": left[name]} if left and name in left else {}
 
 
@@ -52,7 +52,7 @@ def _cap(parts: Plan) -> None:
 
 
 def removal(names: t.Mapping[str, str], left: t.Mapping[str, bool] | None, level: str) -> dict[str, Plan]:
-    """By host C({node, note}) for a removal, which has no plan.
+    """Maps a host to C({node, note}) for a removal, which has no plan.
 
     node: as in L(attach); note: the message of L(unknown_nodes), only for a host that is not a Node, and only if level,
     that of the fleet, is above C(idle). Whether the host belongs to a Kubernetes cluster is not known yet.

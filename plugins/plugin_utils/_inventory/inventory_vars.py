@@ -73,7 +73,7 @@ def hosts(task_vars: Variables) -> list[str]:
 
 
 def variables(task_vars: Variables) -> dict[str, Variables]:
-    """By host of the play its variables, without the hosts that L(rejected) names.
+    """Maps the hosts of the play to their variables, without the hosts that L(rejected) names.
 
     Raises InputError if a variable of all hosts, or of a host that represents a cluster, cannot be templated, because
     its default would be used then.
@@ -122,7 +122,7 @@ def forged_error(host: str, name: str) -> InputError:
 
 
 def left_out(task_vars: Variables) -> dict[str, Variables]:
-    """By host of the groups gpu_hosts and gpu_control that is not in the play (--limit) its variables.
+    """Maps the hosts of the groups gpu_hosts and gpu_control that are not in the play (--limit) to their variables.
 
     Hosts with L(forged) or L(unreadable) variables are omitted.
     """
@@ -133,7 +133,7 @@ def left_out(task_vars: Variables) -> dict[str, Variables]:
 
 
 def node_names(task_vars: Variables) -> dict[str, str]:
-    """By host of the group gpu_hosts, including those that --limit leaves out, the name of its Node.
+    """Maps the hosts of the group gpu_hosts, including those that --limit leaves out, to the names of their Nodes.
 
     If a fact of a host sets gpu_node_name, or it cannot be templated, the Node has the name of the host, unless this is
     the Node of another host. So the cluster does not deliver again what is on the host.
@@ -158,12 +158,12 @@ def _says(hostvars: HostVars, host: str, name: str) -> bool:
 
 
 def plugin_configs(task_vars: Variables) -> dict[str, str]:
-    """By Node of a host the configuration of the device plugin."""
+    """Maps the Node of a host to its configuration of the device plugin."""
     return {node: str(name) for node, name in _by_node(task_vars, PLUGIN_CONFIG).items() if name}
 
 
 def node_profiles(task_vars: Variables) -> Result:
-    """By Node of a host its gpu_profile; under "" that of the group gpu_control, for all other Nodes."""
+    """Maps the Node of a host to its gpu_profile, and "" (all other Nodes) to that of the group gpu_control."""
     found = _by_node(task_vars, PROFILE)
     hostvars = task_vars["hostvars"]
     for host in _group(task_vars, "gpu_control"):
@@ -173,7 +173,7 @@ def node_profiles(task_vars: Variables) -> Result:
 
 
 def _by_node(task_vars: Variables, name: str) -> Result:
-    """By Node of a host a variable of the host, None if it is not set. Omits forged and unreadable variables."""
+    """Maps the Node of a host to a variable of the host, None if not set. Omits forged and unreadable variables."""
     hostvars = task_vars["hostvars"]
     return {node: hostvars[host].get(name) for host, node in node_names(task_vars).items()
             if _says(hostvars, host, name)}
@@ -190,14 +190,14 @@ def _group(task_vars: Variables, name: str) -> list[str]:
 
 
 def facts(task_vars: Variables) -> dict[str, t.Any]:
-    """By host the facts of gpu_info, None if there are none or the host is L(rejected)."""
+    """Maps a host to its facts of gpu_info, None if there are none or the host is L(rejected)."""
     refused = rejected(task_vars)
     return {host: None if host in refused else _registered(task_vars, host, FACTS).get("facts")
             for host in hosts(task_vars)}
 
 
 def rejected(task_vars: Variables, names: t.Iterable[str] | None = None) -> dict[str, dict[str, str]]:
-    """By host that is left out C({path, message, hint}). names: of hosts, by default those of the play.
+    """Maps each host that is left out to C({path, message, hint}). names: hosts, by default those of the play.
 
     A host is left out if its facts have another shape than gpu_info documents, if they set variables of the collection,
     or if such a variable cannot be templated.
@@ -216,8 +216,8 @@ def rejected(task_vars: Variables, names: t.Iterable[str] | None = None) -> dict
 
 
 def same_shape(found: t.Mapping[str, Result | None]) -> dict[str, Result | None]:
-    """By host its facts, given by a user. Raises InputError if they do not have the shape of gpu_info's facts, for
-    example because they come from another version of the collection."""
+    """Maps hosts to the facts that a user has given. Raises InputError if they do not have the shape of gpu_info's
+    facts, for example because they come from another version of the collection."""
     for host, known in found.items():
         schema = known.get("schema") if isinstance(known, dict) else None
         if known is not None and schema != SCHEMA:
@@ -243,7 +243,8 @@ def whole(data: object, needed: t.Sequence[str], path: str, source: str) -> None
 
 
 def overrides(task_vars: Variables) -> dict[str, Result]:
-    """By host the variables of roles, and gpu_profile, that the inventory sets. Of a secret only whether it is set."""
+    """Maps hosts to the variables of roles, and gpu_profile, that the inventory sets. Of a secret only whether it is
+    set."""
     found, refused = {}, rejected(task_vars)
     for host in hosts(task_vars):
         values = {} if host in refused else task_vars["hostvars"][host]
@@ -266,7 +267,7 @@ def unready_nodes(task_vars: Variables) -> set[str]:
 
 
 def listed(task_vars: Variables, host: str, what: str) -> dict[str, list[Result]]:
-    """By component the C(plan) or C(pending) of its module's last result on a host, without empty ones."""
+    """Maps a component to C(plan) or C(pending) of its module's last result on a host, without empty ones."""
     found = {}
     together = _registered(task_vars, host, SOFTWARE_RESULT).get("components") or {}
     for component in ON_HOSTS:
@@ -308,7 +309,7 @@ def _planned_for_driver(task_vars: Variables) -> list[Result]:
 
 
 def errors(task_vars: Variables, host: str, asked: t.Collection[str] = ()) -> dict[str, Result]:
-    """By component the C({message, hint}) of its module's failure on a host, or why the module did not run.
+    """Maps a component to the C({message, hint}) of its module's failure on a host, or of why the module did not run.
 
     asked: the components whose modules the preview of the role preflight had to run.
     """
@@ -336,7 +337,7 @@ def _failed(result: Result) -> bool:
 
 
 def cluster_errors(task_vars: Variables) -> dict[str, Result]:
-    """By C(operands) and C(labels) the C({message, hint}) of the failure for the cluster."""
+    """Maps C(operands) and C(labels) to the C({message, hint}) of their failure in the cluster."""
     results = {"operands": _of_cluster(task_vars, OPERANDS), "labels": _of_cluster(task_vars, DEPLOY_LABELS)}
     failed = {what: [one for one in found if one.get("error") or one.get("failed")] for what, found in results.items()}
     return {what: _error(found[0]) for what, found in failed.items() if found}

@@ -140,7 +140,7 @@ def _number(text: str, most: int) -> int | None:
 
 @functools.lru_cache(maxsize=1)
 def _models() -> dict[str, Model]:
-    """By the value of the product label; of several devices with one name the first of the table."""
+    """Maps the value of the product label to a model: the first one in the table if several devices have one name."""
     return {"-".join(model.name.split()): model for model in reversed(list(MODELS.values())) if model.name}
 
 

@@ -23,7 +23,8 @@ Right = t.Tuple[str, kinds.Kind, str]
 
 _RBAC = "rbac.authorization.k8s.io/v1"
 _ROLES, _BINDINGS = ("Role", "ClusterRole"), ("RoleBinding", "ClusterRoleBinding")
-# By action of a change, if it is not patch alone. A server-side apply that creates an object needs create and patch.
+# Maps the action of a change to its verbs, if it needs other verbs than patch. A server-side apply that creates an
+# object needs create and patch.
 _VERBS: t.Mapping[str, t.Sequence[str]] = {"create": ("create", "patch"), "delete": ("delete",),
                                            "replace": ("delete", "create", "patch")}
 _NODE = kinds.find("v1", "Node")

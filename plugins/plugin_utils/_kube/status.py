@@ -32,7 +32,7 @@ def is_gpu(resource: str) -> bool:
 
 
 def offered_gpus(node: Live) -> dict[str, int]:
-    """By resource the number of GPUs and MIG devices that are allocatable on a Node, without those with 0.
+    """Maps resources to the number of GPUs or MIG devices that are allocatable on a Node, without those with 0.
 
     If the Node is NotReady, the numbers may be out of date.
     """

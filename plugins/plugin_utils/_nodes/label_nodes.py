@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes labels to the Nodes of a cluster: lists all Nodes once, and patches those that differ concurrently. PRIVATE."""
+"""Writes labels to Nodes: lists all Nodes once, and patches those that differ, several at the same time. PRIVATE."""
 
 from __future__ import annotations
 

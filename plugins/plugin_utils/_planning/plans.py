@@ -97,8 +97,8 @@ class Deploy(t.TypedDict):
 
 
 class PlanNodes(t.TypedDict):
-    """The Nodes. gpu: names of those with a GPU; cpu: number of the others; pools: of L(cluster_nodes.pools); by_host:
-    maps Nodes to their hosts in the inventory."""
+    """The Nodes. gpu: the names of those with a GPU; cpu: the number of the others; pools: the result of
+    L(cluster_nodes.pools); by_host: maps Nodes to their hosts in the inventory."""
 
     gpu: t.List[str]
     cpu: int
@@ -142,9 +142,10 @@ class FleetPlan(t.TypedDict):
 
 
 class Settings(t.TypedDict, total=False):
-    """Variables for a cluster. proxy: of L(_proxy.read); placement: gpu_placement as the user sets it; profiles: maps
-    Nodes, and C("") for all others, to gpu_profile; sharing: of L(sharing.read); monitoring: of L(monitoring.read);
-    plugin_configs: maps Nodes to device_plugin_config; strict: whether a Node that no driver suits rejects all."""
+    """Variables for a cluster. proxy: the result of L(_proxy.read); placement: gpu_placement as the user sets it;
+    profiles: maps Nodes, and C("") for all others, to gpu_profile; sharing: the result of L(sharing.read); monitoring:
+    the result of L(monitoring.read); plugin_configs: maps Nodes to device_plugin_config; strict: whether there is no
+    plan for any Node if no driver suits one of them."""
 
     namespace: str
     image_registry: t.Optional[str]

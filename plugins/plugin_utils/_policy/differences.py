@@ -64,7 +64,7 @@ def _whole(policy: Policy, everything: bool) -> Data:
 
 
 def _leaves(value: Value, path: str) -> t.Iterator[tuple[str, Value]]:
-    """The paths and values of all that is set. Empty values are not."""
+    """The paths and values of all keys that are set. A key with an empty value counts as not set."""
     if isinstance(value, t.Mapping):
         for key, inner in value.items():
             yield from _leaves(inner, f"{path}.{key}" if path else str(key))

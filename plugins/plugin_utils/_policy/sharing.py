@@ -78,9 +78,9 @@ _DEVICE = re.compile(rf"[0-9]+(:[0-9]+)?|GPU-{_UUID}|MIG-{_UUID}|MIG-GPU-{_UUID}
 
 @dataclass(frozen=True)
 class Sharing:
-    """Named configurations. name: of their ConfigMap, empty if it is not set; default: the name of the configuration
-    for Nodes without one, empty for none; texts: maps names to the texts of the ConfigMap; documents: the same,
-    parsed."""
+    """The configurations of the device plugin, by name. name: the name of their ConfigMap, empty if it is not set;
+    default: the name of the configuration for Nodes without one, empty for none; texts: maps the names of
+    configurations to their texts in the ConfigMap; documents: the parsed texts."""
 
     origin: str
     name: str

@@ -96,8 +96,8 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Report:
-    """A report. plan: of gpu_policy, None if there is none; problem: why, empty with a plan; findings: as
-    L(findings.Finding.as_dict) returns them."""
+    """A report. plan: the plan of gpu_policy, None if there is none; problem: why there is none, empty with a plan;
+    findings: as L(findings.Finding.as_dict) returns them."""
 
     plan: Document | None
     problem: str

@@ -140,7 +140,7 @@ def render_state(report: Report, style: Style) -> str:
 
 
 def _overview(report: Report, style: Style) -> list[str]:
-    """The table of hosts; nothing if the run is about a cluster alone."""
+    """The table of hosts; nothing if the run is only about a cluster."""
     rows = host_rows(report)
     if rows:
         return [style.table(HOST_HEAD, rows)]

@@ -109,7 +109,7 @@ def left_out(cluster: Cluster) -> list[str]:
 
 
 def steps(cluster: Cluster) -> dict[str, list[str]]:
-    """By title of a component the changes of its objects; under C(Nodes) the Nodes whose labels change."""
+    """Maps the title of a component to the changes of its objects, and C(Nodes) to the Nodes whose labels change."""
     changed: dict[str, list[Change]] = {}
     for item in cluster.objects or ():
         if item.action in _VERBS:
@@ -300,7 +300,8 @@ _BAR = 12
 
 
 def _front(one: Open, style: Style) -> str:
-    """The component that the others wait for: a bar, the numbers of pods, and the first Node that fails or waits."""
+    """The line about the component that others wait for: a bar, the numbers of its pods, and the first Node that fails
+    or waits."""
     full = _BAR * one.ready // max(one.desired, 1)
     drawn = style.sign("full") * full + style.sign("empty") * (_BAR - full)
     text = f"{title_of(one.component)} {drawn} {one.ready}/{one.desired}"

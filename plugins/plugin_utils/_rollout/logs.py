@@ -40,7 +40,7 @@ class FirstLogs:
         self._known: dict[t.Tuple[str, str], Log] = {}
 
     def of(self, roots: t.Sequence[Stuck]) -> dict[str, Log]:
-        """By pod its log, or the log of the same container in another pod."""
+        """Maps a pod to its log, or to the log of the same container in another pod."""
         failed = [stuck for stuck in roots if stuck.failed]
         new = {_kind(stuck): stuck for stuck in reversed(failed) if _kind(stuck) not in self._known}
         if new and len(self._known) < MOST:
@@ -55,7 +55,7 @@ def _kind(stuck: Stuck) -> t.Tuple[str, str]:
 
 
 def read(client: Client, namespace: str, roots: t.Sequence[Stuck]) -> dict[str, Log]:
-    """By pod its log, or the log of a pod with the same status. roots: pods that wait for no other component.
+    """Maps a pod to its log, or to the log of a pod with the same status. roots: pods that wait for no other component.
 
     Reads one log for each status, then further logs until there are MOST, because pods with the same status may have
     different causes.

@@ -99,9 +99,9 @@ def _stuck(pod: Live, component: str, state: str, container: str = "", reason: s
 
 
 class Row(t.NamedTuple):
-    """A pod as a Table has it.
+    """A pod as a row of the Table that the API server prints for kubectl.
 
-    ready: whether all its containers are ready, which is kept if its Node is lost; status: such as C(Init:1/4),
+    ready: whether all its containers are ready (this does not change if its Node is lost); status: such as C(Init:1/4),
     C(CrashLoopBackOff) or C(Running); restarts: such as C(4 (2m3s ago)); node: empty if it is not scheduled.
     """
 
@@ -126,7 +126,7 @@ def rows(table: Live) -> list[Row]:
 
 
 def restarted_lately(table: Live) -> dict[str, int]:
-    """By pod how many seconds ago one of its containers ended, if that is within the longest back-off of a kubelet.
+    """Maps a pod to the seconds since one of its containers ended, if these are less than a kubelet's longest back-off.
 
     The Tables of API servers before 1.22 do not have this time.
     """

@@ -107,7 +107,7 @@ class Rollout:
     def follow(self, timeout: float) -> list[Check]:
         """Waits until all components are ready, or waiting cannot help, or timeout seconds have passed.
 
-        If all workloads in seen are settled, only restarted pods and MIG layouts are read.
+        If all workloads that the run has read before are settled, only restarted pods and MIG layouts are read.
         """
         if self._seen and all(work.settled for work in self._seen):
             self._remember_restarts(self._seen)
