@@ -87,7 +87,7 @@ class Failure(Exception):
 
 
 def samples(snapshot: t.Mapping[str, t.Any], timeout: float) -> list[dict[str, t.Any]]:
-    """The result C(samples) of gpu_info. snapshot: of NVML. timeout: seconds for all devices together."""
+    """The result C(samples) of gpu_info. snapshot: that of NVML. timeout: seconds for all devices together."""
     if not snapshot["available"]:
         return [{"gpu": None, "device": None, "state": "failed",
                  "reason": snapshot["error"] or "no driver is installed"}]

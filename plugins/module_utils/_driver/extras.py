@@ -34,7 +34,7 @@ NEEDED = {"fabric_manager": "fabric to none", "nvlsm": "fabric to none", "gds": 
 
 
 def wanted_extras(spec: Spec, fabric: str) -> list[str]:
-    """The necessary kinds of companions, see L(source.Source.companions). fabric: of C(Aim)."""
+    """The necessary kinds of companions, see L(source.Source.companions). fabric: that of C(Aim)."""
     found = {"nvswitch": ["fabric_manager", "nscq"],
              "nvlink5": ["fabric_manager", "nscq", "nvlsm", "nvsdm", "imex"],
              "nvlink5_rack": ["imex"]}.get("none" if spec.fabric == "none" else fabric, [])

@@ -93,7 +93,7 @@ class Driver:
                  ) -> tuple[Situation, list[str], list[Step], list[Pending]]:
         """C((state, reasons, steps that have run, pending steps)) afterwards.
 
-        pending: of the gate. If no step is pending, the driver must work.
+        pending: the steps that the level forbids. If no step is pending, the driver must work.
         """
         began, whole = time.time(), not pending
         under_way = recall(attempt.host.journal) is not None

@@ -86,7 +86,8 @@ def size_of(archive: Archive) -> int:
 
 
 def check_room(size: int) -> None:
-    """Raises HostError if there is no space for the file, its content and built modules. size: of the file in bytes."""
+    """Raises HostError if there is no space for the file, its content and built modules. size: that of the file in
+    bytes."""
     there = FOLDER
     while not os.path.isdir(there):
         there = os.path.dirname(there)

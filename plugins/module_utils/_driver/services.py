@@ -49,7 +49,7 @@ _LIMIT = 120
 
 
 def wanted_units(spec: Spec, fabric: str) -> dict[str, str]:
-    """The units that must run: unit to reason. fabric: of C(Aim)."""
+    """The units that must run: unit to reason. fabric: that of C(Aim)."""
     wanted = {PERSISTENCED: "it keeps the GPUs initialised"} if spec.persistenced else {}
     if fabric in ("nvswitch", "nvlink5"):
         wanted[FABRIC_MANAGER] = "the NVSwitches need it"

@@ -45,10 +45,10 @@ LOAD_ORDER = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 class Situation:
     """The state of the driver, read without NVML.
 
-    family: of distributions, such as C(debian). headers: whether the running kernel has headers. gpus: C((PCI address,
-    model)) of each GPU. loaded, flavour: version and type of the loaded module. library: version of libnvidia-ml.
-    modules: loaded modules of the driver. built: driver versions that DKMS has installed for the running kernel.
-    registered: driver versions in DKMS with their names there. nouveau: None, C(there), C(loaded) or C(used).
+    family: the family of the distribution, such as C(debian). headers: whether the running kernel has headers. gpus:
+    C((PCI address, model)) of each GPU. loaded, flavour: version and type of the loaded module. library: version of
+    libnvidia-ml. modules: loaded modules of the driver. built: driver versions that DKMS has installed for the running
+    kernel. registered: driver versions in DKMS with their names there. nouveau: None, C(there), C(loaded) or C(used).
     secure_boot: None if unknown. services: the state of L(SERVICES). fabric: C(none), C(nvswitch), C(nvlink5) or
     C(nvlink5_rack), see L(_devices.Model.fabric). nodes: device nodes with faults, see L(nodes.node_faults).
     """
@@ -143,10 +143,11 @@ _NODES = {"/dev/nvidia-uvm": "nvidia_uvm", "/dev/nvidia-uvm-tools": "nvidia_uvm"
 def read_holders(root: Root) -> list[dict[str, t.Any]]:
     """Who keeps the modules from being unloaded: C([{pid, name, gpu, instance, unit, container}]).
 
-    Processes with a GPU open, those of L(SERVICES) apart, which our steps stop; modules of others that sit on ours, as
-    entries without pid. Where there is neither and a module is in use all the same (a display, a process out of sight,
-    a kernel client), an entry without pid names the module.
-    Reads the open files of all processes, so it is asked for only when something is to be unloaded.
+    These are processes that have a GPU open, except those of L(SERVICES), which steps of the plan stop, and foreign
+    modules that use the modules of the driver, as entries without pid. If there are none of these and a module is still
+    in use (by a display, a process that cannot be seen here, a kernel client), an entry without pid names the module.
+
+    Only called if modules must be unloaded, because it reads the open files of all processes.
     """
     gpus = {}
     for address in root.names("/proc/driver/nvidia/gpus"):

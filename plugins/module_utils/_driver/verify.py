@@ -41,7 +41,8 @@ _LOST = re.compile(r"GPU is lost|requires reset|Unable to determine the device h
 
 
 class Smi(t.NamedTuple):
-    """The problems that nvidia-smi reports. faults: of the driver. lost: of single GPUs, which no driver repairs."""
+    """The problems that nvidia-smi reports. faults: those of the driver. lost: those of single GPUs, which no driver
+    repairs."""
 
     faults: list[str]
     lost: list[str]

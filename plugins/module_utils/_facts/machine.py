@@ -28,7 +28,7 @@ _AZURE_CHASSIS = "7783-7084-3265-9085-8269-3286-77"
 _CERTIFICATES = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der", "/etc/pki/akmods/certs/public_key.der")
 _FRAMEWORK = "/etc/dkms/framework.conf"
 _CONFIGURED = re.compile(r"""^\s*mok_certificate=["']?(/[^"'\s$]+)""", re.M)
-# By distribution of Kubernetes its files. A distribution comes before another one on which it is based.
+# The distributions of Kubernetes and their files. A distribution comes before the one on which it is based.
 _KUBERNETES = (
     ("openshift", ("/etc/machine-config-daemon",)),
     ("rke2", ("/var/lib/rancher/rke2/agent", "/etc/rancher/rke2")),

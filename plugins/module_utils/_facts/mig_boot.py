@@ -28,8 +28,8 @@ _UUID = re.compile(r"[0-9a-z][0-9a-z./_-]{0,95}\Z", re.ASCII)
 def read_mig_boot(root: Root) -> Fact:
     """C({enabled, masked, gpus, vendor}), the fact C(mig_boot) of gpu_info.
 
-    enabled, masked: of the unit C(gpuops-mig.service); gpus: by UUID the layout that it restores, C({pci, enabled,
-    instances}), None without a valid file; vendor: the name of NVIDIA's unit if that is enabled, else None.
+    enabled, masked: those of the unit C(gpuops-mig.service); gpus: maps UUIDs to the layouts that it restores, C({pci,
+    enabled, instances}), None without a valid file; vendor: the name of NVIDIA's unit if that is enabled, else None.
     """
     try:
         document = json.loads(root.text(STATE) or "")

@@ -50,7 +50,7 @@ class _File(t.NamedTuple):
 def lost_files(root: Root, run: Runner, family: str, names: t.Sequence[str]) -> dict[str, list[str]] | None:
     """Maps a package to the paths of its missing or damaged files; None if unknown.
 
-    family: of the distribution; names: of installed packages. Runs rpm once; with dpkg it only reads files.
+    family: that of the distribution; names: those of installed packages. Runs rpm once; with dpkg it only reads files.
     """
     if not names:
         return {}

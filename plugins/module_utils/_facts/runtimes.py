@@ -22,7 +22,7 @@ _BINARIES = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin", "/opt
 _SOCKETS = {"docker": "docker.socket"}
 # Runtimes that read their files only when they start, and do not show what they have read.
 _READ_ONCE = ("containerd", "crio")
-# By runtime: its packages, its program, its service, the files in which the NVIDIA runtime may be configured.
+# Maps a runtime to its packages, its program, its service, and the files that may configure the NVIDIA runtime.
 _RUNTIMES: t.Dict[str, t.Tuple[t.Tuple[str, ...], str, str, t.Tuple[str, ...]]] = {
     "containerd": (("containerd.io", "containerd"), "containerd", "containerd.service",
                    ("/etc/containerd/config.toml", "/etc/containerd/conf.d/")),

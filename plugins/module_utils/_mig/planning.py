@@ -219,8 +219,8 @@ def plan(gpu: Gpu, goal: Goal, level: str, services: t.Sequence[str] = (), creat
 
 
 def held_up(planned: GpuPlan, why: str) -> GpuPlan:
-    """The plan of a GPU that has its former layout, because somebody has come to use it while it was carried out. What
-    it has stopped for that is done, the rest is pending."""
+    """The plan of a GPU that still has its former layout, because a process has opened it during the change. The steps
+    that have stopped services are done, the others are pending."""
     done = [step for step in planned.steps if step.action == STOP]
     rest = [step for step in planned.steps if step.action != STOP]
     return planned._replace(steps=done, pending=[*_wait(rest, why), *planned.pending])

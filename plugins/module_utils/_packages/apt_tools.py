@@ -140,7 +140,8 @@ def apt_install(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, w
 
 @contextlib.contextmanager
 def _status_without(names: t.Collection[str], folder: str | None) -> t.Iterator[list[str]]:
-    """The option for a copy of dpkg's status without these packages. folder: of the copy; apt locks this folder."""
+    """The option for a copy of dpkg's status without these packages. folder: that of the copy; apt locks this
+    folder."""
     if not names:
         yield []
         return

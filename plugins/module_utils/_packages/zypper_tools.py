@@ -29,7 +29,7 @@ SETTINGS = "/etc/zypp/zypp.conf"
 # Files in this folder declare which packages must not be installed (zypp.conf, solver.checkSystemFileDir).
 CHECKS = "/etc/zypp/systemCheck.d"
 PROXY = "/etc/sysconfig/proxy"
-# Do not download the metadata of the host's repositories. That of this collection's has a call of its own.
+# Do not download the metadata of the host's repositories. The metadata of our repository is downloaded separately.
 STALE = "--no-refresh"
 # Plans contain downgrades. Recommended packages of the vendor would install a desktop. Modules and libraries may come
 # from different vendors, SUSE and NVIDIA.

@@ -23,16 +23,17 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.inventory
 
 # The environment variable by which the module finds the shipped file; read by module_utils/_nvml.py.
 PYTHON_PATH_VARIABLE = "GPUOPS_PYTHON_PATH"
-# The programs by which a task becomes another user; how much of what they print is told.
+# The programs by which a task becomes another user; the most characters of their output in a message.
 _BECOME = re.compile(r"\b(sudo(ers)?|su|doas|pbrun|pfexec|dzdo|runas|ksu|machinectl|sesu)\b|password", re.I)
 _WORDS = 500
 
 
 class Asking(ActionBase):
-    """An action that asks a host, which may be in wrong hands."""
+    """An action that runs a module on a host, which may be compromised."""
 
     def _parse_returned_data(self, res: dict[str, t.Any], *profile: t.Any) -> dict[str, t.Any]:
-        """As Ansible does, but that nothing which a host prints reaches a terminal, or ends the task, from there."""
+        """Parses the result like Ansible, but control characters that a host prints neither reach the terminal nor end
+        the task."""
         plain = {**res, "stdout": calm(res.get("stdout", ""))}
         return parsed(lambda: t.cast("dict[str, t.Any]", super(Asking, self)._parse_returned_data(plain, *profile)))
 
@@ -58,7 +59,7 @@ class HostAction(Asking):
         return result
 
     def run_module(self, task_vars: dict[str, t.Any], module_args: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
-        """Runs the module, a second time with pynvml where it asked for it. module_args: default the task's."""
+        """Runs the module, and again with pynvml if it needs it. module_args: by default those of the task."""
         result = self._ask(task_vars, module_args)
         error = result.get("error") or {}
         if result.get("failed") and error.get("kind") == "missing_library" and error.get("library") == "pynvml":

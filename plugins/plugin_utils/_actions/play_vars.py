@@ -23,8 +23,8 @@ Template = t.Callable[[t.Any, Values], t.Any]
 class PlayHostVars:
     """C(hostvars) with the play's variables over them, templated on demand as each host's own.
 
-    Ansible collects a host's variables anew each time that it is asked (0.3 ms), and whoever resolves a fleet asks
-    several times for all of it; here each host is collected once, and each of its variables templated once.
+    Ansible collects the variables of a host each time that they are read (0.3 ms), and the plan of a fleet reads those
+    of all hosts several times. Here they are collected once, and each variable is templated once.
     """
 
     def __init__(self, hostvars: t.Any, play: Values, template: Template) -> None:

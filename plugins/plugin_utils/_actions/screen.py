@@ -28,10 +28,10 @@ def piped() -> bool:
 
 
 def style() -> Style:
-    """The style of this terminal. Where output goes to a file or a pipe, lines are kept to 119 columns.
+    """The style of this terminal. If output goes to a file or a pipe, lines have at most 119 columns.
 
-    A worker has no terminal of its own: what Ansible found out at its start counts. Without colours a terminal tells
-    itself from a pipe, which has 79 columns to Ansible, by being wider.
+    A worker process of Ansible has no terminal, so the values count that Ansible has found at its start. For a pipe
+    these are 79 columns. A terminal without colours is therefore detected by its greater width.
     """
     utf8 = locale.getpreferredencoding(False).lower().replace("-", "") == "utf8"
     width = 119 if piped() else min(display.columns, 160)

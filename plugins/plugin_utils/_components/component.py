@@ -109,8 +109,8 @@ class Context:
     that their hosts have; node_os: the variable gpu_node_os.
 
     Planning adds: present: components that are delivered; sharing: the device plugin's configurations, if they are
-    known; notes: for the user; pools: of drivers; without_driver: refusals of Nodes that no driver suits; faulty: maps
-    NVIDIADrivers that cannot be followed to refusals.
+    known; notes: texts for the user; pools: the pools of drivers; without_driver: the refusals of Nodes that no driver
+    suits; faulty: maps NVIDIADrivers that cannot be followed to refusals.
     """
 
     policy: Policy
@@ -234,7 +234,7 @@ def is_true(text: str) -> bool:
 def gated(context: Context, path: str, env: t.Mapping[str, str], levels: t.Mapping[str, str]) -> dict[str, str]:
     """A manager's variables, with false for those that gpu_disruption does not allow. Adds a note for each such value.
 
-    path: of the variables in the policy; levels: maps variables to the lowest level that allows them.
+    path: that of the variables in the policy; levels: maps variables to the lowest level that allows them.
     """
     found = dict(env)
     for name, level in levels.items():

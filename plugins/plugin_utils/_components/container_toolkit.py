@@ -55,8 +55,8 @@ class ToolkitPlan(component.HostPlan):
 
 
 class Folder(t.TypedDict):
-    """A folder of the Node in the container. name: of the volume; mount: the path there; path: on the Node; type: of
-    the hostPath."""
+    """A folder of the Node in the container. name: that of the volume; mount: the path in the container; path: the path
+    on the Node; type: that of the hostPath."""
 
     name: str
     mount: str

@@ -44,7 +44,7 @@ _WHOLE = "all-disabled"
 
 
 class Fabric(t.TypedDict):
-    """The services of an NVLink fabric. manager: C(fabricmanager), C(fabricmanager+nvlsm) or None; version: of the
+    """The services of an NVLink fabric. manager: C(fabricmanager), C(fabricmanager+nvlsm) or None; version: that of the
     driver; imex_nodes: addresses of the trays of a rack."""
 
     manager: str | None

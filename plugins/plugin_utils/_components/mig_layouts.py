@@ -80,7 +80,7 @@ def present(gpu: Gpu) -> Stand:
 
 
 def kept(entry: BootGpu) -> Stand:
-    """The state of a GPU after the next boot. entry: of the fact C(mig_boot.gpus)."""
+    """The state of a GPU after the next boot. entry: that of the fact C(mig_boot.gpus)."""
     if not entry["enabled"]:
         return OFF
     counts = collections.Counter(str(instance["profile"]) for instance in entry["instances"])

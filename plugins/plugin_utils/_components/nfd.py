@@ -27,7 +27,7 @@ _CHART: t.Mapping[str, object] = {
 
 
 class NfdPart(component.PresentPlan):
-    """rules: whether the GPU Operator's NodeFeatureRules are delivered; tolerations: of the worker."""
+    """rules: whether the GPU Operator's NodeFeatureRules are delivered; tolerations: those of the worker."""
 
     rules: bool
     tolerations: t.List[Section]

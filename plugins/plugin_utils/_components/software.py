@@ -68,7 +68,8 @@ def _unserved(os_id: str, version: str, arch: str, given: tuple[tuple[str, str],
 
 
 def no_driver(placement: str, state: str, facts: HostFacts) -> str:
-    """Why a host has no driver after the run, empty if it has one. placement, state: of the plan of the driver."""
+    """Why a host has no driver after the run, empty if it has one. placement, state: those of the plan of the
+    driver."""
     if state == "absent":
         return "driver_state is absent"
     brought = placement == "host" or facts["driver"]["library"] is not None

@@ -60,7 +60,8 @@ def verify(expected: t.Mapping[str, HostPlan], facts: HostFacts, only: t.Sequenc
 
 
 def _refused(check: Check, error: Section) -> Check:
-    """The check of a component that its module refuses to change. error: of the module, or a fault of the journal."""
+    """The check of a component that its module refuses to change. error: that of the module, or a fault of the
+    journal."""
     more = "" if check.ok else f"; {check.detail}"
     return Check(check.component, "failed", f"{str(error['message']).strip().rstrip('.')}{more}", str(error["hint"]))
 

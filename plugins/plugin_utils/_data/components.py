@@ -16,11 +16,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVEL
 class Entry:
     """A component, which one role delivers.
 
-    name: of its role, and its key in plans; title: for tables; section: of the policy that switches it on and off,
-    empty if it is always on; places: where it can be delivered; variables: the role's variables that the plan depends
-    on, such as C(driver_version); secrets: variables of which the plan only depends on whether they are set; stage: on
-    hosts, components are delivered in the order of their stages, 0 for what changes drivers, runtimes or MIG, 1 for
-    what describes or opens the GPUs, 2 for what checks them.
+    name: the name of its role, and its key in plans; title: its name in tables; section: the section of the policy that
+    switches it on and off, empty if it is always on; places: where it can be delivered; variables: the role's variables
+    that the plan depends on, such as C(driver_version); secrets: variables of which the plan only depends on whether
+    they are set; stage: on hosts, components are delivered in the order of their stages, 0 for those that change
+    drivers, runtimes or MIG, 1 for those that describe or open the GPUs, 2 for those that check them.
     """
 
     name: str

@@ -78,8 +78,9 @@ class Branch:
 class Architecture:
     """What every GPU of an architecture needs.
 
-    open_modules: C(no), C(optional) or C(required); first_branch, last_branch: of drivers; cuda: the first version and
-    the last major version of CUDA toolkits that compile for it, without the last if the newest toolkit does.
+    open_modules: C(no), C(optional) or C(required); first_branch, last_branch: the first and last driver branch;
+    cuda: the first version and the last major version of CUDA toolkits that compile for it, without the last if the
+    newest toolkit does.
     """
 
     open_modules: str
@@ -183,8 +184,8 @@ def precompiled(found: Release, number: int, os_id: str, os_version: str, flavou
                 kernel: str | None = None) -> bool:
     """Whether the vendor publishes driver images with precompiled modules of a branch for a kernel.
 
-    number: of the branch; flavour: of the kernel (C(generic), C(aws)); kernel: its release (C(6.8.0-60-generic)), None
-    for any.
+    number: that of the branch; flavour: that of the kernel (C(generic), C(aws)); kernel: its release
+    (C(6.8.0-60-generic)), None for any.
     """
     return any(row.get(os_id) == os_version and number in row["branches"] and flavour in row["flavours"]
                and (kernel is None or any(version_key(kernel)[:2] == version_key(one) for one in row["kernels"]))

@@ -30,8 +30,8 @@ class Needed:
 
 @dataclass(frozen=True)
 class Type:
-    """classes: of Python; text: for messages; pattern: a part of a string must match it; items: type of the items of a
-    list, or of the values of a mapping."""
+    """A type of a value. classes: the Python classes; text: its name in messages; pattern: a part of a string must
+    match it; items: the type of the items of a list, or of the values of a mapping."""
 
     classes: t.Tuple[type, ...]
     text: str
@@ -161,7 +161,7 @@ def _type_faults(document: Document, value: object, schema: str, path: Path) -> 
 
 def _item_faults(document: Document, value: dict[Value, Value] | list[Value], items: str,
                  path: Path) -> t.Iterator[str]:
-    """Of the values of a mapping, which may be null, or of the items of a list. items: their type."""
+    """The faults of the values of a mapping, which may be null, or of the items of a list. items: their type."""
     for key, item in value.items() if isinstance(value, dict) else enumerate(value):
         if isinstance(value, dict) and not isinstance(key, str):
             yield say(document, (*path, brief(key, str)), f"a string is expected as key{_quote_hint(key)}")

@@ -128,7 +128,8 @@ def wanted(system: System, arch: str, source: str, version: str, flavour: str, s
 
 
 class Repository(t.TypedDict):
-    """A folder of NVIDIA's network repository. arch: as in its path; stream: of the dnf module, None without one."""
+    """A folder of NVIDIA's network repository. arch: as in its path; stream: that of the dnf module, None without
+    one."""
 
     name: str
     arch: str

@@ -30,8 +30,9 @@ def attach(plan: Plan, names: t.Mapping[str, str], left: t.Mapping[str, bool] | 
 
     The level of a host that belongs to another or unknown Kubernetes cluster is reduced to C(idle).
 
-    names: by host of the inventory the name that its Node would have; left: by Node of the cluster whether a killed or
-    failed run has left it out of service, None if no cluster is known; facts: by host the facts of gpu_info.
+    names: maps a host of the inventory to the name that its Node would have; left: maps a Node of the cluster to
+    whether a killed or failed run has left it out of service, None if no cluster is known; facts: maps a host to its
+    facts of gpu_info.
     """
     alone: list[str] = []
     above = not allows(_ALONE, plan["disruption"])
@@ -77,7 +78,7 @@ def unknown_nodes(hosts: t.Sequence[str], nodes: t.Sequence[str], cluster_is_kno
 def batch(asked: object, hosts: int, path: str = "gpu_max_unavailable") -> int:
     """The most hosts that may be out of service at the same time, at least one.
 
-    asked: a number, or a share of hosts (C(25%)). Raises InputError with path for anything else.
+    asked: a number, or a percentage of the hosts (C(25%)). Raises InputError with path for anything else.
     """
     found = re.fullmatch(r"([1-9]\d{0,5})(%?)", str(asked))
     if found is None or isinstance(asked, bool) or (found[2] and int(found[1]) > 100):

@@ -344,7 +344,7 @@ def cluster_errors(task_vars: Variables) -> dict[str, Result]:
 
 
 def _of_cluster(task_vars: Variables, name: str) -> list[Result]:
-    """The registered results with this name: of the group gpu_control, then of the hosts of the play."""
+    """The registered results with this name, first of the group gpu_control, then of the hosts of the play."""
     known = dict.fromkeys([*_group(task_vars, "gpu_control"), *play_hosts(task_vars)])
     return [_registered(task_vars, host, name) for host in known]
 

@@ -21,7 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find impo
 
 Hosts = t.Mapping[str, Variables]
 
-# By option of gpu_policy the default of the variable gpu_OPTION.
+# Maps an option of gpu_policy to the default of the variable gpu_OPTION.
 DEFAULTS: t.Dict[str, object] = {
     "policy": None,
     "release": None,

@@ -25,10 +25,10 @@ def read(model: t.Callable[..., Model], document: Document, **nested: object) ->
 class Problem:
     """Why a component is not ready on one Node.
 
-    node, pod, container: empty if unknown; state: of the pod as kubectl shows it, or a word for another problem;
-    reason, message: of the container or pod; since: when the pod became not ready (RFC 3339); restarts: of the
-    container; cause, hint: for users; do: commands; log: the last lines of the container; log_problem: why there are
-    none; waits_for: the component that must be ready first; level: C(failed), or C(pending) if it resolves itself.
+    node, pod, container: empty if unknown; state: the state of the pod in kubectl, or a word for another problem;
+    reason, message: those of the container or pod; since: when the pod became not ready (RFC 3339); restarts: those of
+    the container; cause, hint: for users; do: commands; log: the last lines of the container; log_problem: why there
+    are none; waits_for: the component that must be ready first; level: C(failed), or C(pending) if it resolves itself.
     """
 
     component: str = ""

@@ -198,7 +198,7 @@ class Client:
         return True
 
     def log(self, name: str, namespace: str, container: str, previous: bool = False, lines: int = 40) -> str:
-        """The last lines of a container's log; previous: of the container's previous instance.
+        """The last lines of a container's log. previous: whether to read the log of the container's previous instance.
 
         The request is not tried again: the API server itself has a timeout for a kubelet that does not answer.
         """

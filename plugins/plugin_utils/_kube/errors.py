@@ -16,8 +16,8 @@ class ClusterError(GpuopsError):
     """The API server refused a request or could not be reached, or the state of the cluster forbids the run.
 
     verb: the verb of the request (C(list), C(apply)); object: C(DaemonSet gpu-operator/x) or a kind; status: the HTTP
-    status, 0 without an answer; reason: of the server's Status (C(Forbidden)), or a word of ours; fields: the paths
-    that the server names; details: more keys of the result C(error).
+    status, 0 without an answer; reason: that of the server's Status (C(Forbidden)), or our own word; fields: the
+    paths that the server names; details: more keys of the result C(error).
     """
 
     kind = "cluster"

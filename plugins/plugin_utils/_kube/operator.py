@@ -29,7 +29,7 @@ _NAMED = 12  # the most Nodes that a message names
 _NAME = "gpu-operator"  # the Deployment's name, and the value of its label app in the chart
 # The states of a driver upgrade in which the operator has not started to change a Node, or has finished.
 _AT_REST = ("", "upgrade-required", "upgrade-done", "upgrade-failed")
-# By label or annotation of a Deployment: the tool that would scale it up again, and the remedy.
+# Maps a label or annotation of a Deployment to the tool that would scale it up again, and to the remedy.
 _KEEPERS = {
     "olm.owner": ("the Operator Lifecycle Manager", "Delete its Subscription, then its ClusterServiceVersion {value}: "
                   "that removes the operator and leaves the ClusterPolicy, its definition and the operands."),
@@ -44,7 +44,7 @@ _KEEPERS = {
 
 @dataclass(frozen=True)
 class Operator:
-    """The objects of an operator. policies: ClusterPolicies; clusters: GPUClusters; deployments: of the operator
+    """The objects of an operator. policies: ClusterPolicies; clusters: GPUClusters; deployments: those of the operator
     itself; nodes: all Nodes. Only the Deployments are complete, the other objects have only metadata."""
 
     policies: t.Sequence[Object] = field(default=())

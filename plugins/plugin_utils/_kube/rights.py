@@ -63,7 +63,7 @@ def require(client: Client, changes: t.Sequence[Change], besides: t.Sequence[Rig
 def named(client: Client, namespace: str = "", everything: bool = False) -> t.Iterator[None]:
     """Replaces the error of a forbidden read with one error that names all missing rights.
 
-    namespace: of the operands, empty if it is not known yet; everything: check also what only a removal reads.
+    namespace: that of the operands, empty if it is not known yet; everything: check also what only a removal reads.
     """
     try:
         yield

@@ -63,8 +63,8 @@ class _NoObject(Exception):
 class Answer(t.NamedTuple):
     """The answer to a request.
 
-    status: of HTTP; body: the decoded JSON, or C({"message": text}) for other content; retry_after: seconds, from the
-    header Retry-After, 0 without it.
+    status: the HTTP status; body: the decoded JSON, or C({"message": text}) for other content; retry_after: seconds,
+    from the header Retry-After, 0 without it.
     """
 
     status: int

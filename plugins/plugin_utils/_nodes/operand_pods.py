@@ -20,8 +20,8 @@ def await_end(client: Client, names: t.Sequence[str], keys: t.Collection[str], v
               clock: t.Callable[[], float] = time.monotonic, sleep: t.Callable[[float], None] = time.sleep) -> None:
     """Returns when the DaemonSets that select a paused label have no pods left on the Nodes.
 
-    names: of the Nodes; keys: the labels, each of which is paused if it has this value; timeout: seconds for all Nodes.
-    Raises ClusterError with the names of the remaining pods.
+    names: those of the Nodes; keys: the labels, each of which is paused if it has this value; timeout: seconds for all
+    Nodes. Raises ClusterError with the names of the remaining pods.
     """
     sets = [one for one in client.list("apps/v1", "DaemonSet") if selected(one) & set(keys)]
     end = clock() + timeout

@@ -78,8 +78,8 @@ def from_data(data: Data) -> MigDocument:
 
 
 def _take(found: MigDocument, data: Value, origin: str, alone: bool) -> None:
-    """Adds the configuration in data. alone: a document without a configuration is an error, otherwise it is
-    skipped."""
+    """Adds the configuration in data. alone: whether it is the only document; a document without a configuration is
+    then an error, otherwise it is skipped."""
     if isinstance(data, dict) and data.get("kind") == "ConfigMap":
         content = data.get("data")
         content = content if isinstance(content, dict) else {}

@@ -81,7 +81,7 @@ def read(given: Section | None) -> Monitoring:
 def plan(wanted: Monitoring, image: str, monitor: Section, known: bool | None, own_config: bool) -> MonitoringPlan:
     """The plan of rules and dashboards. Raises Refused.
 
-    image: of the exporter; monitor: its ServiceMonitor, empty if it has none; known: whether the cluster has
+    image: that of the exporter; monitor: its ServiceMonitor, empty if it has none; known: whether the cluster has
     PrometheusRule, None if no cluster was asked; own_config: whether the policy has counters.
     """
     if wanted["rules"] and known is False:

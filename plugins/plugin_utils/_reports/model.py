@@ -41,8 +41,8 @@ class HostCheck:
 class Host:
     """A host of a report.
 
-    facts: of gpu_info, None if the host was not reached; checks: None if the run ended before gpu_verify; steps,
-    pending: by component, without components that have none.
+    facts: those of gpu_info, None if the host was not reached; checks: None if the run ended before gpu_verify; steps,
+    pending: maps of components to their steps, without components that have none.
     """
 
     facts: Document | None
@@ -73,8 +73,8 @@ class Change:
 class Cluster:
     """The cluster of a report.
 
-    plan: C(gpu_plan.cluster), empty without a plan; server: of a run without a plan; objects: None if operands did not
-    run; labelled: the Nodes whose labels were changed; checks: None if gpu_verify did not run.
+    plan: C(gpu_plan.cluster), empty without a plan; server: the API server of a run without a plan; objects: None if
+    operands did not run; labelled: the Nodes whose labels were changed; checks: None if gpu_verify did not run.
     """
 
     plan: Document = field(default_factory=dict)

@@ -101,8 +101,8 @@ _REFUSED = _part(error=Nullable(_ERROR), msg=_MAYBE_TEXT, checks=Nullable(_FINDI
 def check(plan: Document, ahead: bool, **given: Document | None) -> None:
     """Raises InputError, with path and value, for an invalid document.
 
-    plan: of gpu_policy, empty without a plan; ahead: whether the report shows the findings of the plan; given: hosts
-    and cluster, None if the user has not given them.
+    plan: that of gpu_policy, empty without a plan; ahead: whether the report shows the findings of the plan; given:
+    hosts and cluster, None if the user has not given them.
     """
     whole = _part({**_PLAN, **({"checks": _FINDINGS} if ahead else {})}, cluster=Nullable(_CLUSTER_PLAN))
     shapes: dict[str, tuple[Shape, str]] = {

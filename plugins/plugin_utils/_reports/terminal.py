@@ -73,7 +73,7 @@ class Style:
                              subsequent_indent=" " * len(start), break_on_hyphens=False, break_long_words=False)
 
     def titled(self, texts: t.Mapping[str, t.Sequence[str]], width: int) -> list[str]:
-        """The texts by title, each with L(entry); a title is only before its first text. width: of the titles."""
+        """The texts by title, each with L(entry); a title is only before its first text. width: that of the titles."""
         return [self.entry("" if number else title, text, width + 4 if number else 2, 0 if number else width)
                 for title, lines in texts.items() for number, text in enumerate(lines)]
 

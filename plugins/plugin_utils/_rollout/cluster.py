@@ -13,10 +13,10 @@ from dataclasses import dataclass
 class Cluster:
     """Parts of the plan of a cluster.
 
-    namespace: of the operands; gpu_nodes: the GPU Nodes; hosts: by Node the name of its host, if it has another name;
-    on_host: by Node the components that are delivered on its host; delivered: the components that the cluster gets;
-    driver_evicts: whether the driver manager of each pool evicts GPU pods; take_over: whether the run adopts the
-    objects of a GPU Operator.
+    namespace: that of the operands; gpu_nodes: the GPU Nodes; hosts: maps a Node to its host, if that has another name;
+    on_host: maps a Node to the components that are delivered on its host; delivered: the components that are delivered
+    in the cluster; driver_evicts: whether the driver manager of each pool evicts GPU pods; take_over: whether the run
+    adopts the objects of a GPU Operator.
     """
 
     namespace: str

@@ -32,8 +32,8 @@ class Stuck:
 
     node: empty if it is not scheduled; container: the first one that is not ready or, of init containers, not
     completed; empty before containers are started; state: as kubectl shows it (C(Init:1/4), C(Pending), C(Running));
-    reason: of the API (C(CrashLoopBackOff)); message: of the API; restarts: of the container; image: of the container;
-    started: whether the container has run, so that it has a log; since: when the pod became not ready (RFC 3339).
+    reason, message: those of the API (C(CrashLoopBackOff)); restarts, image: those of the container; started: whether
+    the container has run, so that it has a log; since: when the pod became not ready (RFC 3339).
     """
 
     component: str

@@ -28,7 +28,7 @@ class _Look(t.NamedTuple):
 
     @property
     def moves(self) -> tuple[str, int, int, int, int, int]:
-        """What differs from the last look if the rollout makes progress."""
+        """Values that change between two requests if the rollout makes progress."""
         one = self.open
         return one.component, one.ready, one.desired, len(one.failing), self.changing, self.updated
 
@@ -54,7 +54,7 @@ class Progress:
         opened = [one for one in looks if not one.done]
         ready = {one.open.component for one in looks if one.done}
         if self._done is None:
-            self._done = ready if opened else None  # what is ready at the first look is not reported
+            self._done = ready if opened else None  # components that are ready at the first request are not reported
         if self._done is None:
             return
         done = [(one.open.component, one.open.ready) for one in looks

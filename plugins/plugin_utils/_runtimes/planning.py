@@ -92,7 +92,7 @@ def present(state: HostState, runtime: str | None, proposal: Proposal, settings:
 
 
 def waiting(state: HostState, runtime: str | None, instructions: str) -> list[Pending]:
-    """The pending steps that do not wait for gpu_disruption, but for the user."""
+    """The steps that are pending because the user must do something, not because of gpu_disruption."""
     pending = []
     if runtime is None:
         pending.append(_pending("configure", "container runtime",

@@ -72,8 +72,8 @@ def load(text: str, name: str) -> Table:
 class _Line(t.NamedTuple):
     """A logical line: it includes line ends in strings and brackets.
 
-    start, end: offsets in the text; equals: offset of the equals sign after the key, -1 if there is none; depth: of its
-    brackets, or the number of dots in a key, whichever is more.
+    start, end: offsets in the text; equals: offset of the equals sign after the key, -1 if there is none; depth: that
+    of its brackets, or the number of dots in a key, whichever is more.
     """
 
     start: int
