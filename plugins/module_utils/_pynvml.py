@@ -34,7 +34,7 @@ def load() -> t.Any:
 
 
 def source() -> str:
-    """The path of pynvml.py: copied for this task, or else that of L(load). Raises MissingLibrary."""
+    """The path of pynvml.py: copied for this task, otherwise that of L(load). Raises MissingLibrary."""
     copied = os.path.join(os.environ.get(PYTHON_PATH_VARIABLE, "/nonexistent"), "pynvml.py")
     if os.path.isfile(copied):
         return copied

@@ -157,7 +157,8 @@ class PackageDelivery:
         return headers + [name for name in wanted_tools(spec, now.fabric) if name not in state.installed]
 
     def _choose(self, now: Situation, probe: Probe, flavour: str, installed: str | None) -> str:
-        """The version to install: the option, or else a suitable installed version, or else the newest suitable one."""
+        """The version to install: the option, otherwise a suitable installed version, otherwise the newest suitable
+        one."""
         spec, offered = self.host.spec, self._source.offered(probe.candidates)
         if spec.version:
             if spec.version not in offered and spec.version != installed:
@@ -245,7 +246,7 @@ def manager_for(now: Situation, host: Host) -> Manager:
 def choose(host: Host, now: Situation) -> tuple[Delivery, list[Delivery]]:
     """C((delivery, others)): the delivery for the option C(source), and those that may have installed another driver.
 
-    C(auto) chooses the source of a suitable installed driver, or else the first source for this distribution.
+    C(auto) chooses the source of a suitable installed driver, otherwise the first source for this distribution.
     """
     if host.spec.source == RunfileDelivery.name:
         return _runfile(host, now), _packages(host, now)

@@ -89,7 +89,7 @@ def read_services(root: Root, run: Runner) -> dict[str, dict[str, str]] | None:
 
 
 def flavour(root: Root, loaded: str | None, packages: t.Mapping[str, Package]) -> str | None:
-    """C(open) or C(proprietary), by the loaded module, else by the installed packages; None if unknown."""
+    """C(open) or C(proprietary), by the loaded module, otherwise by the installed packages; None if unknown."""
     if loaded:
         text = root.text("/proc/driver/nvidia/version") or ""
         if text:

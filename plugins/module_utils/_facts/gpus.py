@@ -76,7 +76,8 @@ def _gpu(function: Function | None, read: Fact) -> Fact:
 
 
 def minors(root: Root, gpus: t.Sequence[Fact]) -> dict[int, str]:
-    """PCI address by device minor (the number of C(/dev/nvidiaN)), from NVML or else the driver's folder in /proc."""
+    """PCI address by device minor (the number of C(/dev/nvidiaN)), from NVML, otherwise from the folder in
+    /proc."""
     found = {gpu["minor"]: gpu["pci"] for gpu in gpus if gpu["minor"] is not None}
     for gpu in gpus:
         if gpu["minor"] is None:

@@ -29,7 +29,8 @@ def read_mig_boot(root: Root) -> Fact:
     """C({enabled, masked, gpus, vendor}), the fact C(mig_boot) of gpu_info.
 
     enabled, masked: those of the unit C(gpuops-mig.service); gpus: maps UUIDs to the layouts that it restores, C({pci,
-    enabled, instances}), None without a valid file; vendor: the name of NVIDIA's unit if that is enabled, else None.
+    enabled, instances}), None without a valid file; vendor: the name of NVIDIA's unit if that is enabled, otherwise
+    None.
     """
     try:
         document = json.loads(root.text(STATE) or "")

@@ -78,7 +78,7 @@ def _id(root: Root, folder: str, name: str) -> str:
 
 
 def vgpu_host_driver(config: bytes) -> t.Tuple[str, str] | None:
-    """C((version, branch)) of the host's driver, from the configuration space of a vGPU guest's GPU, else None.
+    """C((version, branch)) of the host's driver, from the configuration space of a vGPU guest's GPU, otherwise None.
 
     A vGPU has a vendor-specific capability with the signature C(VF) after its three header bytes, followed by records
     of (id, length, data). Record 0 has two strings of ten bytes (source: gpu-feature-discovery 0.20, package vgpu).

@@ -43,7 +43,7 @@ class Restoration(Work):
         return True
 
     def restore(self, gpus: t.Mapping[str, planning.Result], journal: Journal) -> list[str]:
-        """The errors, as sentences. gpus: by UUID the JSON of planning.shape with `pci`."""
+        """The errors, as sentences. gpus: maps a UUID to the JSON of planning.shape with `pci`."""
         there = {uuid.lower(): device for uuid, device in self.nvml.answering()}
         failed = []
         for uuid, entry in gpus.items():

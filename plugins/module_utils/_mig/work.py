@@ -100,7 +100,7 @@ class Work:
             self._entries = config_file.select(config_file.parse(self.request.config), self.request.selected)[1]
 
     def _read(self) -> list[planning.Gpu]:
-        """The GPUs of the host by PCI address, from NVML, or else from sysfs and the device tables."""
+        """The GPUs of the host by PCI address, from NVML, otherwise from sysfs and the device tables."""
         if self.nvml.available:
             return self._read_by_nvml()
         gpus = []

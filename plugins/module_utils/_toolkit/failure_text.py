@@ -13,7 +13,7 @@ _CRASH = re.compile(r"^(?:panic|fatal error): (.+?)(?: \[recovered\])?$", re.MUL
 
 
 def failure(rc: int, stderr: str, journal: str = "", most: int = 3) -> str:
-    """The last lines of stderr, else of the unit's journal, without warnings; else how the program ended.
+    """The last lines of stderr, otherwise of the unit's journal, without warnings; otherwise how the program ended.
 
     rc: negative for a signal. most: number of lines.
     """

@@ -111,7 +111,8 @@ class Packages:
         return Repository(NAME, url, raw["key"], raw["fingerprint"], held=self.family == "redhat", signed=False)
 
     def plan(self) -> PackagesPlan:
-        """The plan. All packages get one version: the requested one, else the installed one, else the newest one."""
+        """The plan. All packages get one version: the requested one, otherwise the installed one, otherwise the newest
+        one."""
         work = self.work
         if work is None:
             return self._without_packages()

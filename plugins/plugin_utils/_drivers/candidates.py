@@ -48,9 +48,9 @@ class Version:
 
 
 class Candidate(t.NamedTuple):
-    """A driver. signed: its modules are precompiled and signed, else they are built on the host or in the container;
-    arch: that of the machine; gds, mig, cuda: whether it is used with GPUDirect Storage, with a MIG layout, and with
-    the requested CUDA level.
+    """A driver. signed: its modules are precompiled and signed, otherwise they are built on the host or in the
+    container; arch: that of the machine; gds, mig, cuda: whether it is used with GPUDirect Storage, with a MIG layout,
+    and with the requested CUDA level.
     """
 
     version: Version

@@ -201,7 +201,8 @@ def _space(versions: t.Iterable[Version], request: Request) -> Universe:
 
 
 def _best(found: t.Iterable[Candidate], request: Request, release: Release) -> Candidate:
-    """The release's default driver, else the newest that it supports, else the newest of the newest release."""
+    """The release's default driver, otherwise the newest that it supports, otherwise the newest of the newest
+    release."""
     default, sources = release.components["driver"], IN_CLUSTER if request.cluster else ON_HOSTS
 
     def rank(one: Candidate) -> tuple[bool, bool, tuple[int, bool], tuple[int, ...], int, bool]:

@@ -117,7 +117,8 @@ def of_driver(own: Policy, reasons: t.Iterable[Refused], nodes: t.Sequence[str])
 
 
 def _unfit(policy: Policy, own: Policy, node: Node) -> tuple[str, str] | None:
-    """(reason, remedy) if a Node can get no driver of any version, else None. own: the policy of its NVIDIADriver."""
+    """(reason, remedy) if a Node can get no driver of any version, otherwise None. own: the policy of its
+    NVIDIADriver."""
     if own.get("driver.usePrecompiled") and not cluster_nodes.kernel_of(node):
         return ("driver.usePrecompiled needs an image for each kernel, and the Node's kernelVersion is empty or cannot "
                 "be the value of a label", "Look at what its kubelet reports (kubectl get node --output wide), or set "

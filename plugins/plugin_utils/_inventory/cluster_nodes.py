@@ -40,7 +40,8 @@ _SYSTEM = r"\D{0,40}([0-9]{1,9})(?:\.([0-9]{1,9}))?(?: SP([0-9]{1,9}))?"
 
 
 def system_of(labels: t.Mapping[str, str], pretty: str) -> System | None:
-    """The operating system by the labels of NFD, else by nodeInfo.osImage (C(Ubuntu 22.04.5 LTS)); None if unknown."""
+    """The operating system by the labels of NFD, otherwise by nodeInfo.osImage (C(Ubuntu 22.04.5 LTS)); None if
+    unknown."""
     # A Node may set any label, and both values become parts of the names of objects and images.
     name, version = labels.get(OS_ID, ""), labels.get(OS_VERSION, "")
     if _ID.fullmatch(name) and _VERSION.fullmatch(version) and _VALUE.fullmatch(name + version):

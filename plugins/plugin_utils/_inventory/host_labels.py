@@ -19,7 +19,7 @@ class Told(t.NamedTuple):
     """The labels of hosts.
 
     labels: by Node; silent: hosts without the fact gpu_labels; refused: hosts with invalid facts; unread: Nodes in
-    labels whose hosts could not read all of their GPUs; nodes: by Node its host, of all hosts.
+    labels whose hosts could not read all of their GPUs; nodes: maps the Nodes of all hosts to their hosts.
     """
 
     labels: dict[str, dict[str, str]]

@@ -54,10 +54,11 @@ _FORMS: t.Dict[str, t.Tuple[str, str]] = {
 
 
 def settle(given: Variables, hosts: Hosts, others: Hosts) -> dict[str, t.Any]:
-    """The value of each option: that of the task, else of the hosts, else of the others, else the default.
+    """The value of each option: that of the task, otherwise of the hosts, otherwise of the others, otherwise the
+    default.
 
-    given: the options of the task, None if not set; hosts: by host of the play its variables; others: by host that
-    --limit leaves out. An empty policy stays empty, so that its reader refuses it. Raises InputError if hosts have
+    given: the options of the task, None if not set; hosts: maps a host of the play to its variables; others: by host
+    that --limit leaves out. An empty policy stays empty, so that its reader refuses it. Raises InputError if hosts have
     different values, and for an invalid value.
     """
     def one(option: str, default: object) -> object:

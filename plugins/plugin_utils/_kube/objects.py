@@ -79,7 +79,7 @@ def label_of(item: Live) -> str:
 def wanted(manifests: t.Mapping[str, t.Sequence[Live]]) -> list[Wanted]:
     """The desired objects of all components, with their marks, in the order in which they are created.
 
-    manifests: by component its manifests. Raises InputError for an invalid manifest, and if two components have
+    manifests: maps a component to its manifests. Raises InputError for an invalid manifest, and if two components have
     different manifests of the same object.
     """
     found: dict[Key, Wanted] = {}

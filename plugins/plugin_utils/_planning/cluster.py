@@ -341,7 +341,7 @@ def _without_layout(context: Context, nodes_labels: t.Mapping[str, t.Mapping[str
 
 
 def _hook(context: Context) -> str:
-    """The program in CDI specifications if it is in the toolkit's container, else empty."""
+    """The program in CDI specifications if it is in the toolkit's container, otherwise empty."""
     if "container_toolkit" not in context.present:
         return ""
     return posixpath.join(str(context.get("toolkit.installDir") or _INSTALL_DIR), "toolkit/nvidia-cdi-hook")

@@ -174,7 +174,7 @@ def _alike(items: t.Sequence[Step]) -> list[str]:
 
 
 def columns(report: Report) -> dict[str, list[str]]:
-    """The columns of the result: by title the components. The software has a column only if it was checked."""
+    """The columns of the result: maps titles to components. The software has a column only if it was checked."""
     own = [component for component in ON_HOSTS if component.name not in _SOFTWARE]
     checked = {check.component for host in report.hosts.values() for check in host.checks or ()}
     software = [component.name for component in ON_HOSTS if component.name in _SOFTWARE and component.name in checked]

@@ -30,7 +30,7 @@ _VERBS = ("stop", "adopt", "create", "update", "repair", "replace", "release", "
 
 
 def title_of(name: str) -> str:
-    """The title of a component, else the name itself."""
+    """The title of a component, otherwise the name itself."""
     return _TITLES.get(name, name)
 
 

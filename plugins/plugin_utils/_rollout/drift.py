@@ -48,9 +48,10 @@ def differences(client: Client, cluster: Plan, components: t.Collection[str] | N
                 with_gpus: t.Mapping[str, int] | None = None) -> list[Difference]:
     """The differences that a run would repair.
 
-    components: only these, or None for all and the labels; with_gpus: by Node the number of GPUs of its host, for hosts
-    that compute the labels of their Nodes. If the cluster cannot be compared with the plan, because of a foreign object
-    with a planned name or a missing right, this is the only difference. Raises InputError for an invalid plan.
+    components: only these, or None for all and the labels; with_gpus: maps a Node to the number of GPUs of its host,
+    for hosts that compute the labels of their Nodes. If the cluster cannot be compared with the plan, because of a
+    foreign object with a planned name or a missing right, this is the only difference. Raises InputError for an invalid
+    plan.
     """
     wanted, names = deliver.of_plan(cluster, None if components is None else [*components])
     try:

@@ -63,7 +63,7 @@ class Options:
 class Probe:
     """What the host side reads of a runtime. In commands, `{binary}` and `{config}` stand for the paths on the host.
 
-    binary: a name on PATH, or a path. units: the first one that runs is taken, else the first one that exists.
+    binary: a name on PATH, or a path. units: the first one that runs is taken, otherwise the first one that exists.
     config, drop_in: default paths. config_flags: flags of the unit's command line that name the configuration file.
     more: patterns of other files to read. dump: prints the effective configuration. facts: commands by name; they run
     on every host that has the runtime, so they must be quick. health: prints a table of plugins whose last column is

@@ -36,8 +36,8 @@ KUBELET = "/var/lib/kubelet/config.yaml"
 def choose(name: str, states: t.Mapping[str, RuntimeState], kubelet: bool = False) -> str | None:
     """The runtime to configure, None if `auto` finds none. kubelet: whether a kubelet is configured on the host.
 
-    `auto` takes the first one that runs, else the first one that is installed. A containerd without the CRI plugin only
-    serves Docker, so it comes last, whether it runs or not. Raises HostError.
+    `auto` takes the first one that runs, otherwise the first one that is installed. A containerd without the CRI plugin
+    only serves Docker, so it comes last, whether it runs or not. Raises HostError.
     """
     installed = [runtime for runtime in (RUNTIMES if name == "auto" else [name]) if runtime in states]
     if kubelet:
