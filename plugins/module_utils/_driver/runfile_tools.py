@@ -31,7 +31,7 @@ _LIBC = {"debian": "libc6-dev", "redhat": "glibc-devel", "suse": "glibc-devel"}
 _OWNER: t.Dict[str, t.Tuple[str, ...]] = {
     "debian": ("dpkg-query", "-S"), "redhat": ("rpm", "-qf", "--qf", "%{NAME}:\\n"),
     "suse": ("rpm", "-qf", "--qf", "%{NAME}:\\n")}
-# The default keys of DKMS: on Ubuntu, on others.
+# The default keys of DKMS: on Ubuntu, and on other distributions.
 _KEYS = (("/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der"),
          ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub"))
 

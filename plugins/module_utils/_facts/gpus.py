@@ -76,8 +76,8 @@ def _gpu(function: Function | None, read: Fact) -> Fact:
 
 
 def minors(root: Root, gpus: t.Sequence[Fact]) -> dict[int, str]:
-    """PCI address by device minor (the number of C(/dev/nvidiaN)), from NVML, otherwise from the folder in
-    /proc."""
+    """Maps device minors (the numbers of C(/dev/nvidiaN)) to PCI addresses, from NVML, otherwise from the driver's
+    folder in /proc."""
     found = {gpu["minor"]: gpu["pci"] for gpu in gpus if gpu["minor"] is not None}
     for gpu in gpus:
         if gpu["minor"] is None:

@@ -120,7 +120,7 @@ class Apt:
                     os.unlink(os.path.join(folder, name))
 
     def trusts(self, fingerprint: str) -> bool:
-        """True: apt needs only the keyring that the source names."""
+        """Always true, because apt only needs the keyring that the source names."""
         return True
 
     def trust(self, repository: Repository) -> None:

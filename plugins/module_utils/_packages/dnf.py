@@ -92,7 +92,7 @@ class Dnf(RpmManager):
             self._dnf(["mark", "remove", *auto])
 
     def reinstall(self, packages: t.Mapping[str, str], check: bool = False) -> None:
-        """Runs dnf reinstall. check: answers its question with no."""
+        """Runs dnf reinstall. check: whether to answer its question with no, so that nothing is changed."""
         self._dnf([*(["--assumeno"] if check else []), "reinstall", *specifiers(packages, "-")])
 
     def simulate_install(self, names: t.Sequence[str]) -> list[Change]:
