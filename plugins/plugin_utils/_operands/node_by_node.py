@@ -116,6 +116,12 @@ class Search:
     left: frozenset[str] = frozenset()
     leaving: frozenset[tuple[str, str]] = frozenset()
 
+    def coming(self, name: str) -> list[str]:
+        """The components that come to a Node again when its former pods have ended. Where no MPS daemon is to come, the
+        device plugin is, which has the same label."""
+        return [part for part in LABELS if part in (self.over if part == DRIVER else self.components)
+                and (part, name) not in self.leaving]
+
     def find(self, client: Client) -> Found:
         """Reads the pods first and the Nodes last: a pod that has come to a new Node is not taken for one without."""
         looks = [(*one, *kind) for one in self.places for kind in (("v1", "Pod"), _REVISION)[:2 if one[0] else 1]]
@@ -129,8 +135,7 @@ class Search:
             nodes = {str(one["metadata"]["name"]): one for one in client.list("v1", "Node")}
         found = Found({name: [] for name, one in sorted(nodes.items())
                        if name not in self.left and (
-                           unfinished(one) & self.components
-                           or is_paused(one, [part for part in self.over if (part, name) not in self.leaving]))},
+                           unfinished(one) & self.components or is_paused(one, self.coming(name)))},
                       nodes=nodes, search=self, revisions=[
                           one for look, answer in zip(looks, answers) for one in answer
                           if look[4] != "Pod" and _controller(one) in {"", *self.sets}])
@@ -438,8 +443,8 @@ class NodeByNode:
         pods, one = self._found.pods[name], self._found.nodes[name]
         leaving = [component for component in (DRIVER, MPS) if (component, name) in self._found.search.leaving]
         former = self._former([name])
-        comes = [component for component in self._found.search.over if component not in leaving and (
-            is_paused(one, [component]) or (component, name) in former)]
+        comes = [component for component in self._found.search.coming(name)
+                 if is_paused(one, [component]) or (component, name) in former]
         seen = {name: dict(GATES[component] for component in comes)}
         begun = self._maintenance(name, check=True, seen=seen).started() if pods else {"plan": [], "staying": []}
         stays = [key for key in begun.get("paused") or () if key not in [GATES[part][0] for part in leaving]]
@@ -505,9 +510,11 @@ class NodeByNode:
 
     def _await_new(self, component: str, name: str) -> None:
         """Lets the new pod come to a Node from which it was kept, and waits until it is Ready."""
-        if component not in self._found.search.over or (component, name) in self._found.search.leaving:
+        if component not in self._found.search.coming(name):
             return
         resumed = self._pause(component, name, resume=True)
+        if component not in self._found.search.over:
+            return
         one = node.named(self._client, [name])[name]
         if not resumed and (component == MPS or DRIVER not in unfinished(self._found.nodes[name])):
             return

@@ -652,3 +652,27 @@ def test_mps_daemons_that_a_killed_run_leaves(shared: Shared, monkeypatch: pytes
     assert shared.mps() == [[f"{name}-n1-new"], [f"{name}-n2-new"], []]
     assert [one for one in shared.ended if "plugin" not in one] == ["job-n1", "mps-n1", "job-n2", "mps-n2"]
     assert [shared.node(one)["labels"][PLUGIN] for one in NODES] == ["true"] * 3
+
+
+@pytest.mark.parametrize("write", range(0, 24, 3))
+def test_nodes_that_wait_for_an_mps_daemon_which_is_not_wanted_any_more(
+        shared: Shared, monkeypatch: pytest.MonkeyPatch, write: int) -> None:
+    """A run that moves MPS daemons was killed, and then nobody shares GPUs by them any more."""
+    def run(site: Moving, wanted: list[Object]) -> Object:
+        return Shared.moved(shared)
+
+    assert killed_at(shared, monkeypatch, write, [], run)
+    wanted = [one for one in shared.wanted(changed(), "elsewhere")
+              if one.manifest["metadata"]["name"] != objects.MPS_DAEMON]
+
+    def without(check: bool = False) -> Object:
+        return deliver.present(shared.client, wanted, None, check, level="drain", terms=Terms(shared.holder),
+                               tell=shared.told.append)
+
+    preview = without(check=True)
+    done = without()
+    assert done["plan"] == preview["plan"] and done["pending"] == []
+    assert shared.mps() == [[], [], []]
+    assert [shared.node(one)["labels"][PLUGIN] for one in NODES] == ["true"] * 3
+    assert not any(shared.node(one).get("annotations") for one in NODES)
+    assert not without()["changed"]
