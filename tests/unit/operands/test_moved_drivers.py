@@ -504,6 +504,21 @@ def test_a_driver_of_another_namespace_ends_with_its_label_and_a_pod_without_one
     assert site.drivers("n2") == ["bare"]
 
 
+def test_a_run_of_other_components_leaves_the_drivers_of_such_nodes(shared: Shared) -> None:
+    """As with --tags: the label stays, until a run of the driver, too."""
+    def run(*components: str, check: bool = False) -> Object:
+        wanted = [one for one in shared.wanted(changed()) if one.component in components]
+        return deliver.present(shared.client, wanted, components, check, terms=Terms(shared.holder), level="drain",
+                               leaving={"driver": ["n1", "n3"], "device_plugin": ["n1", "n2"]})
+
+    assert not run("dcgm")["changed"] and run("dcgm")["ended_on"] == [] and shared.ended == []
+    for components, ended_on in ((("device_plugin",), ["n2"]), (("device_plugin", "driver"), ["n1", "n2", "n3"])):
+        preview, done = run(*components, check=True), run(*components)
+        assert preview["ended_on"] == done["ended_on"] == ended_on and done["plan"] == preview["plan"]
+        assert ("job-n3" in shared.ended) == ("driver-n3" in shared.ended) == ("driver" in components)
+    assert shared.mps() == [[], [], []]
+
+
 def test_a_node_that_is_skipped_keeps_its_label(site: Moving) -> None:
     site.present(changed())
     site.budget = {"job-n2"}
