@@ -268,8 +268,7 @@ def _waiting(pending: t.Sequence[t.Mapping[str, t.Any]], level: str) -> list[str
     """What the changes that L(pending_changes.hold) has left out need, a sentence."""
     if not pending:
         return []
-    advice = ("Drain the Nodes of these pods, set nvidia.com/gpu.deploy.driver=false on each, and run again."
-              if allows(level, NEEDS) else
+    advice = (take_over.OUT_OF_THE_WAY if allows(level, NEEDS) else
               "Set gpu_disruption: drain in a maintenance window, or drain and switch the Nodes one by one.")
     first, more = pending[0], f" and {len(pending) - 1} more" if len(pending) > 1 else ""
     return [f"Pending: {first['id']}{more}; {first['pending_reason']}. {advice}"]
@@ -303,7 +302,7 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
         changes, pods = planned()
         pods, problems = _still_ending(client, pods)
     changes, pending = _held(client, changes, pods, level)
-    take_over.refuse(pending)
+    take_over.refuse(pending, allows(level, NEEDS))
     nodes = _nodes(client, pods, level, terms, tell)
     changes = [*operator.stop(found), *changes]
     rights.require(client, changes, [rights.LABEL_NODES, *nodes.needed_rights()])

@@ -332,6 +332,16 @@ def test_pods_that_a_daemon_set_that_stays_would_take_wait_at_every_level(site: 
     assert "delete /apis/apps/v1/namespaces/s/daemonsets/driver" in written(site)
 
 
+def test_an_adoption_names_the_way_for_pods_that_another_daemon_set_would_take(site: Moving) -> None:
+    """The level is not what hinders."""
+    stays = two_kernels(site)
+    of_operator(site)
+    with pytest.raises(ClusterError, match="would take the pods of DaemonSet s/driver") as caught:
+        adopted(site, [*changed(pool="a"), stays])
+    assert "gpu.deploy.driver=false" in caught.value.hint and "gpu_disruption" not in caught.value.hint
+    assert written(site) == []
+
+
 def test_pods_that_two_successors_select_are_replaced(site: Moving) -> None:
     """One of these would end those of the other if it were faster."""
     stays = two_kernels(site)
