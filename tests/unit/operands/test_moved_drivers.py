@@ -701,3 +701,18 @@ def test_nodes_that_wait_for_an_mps_daemon_which_is_not_wanted_any_more(
     assert [shared.node(one)["labels"][PLUGIN] for one in NODES] == ["true"] * 3
     assert not any(shared.node(one).get("annotations") for one in NODES)
     assert not without()["changed"]
+
+
+@pytest.mark.parametrize("write", range(0, 6))
+def test_below_the_level_no_mps_daemon_comes_beside_one_that_a_killed_run_leaves(
+        shared: Shared, monkeypatch: pytest.MonkeyPatch, write: int) -> None:
+    def run(site: Moving, wanted: list[Object]) -> Object:
+        return Shared.moved(shared)
+
+    assert killed_at(shared, monkeypatch, write, [], run)
+    for level in ("never", "idle"):
+        assert {"delete: Pod s/mps-n1", f"delete: DaemonSet s/{objects.MPS_DAEMON}"} & {
+            one["id"] for one in shared.moved(level)["pending"]}
+        shared.controller()
+        assert shared.mps() == [["mps-n1"], ["mps-n2"], []] and not shared.twice
+    assert shared.moved()["pending"] == [] and not shared.twice
