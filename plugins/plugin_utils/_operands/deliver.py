@@ -154,7 +154,7 @@ def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.
         return list(changes), node_by_node.Found(stuck=stuck)
     found = node_by_node.find(client, there, ending, over, leaving=labels)
     if over and (going or new or any(node_by_node.is_unfinished(one, over) for one in found.nodes.values())):
-        found = node_by_node.find(client, there, ending, over, going, sets, labels)
+        found = node_by_node.find(client, there, ending, over, going, sets, labels, allows(level, NEEDS))
     return list(changes), replace(found, stuck=stuck)
 
 

@@ -716,3 +716,27 @@ def test_below_the_level_no_mps_daemon_comes_beside_one_that_a_killed_run_leaves
         shared.controller()
         assert shared.mps() == [["mps-n1"], ["mps-n2"], []] and not shared.twice
     assert shared.moved()["pending"] == [] and not shared.twice
+
+
+@pytest.mark.parametrize("write", [1, 3, 6, 9, 11, 12, 13, 16, 21])
+def test_mps_daemons_go_on_if_their_move_is_turned_back(shared: Shared, monkeypatch: pytest.MonkeyPatch, write: int
+                                                        ) -> None:
+    """They are their DaemonSet's own again, which would end them on Nodes that it does not select."""
+    def run(site: Moving, wanted: list[Object]) -> Object:
+        return Shared.moved(shared)
+
+    def back(level: str = "drain", check: bool = False) -> Object:
+        return deliver.present(shared.client, shared.wanted(changed()), None, check, level=level,
+                               terms=Terms(shared.holder), tell=shared.told.append)
+
+    assert killed_at(shared, monkeypatch, write, [], run)
+    there = shared.mps()
+    back("idle")
+    shared.controller()
+    assert [before for before, now in zip(there, shared.mps()) if not set(before) <= set(now)] == []
+    preview, done = back(check=True), back()
+    shared.controller()
+    assert done["plan"] == preview["plan"] and done["pending"] == [] == done["problems"] and not shared.twice
+    assert not any(one.startswith("mps") and "controller" in one for one in shared.ended)
+    assert [len(one) for one in shared.mps()] == [1, 1, 0] and not back()["changed"]
+    assert [shared.node(one)["labels"][PLUGIN] for one in NODES] == ["true"] * 3
