@@ -106,7 +106,7 @@ class Search:
     of which there are to be pods; successors: the DaemonSets of these that are wanted, if some may take the place of
     others; left: Nodes that stay out of service, as long as no other pod of theirs is to be ended; leaving: components
     with Nodes that lose the label by which their pods run, whose DaemonSets stay, in any namespace (an empty one in
-    places)."""
+    places); back: whether an MPS daemon that waits for its turn may go on where its DaemonSet comes back."""
 
     components: frozenset[str]
     sets: frozenset[str]
@@ -115,6 +115,13 @@ class Search:
     successors: t.Sequence[Object] = ()
     left: frozenset[str] = frozenset()
     leaving: frozenset[tuple[str, str]] = frozenset()
+    back: bool = False
+
+    def coming(self, name: str) -> list[str]:
+        """The components that come to a Node again when its former pods have ended. Where no MPS daemon is to come, the
+        device plugin is, which has the same label."""
+        return [part for part in LABELS if part in (self.over if part == DRIVER else self.components)
+                and (part, name) not in self.leaving]
 
     def find(self, client: Client) -> Found:
         """Reads the pods first and the Nodes last: a pod that has come to a new Node is not taken for one without."""
@@ -129,16 +136,18 @@ class Search:
             nodes = {str(one["metadata"]["name"]): one for one in client.list("v1", "Node")}
         found = Found({name: [] for name, one in sorted(nodes.items())
                        if name not in self.left and (
-                           unfinished(one) & self.components
-                           or is_paused(one, [part for part in self.over if (part, name) not in self.leaving]))},
+                           unfinished(one) & self.components or is_paused(one, self.coming(name)))},
                       nodes=nodes, search=self, revisions=[
                           one for look, answer in zip(looks, answers) for one in answer
                           if look[4] != "Pod" and _controller(one) in {"", *self.sets}])
         for component, pod in sorted(pods.values(), key=lambda one: (not _is_mps(one[1]), label_of(one[1]))):
             owner = _controller(pod)
             name = pod["spec"].get("nodeName")
+            waits = self.back and not owner and component == MPS and name in nodes and is_paused(nodes[name], [MPS])
             if (component, name) not in self.leaving and (owner and owner not in self.sets or name in nodes and keeps(
-                    self.successors, pod, nodes[name])):
+                    self.successors, pod, _resumed(nodes[name]) if waits else nodes[name])):
+                if waits:
+                    found.back.add(name)
                 continue
             # Nothing runs in one that has ended, for example as its kubelet did not admit it after a restart.
             runs = not evictable.ended(pod)
@@ -153,7 +162,8 @@ class Found:
     """What there is to do. pods: by Node, the Nodes among them that a former run has left out of service; loose: pods
     that are on no Node; orphans: pods that no DaemonSet has any more, with their components; revisions: of the
     DaemonSets, which the server would keep for another DaemonSet; nodes: all Nodes by name; stuck: why no pod may be
-    ended although the level allows it."""
+    ended although the level allows it; back: Nodes with an MPS daemon that its DaemonSet takes over again, once their
+    label is resumed."""
 
     pods: dict[str, list[Pod]] = field(default_factory=dict)
     loose: list[Pod] = field(default_factory=list)
@@ -162,15 +172,17 @@ class Found:
     nodes: t.Mapping[str, Object] = field(default_factory=dict)
     search: Search = Search(frozenset(), frozenset(), ())
     stuck: str = ""
+    back: set[str] = field(default_factory=set)
 
 
 def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[str] | None,
          over: t.Collection[str] = (), going: t.Collection[str] = (), successors: t.Sequence[Object] | None = None,
-         leaving: t.Collection[tuple[str, str]] = ()) -> Found:
+         leaving: t.Collection[tuple[str, str]] = (), back: bool = False) -> Found:
     """The pods of the DaemonSets of ours among live objects, and those that such a DaemonSet has left in any namespace
     that has or gets something of ours. components: None for all; over: components whose pods stay, as they are wanted;
     going: uids of DaemonSets of these that go all the same, also such as a GPU Operator has made; successors: as of
-    L(Search), with the pods of drivers that these do not keep; None: without such pods; leaving: as of L(Search)."""
+    L(Search), with the pods of drivers that these do not keep; None: without such pods; leaving, back: as of L(Search).
+    """
     ours = [one for one in live.values() if is_ours(one)]
     spaces = {str(one["metadata"]["name"] if one["kind"] == "Namespace" else one["metadata"].get("namespace", ""))
               for one in [*ours, *(successors or ())]} - {""}
@@ -183,7 +195,7 @@ def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[
                 _selector(one["spec"]["selector"]["matchLabels"])) for one in sets}
     places |= {("", component, _selector(LABELS[component])) for component, _name in leaving}
     return Search(ending | set(over), frozenset(one["metadata"]["uid"] for one in sets), sorted(places),
-                  frozenset(over), successors or (), leaving=frozenset(leaving)).find(client)
+                  frozenset(over), successors or (), leaving=frozenset(leaving), back=back).find(client)
 
 
 def without(found: Found, left: t.Collection[str]) -> Found:
@@ -274,8 +286,9 @@ class NodeByNode:
 
     @property
     def moves(self) -> bool:
-        """Whether there are pods to end in whose place others come."""
-        return bool(self._former())
+        """Whether there are pods to end in whose place others come, or Nodes that wait for these."""
+        return bool(self._former()) or any(
+            is_paused(self._found.nodes[name], self._found.search.over) for name in self._found.pods)
 
     def _former(self, names: t.Collection[str] | None = None) -> dict[tuple[str, str], list[Pod]]:
         """By component and Node the pods to end in whose place others come. names: of these Nodes; None: of all."""
@@ -304,7 +317,7 @@ class NodeByNode:
         return [*(("delete", kinds.find("v1", "Pod"), space) for space in spaces),
                 *(("delete", kinds.find(*_REVISION), space)
                   for space in sorted({one["metadata"]["namespace"] for one in found.revisions})),
-                *(("patch", kinds.find("v1", "Pod"), space) for space in (spaces if self.moves else ())),
+                *(("patch", kinds.find("v1", "Pod"), space) for space in (spaces if self._former() else ())),
                 *([rights.LABEL_NODES] if found.pods else []),
                 *([("create", _EVICTIONS, "")] if any(found.pods.values()) else [])]
 
@@ -331,14 +344,17 @@ class NodeByNode:
         """Keeps the pods that are to come from the Nodes with former ones, whose DaemonSets are gone by now.
 
         Each such Node has the deploy label paused until L(run) has ended its pod, and no DaemonSet takes such a pod for
-        its own: it would be ended at once, as its Node is not selected.
+        its own: it would be ended at once, as its Node is not selected. An MPS daemon whose DaemonSet comes back is its
+        own at once, so its Node is selected before.
         """
-        if self.moves:
+        if self._former() or self._found.back:
             self._found = self._found.search.find(self._client)
             former = self._former()
             pods = [pod for group in former.values() for pod in group if not _is_mps(pod)]
             without_errors(self._client.many(self._disown, pods))
             without_errors(self._client.many(lambda one: self._pause(*one), list(former)))
+            back = sorted(self._found.back)
+            without_errors(self._client.many(lambda name: self._pause(MPS, name, resume=True), back))
 
     def _pause(self, component: str, name: str, resume: bool = False) -> bool:
         """Pauses or resumes a component on a Node. Returns whether it was not so."""
@@ -438,8 +454,8 @@ class NodeByNode:
         pods, one = self._found.pods[name], self._found.nodes[name]
         leaving = [component for component in (DRIVER, MPS) if (component, name) in self._found.search.leaving]
         former = self._former([name])
-        comes = [component for component in self._found.search.over if component not in leaving and (
-            is_paused(one, [component]) or (component, name) in former)]
+        comes = [component for component in self._found.search.coming(name)
+                 if is_paused(one, [component]) or (component, name) in former]
         seen = {name: dict(GATES[component] for component in comes)}
         begun = self._maintenance(name, check=True, seen=seen).started() if pods else {"plan": [], "staying": []}
         stays = [key for key in begun.get("paused") or () if key not in [GATES[part][0] for part in leaving]]
@@ -505,9 +521,11 @@ class NodeByNode:
 
     def _await_new(self, component: str, name: str) -> None:
         """Lets the new pod come to a Node from which it was kept, and waits until it is Ready."""
-        if component not in self._found.search.over or (component, name) in self._found.search.leaving:
+        if component not in self._found.search.coming(name):
             return
         resumed = self._pause(component, name, resume=True)
+        if component not in self._found.search.over:
+            return
         one = node.named(self._client, [name])[name]
         if not resumed and (component == MPS or DRIVER not in unfinished(self._found.nodes[name])):
             return
@@ -554,6 +572,11 @@ class NodeByNode:
 def _of(component: str, name: str) -> str:
     """What is paused and resumed on a Node, as L(maintenance) says it."""
     return f"{GATES[component][0][len(DEPLOY):]} on Node {name}"
+
+
+def _resumed(one: Object) -> Object:
+    """The Node as it is once its device plugin may come back."""
+    return {**one, "metadata": {**one["metadata"], "labels": {**_labels(one), GATES[MPS][0]: "true"}}}
 
 
 def _again(step: t.Mapping[str, t.Any]) -> Step:

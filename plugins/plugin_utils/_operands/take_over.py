@@ -51,14 +51,20 @@ _REMOVE = ("Stop the operator (kubectl scale deployment gpu-operator --replicas 
            "been changed.")
 
 
-def refuse(pending: t.Sequence[t.Mapping[str, t.Any]]) -> None:
+# What to do about pods that another DaemonSet would take.
+OUT_OF_THE_WAY = "Drain the Nodes of these pods, set nvidia.com/gpu.deploy.driver=false on each, and run again."
+
+
+def refuse(pending: t.Sequence[t.Mapping[str, t.Any]], may_end: bool) -> None:
     """Raises ClusterError where a change that has to wait would take an object from the operator. Once that is stopped
-    nobody would look after the object, and every run of site.yml would be refused."""
+    nobody would look after the object, and every run of site.yml would be refused. may_end: whether the level allows to
+    end pods."""
     first = next((one for one in pending if one["action"] == "adopt"), None)
     if first:
-        raise ClusterError(f"{first['id']}: {first['pending_reason']}.", "Set gpu_disruption: drain in a maintenance "
-                           "window, or change the policy to match the operator's DaemonSet. Nothing has been changed.",
-                           verb="plan", object=first["target"], reason="Pending")
+        how = OUT_OF_THE_WAY if may_end else "Set gpu_disruption: drain in a maintenance window."
+        raise ClusterError(f"{first['id']}: {first['pending_reason']}.", f"{how} Or change the policy to match the "
+                           "operator's DaemonSet. Nothing has been changed.", verb="plan", object=first["target"],
+                           reason="Pending")
 
 
 def wait_stopped(client: Client, found: Operator) -> None:
