@@ -16,8 +16,8 @@ import secrets
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import REFRESH
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.device_nodes import MAKE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import LOAD
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.nodes import MAKE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import RESTART, STARTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import AGAIN, INSTALL

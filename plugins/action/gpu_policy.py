@@ -149,6 +149,9 @@ class ActionModule(ControllerAction):
             for node, told in seen["nodes"].items():
                 inventory_vars.whole(told, ("labels", "annotations", "ready", "gpu", "os"),
                                      f"cluster_facts.nodes.{node}", "gpu_policy itself reads of a Node")
+                if told["gpu"]:
+                    inventory_vars.whole(told, ("os_image", "kernel", "arch", "runtime"), f"cluster_facts.nodes.{node}",
+                                         "gpu_policy itself reads of a Node with GPUs")
         try:
             plan: Data = {**resolve(policy, release, facts, overrides, wanted["placement"], wanted["disruption"],
                                     wanted["strict"])}

@@ -16,10 +16,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi, _proxy,
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import failures, options, runfile_options
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import (
     clients,
+    device_nodes,
     gpus,
     kernel,
     mig_boot,
-    nodes,
     package_files,
     pci,
     runtimes,
@@ -153,7 +153,7 @@ def _module_parameters(given: tuple[str, str]) -> None:
     tree("/proc/driver/nvidia/gpus/0000:07:00.0/information", given[1])
     for name in ("NVreg_A", "NVreg_RestrictProfilingToAdminUsers"):
         options.same(options.loaded_value(root, "nvidia", name) or "", "1")
-    shaped("driver.nodes", nodes.node_faults(root))
+    shaped("driver.nodes", device_nodes.node_faults(root))
     gpus.minors(root, [{"minor": None, "pci": "0000:07:00.0"}])
 
 

@@ -233,7 +233,7 @@ def test_what_stands_in_the_way_is_said_before_anything_is_changed(land: Land) -
             deliver.taken_over(land.client, land.wanted, list(ORDER), False)
         assert not land.audit.writes
         land.kubectl(*command, "olm.owner-")
-        with pytest.raises(ClusterError, match=r"1 Node now: gpu-1 \(drain-required\)"):
+        with pytest.raises(ClusterError, match=r"1 Node: gpu-1 \(drain-required\)"):
             deliver.taken_over(land.client, land.wanted, list(ORDER), False)
     finally:
         land.kubectl(*command, "olm.owner-")

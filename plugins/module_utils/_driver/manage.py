@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.attempt import Attempt, Executor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.build import Build
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.containers import Containers
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cdi_refresh import CdiRefresh
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.device_nodes import Nodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.disk_space import check_room
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.extras import Extras
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric import Fabric
@@ -20,7 +21,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.kernels import NextKernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.licence import Licence
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import Modules
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.nodes import Nodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.nouveau import UNLOAD_NOUVEAU, Nouveau
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.options import Options
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Holders, Host, Part
@@ -48,7 +48,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, 
 CONCERN = "driver"
 # Their order within each phase of a run.
 PARTS: t.Tuple[t.Type[Part], ...] = (Signing, Nouveau, Options, Build, Prebuilt, Modules, Extras, NextKernel, Fabric,
-                                     Nodes, Licence, Files, Services, Containers)
+                                     Nodes, Licence, Files, Services, CdiRefresh)
 
 
 class NotWorking(HostError):

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.archive impo
     UbuntuArchive,
     UbuntuSigned,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_repository import CudaRepository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_deb import CudaRepository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_rpm import CudaRpm
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_suse import CudaSuse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import Source

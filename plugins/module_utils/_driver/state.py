@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import Model, fabric_of, model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import dkms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.clients import owner_of, read_clients
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.nodes import node_faults
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.device_nodes import node_faults
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.pci import read_bus
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.system import has_headers, read_os, secure_boot
@@ -50,7 +50,7 @@ class Situation:
     libnvidia-ml. modules: loaded modules of the driver. built: driver versions that DKMS has installed for the running
     kernel. registered: driver versions in DKMS with their names there. nouveau: None, C(there), C(loaded) or C(used).
     secure_boot: None if unknown. services: the state of L(SERVICES). fabric: C(none), C(nvswitch), C(nvlink5) or
-    C(nvlink5_rack), see L(_devices.Model.fabric). nodes: device nodes with faults, see L(nodes.node_faults).
+    C(nvlink5_rack), see L(_devices.Model.fabric). nodes: device nodes with faults, see L(device_nodes.node_faults).
     """
 
     os_id: str

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_repository import CudaRepository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_deb import CudaRepository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_rpm import CudaRpm
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import Source
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_repository import CudaRepository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_deb import CudaRepository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_rpm import (
     OPEN_ONLY,
     SUSE,

@@ -173,14 +173,14 @@ class Maintenance:
             return []
         return [evictable.label(pod) for pod in self._pods() if not evictable.ended(pod) and _is_mps(pod)]
 
-    def _staying(self) -> list[str]:
-        """The pods that use a GPU and that no eviction would end, such as those of DaemonSets. Our operands are left
-        out, because they are paused for the work and come back."""
+    def _staying(self) -> list[tuple[str, str]]:
+        """C((pod, reason)) for pods that use a GPU and that no eviction would end, such as those of DaemonSets. Our
+        operands are left out, because they are paused for the work and come back."""
         look = evictable.sort(self._pods(), self._request.drain.wish)
-        found = [pod for pod, _why in look.staying if not _is_mps(pod)]
+        found = [(pod, why) for pod, why in look.staying if not _is_mps(pod)]
         ours = {one["metadata"]["uid"] for one in (self._client.list("apps/v1", "DaemonSet") if found else ())
                 if is_ours(one) and component_of(one) in LABELS}
-        return [evictable.label(pod) for pod in found
+        return [(evictable.label(pod), why) for pod, why in found
                 if not any(owner.get("uid") in ours for owner in pod["metadata"].get("ownerReferences") or ())]
 
     def _pods(self) -> list[dict[str, t.Any]]:
@@ -266,13 +266,15 @@ class Maintenance:
         if allows(level, "drain"):
             return []
         evictions = [step for step in preview["pending"] if step["action"] == "evict"]
-        stops = [Step("stop", f"Pod {name}", "it uses a GPU", "drain").as_dict() for name in self._staying()]
-        stops += [Step("stop", f"{one.get('name')} (pid {one.get('pid')})", "it uses a GPU", "drain").as_dict()
-                  for one in self._request.clients if self._request.evict and not one.get("container")]
+        staying = [{**Step("stop", f"Pod {name}", "it uses a GPU", "drain").as_dict(), "pending_reason":
+                    f"gpu_disruption is '{level}', and no level ends it, as {why}. Keep it off the Node; 'drain' and "
+                    "higher wait for it only while a process of it holds a GPU"} for name, why in self._staying()]
+        stops = [Step("stop", f"{one.get('name')} (pid {one.get('pid')})", "it uses a GPU", "drain").as_dict()
+                 for one in self._request.clients if self._request.evict and not one.get("container")]
         daemons = [Step("stop", f"MPS daemon {name}", "its clients would end", "idle").as_dict()
                    for name in mps if not allows(level, "idle")]
         return [{**step, "pending_reason": f"gpu_disruption is '{level}', this needs '{step['needs']}' or higher"}
-                for step in evictions + stops + daemons]
+                for step in evictions + stops + daemons] + staying
 
     def _start(self, one: Object, keys: t.Collection[str], evicts: bool) -> Result:
         """Executes the plan. Returns the part of the result that only a run knows, not check mode. If something fails,

@@ -83,8 +83,8 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     kept: from L(kept_daemon_sets).
     unfinished: Nodes on which an earlier run has not finished the work on these pods, as read for the plan; None if
     this is not known.
-    leaving: maps a component to the Nodes that lose the label by which its pods run. These pods end Node by Node;
-    C(ended_on) in the result has the Nodes on which they have ended.
+    leaving: maps a component to the Nodes that lose the label by which its pods run. If it is one of components, these
+    pods end Node by Node; C(ended_on) in the result has the Nodes on which they have ended.
     guard: raises if this cluster must not be changed. It is called only if there is something to change.
     If nothing was changed, the result has C(workloads): how many pods the DaemonSets and Deployments have.
     """
@@ -119,7 +119,7 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
                               if item["kind"] in ("DaemonSet", "Deployment")
                               and COMPONENT in (item["metadata"].get("labels") or {})]
     done = {**_with_steps(result(client, changes), changes, steps, moves), "workloads": seen,
-            "ended_on": nodes.ended_on() if allows(level, NEEDS) else [],
+            "ended_on": _ended_on(nodes, leaving, components, level),
             **_skipped(failed, pending, said, problems)}
     return done if done["warnings"] else {key: value for key, value in done.items() if key != "warnings"}
 
@@ -151,13 +151,13 @@ def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.
     ours = [one for one in there.values() if objects.is_ours(one)]
     spaces = {one["metadata"]["name"] if one["kind"] == "Namespace" else one["metadata"].get("namespace")
               for one in ours} - {None}
-    labels = {(component, name) for component, names in leaving.items() for name in names}
+    labels = {(component, name) for component, names in leaving.items() if component in asked for name in names}
     if (unfinished is not None and not (unfinished or labels or going or new) and len(spaces) < 2
             and not any(objects.component_of(one) in ending for one in ours)):
         return list(changes), node_by_node.Found(stuck=stuck)
     found = node_by_node.find(client, there, ending, over, leaving=labels)
     if over and (going or new or any(node_by_node.is_unfinished(one, over) for one in found.nodes.values())):
-        found = node_by_node.find(client, there, ending, over, going, sets, labels)
+        found = node_by_node.find(client, there, ending, over, going, sets, labels, allows(level, NEEDS))
     return list(changes), replace(found, stuck=stuck)
 
 
@@ -170,6 +170,13 @@ def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found
                and one.live["metadata"]["uid"] in sets else one for one in changes]
     return pending_changes.hold(sorted(changes, key=lambda one: not one.orphans), level,
                                 lambda: client.list("v1", "Node"), orphans=found.orphans, why=found.stuck)
+
+
+def _ended_on(nodes: node_by_node.NodeByNode, leaving: t.Mapping[str, t.Collection[str]],
+              components: t.Collection[str] | None, level: str) -> list[str]:
+    """The Nodes that may lose their labels. Pods of a component that is not among these do not end in this run."""
+    stay = {name for component, names in leaving.items() if component not in (components or leaving) for name in names}
+    return [name for name in nodes.ended_on() if name not in stay] if allows(level, NEEDS) else []
 
 
 def _still_ending(client: Client, found: node_by_node.Found) -> tuple[node_by_node.Found, list[str]]:
@@ -264,8 +271,7 @@ def _waiting(pending: t.Sequence[t.Mapping[str, t.Any]], level: str) -> list[str
     """A sentence on what the changes that L(pending_changes.hold) has left out need; empty if there are none."""
     if not pending:
         return []
-    advice = ("Drain the Nodes of these pods, set nvidia.com/gpu.deploy.driver=false on each, and run again."
-              if allows(level, NEEDS) else
+    advice = (take_over.OUT_OF_THE_WAY if allows(level, NEEDS) else
               "Set gpu_disruption: drain in a maintenance window, or drain and switch the Nodes one by one.")
     first, more = pending[0], f" and {len(pending) - 1} more" if len(pending) > 1 else ""
     return [f"Pending: {first['id']}{more}; {first['pending_reason']}. {advice}"]
@@ -300,7 +306,7 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
         changes, pods = planned()
         pods, problems = _still_ending(client, pods)
     changes, pending = _held(client, changes, pods, level)
-    take_over.refuse(pending)
+    take_over.refuse(pending, allows(level, NEEDS))
     nodes = _nodes(client, pods, level, terms, tell)
     changes = [*operator.stop(found), *changes]
     rights.require(client, changes, [rights.LABEL_NODES, *nodes.needed_rights()])
@@ -320,7 +326,7 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
         nodes = _nodes(client, pods, level, terms, tell)
         failed = _execute(client, left, nodes, tell)
     return {**_with_steps(result(client, changes), changes, steps, moves), "workloads": [],
-            "ended_on": nodes.ended_on() if allows(level, NEEDS) else [], **_skipped(
+            "ended_on": _ended_on(nodes, leaving, components, level), **_skipped(
         failed, pending, [*take_over.notes(found, changes, there), *said, *_waiting(pending, level)], problems)}
 
 

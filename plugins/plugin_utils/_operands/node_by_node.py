@@ -109,7 +109,7 @@ class Search:
     for all namespaces; over: components that have pods afterwards, too; successors: the wanted DaemonSets of these
     components, if they may replace others; left: Nodes that stay out of service unless a pod on them is to be ended;
     leaving: C((component, Node)) if the Node loses the label by which pods of the component run there, although their
-    DaemonSet stays.
+    DaemonSet stays; back: whether an MPS daemon whose Node is still paused may go on if its DaemonSet is created again.
     """
 
     components: frozenset[str]
@@ -119,6 +119,13 @@ class Search:
     successors: t.Sequence[Object] = ()
     left: frozenset[str] = frozenset()
     leaving: frozenset[tuple[str, str]] = frozenset()
+    back: bool = False
+
+    def coming(self, name: str) -> list[str]:
+        """The components whose pods run on a Node again when its former pods have ended. The label of the MPS daemon is
+        also that of the device plugin, which runs there even if no MPS daemon is wanted."""
+        return [part for part in LABELS if part in (self.over if part == DRIVER else self.components)
+                and (part, name) not in self.leaving]
 
     def find(self, client: Client) -> Found:
         """Reads the pods first and the Nodes last, so that the Node of each pod is known even if it is new."""
@@ -133,16 +140,18 @@ class Search:
             nodes = {str(one["metadata"]["name"]): one for one in client.list("v1", "Node")}
         found = Found({name: [] for name, one in sorted(nodes.items())
                        if name not in self.left and (
-                           unfinished(one) & self.components
-                           or is_paused(one, [part for part in self.over if (part, name) not in self.leaving]))},
+                           unfinished(one) & self.components or is_paused(one, self.coming(name)))},
                       nodes=nodes, search=self, revisions=[
                           one for look, answer in zip(looks, answers) for one in answer
                           if look[4] != "Pod" and _controller(one) in {"", *self.sets}])
         for component, pod in sorted(pods.values(), key=lambda one: (not _is_mps(one[1]), label_of(one[1]))):
             owner = _controller(pod)
             name = pod["spec"].get("nodeName")
+            waits = self.back and not owner and component == MPS and name in nodes and is_paused(nodes[name], [MPS])
             if (component, name) not in self.leaving and (owner and owner not in self.sets or name in nodes and keeps(
-                    self.successors, pod, nodes[name])):
+                    self.successors, pod, _resumed(nodes[name]) if waits else nodes[name])):
+                if waits:
+                    found.back.add(name)
                 continue
             # No container runs in a pod that has ended, for example because the kubelet rejected it after a restart.
             runs = not evictable.ended(pod)
@@ -159,7 +168,8 @@ class Found:
     pods: maps a Node to the pods to end on it, and is empty for a Node that only has to be put back into service;
     loose: pods that are on no Node or have ended; orphans: C((component, pod)) for pods whose DaemonSet was deleted;
     revisions: ControllerRevisions to delete, which another DaemonSet would otherwise adopt; nodes: all Nodes by name;
-    stuck: why no pod may be ended although the level allows it.
+    stuck: why no pod may be ended although the level allows it; back: the Nodes with an MPS daemon that its DaemonSet
+    adopts again once their label is resumed.
     """
 
     pods: dict[str, list[Pod]] = field(default_factory=dict)
@@ -169,17 +179,18 @@ class Found:
     nodes: t.Mapping[str, Object] = field(default_factory=dict)
     search: Search = Search(frozenset(), frozenset(), ())
     stuck: str = ""
+    back: set[str] = field(default_factory=set)
 
 
 def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[str] | None,
          over: t.Collection[str] = (), going: t.Collection[str] = (), successors: t.Sequence[Object] | None = None,
-         leaving: t.Collection[tuple[str, str]] = ()) -> Found:
+         leaving: t.Collection[tuple[str, str]] = (), back: bool = False) -> Found:
     """Finds the pods of our DaemonSets among the live objects, and the pods of deleted DaemonSets in all namespaces
     with objects of ours, present or wanted.
 
     components: those whose pods end, None for all; over: components whose pods stay because they are wanted; going:
     uids of DaemonSets of these that are deleted nevertheless, including those of a GPU Operator; successors: as in
-    L(Search), None to leave out the driver pods that they would not keep; leaving: as in L(Search).
+    L(Search), None to leave out the driver pods that they would not keep; leaving, back: as in L(Search).
     """
     ours = [one for one in live.values() if is_ours(one)]
     spaces = {str(one["metadata"]["name"] if one["kind"] == "Namespace" else one["metadata"].get("namespace", ""))
@@ -193,7 +204,7 @@ def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[
                 _selector(one["spec"]["selector"]["matchLabels"])) for one in sets}
     places |= {("", component, _selector(LABELS[component])) for component, _name in leaving}
     return Search(ending | set(over), frozenset(one["metadata"]["uid"] for one in sets), sorted(places),
-                  frozenset(over), successors or (), leaving=frozenset(leaving)).find(client)
+                  frozenset(over), successors or (), leaving=frozenset(leaving), back=back).find(client)
 
 
 def without(found: Found, left: t.Collection[str]) -> Found:
@@ -284,8 +295,9 @@ class NodeByNode:
 
     @property
     def moves(self) -> bool:
-        """Whether new pods replace some of the pods to end."""
-        return bool(self._former())
+        """Whether new pods replace some of the pods to end, or Nodes wait for such new pods."""
+        return bool(self._former()) or any(
+            is_paused(self._found.nodes[name], self._found.search.over) for name in self._found.pods)
 
     def _former(self, names: t.Collection[str] | None = None) -> dict[tuple[str, str], list[Pod]]:
         """Maps (component, Node) to the pods to end that new pods replace. names: only on these Nodes; None: on all."""
@@ -314,7 +326,7 @@ class NodeByNode:
         return [*(("delete", kinds.find("v1", "Pod"), space) for space in spaces),
                 *(("delete", kinds.find(*_REVISION), space)
                   for space in sorted({one["metadata"]["namespace"] for one in found.revisions})),
-                *(("patch", kinds.find("v1", "Pod"), space) for space in (spaces if self.moves else ())),
+                *(("patch", kinds.find("v1", "Pod"), space) for space in (spaces if self._former() else ())),
                 *([rights.LABEL_NODES] if found.pods else []),
                 *([("create", _EVICTIONS, "")] if any(found.pods.values()) else [])]
 
@@ -343,14 +355,17 @@ class NodeByNode:
 
         The deploy label of each such Node is paused until L(run) has ended its former pod. The former pod loses the
         labels by which a new DaemonSet would adopt it: as the Node is not selected, its controller would end it at
-        once.
+        once. If its DaemonSet is created again, an MPS daemon is adopted at once, so the label of its Node is resumed
+        before.
         """
-        if self.moves:
+        if self._former() or self._found.back:
             self._found = self._found.search.find(self._client)
             former = self._former()
             pods = [pod for group in former.values() for pod in group if not _is_mps(pod)]
             without_errors(self._client.many(self._disown, pods))
             without_errors(self._client.many(lambda one: self._pause(*one), list(former)))
+            back = sorted(self._found.back)
+            without_errors(self._client.many(lambda name: self._pause(MPS, name, resume=True), back))
 
     def _pause(self, component: str, name: str, resume: bool = False) -> bool:
         """Pauses or resumes a component on a Node. Returns whether the label was changed."""
@@ -450,8 +465,8 @@ class NodeByNode:
         pods, one = self._found.pods[name], self._found.nodes[name]
         leaving = [component for component in (DRIVER, MPS) if (component, name) in self._found.search.leaving]
         former = self._former([name])
-        comes = [component for component in self._found.search.over if component not in leaving and (
-            is_paused(one, [component]) or (component, name) in former)]
+        comes = [component for component in self._found.search.coming(name)
+                 if is_paused(one, [component]) or (component, name) in former]
         seen = {name: dict(GATES[component] for component in comes)}
         begun = self._maintenance(name, check=True, seen=seen).started() if pods else {"plan": [], "staying": []}
         stays = [key for key in begun.get("paused") or () if key not in [GATES[part][0] for part in leaving]]
@@ -517,9 +532,11 @@ class NodeByNode:
 
     def _await_new(self, component: str, name: str) -> None:
         """Resumes the deploy label that kept the new pod away from a Node, and waits until this pod is Ready."""
-        if component not in self._found.search.over or (component, name) in self._found.search.leaving:
+        if component not in self._found.search.coming(name):
             return
         resumed = self._pause(component, name, resume=True)
+        if component not in self._found.search.over:
+            return
         one = node.named(self._client, [name])[name]
         if not resumed and (component == MPS or DRIVER not in unfinished(self._found.nodes[name])):
             return
@@ -566,6 +583,11 @@ class NodeByNode:
 def _of(component: str, name: str) -> str:
     """The object of a step that pauses or resumes a component, in the words of L(maintenance)."""
     return f"{GATES[component][0][len(DEPLOY):]} on Node {name}"
+
+
+def _resumed(one: Object) -> Object:
+    """The Node as it is once its device plugin may come back."""
+    return {**one, "metadata": {**one["metadata"], "labels": {**_labels(one), GATES[MPS][0]: "true"}}}
 
 
 def _again(step: t.Mapping[str, t.Any]) -> Step:

@@ -60,7 +60,7 @@ def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequen
     for component, pod in orphans if why else ():
         step = Step("delete", label_of(pod), needs=NEEDS)
         pending.append(_pending(step, why, "its DaemonSet is gone, and GPU clients may need it"))
-        if removal or component == DRIVER:
+        if removal or component in whole:
             first.setdefault(component, pending[-1]["id"])
     if removal and first:
         first.setdefault(SHARED, next((one.id for one in changes if one.id in ending), next(iter(first.values()))))

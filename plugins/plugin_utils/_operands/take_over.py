@@ -5,7 +5,7 @@
 
 The operator is stopped first. Then each wanted object loses its owner and becomes ours in one request. If the run is
 killed, each object therefore still has exactly one owner, the operator or us, and the next run continues. The
-ClusterPolicy and its definition stay as they are: the next run reads its policy from there, and hand_back needs them.
+ClusterPolicy and its definition stay as they are: the next run can read its policy from there, and hand_back needs them.
 Objects that are not wanted, such as the operator's own Service, stay with the ClusterPolicy.
 """
 
@@ -51,14 +51,20 @@ _REMOVE = ("Stop the operator (kubectl scale deployment gpu-operator --replicas 
            "been changed.")
 
 
-def refuse(pending: t.Sequence[t.Mapping[str, t.Any]]) -> None:
+# What to do about pods that another DaemonSet would adopt.
+OUT_OF_THE_WAY = "Drain the Nodes of these pods, set nvidia.com/gpu.deploy.driver=false on each, and run again."
+
+
+def refuse(pending: t.Sequence[t.Mapping[str, t.Any]], may_end: bool) -> None:
     """Raises ClusterError if the take-over of one of the operator's objects is pending. Once the operator is stopped,
-    nothing would maintain this object, and every run of site.yml would be refused."""
+    nothing would maintain this object, and every run of site.yml would be refused. may_end: whether the level allows
+    ending pods."""
     first = next((one for one in pending if one["action"] == "adopt"), None)
     if first:
-        raise ClusterError(f"{first['id']}: {first['pending_reason']}.", "Set gpu_disruption: drain in a maintenance "
-                           "window, or change the policy to match the operator's DaemonSet. Nothing has been changed.",
-                           verb="plan", object=first["target"], reason="Pending")
+        how = OUT_OF_THE_WAY if may_end else "Set gpu_disruption: drain in a maintenance window."
+        raise ClusterError(f"{first['id']}: {first['pending_reason']}.", f"{how} Or change the policy to match the "
+                           "operator's DaemonSet. Nothing has been changed.", verb="plan", object=first["target"],
+                           reason="Pending")
 
 
 def wait_stopped(client: Client, found: Operator) -> None:

@@ -14,9 +14,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.crio impor
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.docker import Docker
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import RuntimeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.k0s import K0s
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.k3s_rke2 import Rancher
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.microk8s import Microk8s
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.podman import Podman
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.rancher import Rancher
 
 # In the order of `auto`. Distributions come first: a containerd of Docker can run on the same host, but the cluster
 # does not use it. Docker comes before the containerd that it uses, unless a kubelet uses containerd.

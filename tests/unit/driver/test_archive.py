@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_repository import CudaRepository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_deb import CudaRepository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.deb import HOLD_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import Source
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.sources import source_of

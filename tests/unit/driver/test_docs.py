@@ -9,7 +9,7 @@ import re
 import typing as t
 
 import yaml
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_repository import CudaRepository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_deb import CudaRepository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_rpm import FOLDERS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.failures import explain
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.sources import SOURCES, source_of

@@ -25,7 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import (
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import (
     options as options_module,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_repository import CudaRepository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_deb import CudaRepository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.manage import Driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.options import BOOT_FILE, boot_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Host

@@ -17,7 +17,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import (
     clients,
-    nodes,
+    device_nodes,
     package_files,
     package_names,
     pci,
@@ -329,8 +329,8 @@ def test_device_nodes(tmp_path: Path, modes: dict[str, t.Any], faults: dict[str,
     trees.put(tmp_path, "/proc/driver/nvidia/params", PARAMS)
     wanted = {"/dev/nvidiactl": (195, 255), "/dev/nvidia0": (195, 0), "/dev/nvidia1": (195, 1)}
     root = Nodes(tmp_path, {**dict.fromkeys(wanted, 0o660), **modes})
-    assert nodes.nodes(root) == wanted
-    assert nodes.node_faults(root) == faults
+    assert device_nodes.nodes(root) == wanted
+    assert device_nodes.node_faults(root) == faults
 
 
 @pytest.mark.parametrize("params", [None, "ModifyDeviceFiles: 1\n", PARAMS.replace("Files: 1", "Files: 0")])
@@ -338,12 +338,12 @@ def test_device_nodes_of_somebody_else_are_not_judged(tmp_path: Path, params: st
     trees.put(tmp_path, "/proc/driver/nvidia/gpus/0000:00:00.0/information", "Device Minor: 0\n")
     if params:
         trees.put(tmp_path, "/proc/driver/nvidia/params", params)
-    assert nodes.node_faults(Root(str(tmp_path))) is None
+    assert device_nodes.node_faults(Root(str(tmp_path))) is None
 
 
 def test_without_gpus_no_node_is_needed(tmp_path: Path) -> None:
     trees.put(tmp_path, "/proc/driver/nvidia/params", PARAMS)
-    assert nodes.node_faults(Root(str(tmp_path))) == {}
+    assert device_nodes.node_faults(Root(str(tmp_path))) == {}
 
 
 # -- files of packages in rpm's database

@@ -92,6 +92,9 @@ WHOLE = {"server": "s", "version": "v1.36.3", "nfd": True, "service_monitors": F
     ({"cluster_facts": {**WHOLE, "nodes": {"a": "x"}}}, "cluster_facts.nodes.a: a mapping is expected, 'x' is given."),
     ({"cluster_facts": {**WHOLE, "nodes": {"a": {}}}},
      "cluster_facts.nodes.a: these keys are missing: labels, annotations, ready"),
+    ({"cluster_facts": {**WHOLE, "nodes": {"a": {
+        "labels": {}, "annotations": {}, "ready": True, "gpu": True, "os": None, "kernel": "6.8"}}}},
+     "cluster_facts.nodes.a: these keys are missing: os_image, arch, runtime"),
 ])
 def test_an_option_that_came_out_as_something_else_is_named(tmp_path: Path, options: dict[str, Any],
                                                             words: str) -> None:

@@ -173,6 +173,7 @@ def test_idle_waits_for_every_pod_that_uses_a_gpu_but_operands(uses: Object, mps
     site = Site(operand(), *([mps()] if mps_daemon else []), uses)
     result = site.run("started", "idle")
     assert [(step["id"], step["needs"]) for step in result["pending"]] == [("stop: Pod work/uses", "drain")]
+    assert "and no level ends it, as it belongs to" in result["pending"][0]["pending_reason"]
     assert not result["started"] and not site.bodies
     uses["status"]["phase"] = "Succeeded"
     assert site.run("started", "idle")["started"] and "mps" not in site.running

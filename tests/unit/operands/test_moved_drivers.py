@@ -332,6 +332,16 @@ def test_pods_that_a_daemon_set_that_stays_would_take_wait_at_every_level(site: 
     assert "delete /apis/apps/v1/namespaces/s/daemonsets/driver" in written(site)
 
 
+def test_an_adoption_names_the_way_for_pods_that_another_daemon_set_would_take(site: Moving) -> None:
+    """The level is not what hinders."""
+    stays = two_kernels(site)
+    of_operator(site)
+    with pytest.raises(ClusterError, match="would take the pods of DaemonSet s/driver") as caught:
+        adopted(site, [*changed(pool="a"), stays])
+    assert "gpu.deploy.driver=false" in caught.value.hint and "gpu_disruption" not in caught.value.hint
+    assert written(site) == []
+
+
 def test_pods_that_two_successors_select_are_replaced(site: Moving) -> None:
     """One of these would end those of the other if it were faster."""
     stays = two_kernels(site)
@@ -504,6 +514,21 @@ def test_a_driver_of_another_namespace_ends_with_its_label_and_a_pod_without_one
     assert site.drivers("n2") == ["bare"]
 
 
+def test_a_run_of_other_components_leaves_the_drivers_of_such_nodes(shared: Shared) -> None:
+    """As with --tags: the label stays, until a run of the driver, too."""
+    def run(*components: str, check: bool = False) -> Object:
+        wanted = [one for one in shared.wanted(changed()) if one.component in components]
+        return deliver.present(shared.client, wanted, components, check, terms=Terms(shared.holder), level="drain",
+                               leaving={"driver": ["n1", "n3"], "device_plugin": ["n1", "n2"]})
+
+    assert not run("dcgm")["changed"] and run("dcgm")["ended_on"] == [] and shared.ended == []
+    for components, ended_on in ((("device_plugin",), ["n2"]), (("device_plugin", "driver"), ["n1", "n2", "n3"])):
+        preview, done = run(*components, check=True), run(*components)
+        assert preview["ended_on"] == done["ended_on"] == ended_on and done["plan"] == preview["plan"]
+        assert ("job-n3" in shared.ended) == ("driver-n3" in shared.ended) == ("driver" in components)
+    assert shared.mps() == [[], [], []]
+
+
 def test_a_node_that_is_skipped_keeps_its_label(site: Moving) -> None:
     site.present(changed())
     site.budget = {"job-n2"}
@@ -651,4 +676,67 @@ def test_mps_daemons_that_a_killed_run_leaves(shared: Shared, monkeypatch: pytes
     name = objects.MPS_DAEMON
     assert shared.mps() == [[f"{name}-n1-new"], [f"{name}-n2-new"], []]
     assert [one for one in shared.ended if "plugin" not in one] == ["job-n1", "mps-n1", "job-n2", "mps-n2"]
+    assert [shared.node(one)["labels"][PLUGIN] for one in NODES] == ["true"] * 3
+
+
+@pytest.mark.parametrize("write", range(0, 24, 3))
+def test_nodes_that_wait_for_an_mps_daemon_which_is_not_wanted_any_more(
+        shared: Shared, monkeypatch: pytest.MonkeyPatch, write: int) -> None:
+    """A run that moves MPS daemons was killed, and then nobody shares GPUs by them any more."""
+    def run(site: Moving, wanted: list[Object]) -> Object:
+        return Shared.moved(shared)
+
+    assert killed_at(shared, monkeypatch, write, [], run)
+    wanted = [one for one in shared.wanted(changed(), "elsewhere")
+              if one.manifest["metadata"]["name"] != objects.MPS_DAEMON]
+
+    def without(check: bool = False) -> Object:
+        return deliver.present(shared.client, wanted, None, check, level="drain", terms=Terms(shared.holder),
+                               tell=shared.told.append)
+
+    preview = without(check=True)
+    done = without()
+    assert done["plan"] == preview["plan"] and done["pending"] == []
+    assert shared.mps() == [[], [], []]
+    assert [shared.node(one)["labels"][PLUGIN] for one in NODES] == ["true"] * 3
+    assert not any(shared.node(one).get("annotations") for one in NODES)
+    assert not without()["changed"]
+
+
+@pytest.mark.parametrize("write", range(0, 6))
+def test_below_the_level_no_mps_daemon_comes_beside_one_that_a_killed_run_leaves(
+        shared: Shared, monkeypatch: pytest.MonkeyPatch, write: int) -> None:
+    def run(site: Moving, wanted: list[Object]) -> Object:
+        return Shared.moved(shared)
+
+    assert killed_at(shared, monkeypatch, write, [], run)
+    for level in ("never", "idle"):
+        assert {"delete: Pod s/mps-n1", f"delete: DaemonSet s/{objects.MPS_DAEMON}"} & {
+            one["id"] for one in shared.moved(level)["pending"]}
+        shared.controller()
+        assert shared.mps() == [["mps-n1"], ["mps-n2"], []] and not shared.twice
+    assert shared.moved()["pending"] == [] and not shared.twice
+
+
+@pytest.mark.parametrize("write", [1, 3, 6, 9, 11, 12, 13, 16, 21])
+def test_mps_daemons_go_on_if_their_move_is_turned_back(shared: Shared, monkeypatch: pytest.MonkeyPatch, write: int
+                                                        ) -> None:
+    """They are their DaemonSet's own again, which would end them on Nodes that it does not select."""
+    def run(site: Moving, wanted: list[Object]) -> Object:
+        return Shared.moved(shared)
+
+    def back(level: str = "drain", check: bool = False) -> Object:
+        return deliver.present(shared.client, shared.wanted(changed()), None, check, level=level,
+                               terms=Terms(shared.holder), tell=shared.told.append)
+
+    assert killed_at(shared, monkeypatch, write, [], run)
+    there = shared.mps()
+    back("idle")
+    shared.controller()
+    assert [before for before, now in zip(there, shared.mps()) if not set(before) <= set(now)] == []
+    preview, done = back(check=True), back()
+    shared.controller()
+    assert done["plan"] == preview["plan"] and done["pending"] == [] == done["problems"] and not shared.twice
+    assert not any(one.startswith("mps") and "controller" in one for one in shared.ended)
+    assert [len(one) for one in shared.mps()] == [1, 1, 0] and not back()["changed"]
     assert [shared.node(one)["labels"][PLUGIN] for one in NODES] == ["true"] * 3

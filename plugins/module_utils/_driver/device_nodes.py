@@ -17,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.nodes import nodes, shape
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.device_nodes import nodes, shape
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 MAKE = "make device nodes"

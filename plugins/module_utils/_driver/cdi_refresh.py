@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import REFRESH, UNIT, UNIT_FILE, refresh
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.nodes import MAKE
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.device_nodes import MAKE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import RESTART, RESUME, START, interrupts
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 _NAMED = (INSTALL, AGAIN, MAKE, START, RESUME, RESTART)
 
 
-class Containers(Part):
+class CdiRefresh(Part):
     """Starts the unit that refreshes the specification, if container_toolkit has installed it."""
 
     def plan(self, now: Situation, aim: Aim) -> list[Phased]:

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import REFRESH, UNIT, UNIT_FILE
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.containers import Containers
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cdi_refresh import CdiRefresh
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.device_nodes import MAKE, Nodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import Initramfs
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.nodes import MAKE, Nodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import plan_present
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import RESTART, RESUME_CLIENT, START
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import AGAIN
@@ -23,29 +23,29 @@ STEP = f"serve/refresh CDI specification: {UNIT}"
 
 
 def test_only_where_the_unit_is_and_the_driver_changes(made: t.Any) -> None:
-    assert made.ids(Containers) == []
+    assert made.ids(CdiRefresh) == []
     made.put(UNIT_FILE)
-    assert made.ids(Containers) == [STEP]
+    assert made.ids(CdiRefresh) == [STEP]
     made.works()
-    assert made.ids(Containers) == []
+    assert made.ids(CdiRefresh) == []
     made.aim = replace(made.aim, reload="another version")
-    assert made.ids(Containers) == [STEP]
+    assert made.ids(CdiRefresh) == [STEP]
     made.aim = replace(made.aim, offline=True)
-    assert made.ids(Containers) == []
+    assert made.ids(CdiRefresh) == []
 
 
 def test_removal(made: t.Any) -> None:
     made.put(UNIT_FILE)
     made.works()
-    assert made.part(Containers).absent(made.now) == []
+    assert made.part(CdiRefresh).absent(made.now) == []
     made.journal.keep("package", "nvidia-open", {"state": "absent"})
-    assert [step.id for _phase, step in made.part(Containers).absent(made.now)] == [STEP.partition("/")[2]]
+    assert [step.id for _phase, step in made.part(CdiRefresh).absent(made.now)] == [STEP.partition("/")[2]]
 
 
 def test_a_unit_that_fails_does_not_fail_the_driver(made: t.Any) -> None:
     made.put(UNIT_FILE)
     made.answers["systemctl start"] = (1, "")
-    made.do(Containers)
+    made.do(CdiRefresh)
     assert made.asked == [("systemctl", "start", UNIT)]
 
 
@@ -56,11 +56,11 @@ def test_after_what_a_specification_names_has_changed(made: t.Any, action: str, 
     """One that was written while a node or a socket was missing lacks it."""
     made.works()
     steps = [Step("write file", "x"), Step(action, "x")]
-    assert made.part(Containers).follow(steps, made.aim) == []
+    assert made.part(CdiRefresh).follow(steps, made.aim) == []
     made.put(UNIT_FILE)
-    found = made.part(Containers).follow(steps, made.aim)
+    found = made.part(CdiRefresh).follow(steps, made.aim)
     assert [f"{phase}/{step.id}" for phase, step in found] == ([STEP] if refreshes else [])
-    assert made.part(Containers).follow(steps, replace(made.aim, offline=True)) == []
+    assert made.part(CdiRefresh).follow(steps, replace(made.aim, offline=True)) == []
 
 
 @pytest.mark.parametrize(("unit", "refreshes"), [(PERSISTENCED, True), (FABRIC_MANAGER, False)])
@@ -68,13 +68,13 @@ def test_what_may_wait_for_its_level_refreshes_nothing(made: t.Any, unit: str, r
     """The restart of the fabric manager comes last and stays pending below its level."""
     made.works()
     made.put(UNIT_FILE)
-    assert bool(made.part(Containers).follow([Step(RESTART, unit)], made.aim)) is refreshes
+    assert bool(made.part(CdiRefresh).follow([Step(RESTART, unit)], made.aim)) is refreshes
 
 
 def test_the_refresh_is_a_step_of_the_plan(made: t.Any) -> None:
     made.works(persistenced="inactive")
     made.put(UNIT_FILE)
     made.now = replace(made.now, nodes={"/dev/nvidia0": "missing"})
-    host = made.part(Containers).host
-    steps = plan_present(made.now, made.aim, [make(host) for make in (Containers, Nodes)], Initramfs(host), [], [])
+    host = made.part(CdiRefresh).host
+    steps = plan_present(made.now, made.aim, [make(host) for make in (CdiRefresh, Nodes)], Initramfs(host), [], [])
     assert [step.action for step in steps] == [MAKE, REFRESH]

@@ -12,9 +12,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.nodes import RULES_FILE, Nodes, rules_text
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.device_nodes import RULES_FILE, Nodes, rules_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.nodes import node_faults
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.device_nodes import node_faults
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 
 
