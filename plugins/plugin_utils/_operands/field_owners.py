@@ -38,7 +38,8 @@ def ours(live: t.Mapping[str, t.Any]) -> Tree | None:
 
 
 def foreign(live: t.Mapping[str, t.Any]) -> dict[str, Tree]:
-    """Maps each manager to the tree of the fields that it has added where it should not. Empty if there are none."""
+    """Maps each foreign manager to the tree of the fields that it has added to parts of the object that only we may
+    write. Empty if there are none."""
     mine = ours(live) or {}
     found: dict[str, Tree] = {}
     for entry in live["metadata"].get("managedFields") or []:

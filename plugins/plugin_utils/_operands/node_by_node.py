@@ -586,7 +586,7 @@ def _of(component: str, name: str) -> str:
 
 
 def _resumed(one: Object) -> Object:
-    """The Node as it is once its device plugin may come back."""
+    """The Node with the deploy label of the device plugin resumed."""
     return {**one, "metadata": {**one["metadata"], "labels": {**_labels(one), GATES[MPS][0]: "true"}}}
 
 

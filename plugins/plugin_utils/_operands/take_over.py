@@ -5,8 +5,8 @@
 
 The operator is stopped first. Then each wanted object loses its owner and becomes ours in one request. If the run is
 killed, each object therefore still has exactly one owner, the operator or us, and the next run continues. The
-ClusterPolicy and its definition stay as they are: the next run can read its policy from there, and hand_back needs them.
-Objects that are not wanted, such as the operator's own Service, stay with the ClusterPolicy.
+ClusterPolicy and its definition stay as they are: the next run can read its policy from there, and hand_back needs
+them. Objects that are not wanted, such as the operator's own Service, stay with the ClusterPolicy.
 """
 
 from __future__ import annotations
