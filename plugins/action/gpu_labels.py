@@ -75,10 +75,10 @@ class ActionModule(HostAction):
         result = work(arguments, self._task.check_mode, None if found is None else found.labels,
                       () if found is None else found.unread)
         texts = [] if found is None else [f"{fold(names)}: {text}" for names, text in (
-            (found.silent, "not asked in this run, so that their Nodes keep the labels that they have. Run gpu_labels "
-                           "with target facts there."),
-            (found.refused, "not believed, so that their Nodes keep the labels that they have. The errors of these "
-                            "hosts say why.")) if names]
+            (found.silent, "gpu_labels did not run on these hosts, so their Nodes keep their labels. Run it there with "
+                           "target facts."),
+            (found.refused, "their facts are invalid, so their Nodes keep their labels. The errors of these hosts say "
+                            "why.")) if names]
         if texts:
             result = {**result, "notes": [*result["notes"], *texts], "warnings": [*result["warnings"], *texts]}
         return result

@@ -84,7 +84,7 @@ def test_hosts_that_a_limit_leaves_out(fleet: Fleet) -> None:
     assert fleet.play(task) == 1 and fleet.play(task) == 0
     full = fleet.node(fleet.b)["metadata"]
     assert fleet.play(task, limit=hosts[0]) == 0
-    assert f"{hosts[1]}: not asked in this run" in re.sub(r"\s+", " ", fleet.said)
+    assert f"{hosts[1]}: gpu_labels did not run" in re.sub(r"\s+", " ", fleet.said)
     assert fleet.node(fleet.b)["metadata"]["labels"] == full["labels"]
     assert fleet.play({"target": "node", "state": "absent", "hosts": hosts[1:]}, limit=hosts[0]) == 1
     assert not set(TOLD) & set(fleet.node(fleet.b)["metadata"]["labels"])

@@ -101,7 +101,8 @@ def test_a_foreign_object_serves_or_stands_in_the_way(world: World, audit: Audit
     for check in (True, False):
         with pytest.raises(ClusterError) as caught:
             world.run(check=check)
-        assert f"ConfigMap {name}/b is there and is not ours (managed by kubectl-create)" in str(caught.value)
+        assert (f"ConfigMap {name}/b exists and is not managed by this collection (managed by kubectl-create)"
+                in str(caught.value))
         assert "data.key" in str(caught.value)
     assert not audit.writes
     world.kubectl("delete", "configmap", "b")

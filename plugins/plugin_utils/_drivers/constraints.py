@@ -139,8 +139,8 @@ def _host(space: Universe, situation: Situation, request: Request) -> t.Iterator
                          space.where(lambda driver: driver.signed), "a key of DKMS that is enrolled (mokutil --import)"
                          f"{own}, or Secure Boot off")
     if not situation.headers and not request.cluster:
-        yield Constraint("kernel.headers", f"kernel {situation.kernel} has no headers, neither installed nor in the "
-                         "package manager's index: nothing can be built for it",
+        yield Constraint("kernel.headers", f"the headers of kernel {situation.kernel} are neither installed nor in "
+                         "the index of the package manager: no modules can be built for it",
                          space.where(lambda driver: driver.signed), "a kernel whose headers are in the repositories")
     if situation.secure_boot and request.gds:
         yield Constraint("secure_boot", "Secure Boot is on, and GPUDirect Storage does not work under it",

@@ -236,8 +236,8 @@ def _in_the_way(client: Client, one: Wanted, have: Object) -> str:
     unlike = compare.unlike(one.manifest, _whole(client, have))
     if not unlike:
         return ""
-    return (f"{one.label} is there and is not ours (managed by {_managers(have)}), and it differs from what "
-            f"{one.component} wants in {', '.join(unlike[:5])}{' and more' if len(unlike) > 5 else ''}.")
+    return (f"{one.label} exists and is not managed by this collection (managed by {_managers(have)}). It differs from "
+            f"the one that {one.component} needs in {', '.join(unlike[:5])}{' and more' if len(unlike) > 5 else ''}.")
 
 
 def _of_operator(have: Object) -> bool:
@@ -294,4 +294,4 @@ def _managers(have: Object) -> str:
     if label:
         return f"{label}, release {release}" if release else str(label)
     names = {str(entry.get("manager")) for entry in metadata.get("managedFields") or [] if not entry.get("subresource")}
-    return ", ".join(sorted(names)) or "nobody who says so"
+    return ", ".join(sorted(names)) or "an unknown manager"

@@ -21,7 +21,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.drift impor
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.logs import SHOWN, Log
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import Stuck
 
-_LOST = Cause("the node is NotReady: it is lost to the cluster", "Bring {node} back; its pods then come by themselves.",
+_LOST = Cause("the node is NotReady: its kubelet does not report to the API server",
+              "Bring {node} back; its pods then come by themselves.",
               do=("kubectl describe node {node}",))
 _LONGEST_MESSAGE = 160  # characters, in the line of a problem
 _LAYOUT = "layout "  # the state of a Node whose MIG layout is not applied yet begins with it

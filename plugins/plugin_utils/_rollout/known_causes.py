@@ -71,9 +71,9 @@ SAID: t.Tuple[Row, ...] = (
         waits_for=_BEFORE_VALIDATOR, do=("ssh {node} sudo containerd config dump", _RESTART_TOOLKIT)),
     Row("the RuntimeClass of the pod is missing", "Run site.yml: it creates missing objects again.",
         words=r"RuntimeClass .{0,300}not found"),
-    Row("the runtime does not find the CDI devices that the pod asks for: their specification is not on the node, or "
-        "of other GPUs", "See the container toolkit on {node}; where it is ready, restart its pod: it writes the "
-        "specification when it starts.", words=r"unresolvable CDI devices|CDI device injection failed",
+    Row("the runtime does not find the CDI devices that the pod asks for: their specification is missing on the "
+        "node, or is for other GPUs", "See the container toolkit on {node}; if it is ready, restart its pod: it writes "
+        "the specification when it starts.", words=r"unresolvable CDI devices|CDI device injection failed",
         waits_for=_BEFORE_VALIDATOR, do=("ssh {node} ls -l /var/run/cdi /etc/cdi", _RESTART_TOOLKIT)),
     Row("the pod network of the node does not work, so no pod starts there",
         "Repair the network plugin (CNI) on {node}; it is not a GPU component.",
@@ -110,7 +110,7 @@ SAID: t.Tuple[Row, ...] = (
         "{node}. On RHEL subscription files are asked for: register the node, or name driver.repoConfig.",
         words=r"MountVolume|hostPath type check failed"),
     Row("the kubelet evicted the pod to free disk, memory or processes",
-        "Free what the message names on {node}; driver images and builds need several GB in /var.",
+        "Free the resource that the message names on {node}; driver images and builds need several GB in /var.",
         reasons=("Evicted",)),
     Row("the disk of the node is full", "Free space on {node}; driver images and builds need several GB in /var.",
         words=r"no space left on device"),
@@ -296,7 +296,7 @@ LOGGED: t.Tuple[Row, ...] = (
         component="validator", containers=("plugin-validation",), waits_for=(*_BEFORE_VALIDATOR, "device_plugin"),
         do=("kubectl get node {node} --output jsonpath='{{.status.allocatable}}'",)),
     # Failures of one component.
-    Row("the configuration for sharing is missing, empty, or not one that the plugin reads",
+    Row("the configuration for sharing is missing, empty, or in a format that the plugin cannot read",
         "Correct gpu_sharing, or the ConfigMap that devicePlugin.config names and the label "
         "nvidia.com/device-plugin.config of {node}.", component="device_plugin",
         words=r"specified config .{0,300}does not exist|no configuration files available|no config was set|"

@@ -206,8 +206,8 @@ def test_what_others_have_made_and_does_the_same_is_used_and_otherwise_named() -
     change, = planned([manifest], [more])
     assert change.id == "reuse: ConfigMap s/a" and not change.writes
     said = refused([manifest], [{**manifest, "data": {"a": "2"}}])
-    assert "ConfigMap s/a is there and is not ours (managed by nobody who says so), and it differs from what c wants " \
-           "in data.a." in said and "Remove or rename these objects" in said
+    assert "ConfigMap s/a exists and is not managed by this collection (managed by an unknown manager). It differs " \
+           "from the one that c needs in data.a." in said and "Remove or rename these objects" in said
     keys = {str(number): "1" for number in range(6)}
     assert "data.4 and more." in refused([make("ConfigMap", data=keys)], [make("ConfigMap", data={})])
 

@@ -112,5 +112,5 @@ def test_what_a_stopped_operator_has_left_is_taken_over(owner: Object, hint: str
     one, = objects.wanted({"c": [SETTINGS]})
     have = {**SETTINGS, "data": {}, "metadata": {**SETTINGS["metadata"], "ownerReferences": [owner]}}
     made: Any = Cluster()
-    with pytest.raises(ClusterError, match=f"ConfigMap b/a is there and is not ours.*{hint}"):
+    with pytest.raises(ClusterError, match=f"ConfigMap b/a exists and is not managed by this.*{hint}"):
         plan.plan(made, [one], {one.key: have}, None)

@@ -139,7 +139,8 @@ CASES = [
     ("2641", crash("device_plugin", "config-manager-init", "no configuration files available"),
      "missing, empty", "gpu_sharing", ()),
     ("dp 1433", crash("device_plugin", PLUGIN, "unable to load config: unable to finalize config: unable to parse "
-                      "config file: json: unknown field"), "not one that the plugin reads", "devicePlugin.config", ()),
+                      "config file: json: unknown field"), "a format that the plugin cannot read",
+     "devicePlugin.config", ()),
     ("MPS", crash("device_plugin", PLUGIN, "using --mig-strategy=mixed is not supported with MPS"), "MPS", "MIG", ()),
     ("dp 478", crash("device_plugin", PLUGIN, "Detected non-NVML platform: could not load NVML library: "
                      "libnvidia-ml.so.1"), "finds no driver library", "container toolkit", None),
