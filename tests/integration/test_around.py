@@ -296,7 +296,7 @@ def test_secure_boot_leaves_a_driver_that_runs(plain: Around, enrolled: Enrolmen
     run, = plain.run(Play({"driver_version": NEW, **signing}, then="cat /sys/module/nvidia/version"))
     assert plain.steps(run) == ["ask for enrolment of key: /var/lib/gpuops/mok/mok.der"]
     assert run.said.strip() == OLD
-    assert "type the password of module_signing" in run.result(plain.name, "nvidia_driver")["reasons"][-1]
+    assert "type module_signing.password" in run.result(plain.name, "nvidia_driver")["reasons"][-1]
     plain.sh("/usr/lib/gpulab/fault secure-boot off; rm /usr/bin/mokutil")
     plain.removed(clean_plain)
 

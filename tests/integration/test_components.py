@@ -226,4 +226,4 @@ def test_removal_leaves_what_was_there_before(own: LabHosts, first: Installed, c
     assert own.snapshot(HOST) == first.before
     assert "gpuops" not in own.sh(HOST, "ls -A /var/lib /usr/local/lib /etc; ls -A /var/lib/prometheus || true")
     gone = removed.result(OTHER, "nvidia_software")["components"]["dcgm"]["reasons"]
-    assert any("datacenter-gpu-manager 1:3.3.9 was there before" in reason for reason in gone)
+    assert any("datacenter-gpu-manager 1:3.3.9 was installed before" in reason for reason in gone)

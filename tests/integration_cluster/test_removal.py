@@ -23,6 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.node_by_no
 
 from tests import processes
 from tests.integration_cluster.test_drain import Yard, yard  # noqa: F401
+from tests.integration_cluster.world import release
 
 LABEL = "nvidia.com/gpu.deploy.driver"
 POD = {"app": "own-driver", "app.kubernetes.io/component": "nvidia-driver"}
@@ -229,4 +230,4 @@ def test_an_mps_daemon_that_moves_goes_node_by_node(yard: Yard) -> None:  # noqa
     assert [(yard.client.get("v1", "Node", node) or {})["metadata"]["labels"][label] for node in yard.nodes] == [
         "true", "true"]
     for space in (yard.name, other):
-        yard.client.delete("v1", "Namespace", space)
+        release(yard.client, space)  # what the test leaves in it is ours
