@@ -28,7 +28,7 @@ from tests.integration.series import Done, Play
 HOST, FILE = "gpu-d1", "/etc/docker/daemon.json"
 LOG = "/var/log/nvidia-container-runtime.log"
 SETTINGS = {"nvidia-container-runtime": {"debug": LOG, "log-level": "debug"}}
-SHAPES = sorted((ROOT / "tests" / "unit" / "toolkit" / "shapes" / "docker").glob("*.json"))
+SHAPES = sorted((ROOT / "tests" / "unit" / "runtimes" / "shapes" / "docker").glob("*.json"))
 # A shell and a sleep with what they load.
 IMAGE = ("tar -C / -ch usr/bin/dash usr/bin/sleep lib64/ld-linux-x86-64.so.2 lib/x86_64-linux-gnu/libc.so.6 | "
          "{} import - tiny")
