@@ -287,7 +287,7 @@ def test_drain_restarts_and_cdi_is_there(restarted: Settled) -> None:
 THEIRS_FAILS, THEIRS_LOSES = {"01-empty", "03-bom-crlf"}, {"05-nvidia-with-args", "08-numbers-and-proxy"}
 
 
-def test_every_shape_is_valid_and_has_the_effect_of_nvidia_ctk(lab: LabHosts) -> None:
+def test_every_shape_is_valid_and_has_the_effect_of_nvidia_ctk(lab: LabHosts, restarted: object) -> None:
     script = "mkdir -p /tmp/s && cd /tmp/s\n"
     for path in SHAPES:
         before = shape(path).encode()
