@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 import jinja2
@@ -20,14 +21,19 @@ _SHOWN = 30
 
 def page(report: Report) -> str:
     """The whole document."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(os.path.dirname(__file__)), undefined=jinja2.StrictUndefined, autoescape=True,
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     title = ("GPU cluster" if not report.hosts else "GPU hosts and cluster") if report.cluster else "GPU hosts"
-    return environment.get_template("page.html.j2").render(
+    return _template().render(
         title=title, report=report, host=host, cluster=report_cluster, findings=report_findings, by_name=by_name,
         tiles=_tiles(report), columns=host.columns(report), shown=_SHOWN,
         checked=any(entry.checks is not None for entry in report.hosts.values()))
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(os.path.dirname(__file__)), undefined=jinja2.StrictUndefined, autoescape=True,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    return environment.get_template("page.html.j2")
 
 
 def _tiles(report: Report) -> list[tuple[int, str]]:
