@@ -37,6 +37,9 @@ _COMPONENT = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 # The DaemonSet whose pods GPU clients need if they share GPUs by MPS.
 MPS_DAEMON = "nvidia-device-plugin-mps-control-daemon"
 
+# By these labels DaemonSets select their pods: the user's labels do not replace them (as in GPU Operator 26.7).
+_SELECTING = ("app", "app.kubernetes.io/part-of")
+
 # A Kubernetes object, or a part of one, as the API server sends it. Its shape is that of the Kubernetes API.
 Object = t.Dict[str, t.Any]
 # An object that is only read.
@@ -209,3 +212,8 @@ def _encoded(manifest: Object) -> Object:
         manifest["data"] = {**(manifest.get("data") or {}),
                             **{name: base64.b64encode(str(value).encode()).decode() for name, value in plain.items()}}
     return manifest
+
+
+def labels_of_pods(labels: t.Mapping[str, str]) -> dict[str, str]:
+    """The labels of the policy that the objects and pods of operands get."""
+    return {key: value for key, value in labels.items() if key not in _SELECTING}

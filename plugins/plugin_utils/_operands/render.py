@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Renders manifests from the plan of the cluster: the templates of a role, and the settings of all pods. PRIVATE.
+"""Renders manifests from the plan of the cluster: the templates of a role, which import C(pod.j2). PRIVATE.
 
 It only reads template files. The variables of templates are C(namespace), C(component) (the plan of the component),
 C(common) (the settings of all components) and C(script(name)), the text of a file beside the templates.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import glob
-import hashlib
 import json
 import os
 import re
@@ -20,8 +19,13 @@ import typing as t
 import jinja2
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import IN_CLUSTERS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import parse
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, SHARED, namespace_manifest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import (
+    SHARED,
+    labels_of_pods,
+    namespace_manifest,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import openshift
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.variables import set_variables
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_openshift import (
     NAMESPACE as OPENSHIFT_NAMESPACE,
 )
@@ -33,9 +37,7 @@ Plan = t.Mapping[str, t.Any]
 ORDER: t.Tuple[str, ...] = (SHARED, *(component.name for component in IN_CLUSTERS))
 
 _ROLES = os.path.join(os.path.dirname(__file__), "..", "..", "..", "roles")
-# Labels of the user do not replace those by which pods are selected (as in GPU Operator 26.7).
-_SELECTING = ("app", "app.kubernetes.io/part-of")
-_DIGEST = "DRIVER_CONFIG_DIGEST"
+_SHARED = os.path.dirname(__file__)  # pod.j2, which templates import
 # Characters that JSON leaves as they are, but that YAML reads as the end of a line or does not allow.
 _UNPRINTABLE = re.compile("[\x7f-\xa0\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
@@ -67,32 +69,30 @@ def _shared(cluster: Plan) -> list[Manifest]:
 
 def _manifests(component: str, plan: Plan, cluster: Plan) -> list[Manifest]:
     found: list[Manifest] = []
-    names = {"namespace": cluster["namespace"], "component": plan, "common": cluster["common"],
-             "script": functools.partial(_script, component)}
+    pools = {pool["name"]: _pool(pool, plan, cluster["common"]) for pool in plan.get("pools", ())}
+    names = {"namespace": cluster["namespace"], "component": {**plan, "pools": list(pools.values())},
+             "common": cluster["common"], "script": functools.partial(_script, component)}
     for name in _templates(component):
         text = _environment().get_template(name).render(names)
         found += [document.data for document in parse(text, name, own=True)]
     if cluster["common"]["openshift"]:
         found += openshift.rights(found, cluster["namespace"])
-    for manifest in found:
-        if manifest["kind"] in ("DaemonSet", "Deployment"):
-            mine, common = _of_pool(manifest, plan, cluster["common"])
-            _settle(manifest, component, mine, common)
+    if component != "nfd":  # Node Feature Discovery has no variables in the policy
+        for manifest in found:
+            if manifest["kind"] == "DaemonSet":
+                set_variables(manifest, pools.get(manifest["metadata"]["name"], plan), cluster["common"])
     return sorted(found, key=lambda manifest: _RANKS.get(manifest["kind"], len(_RANKS)))
 
 
-def _of_pool(manifest: Manifest, plan: Plan, common: Plan) -> tuple[Plan, Plan]:
-    """(plan, common settings) of one DaemonSet of a component. Its own settings take precedence, if it has some."""
-    pool = next((one for one in plan.get("pools", ()) if one["name"] == manifest["metadata"]["name"]), None)
-    if pool is None:
-        return plan, common
+def _pool(pool: Plan, plan: Plan, common: Plan) -> Plan:
+    """The plan of one DaemonSet of a component. What an NVIDIADriver sets itself takes precedence."""
     own = pool["own"]
-    added = {"labels": {**common["labels"], **own["labels"]},
-             "annotations": {**common["annotations"], **own["annotations"]},
-             "tolerations": [*common["tolerations"], *own["tolerations"]],
-             "priority_class": own["priority_class"] or common["priority_class"],
-             "pod_security_context": own["pod_security_context"] or common["pod_security_context"]}
-    return {**plan, **pool}, {**common, **added}
+    return {**plan, **pool, "common": {
+        **common, "labels": {**common["labels"], **labels_of_pods(own["labels"])},
+        "annotations": {**common["annotations"], **own["annotations"]},
+        "tolerations": [*common["tolerations"], *own["tolerations"]],
+        "priority_class": own["priority_class"] or common["priority_class"],
+        "pod_security_context": own["pod_security_context"] or common["pod_security_context"]}}
 
 
 # Kinds that others need come first.
@@ -104,10 +104,16 @@ _RANKS = {kind: rank for rank, kind in enumerate((
 @functools.lru_cache(maxsize=None)
 def _environment() -> jinja2.Environment:
     # Nothing is escaped for HTML.
-    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(_ROLES), undefined=jinja2.StrictUndefined,
-                                     autoescape=False, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader([_ROLES, _SHARED]), autoescape=False,
+                                     undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = _quoted
+    environment.filters["combine"] = _combined
     return environment
+
+
+def _combined(*mappings: t.Mapping[str, str]) -> dict[str, str]:
+    """One mapping of several. A later one takes precedence, as with Ansible's filter of this name."""
+    return {key: value for mapping in mappings for key, value in mapping.items()}
 
 
 def _quoted(value: t.Any) -> str:
@@ -128,116 +134,3 @@ def _templates(component: str) -> tuple[str, ...]:
 def _script(component: str, name: str) -> str:
     with open(os.path.join(_ROLES, component, "files", name), encoding="utf-8") as handle:
         return handle.read()
-
-
-# -- the settings that all pods share
-
-def _settle(manifest: Manifest, component: str, plan: Plan, common: Plan) -> None:
-    spec = manifest["spec"]["template"]["spec"]
-    if plan["pull_secrets"]:
-        spec["imagePullSecrets"] = [{"name": name} for name in plan["pull_secrets"]]
-    if component == "nfd":
-        # The section daemonsets of the policy does not apply to Node Feature Discovery.
-        return
-    _strategy(manifest, component, common)
-    _metadata(manifest, common)
-    spec["tolerations"] = list(common["tolerations"])
-    spec["priorityClassName"] = common["priority_class"]
-    if common["pod_security_context"]:
-        spec["securityContext"] = dict(common["pod_security_context"])
-    if plan["host_network"]:
-        spec.update(hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")
-    _containers(manifest, spec, plan, common["validation"])
-    _host_root(spec, common["host_root"])
-    _driver_folder(spec, common["driver_install_dir"])
-    _driver_digest(spec)
-
-
-def _strategy(manifest: Manifest, component: str, common: Plan) -> None:
-    """Sets the update strategy. A driver pod is only replaced after somebody has deleted it; so is an MPS daemon,
-    unless its clients may be ended."""
-    stays = component == "driver" or (manifest["metadata"]["name"] == MPS_DAEMON and not common["mps_rolls"])
-    if stays or common["update_strategy"] == "OnDelete":
-        manifest["spec"]["updateStrategy"] = {"type": "OnDelete"}
-    else:
-        manifest["spec"]["updateStrategy"] = {"type": "RollingUpdate",
-                                              "rollingUpdate": {"maxUnavailable": common["max_unavailable"]}}
-
-
-def _metadata(manifest: Manifest, common: Plan) -> None:
-    labels = {key: value for key, value in common["labels"].items() if key not in _SELECTING}
-    for metadata in (manifest["metadata"], manifest["spec"]["template"]["metadata"]):
-        metadata.setdefault("labels", {}).update(labels)
-        if common["annotations"]:
-            metadata.setdefault("annotations", {}).update(common["annotations"])
-
-
-def _containers(manifest: Manifest, spec: Manifest, plan: Plan, validation: Plan) -> None:
-    """Sets arguments, variables and resources. Arguments and variables are for the first container, the main one. The
-    MPS daemon does not get those of the device plugin, to which it belongs."""
-    first = spec["containers"][0]
-    if manifest["metadata"]["name"] != MPS_DAEMON:
-        if plan["args"]:
-            first["args"] = list(plan["args"])
-        _set(first, plan["env"])
-    for container in [*spec["containers"], *spec.get("initContainers", ())]:
-        check, _dash, kind = container["name"].rpartition("-")
-        resources = validation["resources"] if kind == "validation" else plan["resources"]
-        if kind == "validation":
-            _set(container, validation["env"].get(check, {}))
-        if container["name"] == "k8s-driver-manager":
-            _set(container, plan["manager_env"])
-        if resources:
-            container["resources"] = dict(resources)
-
-
-def _set(container: Manifest, variables: t.Mapping[str, str]) -> None:
-    """Sets variables of a container. A variable that it already has is replaced at the same position."""
-    if not variables:
-        return
-    items = container.setdefault("env", [])
-    places = {item["name"]: index for index, item in enumerate(items)}
-    for name, value in variables.items():
-        item = {"name": name, "value": value}
-        if name in places:
-            items[places[name]] = item
-        else:
-            items.append(item)
-
-
-def _host_root(spec: Manifest, root: str) -> None:
-    volumes = {volume["name"]: volume for volume in spec["volumes"]}
-    if root in ("", "/"):
-        return
-    if "host-root" in volumes:
-        volumes["host-root"]["hostPath"]["path"] = root
-        for container in [*spec["containers"], *spec.get("initContainers", ())]:
-            _set(container, {"HOST_ROOT": root})
-    if "host-dev-char" in volumes:
-        volumes["host-dev-char"]["hostPath"]["path"] = os.path.join(root, "dev/char")
-
-
-def _driver_folder(spec: Manifest, folder: str) -> None:
-    volume = next((one for one in spec["volumes"] if one["name"] == "driver-install-dir"), None)
-    if volume is None or volume["hostPath"]["path"] == folder:
-        return
-    volume["hostPath"]["path"] = folder
-    for container in spec.get("initContainers", ()):
-        if container["name"] == "driver-validation":
-            _set(container, {"DRIVER_INSTALL_DIR": folder, "DRIVER_INSTALL_DIR_CTR_PATH": folder})
-            for mount in container["volumeMounts"]:
-                if mount["name"] == "driver-install-dir":
-                    mount["mountPath"] = folder
-
-
-def _driver_digest(spec: Manifest) -> None:
-    """Sets the digest of all that installs the driver. The driver manager reinstalls the driver only if it changes."""
-    holders = [item for container in [*spec["containers"], *spec.get("initContainers", ())]
-               for item in container.get("env", ()) if item["name"] == _DIGEST]
-    if not holders:
-        return
-    content = [[container.get(key) for key in ("name", "image", "command", "args", "env", "envFrom", "volumeMounts")]
-               for container in spec["containers"]]
-    text = json.dumps([content, spec["volumes"]], sort_keys=True)
-    for item in holders:
-        item["value"] = hashlib.sha256(text.encode()).hexdigest()[:16]

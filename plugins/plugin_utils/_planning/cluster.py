@@ -29,10 +29,11 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals impor
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import shown
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Value
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section, Value
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import labels_stay, some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import cluster_pools as pools
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import cluster_nodes as nodes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import labels_of_pods
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import cluster_profiles
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans import ClusterPlan, Common, Deploy, Settings
@@ -256,26 +257,28 @@ def _common(context: Context) -> Common:
     """What the pods of all components share."""
     get = context.get
     cdi, nri = bool(get("cdi.enabled")), bool(get("cdi.nriPluginEnabled"))
-    runtime_class = str(get("operator.runtimeClass") or "nvidia")
+    runtime_class, root = str(get("operator.runtimeClass") or "nvidia"), str(get("hostPaths.rootFS") or "/")
     return {
         "tolerations": list(get("daemonsets.tolerations") or [TOLERATION]),
         "priority_class": str(get("daemonsets.priorityClassName") or "system-node-critical"),
-        "update_strategy": str(get("daemonsets.updateStrategy") or "RollingUpdate"),
+        "update_strategy": _update_strategy(get),
         # A restart of the daemon ends its clients.
         "mps_rolls": allows(context.disruption, "drain"),
-        "max_unavailable": _number(str(get("daemonsets.rollingUpdate.maxUnavailable") or "1")),
-        "labels": dict(get("daemonsets.labels") or {}), "annotations": dict(get("daemonsets.annotations") or {}),
+        "labels": labels_of_pods(get("daemonsets.labels") or {}),
+        "annotations": dict(get("daemonsets.annotations") or {}),
         "pod_security_context": dict(get("daemonsets.podSecurityContext") or {}),
         "runtime": context.runtime, "runtime_class": runtime_class,
         # CRI-O without CDI has no handler for the class.
         "pod_runtime_class": "" if nri or (not cdi and context.runtime == "crio") else runtime_class,
-        "host_root": str(get("hostPaths.rootFS") or "/"),
+        "host_root": root, "host_dev_char": posixpath.join(root, "dev/char"),
         "driver_install_dir": str(get("hostPaths.driverInstallDir") or "/run/nvidia/driver"),
         "kubelet_root": str(get("hostPaths.kubeletRootDir") or "/var/lib/kubelet"),
         "toolkit_install_dir": str(get("toolkit.installDir") or _INSTALL_DIR), "cdi_hook": _hook(context),
         "since": {release: version_key(context.release.version) >= version_key(release)
                   for release in ("25.3.0", "25.10.0", "26.3.0", "26.7.0")},
-        "openshift": context.openshift, "cdi": cdi, "nri": nri, "mig_strategy": str(get("mig.strategy") or ""),
+        "openshift": context.openshift, "cdi": cdi, "nri": nri,
+        # The devices that an annotation gives to a container that needs all GPUs.
+        "nri_devices": "management.nvidia.com/gpu=all" if nri else "", "mig_strategy": str(get("mig.strategy") or ""),
         "validation": {
             "image": image(context.policy, context.release, "validator", context.mirror),
             "pull": pull_policy(context.policy, "validator"),
@@ -345,6 +348,14 @@ def _hook(context: Context) -> str:
     if "container_toolkit" not in context.present:
         return ""
     return posixpath.join(str(context.get("toolkit.installDir") or _INSTALL_DIR), "toolkit/nvidia-cdi-hook")
+
+
+def _update_strategy(get: t.Callable[[str], Value]) -> Section:
+    """That of a DaemonSet whose pods no GPU client needs."""
+    if get("daemonsets.updateStrategy") == "OnDelete":
+        return {"type": "OnDelete"}
+    unavailable = _number(str(get("daemonsets.rollingUpdate.maxUnavailable") or "1"))
+    return {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": unavailable}}
 
 
 def _number(text: str) -> int | str:

@@ -60,9 +60,8 @@ class Common(t.TypedDict):
 
     tolerations: t.List[Section]
     priority_class: str
-    update_strategy: str
+    update_strategy: Section
     mps_rolls: bool
-    max_unavailable: t.Union[int, str]
     labels: t.Dict[str, str]
     annotations: t.Dict[str, str]
     pod_security_context: Data
@@ -70,6 +69,7 @@ class Common(t.TypedDict):
     runtime_class: str
     pod_runtime_class: str
     host_root: str
+    host_dev_char: str
     driver_install_dir: str
     kubelet_root: str
     toolkit_install_dir: str
@@ -78,6 +78,7 @@ class Common(t.TypedDict):
     openshift: bool
     cdi: bool
     nri: bool
+    nri_devices: str
     mig_strategy: str
     validation: Validation
 

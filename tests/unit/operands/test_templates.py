@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import monit
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.clusters import facts, node, objects, pod
 
 ROLES = Path(render.__file__).parents[3] / "roles"
+SHARED = ROLES.parent / "plugins/plugin_utils/_operands/pod.j2"
 ODD = "tab\there: \"quoted\" 'twice' # é\u2028 \\n {{ x }}\n- 0x10 \U0001f680"
 EVERYTHING: dict[str, Any] = {
     "nfd": {"nodefeaturerules": True}, "dcgm": {"enabled": True},
@@ -57,15 +58,15 @@ def test_libyaml_reads_every_template_as_pyyaml_does(monkeypatch: pytest.MonkeyP
 
 
 # What is in a template's own text: loops over its own words, files beside it, and macros that say it themselves.
-OWN = re.compile(r"check|feature|module|name|program|entry\.devices"
-                 r"|(script|alert|config_manager\.container)\(.*"
+OWN = re.compile(r"check|feature|indent|module|name|program|entry\.devices"
+                 r"|(script|alert|config_manager\.container|pod\.[a-z_]+|pull_secrets)\(.*"
                  r'|", subPath: " ~ \(key \| tojson\) if key|"        env:\\n" if loop\.first', re.DOTALL)
 
 
 def test_every_value_is_quoted() -> None:
     """Unquoted, C(on) becomes a boolean and C(0123) a number, and what has a colon breaks the template."""
     bare = []
-    for path in sorted(ROLES.glob("*/templates/*.j2")):
+    for path in sorted([*ROLES.glob("*/templates/*.j2"), SHARED]):
         inside: list[str] = []
         for line, kind, text in jinja2.Environment().lex(path.read_text(encoding="utf-8")):
             if kind == "variable_begin":
