@@ -41,6 +41,6 @@ class ActionModule(ControllerAction):
                           arguments["cordoned"], Holder.of_run())
         client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])
         drain = Drain(client, request, tell)
-        result = drain.drained() if arguments["state"] == "drained" else drain.uncordoned()
-        users = [f"{one['pod']} on {one['node']}: {one['reason']}." for one in result["staying"]]
-        return {**result, "warnings": [f"A pod that uses a GPU stays: {text}" for text in users]}
+        outcome = drain.drained() if arguments["state"] == "drained" else drain.uncordoned()
+        users = [f"{one['pod']} on {one['node']}: {one['reason']}." for one in outcome.staying]
+        return {**outcome.as_dict(), "warnings": [f"A pod that uses a GPU stays: {text}" for text in users]}

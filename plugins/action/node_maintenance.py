@@ -13,7 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import drain
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import Maintenance, Request
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import Maintenance, Outcome, Request
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder
 
 
@@ -44,9 +44,10 @@ class ActionModule(ControllerAction):
         evictions = drain.Request([arguments["node"]], wish, arguments["grace_period"], arguments["timeout"],
                                   arguments["disruption"], bool(self._task.check_mode))
         request = Request(evictions, Holder.of_run(), arguments["clients"], arguments["reason"],
-                          arguments["begun"], seen=arguments["labels"], evict=arguments["evict"],
+                          Outcome.read(arguments["begun"]), seen=arguments["labels"], evict=arguments["evict"],
                           creates=arguments["creates"])
         client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])
-        result: dict[str, t.Any] = getattr(Maintenance(client, request, tell), arguments["state"])()
-        users = [f"{one['pod']} on {one['node']}: {one['reason']}." for one in result["staying"]]
-        return {**result, "warnings": [f"A pod that uses a GPU stays: {text}" for text in users]}
+        task = Maintenance(client, request, tell)
+        outcome = task.started() if arguments["state"] == "started" else task.ended()
+        users = [f"{one['pod']} on {one['node']}: {one['reason']}." for one in outcome.staying]
+        return {**outcome.as_dict(), "warnings": [f"A pod that uses a GPU stays: {text}" for text in users]}

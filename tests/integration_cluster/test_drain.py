@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.drain import Drain, Request
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodeState
 
 from lab.controlplane import cluster as clusters
 from lab.controlplane import faults
@@ -94,7 +95,7 @@ class Yard:
         """(cordoned, cordoned before, as the annotation says)."""
         found = self.client.get("v1", "Node", node or self.nodes[0])
         assert found is not None
-        return cordon.is_cordoned(found), cordon.before(found)
+        return NodeState.read(found).cordoned, cordon.before(NodeState.read(found))
 
     def pods(self, node: str = "") -> list[str]:
         """The applications of the pods that run on a Node."""
@@ -134,16 +135,16 @@ def test_pods_with_gpus_first_and_then_nothing_more_to_do(yard: Yard, audit: Any
     yard.deploy("trainer", replicas=2)
     wish = Wish(only_gpu=False)
     audit.start()
-    preview = yard.drain(wish=wish, check=True).drained()
+    preview = yard.drain(wish=wish, check=True).drained().as_dict()
     assert not audit.writes and len(preview["plan"]) == 4
-    result = yard.drain(wish=wish).drained()
+    result = yard.drain(wish=wish).drained().as_dict()
     assert result["plan"] == preview["plan"] and result["cordoned"] == yard.nodes[:1]
     assert [name.rsplit("-", 2)[0] for name in evictions(audit)] == ["trainer", "trainer", "a-web"]
     assert yard.pods() == [] and yard.state() == (True, False)
     audit.start()
-    assert not yard.drain(wish=wish).drained()["changed"] and not [
+    assert not yard.drain(wish=wish).drained().as_dict()["changed"] and not [
         one for one in audit.writes if one["agent"] == "gpuops.nvidia"]
-    yard.drain().uncordoned()
+    yard.drain().uncordoned().as_dict()
     assert yard.state() == (False, None)
     yard.until(lambda: yard.pods() == ["a-web", "trainer", "trainer"])
 
@@ -151,7 +152,7 @@ def test_pods_with_gpus_first_and_then_nothing_more_to_do(yard: Yard, audit: Any
 def test_only_gpus_leaves_the_rest(yard: Yard) -> None:
     yard.deploy("web", gpu=False)
     yard.deploy("trainer")
-    assert [one["pod"].startswith(f"{yard.name}/trainer") for one in yard.drain().drained()["evicted"]] == [True]
+    assert [one["pod"].startswith(f"{yard.name}/trainer") for one in yard.drain().drained().as_dict()["evicted"]] == [True]
     assert yard.pods() == ["web"]
 
 
@@ -166,7 +167,7 @@ def test_a_budget_blocks_until_it_is_free(yard: Yard) -> None:
             yard.open(yard.nodes[1])
         lines.append(line)
 
-    result = Drain(yard.client, Request(yard.nodes[:1], level="drain", timeout=180), told).drained()
+    result = Drain(yard.client, Request(yard.nodes[:1], level="drain", timeout=180), told).drained().as_dict()
     assert len(result["evicted"]) == 2 and not result["blocked"] and yard.pods() == []
     # What the server says hangs on whether the budget's status has followed the first eviction.
     assert "waits for" in lines[0] and "disruption budget server " in lines[0]
@@ -182,7 +183,7 @@ def test_at_the_deadline_the_budget_is_named_and_all_is_as_before(yard: Yard, au
         yard.tool("cordon", yard.nodes[0])
     clock = Clock()
     audit.start()
-    result = yard.drain(timeout=4, clock=clock, sleep=clock.sleep).drained()
+    result = yard.drain(timeout=4, clock=clock, sleep=clock.sleep).drained().as_dict()
     assert clock.now == Clock().now + 4
     assert result["failed"] and [one["budget"] for one in result["blocked"]] == ["server", ""]
     assert "disruption budget server needs 1 healthy pods and has 1 currently" in result["msg"]
@@ -197,7 +198,7 @@ def test_two_budgets_for_a_pod_are_named(yard: Yard) -> None:
                        "spec": {"minAvailable": 0, "selector": {"matchLabels": {"app": "server"}}}})
     yard.until(lambda: (yard.get("poddisruptionbudget", "second").get("status") or {}).get("observedGeneration"))
     clock = Clock()
-    result = yard.drain(timeout=2, clock=clock, sleep=clock.sleep).drained()
+    result = yard.drain(timeout=2, clock=clock, sleep=clock.sleep).drained().as_dict()
     assert result["failed"] and "more than one PodDisruptionBudget" in result["blocked"][0]["reason"]
     assert yard.state() == (False, None)
 
@@ -209,18 +210,18 @@ def test_pods_that_nobody_brings_back_are_refused_before_anything(yard: Yard, au
                        "spec": {"nodeName": yard.nodes[0], "containers": containers}})
     audit.start()
     with pytest.raises(ClusterError, match=f"{yard.name}/alone on .*no controller brings it back"):
-        yard.drain().drained()
+        yard.drain().drained().as_dict()
     assert not [one for one in audit.writes if one["agent"] == "gpuops.nvidia"] and yard.state() == (False, None)
-    assert len(yard.drain(wish=Wish(force=True)).drained()["evicted"]) == 1
+    assert len(yard.drain(wish=Wish(force=True)).drained().as_dict()["evicted"]) == 1
 
 
 def test_a_cordon_of_somebody_else_stays(yard: Yard) -> None:
     yard.tool("cordon", yard.nodes[0])
-    yard.drain().drained()
+    yard.drain().drained().as_dict()
     assert yard.state() == (True, True)
-    yard.drain(level="never").uncordoned()
+    yard.drain(level="never").uncordoned().as_dict()
     assert yard.state() == (True, None)
-    assert not yard.drain(level="never").uncordoned()["changed"]
+    assert not yard.drain(level="never").uncordoned().as_dict()["changed"]
 
 
 def test_a_killed_run_is_continued_and_given_back(yard: Yard) -> None:
@@ -236,9 +237,9 @@ def test_a_killed_run_is_continued_and_given_back(yard: Yard) -> None:
             processes.kill(run.pid)
     assert yard.state() == (True, False)
     yard.tool("--namespace", yard.name, "delete", "poddisruptionbudget", "server")
-    result = yard.drain().drained()
+    result = yard.drain().drained().as_dict()
     assert [step["action"] for step in result["plan"]] == ["evict"] and yard.pods() == []
-    yard.drain().uncordoned()
+    yard.drain().uncordoned().as_dict()
     assert yard.state() == (False, None)
 
 
@@ -265,9 +266,9 @@ def test_a_busy_server_and_broken_connections_are_ridden_through(yard: Yard, tmp
     yard.deploy("trainer", replicas=2)
     with Flaky(str(yard.made.kubeconfig), lambda number, method, path: fault if number % 3 == 2 else None) as server:
         client = Client(server.kubeconfig(tmp_path))
-        result = yard.drain(client).drained()
+        result = yard.drain(client).drained().as_dict()
         assert len(result["evicted"]) == 2 and not result["blocked"] and yard.state() == (True, False)
-        yard.drain(client).uncordoned()
+        yard.drain(client).uncordoned().as_dict()
     assert yard.state() == (False, None) and any(fault == one[2] for one in server.seen)
 
 
@@ -283,7 +284,7 @@ def test_a_lost_race_for_the_node_is_read_anew(yard: Yard, tmp_path: Path) -> No
 
     with Flaky(str(yard.made.kubeconfig), race) as server:
         client = Client(server.kubeconfig(tmp_path))
-        assert yard.drain(client).drained()["cordoned"] == yard.nodes[:1]
+        assert yard.drain(client).drained().as_dict()["cordoned"] == yard.nodes[:1]
         assert len(raced) == 3 and yard.state() == (True, False)
-        yard.drain(client).uncordoned()
+        yard.drain(client).uncordoned().as_dict()
     assert len(raced) == 6 and yard.state() == (False, None)

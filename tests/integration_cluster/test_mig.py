@@ -16,6 +16,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, mig, node_lock
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodeState
 
 from lab.controlplane import cluster as clusters
 from lab.nvml.build import build
@@ -95,7 +96,7 @@ class Site(Yard):
 
     def stands(self, node: str) -> tuple[str, str, list[str]]:
         """(state, reason, operands that are paused)."""
-        found = mig.stand({"metadata": self.metadata(node)})
+        found = mig.stand(NodeState.read({"metadata": self.metadata(node)}))
         return found.state, found.reason, list(found.paused)
 
     def plugin(self, node: str) -> str:

@@ -201,7 +201,8 @@ class NodeSystem(t.TypedDict):
 
 
 class Node(t.TypedDict):
-    """A Node. os: from NFD's labels or the image's name; runtime: C(containerd), C(docker), C(crio) or another name."""
+    """A Node. os: from NFD's labels or the image's name; runtime: C(containerd), C(docker), C(crio) or another name;
+    written: the labels that this collection has written, only if the annotation that lists them is missing."""
 
     labels: t.Dict[str, str]
     annotations: t.Dict[str, str]
@@ -216,6 +217,7 @@ class Node(t.TypedDict):
     taints: t.List[Section]
     ready: bool
     gpu: bool
+    written: t.NotRequired[t.List[str]]
 
 
 class DriverImage(t.TypedDict):

@@ -9,40 +9,30 @@ the next run can restore the Node even if this run is killed.
 
 from __future__ import annotations
 
-import typing as t
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodePatch, NodeState
 
 ANNOTATION = "gpuops.nvidia/cordoned-before"
-Object = t.Mapping[str, t.Any]
 
 
-def is_cordoned(node: Object) -> bool:
-    """Whether a Node is cordoned, so that the scheduler assigns no pods to it."""
-    return bool((node.get("spec") or {}).get("unschedulable"))
-
-
-def before(node: Object) -> bool | None:
+def before(node: NodeState) -> bool | None:
     """Whether a Node was cordoned before this collection cordoned it, None if this collection has not."""
-    kept = (node["metadata"].get("annotations") or {}).get(ANNOTATION)
+    kept = node.annotations.get(ANNOTATION)
     return None if kept is None else kept == "true"
 
 
-def cordon(node: Object) -> dict[str, t.Any] | None:
-    """The patch that cordons a Node and writes the annotation with its former state. None if both are done already."""
+def cordon(node: NodeState) -> NodePatch:
+    """The patch that cordons a Node and writes the annotation with its former state. Empty if both are done already."""
     kept = before(node)
-    if is_cordoned(node) and kept is not None:
-        return None
-    patch: dict[str, t.Any] = {"spec": {"unschedulable": True}}
-    if kept is None:
-        patch["metadata"] = {"annotations": {ANNOTATION: "true" if is_cordoned(node) else "false"}}
-    return patch
+    if node.cordoned and kept is not None:
+        return NodePatch()
+    mark = {ANNOTATION: "true" if node.cordoned else "false"} if kept is None else {}
+    return NodePatch(annotations=mark, spec={"unschedulable": True})
 
 
-def uncordon(node: Object) -> dict[str, t.Any] | None:
-    """The patch that reverts L(cordon); None for a Node that this collection has not cordoned."""
+def uncordon(node: NodeState) -> NodePatch:
+    """The patch that reverts L(cordon); empty for a Node that this collection has not cordoned."""
     kept = before(node)
     if kept is None:
-        return None
-    patch: dict[str, t.Any] = {"metadata": {"annotations": {ANNOTATION: None}}}
-    if not kept and is_cordoned(node):
-        patch["spec"] = {"unschedulable": None}
-    return patch
+        return NodePatch()
+    return NodePatch(annotations={ANNOTATION: None},
+                     spec={"unschedulable": None} if node.cordoned and not kept else {})

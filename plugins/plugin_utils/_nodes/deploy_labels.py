@@ -39,7 +39,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import label_keys
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import facts, label_keys
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import (
     DEPLOY,
     MIG_CONFIG,
@@ -111,6 +111,17 @@ class Node:
     adopt: t.FrozenSet[str] = frozenset()
     orphaned: bool = False
     written: t.FrozenSet[str] = frozenset()
+
+    @classmethod
+    def of_facts(cls, name: str, node: facts.Node, adopt: t.FrozenSet[str] = frozenset()) -> Node:
+        """A Node of the facts of a cluster."""
+        return cls(name, node["labels"], node["annotations"], node["ready"], adopt=adopt,
+                   written=frozenset(node.get("written", ())))
+
+    def with_gpus(self, count: int) -> Node:
+        """The Node as if its host had reported this number of GPUs and the feature labels that the Node has."""
+        features = {key: value for key, value in self.labels.items() if label_keys.is_feature(key)}
+        return replace(self, host={SHOWS_A_GPU[0]: str(count), **features})
 
     @cached_property
     def ours(self) -> t.FrozenSet[str]:
@@ -190,6 +201,14 @@ class Terms:
     gone_after: float = GONE_AFTER
 
 
+class Summary(t.TypedDict):
+    """A change of labels in results. changed: maps a label to its values C(before) and C(after)."""
+
+    added: t.Dict[str, str]
+    changed: t.Dict[str, t.Dict[str, str]]
+    removed: t.Dict[str, str]
+
+
 @dataclass(frozen=True)
 class Change:
     """A change of one Node: the new values, as in L(Changes), and the values that these keys had before."""
@@ -200,7 +219,7 @@ class Change:
     annotations: Changes
     annotations_before: t.Dict[str, str]
 
-    def patch(self) -> t.Dict[str, t.Any]:
+    def patch(self) -> t.Dict[str, t.Dict[str, Changes]]:
         """A merge patch of the keys that differ.
 
         It has no resourceVersion, because it only has these keys: what others write to other keys meanwhile stays.
@@ -208,9 +227,8 @@ class Change:
         parts = {"labels": self.labels, "annotations": self.annotations}
         return {"metadata": {name: part for name, part in parts.items() if part}}
 
-    def summary(self) -> t.Dict[str, t.Any]:
-        """C({added: {key: value}, changed: {key: {before, after}}, removed: {key: value}}). A label with an empty value
-        counts as missing before the change."""
+    def summary(self) -> Summary:
+        """The change of the labels. A label with an empty value counts as missing before the change."""
         before = {key: value for key, value in self.before.items() if value}
         return {
             "added": {key: value for key, value in self.labels.items() if value is not None and key not in before},
@@ -258,7 +276,7 @@ def parse_deploy(given: t.Mapping[str, t.Any]) -> Deploy:
                   frozenset(given.get("without_driver") or ()))
 
 
-def _check_name(path: str, name: t.Any) -> None:
+def _check_name(path: str, name: str) -> None:
     if name not in LABELS and name != "nfd":
         allowed = ["nfd", *LABELS]
         raise InputError(f"{name!r} is no component.", f"Choose from {', '.join(allowed)}.", path=path, value=name,
@@ -334,9 +352,8 @@ def leaving(nodes: t.Iterable[Node], deploy: Deploy, terms: Terms) -> t.Dict[str
     """Maps a component to the Nodes that would lose the label by which its pods run, if these pods may end."""
     found: t.Dict[str, t.List[str]] = {}
     for node in nodes:
-        if not node.gpu and node.name in deploy.on_host:  # its host reports the GPUs later
-            node = replace(node, host={**{key: value for key, value in node.labels.items()
-                                          if label_keys.is_feature(key)}, SHOWS_A_GPU[0]: "1"})
+        if not node.gpu and node.name in deploy.on_host:
+            node = node.with_gpus(1)  # its host reports the real number later
         held = kept_labels(node, replace(deploy, pods_may_end=False))
         change = plan_present(node, replace(deploy, pods_may_end=True), terms) if held else None
         for name in ("driver", "device_plugin"):
@@ -513,12 +530,12 @@ def _is_users(key: str, value: str) -> bool:
         key == MIG_CONFIG and value not in ("", MIG_DEFAULT))
 
 
-def owned(node: Node) -> t.Dict[str, t.Dict[str, str]]:
-    """C({present: our labels, foreign: deploy and feature labels that are not ours}), for the state gathered."""
-    families = {key: value for key, value in node.labels.items()
-                if key == WORKLOAD or label_keys.is_deploy(key) or label_keys.is_feature(key)}
-    return {"present": {key: value for key, value in node.labels.items() if key in node.ours},
-            "foreign": {key: value for key, value in families.items() if key not in node.ours}}
+def owned(node: Node) -> t.Tuple[t.Dict[str, str], t.Dict[str, str]]:
+    """(our labels, the deploy and feature labels that are not ours) of a Node."""
+    labels = {key: value for key, value in node.labels.items() if key in node.ours or key == WORKLOAD
+              or label_keys.is_deploy(key) or label_keys.is_feature(key)}
+    return ({key: value for key, value in labels.items() if key in node.ours},
+            {key: value for key, value in labels.items() if key not in node.ours})
 
 
 def differs(nodes: t.Iterable[Node], deploy: Deploy, now: float) -> bool:

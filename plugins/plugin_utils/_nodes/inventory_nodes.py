@@ -12,11 +12,9 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import MIG_CONFIG
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import cleaned
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.cluster_nodes import has_gpu
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import offered_gpus, says_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
-
-Object = t.Mapping[str, t.Any]
-Facts = t.Dict[str, t.Any]
 
 # The version of the result of L(describe) in caches. Increase it if a key is added or removed or changes its meaning.
 SCHEMA = 1
@@ -30,12 +28,55 @@ _LOCAL = re.compile(r"(ip6-)?(localhost[46]?|loopback)(\..*)?|.*\.localhost")
 _NUMBER_AT_END = re.compile(r"(.*\.)?([0-9]+|0x[0-9a-f]*)")
 
 
-def is_name(text: t.Any) -> bool:
+class Mig(t.TypedDict):
+    """The MIG labels of a Node."""
+
+    capable: t.Optional[bool]
+    strategy: t.Optional[str]
+    config: t.Optional[str]
+    state: t.Optional[str]
+
+
+class GpuNode(t.TypedDict):
+    """What the plugin documents as gpu_node. A value is None if it is not known."""
+
+    model: t.Optional[str]
+    count: t.Optional[int]
+    family: t.Optional[str]
+    driver: t.Optional[str]
+    cuda: t.Optional[str]
+    mig: Mig
+    upgrade_state: t.Optional[str]
+    resources: t.Dict[str, int]
+    taints: t.List[str]
+    ready: bool
+    schedulable: bool
+    labels: t.Dict[str, str]
+    os_image: t.Optional[str]
+    kernel: t.Optional[str]
+    runtime: t.Optional[str]
+    kubelet: t.Optional[str]
+    provider_id: t.Optional[str]
+    state: str
+
+
+class Facts(t.TypedDict):
+    """A Node. addresses: maps types to addresses; reachable: all addresses that can be used; gpu: whether it has a GPU.
+    """
+
+    name: str
+    addresses: t.Dict[str, str]
+    reachable: t.List[str]
+    gpu: bool
+    gpu_node: GpuNode
+
+
+def is_name(text: object) -> bool:
     """Whether a text is a valid name of a Node: an RFC 1123 subdomain."""
     return isinstance(text, str) and len(text) <= 253 and _NAME.fullmatch(text) is not None
 
 
-def is_address(text: t.Any) -> bool:
+def is_address(text: object) -> bool:
     """Whether a text is an IP address or host name that belongs to another machine than the controller.
 
     The kubelet of a Node reports its addresses, and the Node may be compromised. ssh would read C(-oProxyCommand=...)
@@ -87,12 +128,8 @@ def _spelled(address: str) -> str:
     return str(_ip(address) or address.lower())
 
 
-def describe(node: Object) -> Facts:
-    """C({name, addresses: {type: address}, reachable: all addresses that can be used, gpu: whether it has one, and what
-    the plugin documents as gpu_node}).
-
-    A value is None if it is not known. Most values come from the labels of GPU feature discovery.
-    """
+def describe(node: Live) -> Facts:
+    """The facts of a Node. Most values come from the labels of GPU feature discovery."""
     meta, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
     labels: dict[str, str] = dict(meta.get("labels") or {})
     info, offered = status.get("nodeInfo") or {}, offered_gpus(node)
@@ -106,7 +143,8 @@ def describe(node: Object) -> Facts:
         if is_address(address):
             reachable.append(address)
     count = labels.get("nvidia.com/gpu.count", "")
-    facts: Facts = {
+    ready, schedulable = says_ready(node), not spec.get("unschedulable")
+    facts: GpuNode = {
         "model": labels.get("nvidia.com/gpu.product") or None,
         "count": int(count) if re.fullmatch("[0-9]{1,9}", count) else None,
         "family": labels.get("nvidia.com/gpu.family") or None, "driver": _driver(labels),
@@ -115,22 +153,24 @@ def describe(node: Object) -> Facts:
                 "config": labels.get(MIG_CONFIG) or None, "state": labels.get(f"{MIG_CONFIG}.state") or None},
         "upgrade_state": labels.get("nvidia.com/gpu-driver-upgrade-state") or None,
         "resources": offered, "taints": [taint["key"] for taint in spec.get("taints") or ()],
-        "ready": says_ready(node), "schedulable": not spec.get("unschedulable"), "labels": labels,
+        "ready": ready, "schedulable": schedulable, "labels": labels,
         "os_image": info.get("osImage") or None, "kernel": info.get("kernelVersion") or None,
         "runtime": info.get("containerRuntimeVersion") or None, "kubelet": info.get("kubeletVersion") or None,
         "provider_id": spec.get("providerID") or None,
+        "state": "not_ready" if not ready else "cordoned" if not schedulable else
+                 "ready" if offered else "no_resources",
     }
-    facts["state"] = _state(facts)
     return {"name": meta["name"], "addresses": addresses, "reachable": reachable,
             "gpu": has_gpu(labels) or bool(offered), "gpu_node": cleaned(facts)}
 
 
-def groups(facts: Facts) -> list[str]:
+def groups(facts: GpuNode) -> list[str]:
     """The groups of a Node with GPUs, by C(gpu_node) of L(describe). The names are not sanitised yet."""
     mig = facts["mig"]
     found = {"model": facts["model"] or _UNKNOWN, "driver": facts["driver"] or _UNKNOWN, "state": facts["state"],
              "mig": {True: "capable", False: "incapable", None: _UNKNOWN}[mig["capable"]],
-             **{f"mig_{key}": mig[key] for key in ("strategy", "config", "state")}, "upgrade": facts["upgrade_state"]}
+             "mig_strategy": mig["strategy"], "mig_config": mig["config"], "mig_state": mig["state"],
+             "upgrade": facts["upgrade_state"]}
     return [f"gpu_{name}_{value}".lower() for name, value in found.items() if value]
 
 
@@ -141,11 +181,3 @@ def _driver(labels: t.Mapping[str, str]) -> str | None:
     # The older labels with the same meaning.
     parts = [labels.get(f"nvidia.com/cuda.driver.{part}", "") for part in ("major", "minor", "rev")]
     return ".".join(part for part in parts if part) or None
-
-
-def _state(facts: Facts) -> str:
-    if not facts["ready"]:
-        return "not_ready"
-    if not facts["schedulable"]:
-        return "cordoned"
-    return "ready" if facts["resources"] else "no_resources"

@@ -11,25 +11,47 @@ import typing as t
 from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import diff_entry
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Result, diff_entry
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import label_keys
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import WORKLOAD, Labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import labels_stay
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import rights
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import MANAGER, Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.refuse_operator import refuse_operator
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import says_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, read_cluster
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import Change, Deploy, Node, Terms
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import (
+    Change,
+    Deploy,
+    Node,
+    Summary,
+    Terms,
+)
 
 PAUSE = 2.0  # seconds between two requests while labels of NFD are awaited
 SHOWN = 12  # the most names, or ranges of names, in a text
 _NUMBERED = re.compile(r"([^.]*?)(\d+)([^\d.]*(?:\..*)?)")
 
 
+class Foreign(t.TypedDict):
+    """Labels of others, and the Nodes that have them."""
+
+    labels: t.List[str]
+    nodes: t.List[str]
+
+
+class Gathered(t.TypedDict):
+    """A Node in the state gathered. wanted: its planned labels; present: our labels; foreign: those of others."""
+
+    gpu: bool
+    wanted: t.Dict[str, str]
+    present: t.Dict[str, str]
+    foreign: t.Dict[str, str]
+
+
 def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool,
-                told: t.Mapping[str, Labels] | None = None, unread: t.Collection[str] = ()) -> dict[str, t.Any]:
+                told: t.Mapping[str, Labels] | None = None, unread: t.Collection[str] = ()) -> Result:
     """Does the whole task: reads the Nodes, plans, writes.
 
     arguments: the options for target C(node); told: maps a Node to the labels that gpu_labels has computed on its host,
@@ -69,11 +91,11 @@ def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool,
     if state == "absent":
         plans = [deploy_labels.plan_absent(replace(node, adopt=node.adopt | (node.written & {deploy_labels.MIG_STATE})))
                  for node in nodes]
-        return _write_all(client, plans, {**_result(nodes, left_over(nodes), []), "foreign": []}, {}, check_mode)
+        return _write_all(client, plans, _result(nodes, left_over(nodes), [], []), {}, check_mode)
     nodes = _with_readiness(client, nodes, deploy)
     terms = Terms(time.time(), arguments["gone_after"])
     undecided = [node.name for node in nodes if deploy and deploy_labels.undecided(node, deploy)]
-    result = {**_result(nodes, notes(nodes, deploy, terms), undecided), "foreign": foreign(nodes, deploy)}
+    result = _result(nodes, notes(nodes, deploy, terms), foreign(nodes, deploy), undecided)
     if state == "gathered":
         return {**result, "nodes": gathered(nodes, deploy)}
     plans = [deploy_labels.plan_present(node, deploy, terms) for node in nodes]
@@ -81,24 +103,17 @@ def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool,
 
 
 def differing(client: Client, given: t.Mapping[str, t.Any],
-              with_gpus: t.Mapping[str, int] | None = None) -> dict[str, dict[str, t.Any]]:
-    """Maps a Node to the deploy labels that a run would change: C({added, changed, removed}).
+              with_gpus: t.Mapping[str, int] | None = None) -> dict[str, Summary]:
+    """Maps a Node to the deploy labels that a run would change.
 
     given: C(gpu_plan.cluster.deploy); with_gpus: maps a Node to the number of GPUs that its host has reported. Present
     feature labels count as correct.
     """
     deploy, with_gpus = replace(deploy_labels.parse_deploy(given), ended_on=None), with_gpus or {}
-    nodes = [replace(node, host=_as_told(node, with_gpus[node.name])) if with_gpus.get(node.name) else node
-             for node in read_nodes(client)]
+    nodes = [node.with_gpus(with_gpus[node.name]) if with_gpus.get(node.name) else node for node in read_nodes(client)]
     nodes = _with_readiness(client, nodes, deploy)
     changes = (deploy_labels.plan_present(node, deploy, Terms(time.time())) for node in nodes)
     return {change.node: change.summary() for change in changes if change}
-
-
-def _as_told(node: Node, gpus: int) -> dict[str, str]:
-    """The labels that a host with GPUs would report if the present feature labels of its Node are correct."""
-    there = {key: value for key, value in node.labels.items() if label_keys.is_feature(key)}
-    return {label_keys.SHOWS_A_GPU[0]: str(gpus), **there}
 
 
 def unbelieved(nodes: t.Iterable[Node], told: t.Mapping[str, Labels]) -> dict[str, str]:
@@ -107,39 +122,39 @@ def unbelieved(nodes: t.Iterable[Node], told: t.Mapping[str, Labels]) -> dict[st
     return {name: f"Node {name}: its host is not believed: {text}." for name, text in said.items() if text}
 
 
-def _result(nodes: t.Sequence[Node], said: list[str], undecided: list[str]) -> dict[str, t.Any]:
+def _result(nodes: t.Sequence[Node], texts: list[str], others: list[Foreign], undecided: list[str]) -> Result:
     """The part that all results have."""
     counts = {"nodes": len(nodes), "gpu": sum(node.gpu for node in nodes),
               "without_nfd": sum(not node.described for node in nodes), "changed": 0, "failed": 0}
-    return {"changed": False, "notes": said, "warnings": said, "diff": [], "undecided": undecided, "counts": counts}
+    return {"changed": False, "notes": texts, "warnings": texts, "foreign": others, "diff": [], "undecided": undecided,
+            "counts": counts}
 
 
-def _write_all(client: Client, plans: t.Iterable[Change | None], result: dict[str, t.Any],
-               wrong: t.Mapping[str, str], check_mode: bool) -> dict[str, t.Any]:
+def _write_all(client: Client, plans: t.Iterable[Change | None], result: Result, wrong: t.Mapping[str, str],
+               check_mode: bool) -> Result:
     """Writes the changes of the plans, and returns the result. wrong: maps a Node to the reason why its plan is
     incomplete."""
     changes = [change for change in plans if change]
     rights.require(client, [], [rights.LABEL_NODES] if changes else [])
     done, failures = (changes, {}) if check_mode else label(client, changes)
-    failures = {**wrong, **failures}
-    result["counts"].update(changed=len(done), failed=len(failures))
-    result.update(changed=bool(done), diff=diff(done), failures=failures,
-                  nodes={change.node: change.summary() for change in done})
-    if failures:
-        result.update(failed=True, msg=f"{len(failures)} of {len(changes) + len(wrong)} Nodes could not be labelled "
-                      f"({fold(failures)}), the others are. {next(iter(failures.values()))}")
-    return result
+    return written(result, done, {**wrong, **failures}, f"{len(changes) + len(wrong)} Nodes could not be labelled")
 
 
-def foreign(nodes: t.Iterable[Node], deploy: Deploy | None) -> list[dict[str, list[str]]]:
-    """C([{labels, nodes}]): the labels that we would write but that others have set. Nodes with the same labels are one
-    entry."""
-    groups: dict[frozenset[str], list[str]] = {}
-    for node in nodes:
-        theirs = deploy_labels.foreign(node, deploy)
-        if theirs:
-            groups.setdefault(theirs, []).append(node.name)
-    return [{"labels": sorted(keys), "nodes": names} for keys, names in groups.items()]
+def written(result: Result, done: t.Sequence[Change], failures: t.Mapping[str, str], failed: str,
+            kind: str = "Node") -> Result:
+    """The result of a task that has written changes. failures: maps other Nodes to their errors; failed: the number of
+    all these Nodes and what has failed; kind: that of the written objects."""
+    found = {**result, "changed": bool(done), "diff": diff(done, kind), "failures": failures,
+             "counts": {**result["counts"], "changed": len(done), "failed": len(failures)},
+             "nodes": {change.node: change.summary() for change in done}}
+    return {**found, "failed": True, "msg": f"{len(failures)} of {failed} ({fold(failures)}), the others are. "
+            f"{next(iter(failures.values()))}"} if failures else found
+
+
+def foreign(nodes: t.Iterable[Node], deploy: Deploy | None) -> list[Foreign]:
+    """The labels that we would write but that others have set. Nodes with the same labels are one entry."""
+    return [{"labels": keys, "nodes": names}
+            for keys, names in _grouped(nodes, lambda node: deploy_labels.foreign(node, deploy))]
 
 
 def chosen(found: list[Node], names: t.Sequence[str] | None, told: t.Mapping[str, Labels] | None, server: str,
@@ -177,16 +192,9 @@ def _with_readiness(client: Client, nodes: t.Sequence[Node], deploy: Deploy | No
 
 
 def _list(client: Client) -> list[Node]:
-    return [Node(meta["name"], meta.get("labels") or {}, meta.get("annotations") or {}, written=_written(meta))
+    return [Node(meta["name"], meta.get("labels") or {}, meta.get("annotations") or {},
+                 written=read_cluster.written(meta))
             for meta in (item["metadata"] for item in client.list("v1", "Node", metadata_only=True))]
-
-
-def _written(metadata: t.Mapping[str, t.Any]) -> frozenset[str]:
-    """The labels that we own according to managedFields."""
-    records = [entry.get("fieldsV1") or {} for entry in metadata.get("managedFields") or []
-               if entry.get("manager") == MANAGER]
-    return frozenset(key[2:] for record in records
-                     for key in (record.get("f:metadata") or {}).get("f:labels") or {} if key.startswith("f:"))
 
 
 def _await_nfd(client: Client, seconds: float) -> list[Node]:
@@ -230,11 +238,14 @@ def _write(client: Client, change: Change) -> bool:
     return True
 
 
-def gathered(nodes: t.Iterable[Node], deploy: Deploy | None) -> dict[str, dict[str, t.Any]]:
-    """Maps each Node that has a GPU, or deploy or feature labels, to C({gpu, wanted, present, foreign})."""
-    shown = {node.name: {"gpu": node.gpu, "wanted": {
-        **(deploy_labels.wanted_labels(node, deploy) if node.gpu and deploy else {}),
-        **(node.host or {} if node.gpu else {})}, **deploy_labels.owned(node)} for node in nodes}
+def gathered(nodes: t.Iterable[Node], deploy: Deploy | None) -> dict[str, Gathered]:
+    """Describes each Node that has a GPU, or deploy or feature labels."""
+    shown: dict[str, Gathered] = {}
+    for node in nodes:
+        planned = deploy_labels.wanted_labels(node, deploy) if node.gpu and deploy else {}
+        present, others = deploy_labels.owned(node)
+        shown[node.name] = {"gpu": node.gpu, "wanted": {**planned, **(node.host or {} if node.gpu else {})},
+                            "present": present, "foreign": others}
     return {name: one for name, one in shown.items() if any(one.values())}
 
 
@@ -261,23 +272,23 @@ def notes(nodes: t.Sequence[Node], deploy: Deploy | None, terms: Terms) -> list[
 
 def staying(nodes: t.Iterable[Node], deploy: Deploy) -> list[str]:
     """A sentence for each set of deploy labels that are no longer planned but stay."""
-    return [labels_stay(names, keys, deploy.pods_may_end)
+    return [labels_stay(fold(names), keys, deploy.pods_may_end)
             for keys, names in _grouped(nodes, lambda node: frozenset(deploy_labels.kept_labels(node, deploy)))]
 
 
 def left_over(nodes: t.Iterable[Node]) -> list[str]:
     """A sentence for each set of deploy labels that a removal leaves although we may have written them."""
-    return [f"{names}: {', '.join(keys)} {'stay' if len(keys) > 1 else 'stays'}, as nothing says that we wrote "
+    return [f"{fold(names)}: {', '.join(keys)} {'stay' if len(keys) > 1 else 'stays'}, as nothing says that we wrote "
             f"{'them' if len(keys) > 1 else 'it'}. To remove: kubectl label node NODE "
             f"{' '.join(f'{key}-' for key in keys)}" for keys, names in _grouped(nodes, deploy_labels.left_over)]
 
 
-def _grouped(nodes: t.Iterable[Node], labels: t.Callable[[Node], frozenset[str]]) -> list[tuple[list[str], str]]:
-    """[(labels that stay, the names of the Nodes with these labels)]. Nodes without such labels are left out."""
+def _grouped(nodes: t.Iterable[Node], labels: t.Callable[[Node], frozenset[str]]) -> list[tuple[list[str], list[str]]]:
+    """[(labels, the names of the Nodes for which the function returns these)]. Nodes without labels are left out."""
     groups: dict[frozenset[str], list[str]] = {}
     for node in nodes:
         groups.setdefault(labels(node), []).append(node.name)
-    return [(sorted(keys), fold(names)) for keys, names in groups.items() if keys]
+    return [(sorted(keys), names) for keys, names in groups.items() if keys]
 
 
 def waiting(lost: t.Iterable[Node], terms: Terms) -> list[str]:

@@ -20,12 +20,20 @@ import typing as t
 from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, allows, outcome, plan_diff
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import DEPLOY
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
+    Pending,
+    Result,
+    Step,
+    allows,
+    outcome,
+    plan_diff,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import facts
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import DEPLOY, Labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, component_of, is_ours
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live, component_of, is_ours
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import (
     cordon,
     drain,
@@ -35,7 +43,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import (
     operand_pods,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import LABELS
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodePatch, NodeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder, refuse_held
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.pod import Pod, pods_on
 
 PAUSED = "paused-for-driver-upgrade"
 PAUSES = tuple(dict.fromkeys((*(LABELS[name] for name in LABELS if name != "driver"), *mig.PAUSES)))
@@ -51,11 +61,44 @@ UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
 _UPGRADE_ENDED = ("", "unknown", "upgrade-done", "upgrade-failed")
 _KEPT = 1000  # the most characters of a reason
 _PAUSE = 1.0  # seconds between two requests
-# The result of L(drain.Drain.drained) if no pod needs to be evicted.
-_UNASKED: t.Mapping[str, t.Any] = {"plan": [], "pending": [], "cordoned": [], "staying": []}
 
-Object = t.Mapping[str, t.Any]
-Result = t.Dict[str, t.Any]
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a task does, or has done.
+
+    started: whether the Node is out of service; ready: whether it was Ready before; level: the one at which the host
+    may be changed, empty if the task does not take the Node out of service; paused: the labels of paused operands;
+    cordoned: the Nodes that were cordoned; evicted, blocked, staying: as in L(drain.Outcome); failure: the message if
+    pods could not be evicted, empty otherwise.
+    """
+
+    steps: t.Sequence[Step] = ()
+    pending: t.Sequence[Pending] = ()
+    started: bool = False
+    ready: bool = True
+    level: str = ""
+    paused: t.Sequence[str] = ()
+    cordoned: t.Sequence[str] = ()
+    evicted: t.Sequence[drain.PodEntry] = ()
+    staying: t.Sequence[drain.PodEntry] = ()
+    blocked: t.Sequence[drain.PodEntry] = ()
+    failure: str = ""
+
+    @classmethod
+    def read(cls, result: Result) -> Outcome:
+        """The part of L(as_dict) on which the end of a maintenance depends."""
+        return cls(started=bool(result.get("started")), ready=bool(result.get("ready", True)),
+                   paused=[str(key) for key in result.get("paused") or ()],
+                   cordoned=[str(name) for name in result.get("cordoned") or ()])
+
+    def as_dict(self) -> Result:
+        """The result of the task."""
+        failed = {"failed": True, "msg": self.failure, "blocked": list(self.blocked)} if self.failure else {}
+        return outcome(self.steps, self.pending, plan_diff("node_maintenance", self.steps), started=self.started,
+                       ready=self.ready, paused=list(self.paused), cordoned=list(self.cordoned),
+                       evicted=list(self.evicted), staying=list(self.staying),
+                       **({"level": self.level} if self.level else {}), **failed)
 
 
 @dataclass(frozen=True)
@@ -63,21 +106,21 @@ class Request:
     """What a task requests.
 
     drain: the Node, the level, the timeout in seconds and which pods may be evicted; holder: this run; clients: what
-    uses the GPUs, in the form in which the host's modules return holders; reason: why the maintenance failed, empty if
-    it succeeded; begun: the result of the task that took the Node out of service (a run only needs its key ready, check
-    mode needs all keys); removing: the components whose driver or MPS pods are removed from the Node, empty for other
-    work; seen: in check mode, maps a Node to the labels that an earlier task of the same run would have written; evict:
-    whether the change disturbs what uses the GPUs; creates: whether it creates MIG instances in free space, which may
-    be done even if the rest of the change must not be.
+    uses the GPUs, as in the facts of the host; reason: why the maintenance failed, empty if it succeeded; begun: the
+    outcome of the task that took the Node out of service (a run only needs its field ready, check mode needs all);
+    removing: the components whose driver or MPS pods are removed from the Node, empty for other work; seen: in check
+    mode, maps a Node to the labels that an earlier task of the same run would have written; evict: whether the change
+    disturbs what uses the GPUs; creates: whether it creates MIG instances in free space, which may be done even if the
+    rest of the change must not be.
     """
 
     drain: drain.Request
     holder: Holder
-    clients: t.Sequence[t.Mapping[str, t.Any]] = ()
+    clients: t.Sequence[facts.Client] = ()
     reason: str = ""
-    begun: t.Mapping[str, t.Any] = field(default_factory=dict)
+    begun: Outcome = Outcome()
     removing: t.AbstractSet[str] = frozenset()
-    seen: t.Mapping[str, t.Mapping[str, str]] = field(default_factory=dict)
+    seen: t.Mapping[str, Labels] = field(default_factory=dict)
     evict: bool = True
     creates: bool = False
 
@@ -87,12 +130,12 @@ class Request:
         return self.drain.names[0]
 
 
-def left_behind(annotations: t.Mapping[str, str]) -> bool:
+def left_behind(annotations: Labels) -> bool:
     """Whether a run that was killed or failed has left its annotations on a Node."""
     return HELD in annotations or REASON in annotations or REMOVING in annotations
 
 
-def left_by_runs(nodes: t.Mapping[str, t.Mapping[str, str]], me: Holder) -> dict[str, str]:
+def left_by_runs(nodes: t.Mapping[str, Labels], me: Holder) -> dict[str, str]:
     """Maps each Node that a killed or failed run has left out of service to a sentence that says why. A Node that a run
     still holds is left out.
 
@@ -110,9 +153,13 @@ def left_by_runs(nodes: t.Mapping[str, t.Mapping[str, str]], me: Holder) -> dict
     return found
 
 
-def unfinished(one: Object) -> frozenset[str]:
+def unfinished(one: Live) -> frozenset[str]:
     """The components of which a run has begun, but not finished, to remove the pods of a Node; may include OTHERS."""
-    return frozenset(_annotations(one).get(REMOVING, "").split(",")) - {""}
+    return _removing(one["metadata"].get("annotations") or {})
+
+
+def _removing(annotations: Labels) -> frozenset[str]:
+    return frozenset(annotations.get(REMOVING, "").split(",")) - {""}
 
 
 class Maintenance:
@@ -123,36 +170,39 @@ class Maintenance:
         self._client, self._request = client, request
         self._tell, self._clock, self._sleep = tell, clock, sleep
 
-    def started(self) -> Result:
+    def started(self) -> Outcome:
         """Takes the Node out of service. If it raises GpuopsError, the Node is as it was before.
 
-        If something uses the GPUs and the level forbids ending it, C(started) in the result is false, and C(pending)
+        If something uses the GPUs and the level forbids ending it, C(started) of the outcome is false, and C(pending)
         names what uses them. Nothing was changed then, except if pods have started meanwhile: the operands were paused
-        and have been resumed. MIG instances in free space are created nevertheless, with C(level) set to C(never) in
-        the result, unless that would end an MPS daemon.
+        and have been resumed. MIG instances in free space are created nevertheless, with C(level) set to C(never),
+        unless that would end an MPS daemon.
         """
         one = self._node()
         self._refuse_upgrade(one)
-        if self._request.removing and not _ready(one):
-            raise ClusterError(f"Node {self._request.name} is not Ready, so that its pods would not end.",
-                               f"See why with kubectl describe node {self._request.name}, or delete the Node if it "
-                               "is gone for good.", verb="get", object=f"Node {self._request.name}", reason="NotReady")
+        if self._request.removing and not one.ready:
+            raise ClusterError(f"Node {one.name} is not Ready, so that its pods would not end.",
+                               f"See why with kubectl describe node {one.name}, or delete the Node if it is gone for "
+                               "good.", verb="get", object=f"Node {one.name}", reason="NotReady")
         mps = self._mps()
         gentle = not self._request.evict and not mps
-        preview = _UNASKED if gentle else self._drain(check=True)
+        preview = drain.Outcome() if gentle else self._drain(check=True)
         obstacles = [] if gentle else self._obstacles(preview, mps)
+        in_service = Outcome(ready=one.ready, level="never")
         if obstacles and (mps or not self._request.creates):
-            return self._kept_in_service([], obstacles, one, preview)
+            return replace(in_service, pending=obstacles, staying=preview.staying)
         gentle = gentle or bool(obstacles)
-        keys = _to_pause(one, _KNOWING if gentle else PAUSES)
-        steps = _steps(self._request.name, [] if gentle else [_again(step) for step in preview["plan"]], keys)
-        result = outcome(steps, obstacles, plan_diff("node_maintenance", steps), started=True, ready=_ready(one),
-                         level="never" if gentle else self._request.drain.level, paused=keys,
-                         cordoned=preview["cordoned"], evicted=[], staying=preview["staying"])
+        keys = _to_pause(one.labels, _KNOWING if gentle else PAUSES)
+        steps = [Step("hold", f"Node {one.name}", "no other run works on it"), *(() if gentle else preview.steps),
+                 *(Step("pause", f"{key[len(DEPLOY):]} on Node {one.name}") for key in keys)]
+        result = Outcome(steps, obstacles, True, one.ready, "never" if gentle else self._request.drain.level, keys,
+                         preview.cordoned, staying=preview.staying)
         if self._request.drain.check:
             return result
         evicts = not gentle and allows(self._request.drain.level, "drain")
-        result.update(self._start(one, keys, evicts))
+        drained = self._start(one, keys, evicts)
+        result = replace(result, evicted=() if drained.failure else drained.evicted, blocked=drained.blocked,
+                         failure=drained.failure)
         if gentle or evicts:
             return result
         # The Node is not cordoned, so new pods could start until its device plugin had ended.
@@ -164,33 +214,26 @@ class Maintenance:
         obstacles = self._obstacles(again, [])
         if obstacles and not self._request.creates:
             self._give_back(one)
-            return self._kept_in_service([*steps, *self._undone(keys)], obstacles, one, again)
-        return {**result, "pending": obstacles, "level": "never" if obstacles else result["level"]}
+            return replace(in_service, steps=[*steps, *self._undone(keys)], pending=obstacles, staying=again.staying)
+        return replace(result, pending=obstacles, level="never" if obstacles else result.level)
 
     def _mps(self) -> list[str]:
         """The MPS daemons of the Node that would end with the device plugin; none if their clients may be evicted."""
         if self._request.evict and not self._request.creates and self._request.drain.level != "never":
             return []
-        return [evictable.label(pod) for pod in self._pods() if not evictable.ended(pod) and _is_mps(pod)]
+        return [pod.label for pod in self._pods() if pod.mps and not pod.ended]
 
     def _staying(self) -> list[tuple[str, str]]:
         """C((pod, reason)) for pods that use a GPU and that no eviction would end, such as those of DaemonSets. Our
         operands are left out, because they are paused for the work and come back."""
-        look = evictable.sort(self._pods(), self._request.drain.wish)
-        found = [(pod, why) for pod, why in look.staying if not _is_mps(pod)]
-        ours = {one["metadata"]["uid"] for one in (self._client.list("apps/v1", "DaemonSet") if found else ())
+        staying = [(pod, why) for pod, why in evictable.sort(self._pods(), self._request.drain.wish).staying
+                   if not pod.mps]
+        ours = {one["metadata"]["uid"] for one in (self._client.list("apps/v1", "DaemonSet") if staying else ())
                 if is_ours(one) and component_of(one) in LABELS}
-        return [(evictable.label(pod), why) for pod, why in found
-                if not any(owner.get("uid") in ours for owner in pod["metadata"].get("ownerReferences") or ())]
+        return [(pod.label, why) for pod, why in staying if not pod.owners & ours]
 
-    def _pods(self) -> list[dict[str, t.Any]]:
-        return self._client.list("v1", "Pod", field_selector=f"spec.nodeName={self._request.name}")
-
-    @staticmethod
-    def _kept_in_service(steps: t.Sequence[Step], obstacles: t.Sequence[t.Mapping[str, t.Any]], one: Object,
-                         look: t.Mapping[str, t.Any]) -> Result:
-        return outcome(steps, obstacles, plan_diff("node_maintenance", steps), started=False, ready=_ready(one),
-                       level="never", paused=[], cordoned=[], evicted=[], staying=look["staying"])
+    def _pods(self) -> list[Pod]:
+        return pods_on(self._client, self._request.name)
 
     def _undone(self, paused: t.Sequence[str], *between: Step) -> list[Step]:
         """The steps that put the Node back into service. paused: the labels of paused operands; between: further steps
@@ -198,189 +241,161 @@ class Maintenance:
         return [*(Step("resume", f"{key[len(DEPLOY):]} on Node {self._request.name}") for key in paused), *between,
                 Step("release", f"Node {self._request.name}")]
 
-    def ended(self) -> Result:
+    def ended(self) -> Outcome:
         """Puts the Node back into service. If this collection has cordoned it, it stays cordoned if a reason is given,
         or if other work of the collection on it is not finished.
 
         A Node that no run holds or has left out of service is not changed. Raises ClusterError if the Node was Ready
         before and does not become Ready in time.
         """
-        one, begun = self._node(), self._request.begun
-        if not left_behind(_annotations(one)) and not (self._request.drain.check and begun.get("started")):
-            return outcome([], started=False, ready=_ready(one), paused=[], cordoned=[], evicted=[], staying=[])
+        one, begun, check = self._node(), self._request.begun, self._request.drain.check
+        if not left_behind(one.annotations) and not (check and begun.started):
+            return Outcome(ready=one.ready)
         reason = printable(" ".join(self._request.reason.split()))[:_KEPT]
-        seen = begun.get("paused") or () if self._request.drain.check else ()
-        paused = [key for key in PAUSES if key in {*_paused(one), *seen}]
+        paused = [key for key in PAUSES if key in {*_paused(one.labels), *(begun.paused if check else ())}]
         between = []
         if reason:
-            between = [Step("say why", f"Node {self._request.name}", reason)]
-        elif not self._left(one) and (cordon.before(one) is not None or begun.get("cordoned")):
-            between = [Step("uncordon", f"Node {self._request.name}", "it gets back its former state")]
-        steps = self._undone(paused, *between)
-        if not self._request.drain.check:
-            if not reason and begun.get("ready", True):
+            between = [Step("say why", f"Node {one.name}", reason)]
+        elif not self._left(one) and (cordon.before(one) is not None or begun.cordoned):
+            between = [Step("uncordon", f"Node {one.name}", "it gets back its former state")]
+        if not check:
+            if not reason and begun.ready:
                 one = self._await_ready(one)
-            node.write(self._client, self._request.name, lambda live: self._released(live, reason))
-        return outcome(steps, (), plan_diff("node_maintenance", steps), started=False, ready=_ready(one), paused=[],
-                       cordoned=[], evicted=[], staying=[])
+            node.write(self._client, one.name, lambda live: self._released(live, reason))
+        return Outcome(self._undone(paused, *between), ready=one.ready)
 
-    def _await_ready(self, one: Object) -> Object:
+    def _await_ready(self, one: NodeState) -> NodeState:
         """Waits for the kubelet, for example after a reboot or a restart of the runtime. Returns the Ready Node."""
         end = self._clock() + self._request.drain.timeout
-        while not _ready(one):
+        while not one.ready:
             if self._clock() >= end:
-                raise ClusterError(f"Node {self._request.name} is not Ready {self._request.drain.timeout:g} s after "
-                                   "its host was changed.", "Look at the kubelet and the container runtime of the host "
-                                   "(journalctl -u kubelet), and run again.", verb="get",
-                                   object=f"Node {self._request.name}", reason="NotReady")
+                raise ClusterError(f"Node {one.name} is not Ready {self._request.drain.timeout:g} s after its host was "
+                                   "changed.", "Look at the kubelet and the container runtime of the host (journalctl "
+                                   "-u kubelet), and run again.", verb="get", object=f"Node {one.name}",
+                                   reason="NotReady")
             self._sleep(_PAUSE)
             one = self._node()
         return one
 
-    def _node(self) -> Object:
+    def _node(self) -> NodeState:
         one = node.named(self._client, [self._request.name])[self._request.name]
         refuse_held(self._request.holder, [one])
-        seen = self._request.seen.get(self._request.name) if self._request.drain.check else None
-        return {**one, "metadata": {**one["metadata"], "labels": {**operand_pods.labels(one), **seen}}} if seen else one
+        seen = self._request.seen.get(one.name, {}) if self._request.drain.check else {}
+        return replace(one, labels={**one.labels, **seen})
 
-    def _refuse_upgrade(self, one: Object) -> None:
-        state = operand_pods.labels(one).get(UPGRADE, "")
+    @staticmethod
+    def _refuse_upgrade(one: NodeState) -> None:
+        state = one.labels.get(UPGRADE, "")
         if state not in _UPGRADE_ENDED:
-            raise ClusterError(f"A driver upgrade is under way on Node {self._request.name} ({UPGRADE}={state}).",
+            raise ClusterError(f"A driver upgrade is under way on Node {one.name} ({UPGRADE}={state}).",
                                "Wait until it has ended. If it was abandoned, remove the label.", verb="patch",
-                               object=f"Node {self._request.name}", reason="Upgrading")
+                               object=f"Node {one.name}", reason="Upgrading")
         # A change of the layout by this collection holds its Node; if the run was killed, the next run finishes it.
-        if mig.stand(one).managed and mig.stand(one).state in mig.UNDER_WAY:
-            raise ClusterError(f"A change of the MIG layout is under way on Node {self._request.name}.",
-                               "Wait until its MIG manager has ended it.", verb="patch",
-                               object=f"Node {self._request.name}", reason="Changing")
+        stand = mig.stand(one)
+        if stand.managed and stand.state in mig.UNDER_WAY:
+            raise ClusterError(f"A change of the MIG layout is under way on Node {one.name}.",
+                               "Wait until its MIG manager has ended it.", verb="patch", object=f"Node {one.name}",
+                               reason="Changing")
 
-    def _drain(self, check: bool) -> Result:
+    def _drain(self, check: bool) -> drain.Outcome:
         request = replace(self._request.drain, check=check)
         return drain.Drain(self._client, request, self._tell, self._clock, self._sleep).drained()
 
-    def _obstacles(self, preview: t.Mapping[str, t.Any], mps: t.Sequence[str]) -> list[dict[str, t.Any]]:
+    def _obstacles(self, preview: drain.Outcome, mps: t.Sequence[str]) -> list[Pending]:
         """Pending steps for what uses the GPUs and must not be ended at this level. There are none at C(drain) and
         above: pods are evicted, and the host's modules decide about processes of the host. mps: from L(_mps)."""
         level = self._request.drain.level
         if allows(level, "drain"):
             return []
-        evictions = [step for step in preview["pending"] if step["action"] == "evict"]
-        staying = [{**Step("stop", f"Pod {name}", "it uses a GPU", "drain").as_dict(), "pending_reason":
-                    f"gpu_disruption is '{level}', and no level ends it, as {why}. Keep it off the Node; 'drain' and "
-                    "higher wait for it only while a process of it holds a GPU"} for name, why in self._staying()]
-        stops = [Step("stop", f"{one.get('name')} (pid {one.get('pid')})", "it uses a GPU", "drain").as_dict()
-                 for one in self._request.clients if self._request.evict and not one.get("container")]
+        evictions = [step for step in preview.pending if step["action"] == "evict"]
+        staying: list[Pending] = [{
+            **Step("stop", f"Pod {name}", "it uses a GPU", "drain").as_dict(), "pending_reason":
+            f"gpu_disruption is '{level}', and no level ends it, as {why}. Keep it off the Node; 'drain' and higher "
+            "wait for it only while a process of it holds a GPU"} for name, why in self._staying()]
+        stops = [Step("stop", f"{client.get('name')} (pid {client.get('pid')})", "it uses a GPU", "drain").as_dict()
+                 for client in self._request.clients if self._request.evict and not client.get("container")]
         daemons = [Step("stop", f"MPS daemon {name}", "its clients would end", "idle").as_dict()
                    for name in mps if not allows(level, "idle")]
         return [{**step, "pending_reason": f"gpu_disruption is '{level}', this needs '{step['needs']}' or higher"}
                 for step in evictions + stops + daemons] + staying
 
-    def _start(self, one: Object, keys: t.Collection[str], evicts: bool) -> Result:
-        """Executes the plan. Returns the part of the result that only a run knows, not check mode. If something fails,
-        the Node gets back the state that it has in one.
+    def _start(self, one: NodeState, keys: t.Collection[str], evicts: bool) -> drain.Outcome:
+        """Executes the plan. Returns the outcome of the drain, empty without one. If something fails, the Node gets
+        back the state that it has in one.
 
         keys: the labels of the operands to pause; evicts: whether the Node is drained.
         """
-        name = self._request.name
-        node.write(self._client, name, self._taken)
+        node.write(self._client, one.name, self._taken)
         try:
-            drained = self._drain(check=False) if evicts else {}
-            if not drained.get("failed"):
+            drained = self._drain(check=False) if evicts else drain.Outcome()
+            if not drained.failure:
                 # After the evictions, because the end of the MPS daemon ends its clients without regard to budgets.
-                node.write(self._client, name, lambda live: self._pausing(live, keys))
-                operand_pods.await_end(self._client, [name], PAUSES, PAUSED, self._request.drain.timeout, self._clock,
-                                       self._sleep)
+                node.write(self._client, one.name, lambda live: self._pausing(live, keys))
+                operand_pods.await_end(self._client, [one.name], PAUSES, PAUSED, self._request.drain.timeout,
+                                       self._clock, self._sleep)
         except GpuopsError:
             self._give_back(one)
             raise
-        if drained.get("failed"):
+        if drained.failure:
             self._give_back(one)
-            return {key: drained[key] for key in ("failed", "msg", "blocked")}
-        return {"evicted": drained.get("evicted", [])}
+        return drained
 
-    def _give_back(self, one: Object) -> None:
-        node.write(self._client, self._request.name, lambda live: self._as_before(live, one))
+    def _give_back(self, one: NodeState) -> None:
+        node.write(self._client, one.name, lambda live: self._as_before(live, one))
 
-    def _taken(self, live: Object) -> dict[str, t.Any] | None:
+    def _taken(self, live: NodeState) -> NodePatch:
         """The patch with which this run takes hold of the Node."""
         refuse_held(self._request.holder, [live])
         work = self._request.removing | self._left(live) if self._request.removing else ()
         mark = {REMOVING: ",".join(sorted(work))} if work else {}
-        former = _annotations(live)
+        former = live.annotations
         if (work and cordon.ANNOTATION in former and REMOVING not in former
                 and former.get(HELD, self._request.holder.text) != self._request.holder.text):
             # This run does not finish the work of that run, so the reason stays on the Node for the next run.
             mark[REASON] = former.get(REASON) or "the run was killed"
-        return {"metadata": {"annotations": {HELD: self._request.holder.text, **mark}}}
+        return NodePatch(annotations={HELD: self._request.holder.text, **mark})
 
-    def _left(self, one: Object) -> frozenset[str]:
+    def _left(self, one: NodeState) -> frozenset[str]:
         """The work on the Node that this task does not finish, in the words of REMOVING."""
-        work = unfinished(one)
+        work = _removing(one.annotations)
         if not self._request.removing:
             return work - {OTHERS}
         if not work and cordon.before(one) is not None:
             return frozenset({OTHERS})
         return work - self._request.removing
 
-    def _pausing(self, live: Object, keys: t.Collection[str]) -> dict[str, t.Any] | None:
+    def _pausing(self, live: NodeState, keys: t.Collection[str]) -> NodePatch:
         """The patch that pauses the operands with these labels."""
         refuse_held(self._request.holder, [live])
-        labels = dict.fromkeys(_to_pause(live, keys), PAUSED)
-        return {"metadata": {"labels": labels}} if labels else None
+        return NodePatch(dict.fromkeys(_to_pause(live.labels, keys), PAUSED))
 
-    def _as_before(self, live: Object, one: Object) -> dict[str, t.Any] | None:
+    def _as_before(self, live: NodeState, one: NodeState) -> NodePatch:
         """The patch that restores the state that the Node has in one, before this run has changed it. What an earlier
         run has left on it stays for the next run."""
         refuse_held(self._request.holder, [live])
-        former = _annotations(one)
-        patch = {} if cordon.ANNOTATION in former else cordon.uncordon(live) or {}
-        annotations = {**patch.get("metadata", {}).get("annotations", {}),
-                       **{key: former.get(key) for key in (HELD, REMOVING, REASON) if key in _annotations(live)}}
-        resumed = [key for key in _paused(live) if key not in _paused(one)]
-        return {**patch, "metadata": {"annotations": annotations, "labels": dict.fromkeys(resumed, "true")}}
+        former = one.annotations
+        patch = NodePatch() if cordon.ANNOTATION in former else cordon.uncordon(live)
+        marks = {key: former.get(key) for key in (HELD, REMOVING, REASON) if key in live.annotations}
+        resumed = [key for key in _paused(live.labels) if key not in _paused(one.labels)]
+        return NodePatch(dict.fromkeys(resumed, "true"), {**patch.annotations, **marks}, patch.spec)
 
-    def _released(self, live: Object, reason: str) -> dict[str, t.Any] | None:
+    def _released(self, live: NodeState, reason: str) -> NodePatch:
         refuse_held(self._request.holder, [live])
-        work, former = unfinished(live), _annotations(live)
+        former = live.annotations
+        work = _removing(former)
         left = work if reason else self._left(live)
         if reason and work and not self._request.removing:
             left |= {OTHERS}
-        patch = (None if left or reason else cordon.uncordon(live)) or {}
-        annotations = {**patch.get("metadata", {}).get("annotations", {}), HELD: None,
-                       REASON: reason or (former.get(REASON) if left else None)}
+        patch = NodePatch() if left or reason else cordon.uncordon(live)
+        marks = {HELD: None, REASON: reason or (former.get(REASON) if left else None)}
         if REMOVING in former:
-            annotations[REMOVING] = ",".join(sorted(left)) if left - {OTHERS} else None
-        return {**patch, "metadata": {"annotations": annotations, "labels": dict.fromkeys(_paused(live), "true")}}
+            marks[REMOVING] = ",".join(sorted(left)) if left - {OTHERS} else None
+        return NodePatch(dict.fromkeys(_paused(live.labels), "true"), {**patch.annotations, **marks}, patch.spec)
 
 
-def _is_mps(pod: Object) -> bool:
-    return operand_pods.labels(pod).get("app") == MPS_DAEMON
-
-
-def _ready(one: Object) -> bool:
-    return any(condition.get("type") == "Ready" and condition.get("status") == "True"
-               for condition in (one.get("status") or {}).get("conditions") or ())
-
-
-def _steps(name: str, evictions: t.Sequence[Step], paused: t.Iterable[str]) -> list[Step]:
-    return [Step("hold", f"Node {name}", "no other run works on it"), *evictions,
-            *(Step("pause", f"{key[len(DEPLOY):]} on Node {name}") for key in paused)]
-
-
-def _again(step: t.Mapping[str, t.Any]) -> Step:
-    return Step(step["action"], step["target"], step["reason"], step["needs"])
-
-
-def _to_pause(one: Object, keys: t.Iterable[str]) -> list[str]:
-    labels = operand_pods.labels(one)
+def _to_pause(labels: Labels, keys: t.Iterable[str]) -> list[str]:
     return [key for key in keys if labels.get(key) == "true"]
 
 
-def _paused(one: Object) -> list[str]:
-    labels = operand_pods.labels(one)
+def _paused(labels: Labels) -> list[str]:
     return [key for key in PAUSES if labels.get(key) == PAUSED]
-
-
-def _annotations(one: Object) -> dict[str, str]:
-    return dict(one["metadata"].get("annotations") or {})

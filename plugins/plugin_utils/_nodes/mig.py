@@ -14,19 +14,22 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import DEPLOY, MIG_CONFIG
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Result, Step
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import DEPLOY, MIG_CONFIG, Labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import (
     CLIENT,
     LABELS,
     MIG_DEFAULT,
     MIG_MANAGER,
+    MIG_REASON,
+    MIG_STATE,
 )
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodeState
 
-STATE = f"{MIG_CONFIG}.state"
+STATE = MIG_STATE
 PAUSED = "paused-for-mig-change"
 # The annotation that says why the last layout failed. The vendor's manager only writes this into its log.
-REASON = "gpuops.nvidia/mig-reason"
+REASON = MIG_REASON
 SUCCESS, FAILED, PENDING, REBOOTING = "success", "failed", "pending", "rebooting"
 # The states of a change that has not ended. The vendor's manager may reboot the host during a change.
 UNDER_WAY = (PENDING, REBOOTING)
@@ -38,8 +41,6 @@ UNSETTLED = f"{MIG_MANAGER}=true,{MIG_CONFIG},{STATE}!={SUCCESS}"
 MANAGER = "app=nvidia-mig-manager"  # the label selector for the pods of the vendor's manager
 _KEPT = 1000  # the most characters of a reason
 
-Object = t.Mapping[str, t.Any]
-Labels = t.Mapping[str, str]
 # Maps labels to their new values.
 Changes = t.Dict[str, str]
 
@@ -69,18 +70,18 @@ class Stand:
         return bool(self.asked) and self.state not in (SUCCESS, FAILED) and (
             bool(self.state) or self.asked != MIG_DEFAULT)
 
-    def as_dict(self) -> dict[str, t.Any]:
+    def as_dict(self) -> Result:
         """The state as it is in results."""
         return {"asked": self.asked, "state": self.state, "paused": list(self.paused), "reason": self.reason,
                 "left": self.left, "managed": self.managed}
 
 
-def stand(node: Object) -> Stand:
-    """Reads the MIG state from the metadata of a Node."""
-    labels = node["metadata"].get("labels") or {}
-    return Stand(str(node["metadata"]["name"]), labels.get(MIG_CONFIG, ""), labels.get(STATE, ""),
+def stand(node: NodeState) -> Stand:
+    """Reads the MIG state from the labels and annotations of a Node."""
+    labels = node.labels
+    return Stand(node.name, labels.get(MIG_CONFIG, ""), labels.get(STATE, ""),
                  tuple(key[len(DEPLOY):] for key in PAUSES if labels.get(key) == PAUSED),
-                 (node["metadata"].get("annotations") or {}).get(REASON, ""), labels.get(MIG_MANAGER) == "true")
+                 node.annotations.get(REASON, ""), labels.get(MIG_MANAGER) == "true")
 
 
 def changing(labels: Labels, layout: str, pause: bool = True) -> Changes:

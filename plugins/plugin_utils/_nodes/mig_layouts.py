@@ -15,12 +15,12 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import MIG_MANAGER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import names_in
 
-Object = t.Mapping[str, t.Any]
 _VOLUME, _OWN, _OF_NODE = "mig-parted-config", "CONFIG_FILE", "-mig-config"
 
 
@@ -39,13 +39,13 @@ def refuse_unknown(client: Client, namespace: str, layout: str, nodes: t.Collect
         return
     names = nodes or [one["metadata"]["name"] for one in client.list(
         "v1", "Node", label_selector=f"{MIG_MANAGER}=true", metadata_only=True)]
-    lacking: dict[str, list[str]] = {}
+    missing: dict[str, list[str]] = {}
     for node in names:
         own = f"{node}{_OF_NODE}"
         source = own if generates and maps.get(own) else name
         if maps.get(source) and layout not in maps[source]:
-            lacking.setdefault(source, []).append(node)
-    for source, without in lacking.items():
+            missing.setdefault(source, []).append(node)
+    for source, without in missing.items():
         raise InputError(f"{layout!r} is not a layout in ConfigMap {namespace}/{source}, from which the MIG manager of "
                          f"{fold(without)} reads its layouts. No label was written.",
                          f"Choose from {', '.join(maps[source])}"
@@ -53,9 +53,9 @@ def refuse_unknown(client: Client, namespace: str, layout: str, nodes: t.Collect
                          path="layout", value=layout, allowed=list(maps[source]))
 
 
-def _mounted(sets: t.Sequence[Object]) -> tuple[str, bool]:
+def _mounted(daemon_sets: t.Sequence[Live]) -> tuple[str, bool]:
     """(the ConfigMap that the manager mounts, empty if not known; whether it first generates one for each Node)."""
-    for one in sets:
+    for one in daemon_sets:
         pod = one["spec"]["template"]["spec"]
         own = any(env["name"] == _OWN for container in pod["containers"] for env in container.get("env") or ())
         for volume in pod.get("volumes") or ():

@@ -11,8 +11,8 @@ import typing as t
 from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate, outcome, plan_diff
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import MIG_CONFIG
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Result, Step, gate, outcome, plan_diff
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import MIG_CONFIG, Labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import host_nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
@@ -20,11 +20,10 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig, n
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import MIG_MANAGER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig import Stand
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodePatch, NodeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder, holder_of, refuse_held
 
 _PAUSE, _LINE = 1.0, 15.0  # seconds between two requests, and between two lines of progress
-Object = t.Mapping[str, t.Any]
-Result = t.Dict[str, t.Any]
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Request:
     asked: str | None = None
     outcome: str = mig.SUCCESS
     reason: str = ""
-    seen: t.Mapping[str, t.Mapping[str, str]] = field(default_factory=dict)
+    seen: t.Mapping[str, Labels] = field(default_factory=dict)
     namespace: str = "gpu-operator"
     at_once: str = "1"
     max_fail: int = 0
@@ -74,11 +73,10 @@ class Protocol:
         these do not end in time."""
         nodes = self._ours()
         refuse_held(self._request.holder, nodes.values())
-        changes = {name: self._begun(name, self._labels(one)) for name, one in nodes.items()}
+        changes = {name: self._begun(one) for name, one in nodes.items()}
         steps = [step for name, change in changes.items() for step in mig.steps(name, change)]
         if not self._request.check:
-            self._all(lambda name: node.write(self._client, name, lambda live: _patch(
-                live, self._begun(name, operand_pods.labels(live)), self._taken(live))), nodes)
+            self._write(nodes, lambda live: NodePatch(self._begun(live), self._taken(live)))
             if self._request.pause:
                 operand_pods.await_end(self._client, list(nodes), mig.PAUSES, mig.PAUSED, self._request.timeout,
                                        self._clock, self._sleep)
@@ -94,16 +92,16 @@ class Protocol:
         stands = {name: (one, mig.stand(one)) for name, one in self._nodes().items()}
         return self._settled({name: one for name, (one, now) in stands.items() if now.left and not now.managed})
 
-    def _settled(self, nodes: t.Mapping[str, Object]) -> Result:
+    def _settled(self, nodes: t.Mapping[str, NodeState]) -> Result:
         reason = mig.reason_of(self._request.reason, self._request.outcome)
         refuse_held(self._request.holder, nodes.values())
-        changes = {name: self._ended(name, self._labels(one)) for name, one in nodes.items()}
+        changes = {name: self._ended(one) for name, one in nodes.items()}
         steps = [step for name, one in nodes.items()
-                 for step in mig.steps(name, changes[name], _reason(one) != reason)]
+                 for step in mig.steps(name, changes[name], one.annotations.get(mig.REASON) != reason)]
         if not self._request.check:
-            self._all(lambda name: node.write(self._client, name, lambda live: _patch(
-                live, self._ended(name, operand_pods.labels(live)), {mig.REASON: reason, **self._given_back(live)})),
-                nodes)
+            self._write(nodes, lambda live: NodePatch(self._ended(live), {
+                **({mig.REASON: reason} if live.annotations.get(mig.REASON) != reason else {}),
+                **self._given_back(live)}))
         return outcome(steps, (), plan_diff("node_mig", steps), labels=changes)
 
     def requested(self) -> Result:
@@ -116,51 +114,49 @@ class Protocol:
         nodes = self._nodes()
         if not nodes:
             self._tell(f"No Node is served by a MIG manager of the cluster ({MIG_MANAGER}=true).")
-        strangers = [name for name, one in nodes.items() if not mig.stand(one).managed]
-        if strangers:
-            raise InputError(f"No MIG manager of the cluster serves {fold(strangers)}.",
-                             f"Name Nodes that carry {MIG_MANAGER}=true.", path="nodes", value=strangers)
+        stands = {name: mig.stand(one) for name, one in nodes.items()}
+        foreign = [name for name, one in stands.items() if not one.managed]
+        if foreign:
+            raise InputError(f"No MIG manager of the cluster serves {fold(foreign)}.",
+                             f"Name Nodes that carry {MIG_MANAGER}=true.", path="nodes", value=foreign)
         held = self._held(nodes)
-        asked = {name: mig.stand(one) for name, one in nodes.items() if name not in held}
-        asked = {name: one for name, one in asked.items() if self._request.layout or one.asked}
-        gates = {name: gate(self._asking(name, one), self._request.level) for name, one in asked.items()}
+        gates = {name: gate(self._asking(one), self._request.level) for name, one in stands.items()
+                 if name not in held and (self._request.layout or one.asked)}
         steps = [step for allowed, _waiting in gates.values() for step in allowed]
         pending = [step for _allowed, waiting in gates.values() for step in waiting]
-        result = outcome(steps, pending, plan_diff("node_mig", steps), done=[], failed_nodes=[], left=[])
-        asked = {name: one for name, one in asked.items() if not gates[name][1]}
-        todo = [] if self._request.check else list(asked)
-        at_once = host_nodes.batch(self._request.at_once, len(asked), "at_once")
+        chosen = [name for name, (_allowed, waiting) in gates.items() if not waiting]
+        todo = [] if self._request.check else chosen
+        at_once = host_nodes.batch(self._request.at_once, len(chosen), "at_once")
+        done: list[str] = []
         failed: dict[str, Stand | None] = {}
-        while todo and len(failed) * 100 <= self._request.max_fail * len(asked):
+        while todo and len(failed) * 100 <= self._request.max_fail * len(chosen):
             batch, todo = todo[:at_once], todo[at_once:]
-            changed = [name for name in batch if self._ask(asked[name])]
-            self._all(lambda name: node.write(self._client, name, self._request_layout), changed)
+            changed = [name for name in batch if self._ask(stands[name])]
+            self._write(changed, self._request_layout)
             bad = self._await_manager(batch, changed)
-            result["done"] += [name for name in batch if name not in bad]
+            done += [name for name in batch if name not in bad]
             failed.update(bad)
-        told = [self._explained(name, one) for name, one in failed.items()]
-        told += [f"{fold(todo)}: not asked after that."] if todo else []
-        told += held.values()
-        result.update(left=todo, failed_nodes=[*failed, *held])
-        if told:
-            result.update(failed=True, msg="\n".join(told))
-        return result
+        texts = [*(self._explained(name, one) for name, one in failed.items()),
+                 *([f"{fold(todo)}: not asked after that."] if todo else []), *held.values()]
+        result = outcome(steps, pending, plan_diff("node_mig", steps), done=done, failed_nodes=[*failed, *held],
+                         left=todo)
+        return {**result, "failed": True, "msg": "\n".join(texts)} if texts else result
 
-    def _taken(self, live: Object) -> dict[str, str | None]:
+    def _taken(self, live: NodeState) -> dict[str, str | None]:
         """The annotation with which this run takes hold of a Node, empty if it holds the Node already."""
         refuse_held(self._request.holder, [live])
         return {HELD: self._request.holder.text} if self._request.holder and not self._holds(live) else {}
 
-    def _given_back(self, live: Object) -> dict[str, str | None]:
+    def _given_back(self, live: NodeState) -> dict[str, str | None]:
         refuse_held(self._request.holder, [live])
         return {HELD: None} if self._request.release and self._holds(live) else {}
 
-    def _holds(self, live: Object) -> bool:
+    def _holds(self, live: NodeState) -> bool:
         """Whether this run holds a Node."""
         holder = holder_of(live)
         return bool(self._request.holder and holder and self._request.holder.is_same_run(holder))
 
-    def _held(self, nodes: t.Mapping[str, Object]) -> dict[str, str]:
+    def _held(self, nodes: t.Mapping[str, NodeState]) -> dict[str, str]:
         """Maps each Node that another run holds to a sentence on what to do. Raises ClusterError instead if the task
         names Nodes."""
         if self._request.names:
@@ -174,78 +170,78 @@ class Protocol:
                 held[name] = str(error)
         return held
 
-    def _nodes(self) -> dict[str, dict[str, t.Any]]:
-        if not self._request.names:
-            found = self._client.list("v1", "Node", label_selector=f"{MIG_MANAGER}=true", metadata_only=True)
-            return {one["metadata"]["name"]: one for one in found}
-        return node.named(self._client, self._request.names)
+    def _nodes(self) -> dict[str, NodeState]:
+        """The Nodes of the task; in check mode, with the labels that earlier tasks would have written."""
+        if self._request.names:
+            nodes = node.named(self._client, self._request.names)
+        else:
+            nodes = {one.name: one for one in map(NodeState.read, self._client.list(
+                "v1", "Node", label_selector=f"{MIG_MANAGER}=true", metadata_only=True))}
+        seen = self._request.seen if self._request.check else {}
+        return {name: replace(one, labels={**one.labels, **seen.get(name, {})}) for name, one in nodes.items()}
 
-    def _ours(self) -> dict[str, dict[str, t.Any]]:
+    def _ours(self) -> dict[str, NodeState]:
         """The Nodes of the task. Raises InputError if the MIG manager of the cluster serves one of them."""
         nodes = self._nodes()
-        theirs = [name for name, one in nodes.items() if mig.stand(one).managed]
-        if theirs:
-            raise InputError(f"The cluster's MIG manager serves {fold(theirs)}, and two writers would undo each other.",
-                             f"Put MIG on hosts by gpu_placement, or use state requested ({MIG_MANAGER}=true there).",
-                             path="nodes", value=theirs)
+        managed = [name for name, one in nodes.items() if mig.stand(one).managed]
+        if managed:
+            raise InputError(f"The cluster's MIG manager serves {fold(managed)}, and two writers would undo each "
+                             "other.", "Put MIG on hosts by gpu_placement, or use state requested "
+                             f"({MIG_MANAGER}=true there).", path="nodes", value=managed)
         return nodes
 
-    def _all(self, do: t.Callable[[str], t.Any], names: t.Iterable[str]) -> list[t.Any]:
-        """Calls do for all Nodes at the same time. Raises the first error after all calls have ended."""
-        return without_errors(self._client.many(do, names))
+    def _write(self, names: t.Iterable[str], change: t.Callable[[NodeState], NodePatch]) -> None:
+        """Writes all Nodes at the same time. Raises the first error after all requests have ended."""
+        without_errors(self._client.many(lambda name: node.write(self._client, name, change), names))
 
-    def _labels(self, one: Object) -> dict[str, str]:
-        """The labels of a Node; in check mode, with those that earlier tasks would have written."""
-        seen = self._request.seen.get(one["metadata"]["name"], {}) if self._request.check else {}
-        return {**operand_pods.labels(one), **seen}
-
-    def _begun(self, name: str, labels: mig.Labels) -> mig.Changes:
-        layout = self._request.layout or labels.get(MIG_CONFIG, "")
+    def _begun(self, one: NodeState) -> mig.Changes:
+        layout = self._request.layout or one.labels.get(MIG_CONFIG, "")
         if not layout:
-            raise InputError(f"Node {name} is asked for no layout.",
+            raise InputError(f"Node {one.name} is asked for no layout.",
                              f"Give one, or label the Node with {MIG_CONFIG}.", path="layout")
-        self._refuse_overtaken(name, labels)
-        return mig.changing(labels, layout, self._request.pause)
+        self._refuse_overtaken(one)
+        return mig.changing(one.labels, layout, self._request.pause)
 
-    def _ended(self, name: str, labels: mig.Labels) -> mig.Changes:
+    def _ended(self, one: NodeState) -> mig.Changes:
         """The labels at the end of a change. If somebody has requested another layout meanwhile, this request stays,
         and the state success is refused."""
         if self._request.outcome == mig.SUCCESS:
-            self._refuse_overtaken(name, labels)
-        return mig.settled(labels, "" if self._overtaken(labels) else self._request.layout, self._request.outcome)
+            self._refuse_overtaken(one)
+        layout = "" if self._overtaken(one.labels) else self._request.layout
+        return mig.settled(one.labels, layout, self._request.outcome)
 
-    def _overtaken(self, labels: mig.Labels) -> bool:
+    def _overtaken(self, labels: Labels) -> bool:
         """Whether somebody has requested another layout since the run read the label."""
         return self._request.asked is not None and labels.get(MIG_CONFIG, "") not in (
             self._request.asked, self._request.layout)
 
-    def _refuse_overtaken(self, name: str, labels: mig.Labels) -> None:
-        if self._overtaken(labels):
-            raise ClusterError(f"Node {name} is asked for {labels.get(MIG_CONFIG) or 'no layout'} by now.",
+    def _refuse_overtaken(self, one: NodeState) -> None:
+        if self._overtaken(one.labels):
+            raise ClusterError(f"Node {one.name} is asked for {one.labels.get(MIG_CONFIG) or 'no layout'} by now.",
                                "Somebody has changed its label meanwhile: run again.", verb="patch",
-                               object=f"Node {name}", reason="Conflict")
+                               object=f"Node {one.name}", reason="Conflict")
 
     def _ask(self, one: Stand) -> mig.Changes:
         layout = self._request.layout or one.asked
         return {} if one.asked == layout else {MIG_CONFIG: layout}
 
-    def _asking(self, name: str, one: Stand) -> list[Step]:
+    def _asking(self, one: Stand) -> list[Step]:
         """The steps that request the layout. They need idle, because the manager destroys instances to apply it."""
-        return [replace(step, needs="idle") for step in mig.steps(name, self._ask(one))]
+        return [replace(step, needs="idle") for step in mig.steps(one.node, self._ask(one))]
 
-    def _request_layout(self, live: Object) -> dict[str, t.Any] | None:
+    def _request_layout(self, live: NodeState) -> NodePatch:
         """The patch that requests a layout and removes the state of the former one, so that the next state that the
         manager writes is about the new layout."""
         changes = self._ask(mig.stand(live))
-        return {"metadata": {"labels": {**changes, mig.STATE: None}}} if changes else None
+        return NodePatch({**changes, mig.STATE: None} if changes else {})
 
     def _await_manager(self, names: t.Sequence[str], changed: t.Collection[str]) -> dict[str, Stand | None]:
         """Waits for the manager. Returns the Nodes that have failed, exceed the timeout, are asked for another layout
         meanwhile, or were deleted (None)."""
         end, told = self._clock() + self._request.timeout, self._clock()
         while True:
-            found = {name: mig.stand(one) if one else None for name, one in zip(
-                names, self._all(lambda name: self._client.get("v1", "Node", name), names))}
+            answers = without_errors(self._client.many(lambda name: self._client.get("v1", "Node", name), names))
+            found = {name: mig.stand(NodeState.read(one)) if one else None for name, one in zip(names, answers)}
             waiting = [one for one in found.values() if one and not self._asks_otherwise(one)
                        and (one.waits or (one.node in changed and not one.state))]
             if not waiting or self._clock() >= end:
@@ -268,18 +264,3 @@ class Protocol:
                                  field_selector=f"spec.nodeName={one.node}")
         said, hint = mig.says(one, self._request.namespace, pods[0]["metadata"]["name"] if pods else "")
         return f"{one.node}: {said}. {hint}"
-
-
-def _reason(one: Object) -> str | None:
-    found: str | None = (one["metadata"].get("annotations") or {}).get(mig.REASON)
-    return found
-
-
-def _patch(live: Object, labels: mig.Changes, annotations: t.Mapping[str, str | None]) -> dict[str, t.Any] | None:
-    """The patch for labels and annotations; None if nothing differs."""
-    metadata: dict[str, t.Any] = {"labels": labels} if labels else {}
-    now = live["metadata"].get("annotations") or {}
-    differs = {key: value for key, value in annotations.items() if now.get(key) != value}
-    if differs:
-        metadata["annotations"] = differs
-    return {"metadata": metadata} if metadata else None

@@ -1,33 +1,78 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads Nodes by name, and changes a Node depending on its present state. PRIVATE to the collection."""
+"""A Node as this package reads and changes it. PRIVATE to the collection."""
 
 from __future__ import annotations
 
 import typing as t
+from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import Labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live, Object
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
 
 _LOST_RACES = 20
-Object = t.Mapping[str, t.Any]
+# Maps labels or annotations to their new values, None to remove one.
+Changes = t.Mapping[str, t.Optional[str]]
+# C({key, value, effect, timeAdded}), as the API server has it.
+Taint = t.Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """A Node of the API server. version: its resourceVersion; ready: its condition Ready. What was not requested, such
+    as the status in a list of metadata, is empty."""
+
+    name: str
+    labels: Labels
+    annotations: Labels
+    version: str = ""
+    cordoned: bool = False
+    taints: t.Sequence[Taint] = ()
+    ready: bool = False
+
+    @classmethod
+    def read(cls, one: Live) -> NodeState:
+        """Reads an object of the API server."""
+        meta, spec, status = one["metadata"], one.get("spec") or {}, one.get("status") or {}
+        return cls(meta["name"], meta.get("labels") or {}, meta.get("annotations") or {},
+                   meta.get("resourceVersion", ""), bool(spec.get("unschedulable")), spec.get("taints") or (),
+                   any(condition.get("type") == "Ready" and condition.get("status") == "True"
+                       for condition in status.get("conditions") or ()))
+
+
+@dataclass(frozen=True)
+class NodePatch:
+    """A change of a Node. spec: its new fields, None to remove one. Without any of these, nothing is to be written."""
+
+    labels: Changes = field(default_factory=dict)
+    annotations: Changes = field(default_factory=dict)
+    spec: t.Mapping[str, bool | t.Sequence[Taint] | None] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.labels or self.annotations or self.spec)
+
+    def body(self, version: str) -> Object:
+        """The merge patch (RFC 7396). The server refuses it if the Node has another resourceVersion than version."""
+        metadata = {name: part for name, part in (("labels", self.labels), ("annotations", self.annotations)) if part}
+        return {"metadata": {**metadata, "resourceVersion": version}, **({"spec": self.spec} if self.spec else {})}
 
 
 class Nodes(t.Protocol):
-    """The methods of L(client.Client) that are needed here."""
+    """The methods of L(client.Client) that are needed to write a Node."""
 
-    def get(self, api_version: str, kind: str, name: str) -> t.Dict[str, t.Any] | None:
+    def get(self, api_version: str, kind: str, name: str) -> Live | None:
         """Reads a Node, None if there is none with this name."""
 
-    def merge_patch(self, api_version: str, kind: str, name: str, namespace: str | None,
-                    body: t.Mapping[str, t.Any]) -> Object:
+    def merge_patch(self, api_version: str, kind: str, name: str, namespace: str | None, body: Live) -> Live:
         """Changes a Node."""
 
 
-def named(client: Client, names: t.Sequence[str]) -> dict[str, dict[str, t.Any]]:
+def objects(client: Client, names: t.Sequence[str]) -> dict[str, Object]:
     """The Nodes with these names, read at the same time. Raises InputError for names that do not exist, ClusterError.
     """
     answers = without_errors(client.many(lambda name: client.get("v1", "Node", name), names))
@@ -39,20 +84,25 @@ def named(client: Client, names: t.Sequence[str]) -> dict[str, dict[str, t.Any]]
     return found
 
 
-def write(client: Nodes, name: str, change: t.Callable[[Object], dict[str, t.Any] | None]) -> bool:
+def named(client: Client, names: t.Sequence[str]) -> dict[str, NodeState]:
+    """As L(objects)."""
+    return {name: NodeState.read(one) for name, one in objects(client, names).items()}
+
+
+def write(client: Nodes, name: str, change: t.Callable[[NodeState], NodePatch]) -> bool:
     """Makes a change that depends on the state of the Node. If somebody else changes the Node meanwhile, it is read and
     changed again.
 
     Returns whether something was written; nothing is if the Node was deleted. Raises ClusterError.
     """
     for _ignored in range(_LOST_RACES):
-        node = client.get("v1", "Node", name)
+        one = client.get("v1", "Node", name)
+        node = NodeState.read(one) if one else None
         patch = change(node) if node else None
-        if node is None or patch is None:
+        if not node or not patch:
             return False
-        metadata = {**patch.get("metadata", {}), "resourceVersion": node["metadata"]["resourceVersion"]}
         try:
-            client.merge_patch("v1", "Node", name, None, {**patch, "metadata": metadata})
+            client.merge_patch("v1", "Node", name, None, patch.body(node.version))
         except ClusterError as error:
             if error.status == 404:
                 return False

@@ -14,22 +14,20 @@ import typing as t
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Result
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import label_keys
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import Labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import COMPONENT, MANAGED_BY, MANAGER_NAME
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live, marks
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.refuse_operator import refuse_operator
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, label_nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import Change, Changes, Node, Terms
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
 
 API, KIND = "nfd.k8s-sigs.io/v1alpha1", "NodeFeature"
 NODE_LABEL = "nfd.node.kubernetes.io/node-name"
 # The same labels as on the objects of the module operands, so that its removal finds these objects, too.
-MARKS = {MANAGED_BY: MANAGER_NAME, COMPONENT: "feature_discovery"}
-
-Object = t.Mapping[str, t.Any]
+MARKS = marks("feature_discovery")
 
 
 @dataclass(frozen=True)
@@ -41,12 +39,12 @@ class Work:
     """
 
     change: Change
-    live: Object | None
+    live: Live | None
     gone: bool = False
 
 
 def publish(arguments: t.Mapping[str, t.Any], check_mode: bool,
-            told: t.Mapping[str, Labels] | None, unread: t.Collection[str] = ()) -> dict[str, t.Any]:
+            told: t.Mapping[str, Labels] | None, unread: t.Collection[str] = ()) -> Result:
     """Does the whole task. arguments: the options for target C(node_feature); told: maps a Node to the labels of its
     host; unread: Nodes whose hosts could not read all their GPUs. Their published labels are not changed because of
     such a failure.
@@ -71,35 +69,40 @@ def publish(arguments: t.Mapping[str, t.Any], check_mode: bool,
     wrong = label_nodes.unbelieved(nodes, told or {})
     silent = {*wrong, *(name for name in unread if name in live)}
     nodes = [_seen(node, live, None if node.name in silent else (told or {}).get(node.name), adopt) for node in nodes]
-    result: dict[str, t.Any] = {"changed": False, "notes": [], "warnings": [], "foreign": [], "diff": [],
-                                "counts": {"nodes": len(nodes), "gpu": sum(node.gpu for node in nodes), "changed": 0,
-                                           "failed": 0}}
+    result: Result = {"changed": False, "notes": [], "warnings": [], "foreign": [], "diff": [], "counts": {
+        "nodes": len(nodes), "gpu": sum(node.gpu for node in nodes), "changed": 0, "failed": 0}}
     if state == "gathered":
         return {**result, "nodes": {name: {"present": labels_of(one)} for name, one in live.items()}}
     terms = Terms(time.time(), arguments["gone_after"])
     if state == "present":
         lost = [_sighted(node, live[node.name]) for node in nodes if _lost(node, live.get(node.name))]
-        said = [*label_nodes.waiting(lost, terms), *label_nodes.kept_features(nodes)]
-        result.update(notes=said, warnings=said, foreign=label_nodes.foreign(nodes, None))
-        works = [plan(node, live.get(node.name), terms) for node in nodes]
+        texts = [*label_nodes.waiting(lost, terms), *label_nodes.kept_features(nodes)]
+        result.update(notes=texts, warnings=texts, foreign=label_nodes.foreign(nodes, None))
+        works = [work for work in (plan(node, live.get(node.name), terms) for node in nodes) if work]
     else:
         works, wrong = [Work(_removal(name, one), one, gone=True) for name, one in live.items()], {}
-    return _carry_out(client, [work for work in works if work], result, wrong, check_mode, arguments["namespace"])
+    namespace: str = arguments["namespace"]
+    answers = [True] * len(works) if check_mode else client.many(lambda work: _write(client, work, namespace), works)
+    failures = {work.change.node: str(answer) for work, answer in zip(works, answers)
+                if isinstance(answer, GpuopsError)}
+    done = [work.change for work, answer in zip(works, answers) if answer is True]
+    return label_nodes.written(result, done, {**wrong, **failures},
+                               f"{len(works) + len(wrong)} {KIND} objects could not be written", KIND)
 
 
-def _live(client: Client, names: t.Collection[str] | None) -> dict[str, Object]:
+def _live(client: Client, names: t.Collection[str] | None) -> dict[str, Live]:
     """Maps Nodes to our objects. names: only these Nodes, None for all, including deleted ones."""
     selector = ",".join(f"{key}={value}" for key, value in MARKS.items())
     found = {one["metadata"]["labels"].get(NODE_LABEL, ""): one for one in client.list(API, KIND, None, selector)}
     return {name: one for name, one in found.items() if names is None or name in names}
 
 
-def labels_of(live: Object | None) -> dict[str, str]:
+def labels_of(live: Live | None) -> dict[str, str]:
     """The labels that an object requests; none without an object."""
     return dict(((live or {}).get("spec") or {}).get("labels") or {})
 
 
-def _seen(node: Node, live: t.Mapping[str, Object], host: Labels | None, adopt: frozenset[str]) -> Node:
+def _seen(node: Node, live: t.Mapping[str, Live], host: Labels | None, adopt: frozenset[str]) -> Node:
     """The Node. Labels that NFD maintains because of our own object do not count as those of others."""
     ours = set(labels_of(live.get(node.name)))
     labels = {key: value for key, value in node.labels.items() if key not in ours}
@@ -108,7 +111,7 @@ def _seen(node: Node, live: t.Mapping[str, Object], host: Labels | None, adopt: 
     return replace(node, labels=labels, annotations={**node.annotations, **lists}, host=host, adopt=adopt)
 
 
-def plan(node: Node, live: Object | None, terms: Terms) -> Work | None:
+def plan(node: Node, live: Live | None, terms: Terms) -> Work | None:
     """The changes for a Node whose host has reported labels, None if there are none. Pure."""
     if node.host is None:
         return None
@@ -128,35 +131,20 @@ def plan(node: Node, live: Object | None, terms: Terms) -> Work | None:
                        dict(known.annotations)), live)
 
 
-def _lost(node: Node, live: Object | None) -> bool:
+def _lost(node: Node, live: Live | None) -> bool:
     """Whether our object publishes GPUs that the host does not have."""
     return node.host is not None and not node.gpu and live is not None
 
 
-def _sighted(node: Node, live: Object) -> Node:
+def _sighted(node: Node, live: Live) -> Node:
     """The Node with the annotation, kept on our object, that says since when no GPU is seen."""
     kept = (live.get("metadata") or {}).get("annotations") or {}
     return replace(node, annotations={key: kept[key] for key in (node.sighting,) if key in kept})
 
 
-def _removal(name: str, live: Object | None) -> Change:
+def _removal(name: str, live: Live | None) -> Change:
     before = labels_of(live)
     return Change(name, dict.fromkeys(sorted(before)), before, {}, {})
-
-
-def _carry_out(client: Client, works: t.Sequence[Work], result: dict[str, t.Any], wrong: t.Mapping[str, str],
-               check_mode: bool, namespace: str) -> dict[str, t.Any]:
-    answers = [True] * len(works) if check_mode else client.many(lambda work: _write(client, work, namespace), works)
-    failures = {**wrong, **{work.change.node: str(answer) for work, answer in zip(works, answers)
-                            if isinstance(answer, GpuopsError)}}
-    done = [work.change for work, answer in zip(works, answers) if answer is True]
-    result["counts"].update(changed=len(done), failed=len(failures))
-    result.update(changed=bool(done), failures=failures, diff=label_nodes.diff(done, KIND),
-                  nodes={change.node: change.summary() for change in done})
-    if failures:
-        result.update(failed=True, msg=f"{len(failures)} of {len(works) + len(wrong)} Nodes got no {KIND} "
-                      f"({fold(failures)}), the others have theirs. {next(iter(failures.values()))}")
-    return result
 
 
 def _write(client: Client, work: Work, namespace: str) -> bool:
@@ -170,9 +158,8 @@ def _write(client: Client, work: Work, namespace: str) -> bool:
     if work.gone:
         client.delete(API, KIND, meta["name"], meta["namespace"], uid=meta["uid"])
         return True
-    patch: dict[str, t.Any] = {"metadata": {"annotations": change.annotations}} if change.annotations else {}
-    if change.labels:
-        patch["spec"] = {"labels": change.labels}
+    patch = {**({"metadata": {"annotations": change.annotations}} if change.annotations else {}),
+             **({"spec": {"labels": change.labels}} if change.labels else {})}
     try:
         client.merge_patch(API, KIND, meta["name"], meta["namespace"], patch)
     except ClusterError as error:

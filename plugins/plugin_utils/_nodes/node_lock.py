@@ -14,6 +14,7 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodeState
 
 # The annotation that names the run.
 HELD = "gpuops.nvidia/held-by"
@@ -72,20 +73,19 @@ class Holder:
         return abs(self.since - other.since) < EXPIRES
 
 
-def holder_of(node: t.Mapping[str, t.Any]) -> Holder | None:
+def holder_of(node: NodeState) -> Holder | None:
     """The run that a Node's annotation names, None if it names none."""
-    return Holder.read((node["metadata"].get("annotations") or {}).get(HELD, ""))
+    return Holder.read(node.annotations.get(HELD, ""))
 
 
-def refuse_held(me: Holder | None, nodes: t.Iterable[t.Mapping[str, t.Any]]) -> None:
+def refuse_held(me: Holder | None, nodes: t.Iterable[NodeState]) -> None:
     """Raises ClusterError if another run holds one of the Nodes. me: this run, None if that does not matter."""
     for node in nodes:
-        name = node["metadata"]["name"]
         holder = holder_of(node)
         if me and holder and me.must_wait_for(holder):
-            raise ClusterError(f"Node {name} is held by another run ({holder.text}).",
-                               "Wait until it has ended. If it no longer runs, remove the annotation: kubectl "
-                               f"annotate node {name} {HELD}-", verb="patch", object=f"Node {name}", reason="Held")
+            raise ClusterError(f"Node {node.name} is held by another run ({holder.text}).",
+                               "Wait until it has ended. If it no longer runs, remove the annotation: kubectl annotate "
+                               f"node {node.name} {HELD}-", verb="patch", object=f"Node {node.name}", reason="Held")
 
 
 def _lives(pid: int) -> bool:

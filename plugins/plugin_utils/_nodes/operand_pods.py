@@ -10,10 +10,11 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import node
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.pod import pods_on
 
 _PAUSE = 1.0  # seconds between two requests
-Object = t.Mapping[str, t.Any]
 
 
 def await_end(client: Client, names: t.Sequence[str], keys: t.Collection[str], value: str, timeout: float,
@@ -23,11 +24,14 @@ def await_end(client: Client, names: t.Sequence[str], keys: t.Collection[str], v
     names: those of the Nodes; keys: the labels, each of which is paused if it has this value; timeout: seconds for all
     Nodes. Raises ClusterError with the names of the remaining pods.
     """
-    sets = [one for one in client.list("apps/v1", "DaemonSet") if selected(one) & set(keys)]
+    # Maps the uid of a DaemonSet to those of the labels that it selects.
+    selected = {one["metadata"]["uid"]: _selected(one) & set(keys) for one in client.list("apps/v1", "DaemonSet")}
     end = clock() + timeout
     while True:
-        left = [pod for name, one in node.named(client, names).items()
-                for pod in _pods(client, name, {key for key in keys if labels(one).get(key) == value}, sets)]
+        left = []
+        for name, one in node.named(client, names).items():
+            uids = {uid for uid, mine in selected.items() if any(one.labels.get(key) == value for key in mine)}
+            left += [pod.label for pod in (pods_on(client, name) if uids else ()) if pod.owners & uids]
         if not left:
             return
         if clock() >= end:
@@ -36,18 +40,6 @@ def await_end(client: Client, names: t.Sequence[str], keys: t.Collection[str], v
         sleep(_PAUSE)
 
 
-def _pods(client: Client, name: str, paused: t.AbstractSet[str], sets: t.Sequence[Object]) -> list[str]:
-    uids = {item["metadata"]["uid"] for item in sets if selected(item) & paused}
-    pods = client.list("v1", "Pod", field_selector=f"spec.nodeName={name}") if uids else []
-    return [f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods
-            if any(owner.get("uid") in uids for owner in pod["metadata"].get("ownerReferences") or ())]
-
-
-def labels(one: Object) -> dict[str, str]:
-    """The labels of an object."""
-    return dict(one["metadata"].get("labels") or {})
-
-
-def selected(item: Object) -> set[str]:
+def _selected(daemon_set: Live) -> set[str]:
     """The keys of the Node labels that a DaemonSet selects."""
-    return set(item["spec"]["template"]["spec"].get("nodeSelector") or {})
+    return set(daemon_set["spec"]["template"]["spec"].get("nodeSelector") or {})

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import ClusterFacts, Node, Nodes
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import (
+    ClusterFacts,
+    DriverImage,
+    Node,
+    Nodes,
+    NvidiaDriver,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.cluster_nodes import (
     KERNEL,
     NVIDIA_DRIVER,
@@ -16,15 +22,14 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.cluster_n
     system_of,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import rights
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import MANAGER, Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MANAGED_BY, MANAGER_NAME, Live
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import says_ready
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import ANNOTATION
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_openshift import claims
 
-Object = t.Mapping[str, t.Any]
-
 _NFD = {"app.kubernetes.io/name": "node-feature-discovery"}
-_MANAGED_BY, _OWNER = "app.kubernetes.io/managed-by", "gpuops.nvidia"
 # Maps the name of a cloud in spec.providerID (gce://project/zone/name) to its name in gpu_info.
 _PROVIDERS = {"aws": "aws", "azure": "azure", "gce": "gcp", "oci": "oracle"}
 # The label selector for driver DaemonSets, and the labels with the system and kernel of such a DaemonSet.
@@ -45,10 +50,10 @@ class Reader(t.Protocol):
         """The version of the server, such as C(v1.36.3)."""
 
     def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None, *,
-             metadata_only: bool = False) -> t.Sequence[Object]:
+             metadata_only: bool = False) -> t.Sequence[Live]:
         """Lists objects of a kind; those of all namespaces if none is given."""
 
-    def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Object | None:
+    def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Live | None:
         """An object, None if it does not exist."""
 
 
@@ -73,26 +78,40 @@ def read_cluster(client: Reader) -> ClusterFacts:
     return {**found, "prometheus_rules": rules}
 
 
+class Named(t.TypedDict):
+    """The objects that a policy names. config_maps: maps a name to the texts, None if it does not exist; secrets:
+    whether it exists."""
+
+    config_maps: t.Dict[str, t.Optional[t.Dict[str, str]]]
+    secrets: t.Dict[str, bool]
+
+
+class Drivers(t.TypedDict):
+    """The driver DaemonSets that exist. driver_daemon_sets: the operating systems of ours."""
+
+    driver_daemon_sets: t.Dict[str, str]
+    driver_images: t.Dict[str, DriverImage]
+
+
 class Finder(t.Protocol):
     """The methods of L(client) that are needed to read single objects."""
 
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None,
-            metadata_only: bool = False) -> Object | None:
+            metadata_only: bool = False) -> Live | None:
         """An object of a namespace, None if it does not exist."""
 
 
-def read_named(client: Finder, namespace: str, named: t.Mapping[str, t.Sequence[str]]) -> dict[str, t.Any]:
-    """C({config_maps: {NAME: {KEY: TEXT} or None}, secrets: {NAME: bool}}): the ConfigMaps that a policy names, and
-    whether its Secrets exist (their data is not read). Objects that the user may not read are left out."""
+def read_named(client: Finder, namespace: str, named: t.Mapping[str, t.Sequence[str]]) -> Named:
+    """The ConfigMaps and Secrets that a policy names. The data of Secrets is not read. Objects that the user may not
+    read are left out."""
     maps = _found(client, "ConfigMap", namespace, named["ConfigMap"])
     secrets = _found(client, "Secret", namespace, named["Secret"], metadata_only=True)
     return {"config_maps": {name: None if one is None else dict(one.get("data") or {}) for name, one in maps.items()},
             "secrets": {name: one is not None for name, one in secrets.items()}}
 
 
-def read_drivers(client: Finder, namespace: str, names: t.Iterable[str]) -> dict[str, t.Any]:
-    """C({driver_daemon_sets: {NAME: SYSTEM}, driver_images: {NAME: {tag, kernel_module_type}}}) of these DaemonSets:
-    the operating systems of our DaemonSets, and the driver containers of all of them that exist."""
+def read_drivers(client: Finder, namespace: str, names: t.Iterable[str]) -> Drivers:
+    """Reads the driver DaemonSets with these names."""
     found = {name: client.get("apps/v1", "DaemonSet", name, namespace) for name in names}
     marks = {name: (one["metadata"].get("annotations") or {}).get(SYSTEM) for name, one in found.items() if one}
     containers = {name: _container(one, _DRIVER) for name, one in found.items() if one}
@@ -102,34 +121,34 @@ def read_drivers(client: Finder, namespace: str, names: t.Iterable[str]) -> dict
                               for name, one in containers.items()}}
 
 
-def read_runtime(client: Finder, namespace: str) -> dict[str, t.Any]:
+def read_runtime(client: Finder, namespace: str) -> dict[str, str]:
     """C({toolkit_runtime: NAME}): the container runtime that the cluster's toolkit configures, or an empty text."""
     found = client.get("apps/v1", "DaemonSet", _TOOLKIT, namespace)
     return {"toolkit_runtime": _variable(_container(found, _TOOLKIT_CONTAINER), "RUNTIME")}
 
 
-def _container(daemon_set: Object | None, name: str) -> Object:
+def _container(daemon_set: Live | None, name: str) -> Live:
     """The container with this name of a DaemonSet, empty if there is none."""
     spec = (daemon_set or {}).get("spec") or {"template": {"spec": {"containers": []}}}
     return next((one for one in spec["template"]["spec"]["containers"] if one["name"] == name), {})
 
 
-def _variable(container: Object, name: str) -> str:
+def _variable(container: Live, name: str) -> str:
     return next((str(one.get("value") or "") for one in container.get("env") or () if one["name"] == name), "")
 
 
-def read_kernels(client: Reader, namespace: str) -> dict[str, t.Any]:
+def read_kernels(client: Reader, namespace: str) -> dict[str, dict[str, str]]:
     """C({driver_kernels: {NAME: KERNEL}}): the DaemonSets whose pods run on the Nodes of one kernel."""
     found = {one["metadata"]["name"]: (one["spec"]["template"]["spec"].get("nodeSelector") or {}).get(KERNEL)
              for one in client.list("apps/v1", "DaemonSet", namespace)}
     return {"driver_kernels": {name: kernel for name, kernel in found.items() if kernel}}
 
 
-def read_nvidia_drivers(client: Reader, namespace: str) -> dict[str, t.Any]:
+def read_nvidia_drivers(client: Reader, namespace: str) -> dict[str, dict[str, NvidiaDriver]]:
     """C({nvidia_drivers: {NAME: {uid, there: {PLACE: DAEMON SET}}}}): the NVIDIADrivers that exist, and the DaemonSets
     that we or a GPU Operator have made for them. uid: empty if only DaemonSets are left; PLACE: the operating system,
     with the kernel if modules are precompiled (C(ubuntu22.04-5.15.0-151-generic))."""
-    found: dict[str, dict[str, t.Any]] = {
+    found: dict[str, NvidiaDriver] = {
         one["metadata"]["name"]: {"uid": one["metadata"]["uid"], "there": {}}
         for one in client.list("nvidia.com/v1alpha1", "NVIDIADriver", metadata_only=True)}
     for one in client.list("apps/v1", "DaemonSet", namespace, label_selector=_DRIVERS, metadata_only=True):
@@ -147,7 +166,7 @@ def read_nvidia_drivers(client: Reader, namespace: str) -> dict[str, t.Any]:
 
 
 def _found(client: Finder, kind: str, namespace: str, names: t.Iterable[str],
-           metadata_only: bool = False) -> dict[str, Object | None]:
+           metadata_only: bool = False) -> dict[str, Live | None]:
     found = {}
     for name in names:
         try:
@@ -158,14 +177,14 @@ def _found(client: Finder, kind: str, namespace: str, names: t.Iterable[str],
     return found
 
 
-def _node(node: Object) -> Node:
-    labels = dict(node["metadata"].get("labels") or {})
+def _node(node: Live) -> Node:
+    labels, annotations = dict(node["metadata"].get("labels") or {}), dict(node["metadata"].get("annotations") or {})
     status, spec = node.get("status") or {}, node.get("spec") or {}
     info = status.get("nodeInfo") or {}
     system = system_of(labels, info.get("osImage") or "")
     name, _separator, version = (info.get("containerRuntimeVersion") or "").partition("://")
-    return {
-        "labels": labels, "annotations": dict(node["metadata"].get("annotations") or {}),
+    found: Node = {
+        "labels": labels, "annotations": annotations,
         "os": {"id": system[0], "version": system[1]} if system else None, "os_image": info.get("osImage") or "",
         "kernel": info.get("kernelVersion") or "", "arch": info.get("architecture") or "",
         "runtime": _RUNTIMES.get(name, name), "runtime_version": version,
@@ -173,6 +192,15 @@ def _node(node: Object) -> Node:
         "provider": _PROVIDERS.get((spec.get("providerID") or "").partition("://")[0]), "ready": says_ready(node),
         "gpu": has_gpu(labels),
     }
+    ours = () if ANNOTATION in annotations else written(node["metadata"])
+    return {**found, "written": sorted(ours)} if ours else found
+
+
+def written(metadata: Live) -> frozenset[str]:
+    """The labels of a Node of which managedFields say that this collection has written them."""
+    fields = [(entry.get("fieldsV1") or {}).get("f:metadata") or {} for entry in metadata.get("managedFields") or []
+              if entry.get("manager") == MANAGER]
+    return frozenset(key[2:] for one in fields for key in one.get("f:labels") or {} if key.startswith("f:"))
 
 
 def _is_openshift(client: Reader, nodes: Nodes) -> bool | None:
@@ -193,17 +221,17 @@ def whose_nfd(client: Reader) -> str:
     defined = _definition(client, "nodefeatures.nfd.k8s-sigs.io")
     if defined is None:
         return "none"
-    if (defined["metadata"].get("labels") or {}).get(_MANAGED_BY) == _OWNER:
+    if (defined["metadata"].get("labels") or {}).get(MANAGED_BY) == MANAGER_NAME:
         return "ours"
     for kind in ("Deployment", "DaemonSet"):
         for item in client.list("apps/v1", kind, metadata_only=True):
             labels = item["metadata"].get("labels") or {}
-            if labels.get(_MANAGED_BY) != _OWNER and (
+            if labels.get(MANAGED_BY) != MANAGER_NAME and (
                     _NFD.items() <= labels.items() or item["metadata"]["name"].endswith("nfd-master")):
                 return "foreign"
     return "none"
 
 
-def _definition(client: Reader, name: str) -> Object | None:
+def _definition(client: Reader, name: str) -> Live | None:
     """A CustomResourceDefinition, read by its name: this costs less than a list of the objects of its kind."""
     return client.get("apiextensions.k8s.io/v1", "CustomResourceDefinition", name)

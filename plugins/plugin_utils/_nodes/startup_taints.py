@@ -13,20 +13,21 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import diff_entry
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Result, diff_entry
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import offered_gpus, says_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodePatch, NodeState
 
-Object = t.Mapping[str, t.Any]
 _NOT_READY = "the Node is not Ready or is being removed, {}."
 _NO_GPUS = ("the kubelet offers no GPU (nvidia.com/gpu, nvidia.com/mig-...), {}. The operands' pods have to tolerate "
             "it: daemonsets.tolerations of the policy.")
 _UNVERIFIED = "not verified, {}."
 
 
-def release(arguments: t.Mapping[str, t.Any], check_mode: bool, unready: t.Collection[str]) -> dict[str, t.Any]:
+def release(arguments: t.Mapping[str, t.Any], check_mode: bool, unready: t.Collection[str]) -> Result:
     """Does the whole task. arguments: the options for target C(startup_taint); unready: Nodes whose hosts are not as
     planned, and which keep the taint.
 
@@ -36,20 +37,19 @@ def release(arguments: t.Mapping[str, t.Any], check_mode: bool, unready: t.Colle
     state, key, names = arguments["state"], arguments["taint"], arguments["nodes"]
     _check(state, key, names)
     client = Client(arguments["kubeconfig"], arguments["context"])
-    found = _tainted(client, str(key))
-    tainted = list(found)
-    result: dict[str, t.Any] = {"changed": False, "notes": [], "warnings": [], "diff": [], "tainted": tainted,
-                                "untainted": []}
+    missing = _tainted(client, key)
+    result: Result = {"changed": False, "notes": [], "warnings": [], "diff": [], "tainted": [*missing], "untainted": []}
     if state == "gathered":
         return result
-    going = [name for name in tainted if name in names and name not in unready and not found[name]]
+    going = [name for name, text in missing.items() if name in names and name not in unready and not text]
     answers: t.Sequence[bool | GpuopsError] = [True] * len(going) if check_mode else client.many(
         lambda name: node.write(client, name, lambda one: without(one, key)), going)
     failures = {name: str(answer) for name, answer in zip(going, answers) if isinstance(answer, GpuopsError)}
     done = [name for name, answer in zip(going, answers) if answer is True]
-    kept = [name for name in tainted if name not in going]
-    result["notes"] = result["warnings"] = _notes(key, {name: found[name] or _UNVERIFIED for name in kept})
-    result.update(changed=bool(done), untainted=done, tainted=[*kept, *failures], failures=failures)
+    kept = {name: text or _UNVERIFIED for name, text in missing.items() if name not in going}
+    notes = _notes(key, kept)
+    result.update(changed=bool(done), notes=notes, warnings=notes, untainted=done, tainted=[*kept, *failures],
+                  failures=failures)
     if done:
         result["diff"] = [diff_entry(f"Node{'s' if len(done) > 1 else ''} {fold(done)}", f"taint {key}\n", "")]
     if failures:
@@ -61,16 +61,17 @@ def release(arguments: t.Mapping[str, t.Any], check_mode: bool, unready: t.Colle
 def ready_with(client: Client, key: str, verified: t.Collection[str]) -> list[str]:
     """The verified Nodes that are Ready, offer GPUs and still have the taint. Raises InputError for an invalid key."""
     _check("gathered", key, None)
-    return sorted(name for name, lacks in _tainted(client, key).items() if name in verified and not lacks)
+    return sorted(name for name, text in _tainted(client, key).items() if name in verified and not text)
 
 
 def _tainted(client: Client, key: str) -> dict[str, str]:
-    """Maps each Node with the taint to what it lacks, empty if it lacks nothing."""
-    return {one["metadata"]["name"]: _lacks(one) for one in client.list("v1", "Node") if without(one, key)}
+    """Maps each Node with the taint to the result of L(_missing)."""
+    return {one["metadata"]["name"]: _missing(one) for one in client.list("v1", "Node")
+            if without(NodeState.read(one), key)}
 
 
-def _lacks(one: Object) -> str:
-    """What a Node lacks, empty if it lacks nothing.
+def _missing(one: Live) -> str:
+    """What a Node must have before its taint is removed, empty if nothing is missing.
 
     The GPUs are checked because a DaemonSet does not count a Node whose taint its pods do not tolerate, and so seems
     complete.
@@ -86,11 +87,10 @@ def _notes(key: str, kept: t.Mapping[str, str]) -> list[str]:
     return [f"{fold(names)}: {why.format(f'so that the taint {key} stays')}" for why, names in found.items() if names]
 
 
-def without(one: Object, key: str) -> dict[str, t.Any] | None:
-    """The patch that removes the taints with a key, whatever their value and effect; None if the Node has none."""
-    taints = (one.get("spec") or {}).get("taints") or []
-    left = [taint for taint in taints if taint["key"] != key]
-    return None if len(left) == len(taints) else {"spec": {"taints": left or None}}
+def without(one: NodeState, key: str) -> NodePatch:
+    """The patch that removes the taints with a key, whatever their value and effect; empty if the Node has none."""
+    left = [taint for taint in one.taints if taint["key"] != key]
+    return NodePatch() if len(left) == len(one.taints) else NodePatch(spec={"taints": left or None})
 
 
 def _check(state: str, key: str | None, names: t.Sequence[str] | None) -> None:

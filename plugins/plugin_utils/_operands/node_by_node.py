@@ -45,17 +45,20 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
     label_of,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import says_ready
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, drain, evictable, node
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, drain, node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import (
     PAUSED,
     REASON,
     Maintenance,
+    Outcome,
     Request,
     unfinished,
 )
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodePatch
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.pod import has_ended
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.pending_changes import (
     DRIVER,
     DRIVER_LABEL,
@@ -154,7 +157,7 @@ class Search:
                     found.back.add(name)
                 continue
             # No container runs in a pod that has ended, for example because the kubelet rejected it after a restart.
-            runs = not evictable.ended(pod)
+            runs = not has_ended(pod)
             if not owner and runs:
                 found.orphans.append((component, pod))
             (found.pods.setdefault(name, []) if name in nodes and runs else found.loose).append(pod)
@@ -371,8 +374,8 @@ class NodeByNode:
         """Pauses or resumes a component on a Node. Returns whether the label was changed."""
         key, paused = GATES[component]
         former, value = ({paused}, "true") if resume else ({"true", PAUSED} - {paused}, paused)
-        return node.write(self._client, name, lambda one: {"metadata": {"labels": {key: value}}}
-                          if _labels(one).get(key) in former else None)
+        return node.write(self._client, name, lambda one: NodePatch(
+            {key: value} if one.labels.get(key) in former else {}))
 
     def _disown(self, pod: Pod) -> None:
         meta = pod["metadata"]
@@ -468,18 +471,18 @@ class NodeByNode:
         comes = [component for component in self._found.search.coming(name)
                  if is_paused(one, [component]) or (component, name) in former]
         seen = {name: dict(GATES[component] for component in comes)}
-        begun = self._maintenance(name, check=True, seen=seen).started() if pods else {"plan": [], "staying": []}
-        stays = [key for key in begun.get("paused") or () if key not in [GATES[part][0] for part in leaving]]
-        ended = self._maintenance(name, check=True, begun={**begun, "paused": stays}, seen=seen).ended()
+        begun = self._maintenance(name, check=True, seen=seen).started() if pods else Outcome()
+        stays = [key for key in begun.paused if key not in [GATES[part][0] for part in leaving]]
+        ended = self._maintenance(name, check=True, begun=replace(begun, paused=stays), seen=seen).ended()
         ending_pods = [_step(pod, f"it runs on {name}") for pod in pods]
         if pods and DRIVER in leaving and (DRIVER, name) not in former:
             ending_pods.insert(0, Step("pause", _of(DRIVER, name), "no driver is to come any more", "drain"))
         resumed = {part: [Step("resume", _of(part, name), "", "drain" if pods else "never")] for part in comes}
-        steps = [*map(_again, begun["plan"]), *ending_pods, *resumed.get(DRIVER, ()), *map(_again, ended["plan"]),
+        steps = [*begun.steps, *ending_pods, *resumed.get(DRIVER, ()), *ended.steps,
                  *resumed.get(MPS, ())]
         ending = {f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in pods}
         return steps, [f"A pod that uses a GPU stays: {one['pod']} on {name}: {one['reason']}."
-                       for one in begun["staying"] if one["pod"] not in ending]
+                       for one in begun.staying if one["pod"] not in ending]
 
     def _try(self, name: str, work: t.Callable[[], None]) -> None:
         """Does the work on a Node and keeps its error. name: the Node."""
@@ -507,16 +510,16 @@ class NodeByNode:
     def _end_on(self, name: str) -> None:
         self._tell(f"{name} is taken out of service, {next(self._turns)} of {len(self._seen)}")
         if not self._found.pods[name]:
-            self._finish(name, {"ready": False})  # there is no pod to end, so the Node need not be Ready
+            self._finish(name, Outcome(ready=False))  # there is no pod to end, so the Node need not be Ready
             return
         begun = self._maintenance(name).started()
-        if begun.get("failed"):
-            raise ClusterError(begun["msg"], verb="evict", object=f"Node {name}", reason="Blocked",
-                               blocked=begun["blocked"])
+        if begun.failure:
+            raise ClusterError(begun.failure, verb="evict", object=f"Node {name}", reason="Blocked",
+                               blocked=begun.blocked)
         self._served.add(name)
         self._finish(name, begun)
 
-    def _finish(self, name: str, begun: t.Mapping[str, t.Any]) -> None:
+    def _finish(self, name: str, begun: Outcome) -> None:
         """Ends the pods of a Node that is out of service, and puts it back."""
         try:
             for component in (MPS, DRIVER):
@@ -537,7 +540,7 @@ class NodeByNode:
         resumed = self._pause(component, name, resume=True)
         if component not in self._found.search.over:
             return
-        one = node.named(self._client, [name])[name]
+        one = node.objects(self._client, [name])[name]
         if not resumed and (component == MPS or DRIVER not in unfinished(self._found.nodes[name])):
             return
         coming = [wanted for wanted in self._found.search.successors
@@ -588,10 +591,6 @@ def _of(component: str, name: str) -> str:
 def _resumed(one: Object) -> Object:
     """The Node with the deploy label of the device plugin resumed."""
     return {**one, "metadata": {**one["metadata"], "labels": {**_labels(one), GATES[MPS][0]: "true"}}}
-
-
-def _again(step: t.Mapping[str, t.Any]) -> Step:
-    return Step(step["action"], step["target"], step["reason"], step["needs"])
 
 
 def _labels(one: t.Mapping[str, t.Any]) -> t.Mapping[str, str]:

@@ -27,6 +27,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads impo
     workload,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import checks, logs
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.cluster import Cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import (
@@ -151,7 +152,7 @@ class Rollout:
         if not any(work.component == "mig_manager" and work.desired for work in works):
             return []
         found = self._client.list("v1", "Node", label_selector=mig.UNSETTLED, metadata_only=True)
-        stands = [mig.stand(one) for one in found]
+        stands = [mig.stand(NodeState.read(one)) for one in found]
         return [one for one in stands if one.managed and one.asked and (one.waits or one.state == mig.FAILED)]
 
     def _read_pods(self, lacking: t.Sequence[Workload], whole: bool = False) -> None:

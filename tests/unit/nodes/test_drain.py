@@ -14,7 +14,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.drain import Drain, Request
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish, sort, uses_gpu
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish, sort
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodeState
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.pod import Pod
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.fakes import Clock, one_by_one
 
 Object = dict[str, Any]
@@ -109,7 +111,12 @@ class Cluster:
 
     def state(self, name: str = "n1") -> tuple[bool, bool | None]:
         """(cordoned, cordoned before, as the annotation says)."""
-        return cordon.is_cordoned(self.nodes[name]), cordon.before(self.nodes[name])
+        one = NodeState.read(self.nodes[name])
+        return one.cordoned, cordon.before(one)
+
+
+def uses_gpu(one: Object) -> bool:
+    return Pod.read(one).uses_gpu
 
 
 def ids(steps: list[Object]) -> list[str]:
@@ -120,25 +127,25 @@ def test_check_names_what_the_run_does_and_the_second_run_writes_nothing() -> No
     cluster = Cluster(pod("b", gpu=""), pod("a", gpu=""), pod("worker"),
                       lasting=3)
     wish = Wish(only_gpu=False)
-    preview = cluster.drain(wish=wish, check=True).drained()
+    preview = cluster.drain(wish=wish, check=True).drained().as_dict()
     assert not cluster.writes and not cluster.asked and preview["changed"]
     assert ids(preview["plan"]) == ["cordon: Node n1", "evict: Pod work/worker", "evict: Pod work/a",
                                     "evict: Pod work/b"]
-    result = cluster.drain(wish=wish).drained()
+    result = cluster.drain(wish=wish).drained().as_dict()
     assert result["plan"] == preview["plan"] and result["diff"] == preview["diff"]
     assert [one["pod"] for one in result["evicted"]] == ["work/worker", "work/a", "work/b"]
     assert cluster.state() == (True, False) and not cluster.pods
     # The others were asked only after the one with a GPU had ended.
     assert [when for when, _name in cluster.asked][1] >= cluster.asked[0][0] + 3
     cluster.writes.clear()
-    again = cluster.drain(wish=wish).drained()
+    again = cluster.drain(wish=wish).drained().as_dict()
     assert not again["changed"] and not cluster.writes and again["plan"] == []
 
 
 def test_below_drain_everything_is_pending() -> None:
     for level in ("never", "idle"):
         cluster = Cluster(pod("worker"), pod("alone", owner=""))
-        result = cluster.drain(level).drained()
+        result = cluster.drain(level).drained().as_dict()
         assert not result["changed"] and not cluster.writes and not cluster.asked
         assert ids(result["pending"]) == ["cordon: Node n1", "evict: Pod work/worker", "evict: Pod work/alone"]
         assert "this needs 'drain'" in result["pending"][0]["pending_reason"] and result["cordoned"] == []
@@ -148,7 +155,7 @@ def test_a_budget_is_waited_for_as_the_server_asks() -> None:
     cluster, lines = Cluster(pod("worker"), pod("other")), []
     why = "The disruption budget pdb-a needs 2 healthy pods and has 2 currently"
     cluster.said["worker"] = [Later(10, why), Later(0, why), Later(10, "x")]
-    result = cluster.drain(tell=lines.append).drained()
+    result = cluster.drain(tell=lines.append).drained().as_dict()
     assert not result["blocked"] and len(result["evicted"]) == 2
     times = [when - 100 for when, name in cluster.asked if name == "worker"]
     assert times == [0, 10, 15, 25]
@@ -163,14 +170,14 @@ def test_no_pod_ends_while_a_budget_keeps_another_one() -> None:
     """Of its Node; other Nodes are emptied meanwhile."""
     cluster = Cluster(pod("a"), pod("worker"), pod("plain", gpu=""), pod("free", node="n2"), names=("n1", "n2"))
     cluster.tried["worker"] = [BUDGET] * 99
-    result = cluster.drain(timeout=60, wish=Wish(only_gpu=False)).drained()
+    result = cluster.drain(timeout=60, wish=Wish(only_gpu=False)).drained().as_dict()
     assert cluster.asked == [(100, "free")] and set(cluster.pods) == {"a", "worker", "plain"}
     assert [(one["pod"], one["budget"]) for one in result["blocked"]] == [
         ("work/worker", "pdb-a"), ("work/a", ""), ("work/plain", "")]
     assert result["blocked"][1]["reason"] == "it was not asked to end, as another pod of its Node could not be evicted"
     assert cluster.state("n1") == (False, None) and len(cluster.trials) < 40
     cluster.tried["worker"], now = [BUDGET], cluster.clock.now
-    assert not cluster.drain(wish=Wish(only_gpu=False)).drained()["blocked"]
+    assert not cluster.drain(wish=Wish(only_gpu=False)).drained().as_dict()["blocked"]
     assert [(when - now, name) for when, name in cluster.asked[1:3]] == [(10, "a"), (10, "worker")]
 
 
@@ -182,7 +189,7 @@ def test_what_blocks_is_named_and_the_node_is_as_before(cordoned: bool) -> None:
     cluster.lasting = 1000
     cluster.said["free"] = []
     cluster.ends["free"] = 103
-    result = cluster.drain(timeout=60).drained()
+    result = cluster.drain(timeout=60).drained().as_dict()
     assert result["failed"] and cluster.clock.now == pytest.approx(160)
     assert result["blocked"] == [
         {"node": "n1", "pod": "work/worker", "budget": "pdb-a",
@@ -198,17 +205,17 @@ def test_what_blocks_is_named_and_the_node_is_as_before(cordoned: bool) -> None:
 def test_what_an_earlier_task_has_cordoned_stays_cordoned(error: bool) -> None:
     """As before a reboot: the pods with GPUs have gone, the others do not go."""
     cluster = Cluster(pod("worker"), pod("plain", gpu=""))
-    cluster.drain().drained()
+    cluster.drain().drained().as_dict()
     cluster.said["plain"] = [ClusterError("Pod work/plain: forbidden.", status=403) if error else Later(10, "x")] * 9
     everything = cluster.drain("reboot", wish=Wish(only_gpu=False), timeout=30)
     if error:
         with pytest.raises(ClusterError, match="forbidden"):
-            everything.drained()
+            everything.drained().as_dict()
     else:
-        result = everything.drained()
+        result = everything.drained().as_dict()
         assert result["failed"] and result["uncordoned"] == []
     assert cluster.state() == (True, False)
-    cluster.drain().uncordoned()
+    cluster.drain().uncordoned().as_dict()
     assert cluster.state() == (False, None)
 
 
@@ -216,7 +223,7 @@ def test_an_error_on_the_way_gives_every_node_back() -> None:
     cluster = Cluster(pod("worker"), names=("n1", "n2"))
     cluster.said["worker"] = [ClusterError("Pod work/worker: forbidden.", status=403)]
     with pytest.raises(ClusterError, match="forbidden"):
-        cluster.drain().drained()
+        cluster.drain().drained().as_dict()
     assert cluster.state("n1") == cluster.state("n2") == (False, None)
 
 
@@ -225,27 +232,28 @@ def test_refused_before_anything_is_changed() -> None:
     cluster = Cluster(alone, data, pod("worker"))
     for check in (True, False):
         with pytest.raises(ClusterError) as caught:
-            cluster.drain(check=check).drained()
+            cluster.drain(check=check).drained().as_dict()
         assert "work/alone on n1: no controller" in str(caught.value)
         assert "work/data on n1: its emptyDir" in str(caught.value)
     assert not cluster.writes and not cluster.asked
     assert [one["pod"] for one in caught.value.details["blocked"]] == ["work/alone", "work/data"]
-    waiting = cluster.drain(level="idle").drained()
+    waiting = cluster.drain(level="idle").drained().as_dict()
     assert waiting["pending"] and not waiting["changed"], "who evicts nobody refuses nothing"
     assert not cluster.writes and not cluster.asked
-    result = cluster.drain(wish=Wish(force=True, empty_dirs=True)).drained()
+    result = cluster.drain(wish=Wish(force=True, empty_dirs=True)).drained().as_dict()
     assert len(result["evicted"]) == 3
 
 
 def test_what_stays_and_what_uses_a_gpu() -> None:
     mirror = {"annotations": {"kubernetes.io/config.mirror": "x"}}
-    found = sort([pod("daemon", owner="DaemonSet"), pod("mirror", metadata=mirror), pod("plain", gpu=""),
-                  {**pod("done"), "status": {"phase": "Succeeded"}}, pod("worker")], Wish())
-    assert [one["metadata"]["name"] for one in found.going] == ["worker"] and not found.refused
-    assert [(one["metadata"]["name"], why) for one, why in found.staying] == [
+    found = sort(map(Pod.read, [
+        pod("daemon", owner="DaemonSet"), pod("mirror", metadata=mirror), pod("plain", gpu=""),
+        {**pod("done"), "status": {"phase": "Succeeded"}}, pod("worker")]), Wish())
+    assert [one.name for one in found.going] == ["worker"] and not found.refused
+    assert [(one.name, why) for one, why in found.staying] == [
         ("daemon", "it belongs to a DaemonSet"), ("mirror", "it belongs to the kubelet (a mirror pod)")]
-    assert all(uses_gpu(pod("x", gpu=name)) for name in ("nvidia.com/gpu", "nvidia.com/gpu.shared",
-                                                         "nvidia.com/mig-1g.10gb", "nvidia.com/small-gpu"))
+    assert all(uses_gpu(pod("x", gpu=name)) for name in (
+        "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb", "nvidia.com/small-gpu"))
     assert not any(uses_gpu(pod("x", gpu=name)) for name in ("", "cpu", "nvidia.com/hostdev", "amd.com/gpu"))
     init = {"resources": {"requests": {"nvidia.com/gpu": "1"}}}
     assert uses_gpu(pod("x", gpu="", initContainers=[init]))
@@ -279,7 +287,7 @@ def test_a_gpu_may_be_used_without_a_container_that_asks_for_one(more: Object, u
     if "containers" in more:
         one["spec"]["containers"] = more["containers"]
     assert uses_gpu(one) is uses
-    assert [found["metadata"]["name"] for found in sort([one], Wish()).going] == (["x"] if uses else [])
+    assert [found.name for found in sort([Pod.read(one)], Wish()).going] == (["x"] if uses else [])
 
 
 def test_a_killed_run_is_gone_on_with_and_given_back() -> None:
@@ -287,45 +295,45 @@ def test_a_killed_run_is_gone_on_with_and_given_back() -> None:
     cluster = Cluster(pod("a"), pod("b"))
     node.write(cluster, "n1", cordon.cordon)
     del cluster.pods["a"]
-    assert ids(cluster.drain(check=True).drained()["plan"]) == ["evict: Pod work/b"]
-    cluster.drain().drained()
+    assert ids(cluster.drain(check=True).drained().as_dict()["plan"]) == ["evict: Pod work/b"]
+    cluster.drain().drained().as_dict()
     assert cluster.state() == (True, False)
-    preview = cluster.drain(check=True).uncordoned()
+    preview = cluster.drain(check=True).uncordoned().as_dict()
     assert cluster.state() == (True, False)
-    assert cluster.drain().uncordoned() == preview and ids(preview["plan"]) == ["uncordon: Node n1"]
+    assert cluster.drain().uncordoned().as_dict() == preview and ids(preview["plan"]) == ["uncordon: Node n1"]
     assert cluster.state() == (False, None)
     cluster.writes.clear()
-    assert not cluster.drain().uncordoned()["changed"] and not cluster.writes
+    assert not cluster.drain().uncordoned().as_dict()["changed"] and not cluster.writes
 
 
 @pytest.mark.parametrize("cordoned", [False, True])
 def test_check_tells_what_is_given_back_though_nothing_was_taken(cordoned: bool) -> None:
     names = ["n1"] if cordoned else []
     cluster = Cluster(cordoned=names)
-    taken = cluster.drain(check=True).drained()["cordoned"]
-    preview = cluster.drain(check=True, seen=taken).uncordoned()
-    cluster.drain().drained()
-    assert cluster.drain(seen=taken).uncordoned()["plan"] == preview["plan"] and len(preview["plan"]) == 1
-    assert not cluster.drain(seen=taken).uncordoned()["changed"]
+    taken = cluster.drain(check=True).drained().as_dict()["cordoned"]
+    preview = cluster.drain(check=True, seen=taken).uncordoned().as_dict()
+    cluster.drain().drained().as_dict()
+    assert cluster.drain(seen=taken).uncordoned().as_dict()["plan"] == preview["plan"] and len(preview["plan"]) == 1
+    assert not cluster.drain(seen=taken).uncordoned().as_dict()["changed"]
 
 
 def test_somebody_elses_cordon_stays() -> None:
     cluster = Cluster(cordoned=["n1"])
-    assert not cluster.drain("never").uncordoned()["changed"]
-    cluster.drain().drained()
+    assert not cluster.drain("never").uncordoned().as_dict()["changed"]
+    cluster.drain().drained().as_dict()
     assert cluster.state() == (True, True)
-    cluster.drain("never").uncordoned()
+    cluster.drain("never").uncordoned().as_dict()
     assert cluster.state() == (True, None)
 
 
 def test_a_node_that_others_write_meanwhile() -> None:
     cluster = Cluster()
     cluster.races = 3
-    cluster.drain().drained()
+    cluster.drain().drained().as_dict()
     assert cluster.state() == (True, False)
     cluster.races = 99
     with pytest.raises(ClusterError, match="others wrote it 20 times"):
-        cluster.drain().uncordoned()
+        cluster.drain().uncordoned().as_dict()
 
 
 def test_a_pod_that_comes_meanwhile_goes_too() -> None:
@@ -338,7 +346,7 @@ def test_a_pod_that_comes_meanwhile_goes_too() -> None:
             cluster.pods["late"] = pod("late")
 
     request = Request(["n1"], level="drain")
-    result = Drain(cluster, request, clock=cluster.clock, sleep=once).drained()  # type: ignore[arg-type]
+    result = Drain(cluster, request, clock=cluster.clock, sleep=once).drained().as_dict()  # type: ignore[arg-type]
     assert ids(result["plan"])[-1] == "evict: Pod work/late" and not cluster.pods
 
 
@@ -352,7 +360,7 @@ def test_a_pod_that_comes_meanwhile_and_may_not_be_evicted_blocks_its_node() -> 
         cluster.pods.setdefault("late", pod("late", owner=""))
 
     request = Request(["n1"], level="drain", timeout=60)
-    result = Drain(cluster, request, clock=cluster.clock, sleep=once).drained()  # type: ignore[arg-type]
+    result = Drain(cluster, request, clock=cluster.clock, sleep=once).drained().as_dict()  # type: ignore[arg-type]
     assert result["failed"] and cluster.state() == (False, None)
     assert [(one["pod"], one["reason"]) for one in result["blocked"]] == [
         ("work/late", "no controller brings it back elsewhere (force: true gives it up)")]
@@ -362,7 +370,7 @@ def test_a_pod_that_comes_meanwhile_and_may_not_be_evicted_blocks_its_node() -> 
 def test_pods_have_the_time_to_end_that_is_asked_for_or_their_own() -> None:
     for asked in (None, 0, 30):
         cluster = Cluster(pod("worker"))
-        cluster.drain(grace_period=asked).drained()
+        cluster.drain(grace_period=asked).drained().as_dict()
         assert cluster.graces == {asked}
 
 
@@ -370,7 +378,7 @@ def test_a_pod_that_was_not_asked_says_why() -> None:
     """One was ending before; the other waits for it, as it has a GPU."""
     cluster = Cluster(pod("ending"), pod("plain", gpu=""))
     cluster.ends["ending"] = 10_000
-    result = cluster.drain(wish=Wish(only_gpu=False), timeout=60).drained()
+    result = cluster.drain(wish=Wish(only_gpu=False), timeout=60).drained().as_dict()
     assert [(one["pod"], one["reason"]) for one in result["blocked"]] == [
         ("work/ending", "it is ending since its deletion"),
         ("work/plain", "it was not its turn before the pods with GPUs had ended")]
@@ -378,7 +386,7 @@ def test_a_pod_that_was_not_asked_says_why() -> None:
 
 
 def test_pods_with_gpus_that_stay_are_told() -> None:
-    result = Cluster(pod("daemon", owner="DaemonSet"), pod("worker")).drain().drained()
+    result = Cluster(pod("daemon", owner="DaemonSet"), pod("worker")).drain().drained().as_dict()
     assert result["staying"] == [{"node": "n1", "pod": "work/daemon", "reason": "it belongs to a DaemonSet"}]
 
 
@@ -386,5 +394,5 @@ def test_a_name_that_is_no_node() -> None:
     cluster = Cluster()
     request = Request(["n1", "nowhere"], level="drain")
     with pytest.raises(InputError, match="no Node nowhere"):
-        Drain(cluster, request).drained()  # type: ignore[arg-type]
+        Drain(cluster, request).drained().as_dict()  # type: ignore[arg-type]
     assert not cluster.writes

@@ -353,7 +353,7 @@ def test_a_patch_names_only_what_differs() -> None:
 
 def test_looking() -> None:
     full = after(node({**GPU, f"{D}dcgm": "true", "a/b": "c"}))
-    assert owned(full) == {"present": OPERATOR, "foreign": {f"{D}dcgm": "true"}}
+    assert owned(full) == (OPERATOR, {f"{D}dcgm": "true"})
     assert not differs([full, node(SYSTEM)], ALL, NOW) and differs([full, node(GPU)], ALL, NOW)
 
 

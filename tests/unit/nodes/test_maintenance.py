@@ -78,10 +78,11 @@ class Site(Cluster):
 
     def run(self, state: str, level: str = "drain", check: bool = False, holder: Holder = MINE, **more: Any) -> Object:
         wish = more.pop("wish", Wish())
-        request = maintenance.Request(drain.Request(["n1"], wish, None, 60, level, check), holder, **more)
+        begun = maintenance.Outcome.read(more.pop("begun", {}))
+        request = maintenance.Request(drain.Request(["n1"], wish, None, 60, level, check), holder, begun=begun, **more)
         task = Maintenance(self, request, lambda line: None, self.clock, self.clock.sleep)  # type: ignore[arg-type]
-        result: Object = getattr(task, state)()
-        return result
+        outcome: maintenance.Outcome = getattr(task, state)()
+        return outcome.as_dict()
 
 
 def operand(name: str = "plugin", uid: str = "plugin", **more: Any) -> Object:

@@ -134,11 +134,11 @@ def test_operands_are_waited_for_by_who_owns_them() -> None:
     server = Server(each, n1=LABELS)
     server.sets = [{"metadata": {"uid": uid}, "spec": {"template": {"spec": {"nodeSelector": {key: "true"}}}}}
                    for uid, key in (("u1", PLUGIN), ("u2", f"{D}driver"), ("u3", GFD))]
-    server.pods = [{"metadata": {"namespace": "ops", "name": f"p-{uid}", "ownerReferences": [{"uid": uid}]},
+    server.pods = [{"metadata": {"namespace": "ops", "name": f"p-{uid}", "uid": uid, "ownerReferences": [{"uid": uid}]},
                     "spec": {"nodeName": "n1"}} for uid in ("u1", "u2", "u3")]
     server.run("changing", "n1")
     assert 105 < server.clock.now < 110
-    server.pods = [{"metadata": {"namespace": "ops", "name": "p-u1", "ownerReferences": [{"uid": "u1"}]},
+    server.pods = [{"metadata": {"namespace": "ops", "name": "p-u1", "uid": "p", "ownerReferences": [{"uid": "u1"}]},
                     "spec": {"nodeName": "n1"}}]
     server.each = lambda server, look: None
     with pytest.raises(ClusterError, match="Operands do not end within 30 seconds: ops/p-u1"):

@@ -170,7 +170,8 @@ def test_an_object_that_goes_meanwhile_is_no_failure(server: Server) -> None:
     server.refuses = {"gpuops-a": 404, "gpuops-b": 403}
     less = {"nvidia.com/gpu.count": "7"}
     result = server.run({"a": less, "b": less})
-    assert list(result["failures"]) == ["b"] and result["nodes"] == {} and result["msg"].startswith("1 of 2 Nodes")
+    assert list(result["failures"]) == ["b"] and result["nodes"] == {}
+    assert result["msg"].startswith("1 of 2 NodeFeature objects could not be written (b)")
 
 
 def test_hosts_that_are_silent_or_not_believed(server: Server) -> None:

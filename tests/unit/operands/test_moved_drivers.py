@@ -14,8 +14,8 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import PAUSED, REASON, REMOVING
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver, successors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.node_by_node import Terms
 from ansible_collections.gpuops.nvidia.tests.unit.operands.test_node_by_node import (
@@ -274,7 +274,7 @@ def test_a_new_driver_that_does_not_start_stops_the_run(site: Moving) -> None:
     (problem,) = site.present(wanted, timeout=30)["problems"]
     assert re.search(r"Pod elsewhere/driver-n1-new is not Ready 30 s after.*n\[2-3\]: not begun", problem)
     assert REASON in site.node("n1")["annotations"] and site.node("n1")["annotations"][REMOVING] == "driver"
-    assert cordon.is_cordoned(site.api.objects["/api/v1/nodes/n1"])
+    assert NodeState.read(site.api.objects["/api/v1/nodes/n1"]).cordoned
     assert site.drivers("n2") == ["driver-n2"] and site.node("n2")["labels"][LABEL] == PAUSED
     # The next run tries it last.
     (problem,) = site.present(wanted, timeout=30)["problems"]
@@ -376,7 +376,8 @@ def test_a_driver_that_does_not_come_is_no_success_of_the_next_run(site: Moving)
     wanted = CHANGES["another name"]
     for _run in range(2):
         assert "No driver pod has come to Node n1" in site.present(wanted, timeout=30)["problems"][0]
-        assert cordon.is_cordoned(site.api.objects["/api/v1/nodes/n1"]) and site.node("n1")["annotations"][REMOVING]
+        assert NodeState.read(site.api.objects["/api/v1/nodes/n1"]).cordoned
+        assert site.node("n1")["annotations"][REMOVING]
     site.refused.clear()
     assert site.present(wanted)["pending"] == [] and site.as_before()
 

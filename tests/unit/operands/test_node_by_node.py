@@ -18,6 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import PAUSED, REASON, REMOVING
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver, node_by_node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.node_by_node import Terms
@@ -148,7 +149,7 @@ class Site:
     def as_before(self) -> bool:
         """Whether all Nodes are as they were."""
         names = ("n1", "n2", "n3")
-        cordoned = [name for name in names if cordon.is_cordoned(self.api.objects[f"/api/v1/nodes/{name}"])]
+        cordoned = [name for name in names if NodeState.read(self.api.objects[f"/api/v1/nodes/{name}"]).cordoned]
         return cordoned == ["n3"] and all(
             self.node(name)["labels"] == LABELS and not self.node(name).get("annotations") for name in names)
 
@@ -304,7 +305,7 @@ def test_the_first_node_is_a_test_of_the_others(site: Site, pod: str) -> None:
     assert "/api/v1/namespaces/s/serviceaccounts/nvidia-driver" in site.api.objects
     marks = site.node("n1")["annotations"]
     assert pod in marks[REASON] and "driver" in marks[REMOVING] and HELD not in marks
-    assert cordon.is_cordoned(site.api.objects["/api/v1/nodes/n1"]) and site.node("n1")["labels"] == LABELS
+    assert NodeState.read(site.api.objects["/api/v1/nodes/n1"]).cordoned and site.node("n1")["labels"] == LABELS
     # The next run tries it last, so that it does not stand in the way for ever.
     failed(site, f"of n1 have not been removed. n1: Pod s/{pod} has not ended")
     assert site.ended[-3:] == ["job-n3", "driver-n3", pod]
@@ -338,7 +339,7 @@ def test_site_fails_where_a_node_has_failed(site: Site) -> None:
     site.lasting = {"driver-n1"}
     (problem,) = site.present([], timeout=30)["problems"]
     assert re.search(r"n1: Pod s/driver-n1 has not ended.* n\[2-3\]: not begun", problem)
-    assert "driver-n2" in site.pods() and cordon.is_cordoned(site.api.objects["/api/v1/nodes/n1"])
+    assert "driver-n2" in site.pods() and NodeState.read(site.api.objects["/api/v1/nodes/n1"]).cordoned
 
 
 def test_a_node_that_only_has_to_be_put_back_is_not_waited_for(site: Site) -> None:
@@ -521,7 +522,7 @@ def test_a_node_that_a_removal_has_left_is_put_back_once_its_driver_is_wanted_ag
     pod["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     former = site.node("n1")["annotations"]
     waiting = site.present(driver, level)
-    assert cordon.is_cordoned(site.api.objects["/api/v1/nodes/n1"]) and site.node("n1")["annotations"] == former
+    assert NodeState.read(site.api.objects["/api/v1/nodes/n1"]).cordoned and site.node("n1")["annotations"] == former
     (problem,) = waiting["problems"]
     assert "Node n1" in problem and "Pod s/driver-n1" in problem and problem in waiting["warnings"]
     ahead = site.present(driver, level, check=True)  # the pod may have ended when the run begins
@@ -581,7 +582,7 @@ def test_a_node_is_put_back_where_its_driver_is_wanted_again(site: Site, level: 
     """A run of site.yml has left it cordoned, and then the policy is turned back."""
     site.lasting = {"driver-n1"}
     assert "has not ended" in site.present([], timeout=30)["problems"][0]
-    assert cordon.is_cordoned(site.api.objects["/api/v1/nodes/n1"]) and site.node("n1")["annotations"][REMOVING]
+    assert NodeState.read(site.api.objects["/api/v1/nodes/n1"]).cordoned and site.node("n1")["annotations"][REMOVING]
     wanted = [account("nvidia-driver"), daemon_set("driver", DRIVER)]
     preview = site.present(wanted, level, check=True)
     assert "uncordon: Node n1" in [one["id"] for one in preview["plan"]]
@@ -600,7 +601,7 @@ def test_the_unfinished_work_of_another_component_keeps_its_node(site: Site) -> 
     assert "uncordon: Node n1" not in [one["id"] for one in preview["plan"]]
     assert site.remove(components=["device_plugin"])["plan"] == preview["plan"]
     assert "mps-n1" not in site.pods() and site.node("n1")["annotations"] == marks
-    assert cordon.is_cordoned(site.api.objects["/api/v1/nodes/n1"]) and site.node("n1")["labels"] == LABELS
+    assert NodeState.read(site.api.objects["/api/v1/nodes/n1"]).cordoned and site.node("n1")["labels"] == LABELS
     site.lasting.clear()
     site.remove(components=["driver"])
     assert site.as_before()
@@ -612,7 +613,7 @@ def test_a_node_on_which_another_run_was_killed_is_named_until_its_host_is_chang
     node["metadata"]["annotations"] = {HELD: GONE.text, cordon.ANNOTATION: "false"}
     node["spec"] = {"unschedulable": True}
     site.remove(components=["device_plugin"])
-    assert "mps-n1" not in site.pods() and cordon.is_cordoned(node) and site.node("n1")["annotations"] == {
+    assert "mps-n1" not in site.pods() and NodeState.read(node).cordoned and site.node("n1")["annotations"] == {
         REASON: "the run was killed", cordon.ANNOTATION: "false"}
 
 
@@ -627,7 +628,7 @@ def test_an_mps_pod_that_still_ends_keeps_its_node_while_others_are_served(site:
     site.api.objects["/api/v1/namespaces/s/pods/mps-n1"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     done = site.present([])
     assert "Node n1 is out of service since a removal" in done["problems"][0] and "driver-n2" not in site.pods()
-    assert cordon.is_cordoned(site.api.objects["/api/v1/nodes/n1"]) and site.node("n1")["annotations"][
+    assert NodeState.read(site.api.objects["/api/v1/nodes/n1"]).cordoned and site.node("n1")["annotations"][
         REMOVING] == marks[REMOVING]
 
 
@@ -640,7 +641,7 @@ def test_a_node_that_other_work_has_cordoned_stays_so(site: Site, marks: dict[st
     preview = site.remove(components=["device_plugin"], check=True)
     assert site.remove(components=["device_plugin"])["plan"] == preview["plan"]
     node = site.api.objects["/api/v1/nodes/n1"]
-    assert node["metadata"]["annotations"] == marks and cordon.is_cordoned(node) and "mps-n1" not in site.pods()
+    assert node["metadata"]["annotations"] == marks and NodeState.read(node).cordoned and "mps-n1" not in site.pods()
 
 
 def exclusive(site: Site, **more: Any) -> Object:
