@@ -339,8 +339,7 @@ def _label_changes(seen: Data | None, deploy: Data, take_over: bool) -> Data:
     """Whether the labels of a Node differ, and which Nodes lose one by which driver or MPS pods run there. If none
     differ, no later task has to read the Nodes again."""
     adopt = deploy_labels.CONTAINER_SET if take_over else frozenset()
-    nodes = [deploy_labels.Node(name, node["labels"], node["annotations"], node["ready"], adopt=adopt)
-             for name, node in (seen or {"nodes": {}})["nodes"].items()]
+    nodes = [deploy_labels.Node.of_facts(name, node, adopt) for name, node in (seen or {"nodes": {}})["nodes"].items()]
     asked, now = deploy_labels.parse_deploy(deploy), time.time()
     return {"differs": deploy_labels.differs(nodes, asked, now),
             "leaving": deploy_labels.leaving(nodes, asked, deploy_labels.Terms(now))}

@@ -321,7 +321,7 @@ def _partly(context: Context, parts: t.Mapping[str, ClusterPart], on_host: t.Map
 def _staying(deploy: Deploy, gpu: Nodes) -> list[str]:
     """A note about Nodes that keep deploy labels of components that are no longer planned there."""
     asked = deploy_labels.parse_deploy(deploy)
-    kept = {name: deploy_labels.kept_labels(deploy_labels.Node(name, node["labels"], node["annotations"]), asked).keys()
+    kept = {name: deploy_labels.kept_labels(deploy_labels.Node.of_facts(name, node), asked).keys()
             - {deploy_labels.LABELS.get(one) for one in asked.delivered_on(name)} for name, node in gpu.items()}
     names = [name for name, labels in kept.items() if labels]
     return [labels_stay(some_of(names), sorted({key for labels in kept.values() for key in labels}))] if names else []

@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import label_keys
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.read_cluster import (
     read_cluster,
     read_drivers,
@@ -244,3 +246,23 @@ def test_daemon_sets_of_nvidia_drivers() -> None:
     assert read_nvidia_drivers(client, "ns") == {"nvidia_drivers": {
         "most": {"uid": "1", "there": {"ubuntu22.04": "ours", "ubuntu22.04-5.15.0-84-generic": "built"}},
         "new": {"uid": "2", "there": {}}, "gone": {"uid": "", "there": {"ubuntu22.04": "left"}}}}
+
+
+def test_labels_that_we_have_written_are_read_if_the_list_is_lost() -> None:
+    """The plan then knows the same labels as ours as the task that writes labels."""
+    driver, foreign = label_keys.DEPLOY + "driver", label_keys.DEPLOY + "dcgm"
+    one = node(**{f"{PCI}10de.present": "true", driver: "true", foreign: "true"})
+    one["metadata"]["managedFields"] = [
+        {"manager": "gpuops.nvidia", "fieldsV1": {"f:metadata": {"f:labels": {".": {}, f"f:{driver}": {}}}}},
+        {"manager": "kubectl-label", "fieldsV1": {"f:metadata": {"f:labels": {f"f:{foreign}": {}}}}}]
+    deploy = deploy_labels.parse_deploy({"components": {"driver": False}})
+
+    def planned() -> tuple[bool, dict[str, list[str]]]:
+        nodes = [deploy_labels.Node.of_facts(name, facts)
+                 for name, facts in read_cluster(Fake(Node=[one]))["nodes"].items()]
+        return deploy_labels.differs(nodes, deploy, 0), deploy_labels.leaving(nodes, deploy, deploy_labels.Terms(0))
+
+    assert planned() == (True, {"driver": ["n1"]})
+    one["metadata"]["annotations"] = {deploy_labels.ANNOTATION: driver}
+    assert planned() == (True, {"driver": ["n1"]})
+    assert "written" not in read_cluster(Fake(Node=[one]))["nodes"]["n1"]
