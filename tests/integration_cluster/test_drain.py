@@ -152,7 +152,8 @@ def test_pods_with_gpus_first_and_then_nothing_more_to_do(yard: Yard, audit: Any
 def test_only_gpus_leaves_the_rest(yard: Yard) -> None:
     yard.deploy("web", gpu=False)
     yard.deploy("trainer")
-    assert [one["pod"].startswith(f"{yard.name}/trainer") for one in yard.drain().drained().as_dict()["evicted"]] == [True]
+    evicted = yard.drain().drained().evicted
+    assert [one["pod"].startswith(f"{yard.name}/trainer") for one in evicted] == [True]
     assert yard.pods() == ["web"]
 
 

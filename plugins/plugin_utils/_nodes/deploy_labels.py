@@ -146,7 +146,7 @@ class Node:
         return self.host is not None or any(key.startswith(NFD) for key in self.labels)
 
     @property
-    def said(self) -> t.Dict[str, str]:
+    def reported(self) -> t.Dict[str, str]:
         """Its labels, with the values that its host has reported instead of present ones."""
         return {**self.labels, **(self.host or {})}
 
@@ -314,7 +314,7 @@ def wanted_labels(node: Node, deploy: Deploy, kept: t.Optional[Labels] = None) -
     if "device_plugin" in here and node.name in deploy.plugin_configs:
         wanted[PLUGIN_CONFIG] = deploy.plugin_configs[node.name]
     if "mig_manager" in here:
-        capable = mig_capable(node.said)
+        capable = mig_capable(node.reported)
         # For the MIG manager, a label that is removed is a layout that it does not know. So if no layout may change,
         # the label stays.
         layout = deploy.mig_default if deploy.mig_changes else node.labels.get(MIG_CONFIG, "")
@@ -432,9 +432,10 @@ def features(node: Node) -> t.Dict[str, str]:
 def _features(node: Node) -> t.Tuple[t.Dict[str, str], t.FrozenSet[str]]:
     """(the labels of the host that we write, the keys of the host's other labels, which others maintain on the Node).
     """
-    told = node.host or {}
-    theirs = frozenset(key for key in told if key in node.nfd or (key in node.labels and key not in node.ours))
-    return {key: value for key, value in told.items() if key not in theirs}, theirs
+    reported = node.host or {}
+    others = frozenset(key for key in reported
+                       if key in node.nfd or (key in node.labels and key not in node.ours))
+    return {key: value for key, value in reported.items() if key not in others}, others
 
 
 def _forbidden(node: Node, deploy: Deploy) -> t.FrozenSet[str]:
@@ -478,7 +479,7 @@ def _in_scope(key: str, node: Node, deploy: t.Optional[Deploy]) -> bool:
 def undecided(node: Node, deploy: Deploy) -> bool:
     """Whether it is not known yet if the MIG manager must run on the Node."""
     here = deploy.delivered_on(node.name)
-    return node.gpu and "mig_manager" in here and not is_off(node.labels) and mig_capable(node.said) is None
+    return node.gpu and "mig_manager" in here and not is_off(node.labels) and mig_capable(node.reported) is None
 
 
 def _difference(node: Node, wanted: t.Mapping[str, str], forbidden: t.AbstractSet[str],

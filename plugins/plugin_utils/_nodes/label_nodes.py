@@ -51,18 +51,18 @@ class Gathered(t.TypedDict):
 
 
 def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool,
-                told: t.Mapping[str, Labels] | None = None, unread: t.Collection[str] = ()) -> Result:
+                reported: t.Mapping[str, Labels] | None = None, unread: t.Collection[str] = ()) -> Result:
     """Does the whole task: reads the Nodes, plans, writes.
 
-    arguments: the options for target C(node); told: maps a Node to the labels that gpu_labels has computed on its host,
-    None if the task is not about features; unread: Nodes whose hosts could not read all their GPUs. Their present
+    arguments: the options for target C(node); reported: maps a Node to the labels that gpu_labels has computed on its
+    host, None if the task is not about features; unread: Nodes whose hosts could not read all their GPUs. Their present
     labels are not changed because of such a failure.
 
     Returns the result of the task. Raises InputError and ClusterError before anything is written; later errors of
     single Nodes are in the result.
     """
     state = arguments["state"]
-    if state == "present" and arguments["deploy"] is None and told is None:
+    if state == "present" and arguments["deploy"] is None and reported is None:
         raise InputError("It is needed for state present, or hosts is.", "Give gpu_plan.cluster.deploy of a resolved "
                          "plan, or the hosts whose labels their Nodes are to have.", path="deploy")
     deploy = None if arguments["deploy"] is None else deploy_labels.parse_deploy(arguments["deploy"])
@@ -75,16 +75,16 @@ def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool,
         refuse_operator(client)
     # In check mode NFD is not delivered, so that waiting for its labels would be in vain. If hosts have reported their
     # labels, NFD is only awaited if this run delivers it.
-    awaited = state == "present" and deploy and not check_mode and (not told or "nfd" in deploy.components)
+    awaited = state == "present" and deploy and not check_mode and (not reported or "nfd" in deploy.components)
     wait = arguments["wait_for_nfd"] if awaited else 0
-    alone = state == "present" and deploy is None
+    only_reported = state == "present" and deploy is None
     with rights.named(client):
         every = read_nodes(client, wait)
-    found = chosen(every, arguments["nodes"], told, client.server, alone)
-    told = told or {}
-    wrong = unbelieved(found, told)
-    kept = {node.name for node in found if node.name in unread and "nvidia.com/gpu.product" in node.labels}
-    nodes = [replace(node, host=None if node.name in wrong or node.name in kept else told.get(node.name), adopt=adopt)
+    found = chosen(every, arguments["nodes"], reported, client.server, only_reported)
+    reported = reported or {}
+    wrong = unbelieved(found, reported)
+    silent = {*wrong, *(node.name for node in found if node.name in unread and "nvidia.com/gpu.product" in node.labels)}
+    nodes = [replace(node, host=None if node.name in silent else reported.get(node.name), adopt=adopt)
              for node in found]
     if any(adopt & node.nfd for node in nodes) and read_cluster.whose_nfd(client) == "none":
         nodes = [replace(node, orphaned=True) for node in nodes]
@@ -116,10 +116,10 @@ def differing(client: Client, given: t.Mapping[str, t.Any],
     return {change.node: change.summary() for change in changes if change}
 
 
-def unbelieved(nodes: t.Iterable[Node], told: t.Mapping[str, Labels]) -> dict[str, str]:
+def unbelieved(nodes: t.Iterable[Node], reported: t.Mapping[str, Labels]) -> dict[str, str]:
     """Maps a Node to the reason why the labels that its host has reported are invalid and are not written."""
-    said = {node.name: label_keys.wrong_feature(told.get(node.name, {})) for node in nodes}
-    return {name: f"Node {name}: its host is not believed: {text}." for name, text in said.items() if text}
+    faults = {node.name: label_keys.wrong_feature(reported.get(node.name, {})) for node in nodes}
+    return {name: f"Node {name}: its host is not believed: {text}." for name, text in faults.items() if text}
 
 
 def _result(nodes: t.Sequence[Node], texts: list[str], others: list[Foreign], undecided: list[str]) -> Result:
@@ -157,18 +157,18 @@ def foreign(nodes: t.Iterable[Node], deploy: Deploy | None) -> list[Foreign]:
             for keys, names in _grouped(nodes, lambda node: deploy_labels.foreign(node, deploy))]
 
 
-def chosen(found: list[Node], names: t.Sequence[str] | None, told: t.Mapping[str, Labels] | None, server: str,
-           told_alone: bool) -> list[Node]:
-    """The Nodes of a task: those in names, None for all; told_alone: only those whose hosts have reported labels."""
+def chosen(found: list[Node], names: t.Sequence[str] | None, reported: t.Mapping[str, Labels] | None, server: str,
+           reported_only: bool) -> list[Node]:
+    """The Nodes of a task: those in names, None for all; reported_only: only those whose hosts have reported labels."""
     known = {node.name for node in found}
     for path, given, hint in (
             ("nodes", names or (), "Name Nodes as kubectl get nodes shows them, or leave the option out for all."),
-            ("hosts", told or (), "Set gpu_node_name where a host is not called as its Node, or leave the host out.")):
+            ("hosts", reported or (), "Set gpu_node_name of a host whose Node has another name, or leave it out.")):
         missing = sorted(set(given) - known)
         if missing:
             raise InputError(f"{server} has no Node {fold(missing)}.", hint, path=path, value=missing)
     return [node for node in found if (names is None or node.name in names)
-            and (not told_alone or node.name in (told or ()))]
+            and (not reported_only or node.name in (reported or ()))]
 
 
 def read_nodes(client: Client, wait_for_nfd: float = 0) -> list[Node]:
@@ -251,23 +251,23 @@ def gathered(nodes: t.Iterable[Node], deploy: Deploy | None) -> dict[str, Gather
 
 def notes(nodes: t.Sequence[Node], deploy: Deploy | None, terms: Terms) -> list[str]:
     """Sentences for the user about the Nodes, in addition to the changes."""
-    said = []
+    texts = []
     if nodes and not any(node.described for node in nodes):
-        said.append("No Node carries labels of Node Feature Discovery, so that none is known to have a GPU. "
-                    "Deliver the component nfd, and give wait_for_nfd the seconds to wait for it.")
+        texts.append("No Node carries labels of Node Feature Discovery, so that none is known to have a GPU. "
+                     "Deliver the component nfd, and give wait_for_nfd the seconds to wait for it.")
     sandbox = [node.name for node in nodes if node.gpu and node.labels.get(WORKLOAD) in deploy_labels.SANDBOX]
     if sandbox:
-        said.append(f"{fold(sandbox)}: {WORKLOAD} asks for virtual machines, which this version does not "
-                    "serve. No operand is delivered there.")
+        texts.append(f"{fold(sandbox)}: {WORKLOAD} asks for virtual machines, which this version does not "
+                     "serve. No operand is delivered there.")
     lost = [node for node in nodes if deploy_labels.seems_gone(node, deploy)]
     kept = [node.name for node in lost if not (node.ready or node.host is not None)]
     gone = [node for node in lost if node.name not in kept]
     if kept:
-        said.append(f"{fold(kept)}: no GPU is seen any more, but the Node is not Ready. Its labels are kept until "
-                    "it is.")
+        texts.append(f"{fold(kept)}: no GPU is seen any more, but the Node is not Ready. Its labels are kept until "
+                     "it is.")
     away = [node for node in gone if deploy_labels.stayed_away(node, terms)]
     stay = staying([node for node in nodes if node.gpu] + away, deploy) if deploy else []
-    return said + waiting(gone, terms) + stay + kept_features(nodes)
+    return texts + waiting(gone, terms) + stay + kept_features(nodes)
 
 
 def staying(nodes: t.Iterable[Node], deploy: Deploy) -> list[str]:
@@ -334,8 +334,8 @@ def fold(names: t.Iterable[str]) -> str:
             pieces.append((name, 1))
     for (start, width, end), numbers in sorted(groups.items()):
         ranges = _ranges(sorted(numbers))
-        told, shown = ranges[:SHOWN], sum(last - first + 1 for first, last in ranges[:SHOWN])
-        text = ",".join("-".join(f"{number:0{width}d}" for number in sorted({*one})) for one in told)
+        listed, shown = ranges[:SHOWN], sum(last - first + 1 for first, last in ranges[:SHOWN])
+        text = ",".join("-".join(f"{number:0{width}d}" for number in sorted({*one})) for one in listed)
         more = f" and {len(numbers) - shown} more" if shown < len(numbers) else ""
         pieces.append((f"{start}{f'[{text}]' if len(numbers) > 1 else text}{end}{more}", len(numbers)))
     left = sum(count for _name, count in pieces[SHOWN:])

@@ -124,9 +124,9 @@ def says(one: Stand, namespace: str, pod: str) -> tuple[str, str]:
     paused = f"; it has left {', '.join(one.paused)} paused" if one.paused else ""
     if one.state == FAILED:
         again = f"kubectl -n {namespace} delete pod {pod}" if pod else "restart its pod"
-        said = f": {one.reason}" if one.reason else ""
+        why = f": {one.reason}" if one.reason else ""
         return (f"the MIG manager could not apply {one.asked}, often because pods hold the GPUs, or the GPUs cannot "
-                f"have it{said}{paused}",
+                f"have it{why}{paused}",
                 f"The reason is in its log: {look}. It does not try again by itself: put that right, then {again}, or "
                 "ask for another layout.")
     if one.state == PENDING:

@@ -238,7 +238,7 @@ class Protocol:
     def _await_manager(self, names: t.Sequence[str], changed: t.Collection[str]) -> dict[str, Stand | None]:
         """Waits for the manager. Returns the Nodes that have failed, exceed the timeout, are asked for another layout
         meanwhile, or were deleted (None)."""
-        end, told = self._clock() + self._request.timeout, self._clock()
+        end, shown = self._clock() + self._request.timeout, self._clock()
         while True:
             answers = without_errors(self._client.many(lambda name: self._client.get("v1", "Node", name), names))
             found = {name: mig.stand(NodeState.read(one)) if one else None for name, one in zip(names, answers)}
@@ -247,8 +247,8 @@ class Protocol:
             if not waiting or self._clock() >= end:
                 return {name: one for name, one in found.items() if one is None or one in waiting
                         or one.state == mig.FAILED or self._asks_otherwise(one)}
-            if self._clock() - told >= _LINE:
-                told = self._clock()
+            if self._clock() - shown >= _LINE:
+                shown = self._clock()
                 self._tell("; ".join(f"{one.node}: {one.asked} {one.state or 'not taken up'}" for one in waiting))
             self._sleep(_PAUSE)
 
@@ -262,5 +262,5 @@ class Protocol:
             return f"{name}: somebody has asked for {one.asked or 'no layout'} meanwhile; its MIG manager follows that."
         pods = self._client.list("v1", "Pod", namespace=self._request.namespace, label_selector=mig.MANAGER,
                                  field_selector=f"spec.nodeName={one.node}")
-        said, hint = mig.says(one, self._request.namespace, pods[0]["metadata"]["name"] if pods else "")
-        return f"{one.node}: {said}. {hint}"
+        problem, hint = mig.says(one, self._request.namespace, pods[0]["metadata"]["name"] if pods else "")
+        return f"{one.node}: {problem}. {hint}"

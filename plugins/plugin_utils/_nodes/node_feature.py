@@ -44,31 +44,32 @@ class Work:
 
 
 def publish(arguments: t.Mapping[str, t.Any], check_mode: bool,
-            told: t.Mapping[str, Labels] | None, unread: t.Collection[str] = ()) -> Result:
-    """Does the whole task. arguments: the options for target C(node_feature); told: maps a Node to the labels of its
-    host; unread: Nodes whose hosts could not read all their GPUs. Their published labels are not changed because of
-    such a failure.
+            reported: t.Mapping[str, Labels] | None, unread: t.Collection[str] = ()) -> Result:
+    """Does the whole task. arguments: the options for target C(node_feature); reported: maps a Node to the labels of
+    its host; unread: Nodes whose hosts could not read all their GPUs. Their published labels are not changed because
+    of such a failure.
 
     Returns the result of the task. Raises InputError and ClusterError before anything is written; later errors of
     single Nodes are in the result.
     """
     state, adopt = arguments["state"], label_keys.parse_adopt(arguments["adopt"])
-    if state == "present" and told is None:
+    if state == "present" and reported is None:
         raise InputError("It is needed for state present.", "Name the hosts whose labels their Nodes are to have.",
                          path="hosts")
     client = Client(arguments["kubeconfig"], arguments["context"])
     if state != "gathered":
         refuse_operator(client)
-    nodes = label_nodes.chosen(label_nodes.read_nodes(client), arguments["nodes"], told, client.server,
+    nodes = label_nodes.chosen(label_nodes.read_nodes(client), arguments["nodes"], reported, client.server,
                                state == "present")
     everywhere = arguments["nodes"] is None and state != "present"
     live = _live(client, None if everywhere else {node.name for node in nodes})
     if state == "present" and not client.knows(API, KIND):
         raise ClusterError(f"{client.server} has no kind {KIND} ({API}).", "Deliver the component nfd first, or use "
                            "target node, which needs no Node Feature Discovery.", verb="list", object=KIND, status=404)
-    wrong = label_nodes.unbelieved(nodes, told or {})
+    reported = reported or {}
+    wrong = label_nodes.unbelieved(nodes, reported)
     silent = {*wrong, *(name for name in unread if name in live)}
-    nodes = [_seen(node, live, None if node.name in silent else (told or {}).get(node.name), adopt) for node in nodes]
+    nodes = [_seen(node, live, None if node.name in silent else reported.get(node.name), adopt) for node in nodes]
     result: Result = {"changed": False, "notes": [], "warnings": [], "foreign": [], "diff": [], "counts": {
         "nodes": len(nodes), "gpu": sum(node.gpu for node in nodes), "changed": 0, "failed": 0}}
     if state == "gathered":
