@@ -15,6 +15,7 @@ import pytest
 from tests.integration import user
 from tests.integration.conftest import LabHosts, own_lab
 from tests.integration.driver import DriverHost
+from tests.integration.series import Play, series
 from tests.waiting import until
 
 HOST, OTHER = "gpu-c1", "gpu-c2"
@@ -186,6 +187,23 @@ def test_another_port_and_other_counters_are_one_restart_of_the_exporter(own: La
     site(own, "--limit", HOST)
     assert "DCGM_FI_DEV_FB_USED" in scrape(own, HOST)
     assert "gpuops-counters" not in own.sh(HOST, "ls /etc/dcgm-exporter")
+
+
+def test_a_single_role_is_about_its_component_alone(own: LabHosts, converged: None) -> None:
+    """Without a plan. It agrees with what site.yml has installed, and removes nothing else."""
+    names = {"cuda": ["cuda"], "dcgm": ["dcgm"], "dcgm_exporter": ["dcgm", "dcgm_exporter"],
+             "node_status_exporter": ["node_status_exporter"]}
+    same = [Play({"cuda_version": "13.0"}, "main", role=role) for role in names]
+    remove, install = (Play({}, tasks, role="node_status_exporter") for tasks in ("remove", "main"))
+    *unchanged, removed, installed = series(own, HOST, "", [*same, remove, install])
+    for (role, parts), done in zip(names.items(), unchanged):
+        assert done.rc == 0 and done.changed(HOST) == [], (role, done.output)
+        assert sorted(done.result(HOST, "nvidia_software")["components"]) == parts
+    for done in (removed, installed):
+        assert done.rc == 0 and [*done.result(HOST, "nvidia_software")["components"]] == ["node_status_exporter"]
+        assert len(done.changed(HOST)) == 1, done.output
+    for unit in UNITS:
+        assert own.sh(HOST, f"systemctl is-active {unit}").strip() == "active"
 
 
 def test_a_broken_driver_is_named(own: LabHosts, hosts: dict[str, DriverHost], converged: None) -> None:

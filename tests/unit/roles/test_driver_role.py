@@ -39,7 +39,7 @@ def test_every_option_is_handed_over() -> None:
 def test_every_variable_has_a_default_and_an_argument() -> None:
     specs = load("meta/argument_specs.yml")["argument_specs"]
     defaults, arguments = load("defaults/main.yml"), specs["main"]["options"]
-    assert set(defaults) - set(arguments) == {"driver_plan", "driver_cluster"}
+    assert set(defaults) - set(arguments) == {"driver_plan"}
     assert set(arguments) <= set(defaults)
     assert set(specs["remove"]["options"]) <= set(arguments)
     assert {name for name, one in arguments.items() if one.get("no_log")} == SECRETS
