@@ -55,7 +55,8 @@ class ActionModule(ControllerAction):
             return _handed_back(arguments, check)
         wanted, components = _wanted(arguments)
         if arguments["render_to"]:
-            return files.write(arguments["render_to"], wanted, check)
+            whole = arguments["cluster"] is not None and not arguments["components"]
+            return files.write(arguments["render_to"], wanted, check, None if whole else components)
         client = Client(arguments["kubeconfig"] or "", arguments["context"])
         # Your own manifests are not operands, so they do not conflict with a GPU Operator.
         cluster = arguments["cluster"]
@@ -75,9 +76,9 @@ class ActionModule(ControllerAction):
         return result
 
     def _absent(self, arguments: dict[str, t.Any], check: bool) -> dict[str, t.Any]:
-        if arguments["render_to"]:
-            return files.write(arguments["render_to"], [], check)
         components = arguments["components"] or ([arguments["component"]] if arguments["component"] else None)
+        if arguments["render_to"]:
+            return files.write(arguments["render_to"], [], check, components)
         client = Client(arguments["kubeconfig"] or "", arguments["context"])
         terms = _terms(arguments, arguments["disruption"])
         return deliver.absent(client, components, arguments["wait_timeout"], check, tell, terms)

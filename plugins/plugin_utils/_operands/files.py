@@ -15,34 +15,41 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import hidden
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import load_data, load_own
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Wanted
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import diff
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import ORDER
 
 INDEX = "kustomization.yaml"
 _HEAD = "# Written by gpuops.nvidia, which removes the files listed here when they are no longer wanted.\n"
 
 
-def write(folder: str, wanted: t.Sequence[Wanted], check: bool) -> dict[str, t.Any]:
+def write(folder: str, wanted: t.Sequence[Wanted], check: bool,
+          components: t.Collection[str] | None = None) -> dict[str, t.Any]:
     """Writes one file for each object, and a kustomization that lists the files in order. Returns the result.
 
-    Files of an earlier run that are no longer wanted are deleted; no other file is changed. Raises InputError if the
+    Files of an earlier run that are no longer wanted are deleted; no other file is changed. components: the components
+    that this run renders; files of others stay (None: it renders all). Raises InputError if the
     folder cannot be used, or if a link in it leads out of it.
     """
     folder = os.path.abspath(os.path.expanduser(folder))
     try:
-        return _write(folder, wanted, check)
+        return _write(folder, wanted, check, components)
     except OSError as error:
         raise InputError(f"{error.filename or folder} cannot be read or written: {error.strerror}.",
                          "Name a folder of your own; it need not be there yet.", path="render_to",
                          value=folder) from error
 
 
-def _write(folder: str, wanted: t.Sequence[Wanted], check: bool) -> dict[str, t.Any]:
+def _write(folder: str, wanted: t.Sequence[Wanted], check: bool,
+           components: t.Collection[str] | None) -> dict[str, t.Any]:
     former = _former(folder)
     files = _files(wanted)
-    texts: t.Dict[str, t.Optional[str]] = {name: None for name in former if name not in files}
+    kept = [name for name in former if components is not None and _component(name) not in components]
+    texts: t.Dict[str, t.Optional[str]] = {name: None for name in former if name not in (*files, *kept)}
     texts.update(files)
-    resources = "".join(f"- {name}\n" for name in files)
+    ranks = {component: rank for rank, component in enumerate(ORDER)}
+    listed = sorted([*files, *kept], key=lambda name: ranks.get(_component(name), len(ranks)))
+    resources = "".join(f"- {name}\n" for name in listed)
     texts[INDEX] = (f"{_HEAD}apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
-                    f"resources:\n{resources}") if files else None
+                    f"resources:\n{resources}") if listed else None
     steps, differences = [], []
     for name in texts:
         _refuse_outside(folder, os.path.join(folder, name))
@@ -85,6 +92,10 @@ def _files(wanted: t.Sequence[Wanted]) -> dict[str, str]:
         name = f"{one.component}/{number:02d}-{one.kind.kind.lower()}-{one.manifest['metadata']['name']}.yaml"
         found[name.replace(":", "-")] = diff.text(one.manifest)
     return found
+
+
+def _component(name: str) -> str:
+    return name.partition("/")[0]
 
 
 def _former(folder: str) -> list[str]:

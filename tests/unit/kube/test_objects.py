@@ -108,6 +108,19 @@ def test_files(tmp_path: Path) -> None:
     assert not files.write(str(folder), [], check=False)["changed"]
 
 
+def test_a_run_for_one_component_leaves_the_files_of_others(tmp_path: Path) -> None:
+    both = objects.wanted({"nfd": [item(name="first")], "dcgm": [item(name="second")]})
+    files.write(str(tmp_path), both, check=False)
+    before = (tmp_path / files.INDEX).read_text()
+    assert not files.write(str(tmp_path), both[:1], check=False, components=["nfd"])["changed"]
+    assert (tmp_path / files.INDEX).read_text() == before
+    files.write(str(tmp_path), [], check=False, components=["nfd"])
+    assert [path.parent.name for path in tmp_path.glob("*/*")] == ["dcgm"]
+    assert "nfd" not in (tmp_path / files.INDEX).read_text()
+    files.write(str(tmp_path), both[:1], check=False, components=["nfd"])
+    assert (tmp_path / files.INDEX).read_text() == before
+
+
 def test_a_diff_shows_no_secret(tmp_path: Path) -> None:
     """A pod's variables are in its file, as the pod needs them. Without a secret the texts are shown as they are."""
     def pod(**variables: str) -> dict[str, Any]:
