@@ -15,6 +15,7 @@ import re
 import typing as t
 from fractions import Fraction
 
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import field_owners
 
 # The keys that identify an item of a list of objects. The first one that all items have is used.
@@ -34,7 +35,7 @@ _VARIABLE = re.compile(r"(?<!\$)\$\(([^()]+)\)")
 _IDENTITY = ("apiVersion", "kind")
 
 
-def drifted(manifest: t.Mapping[str, t.Any], live: t.Mapping[str, t.Any]) -> list[str]:
+def drifted(manifest: Live, live: Live) -> list[str]:
     """The paths of the manifest whose live value is no longer as we applied it. Empty if nothing differs.
 
     Only for a live object whose mark says that this manifest was applied; for others, see L(changed).
@@ -53,13 +54,13 @@ def drifted(manifest: t.Mapping[str, t.Any], live: t.Mapping[str, t.Any]) -> lis
     return found
 
 
-def changed(manifest: t.Mapping[str, t.Any], live: t.Mapping[str, t.Any]) -> list[str]:
+def changed(manifest: Live, live: Live) -> list[str]:
     """The paths whose wanted value differs from the live one. Never empty if our mark, an annotation, differs."""
     return [path for name, value in manifest.items() if name not in _IDENTITY
             for path in differences(value, live.get(name), name)]
 
 
-def unlike(manifest: t.Mapping[str, t.Any], live: t.Mapping[str, t.Any]) -> list[str]:
+def unlike(manifest: Live, live: Live) -> list[str]:
     """The paths, except in metadata, at which a foreign object lacks or contradicts what the manifest wants."""
     if manifest["kind"] == "CustomResourceDefinition":
         served = [one["name"] for one in live["spec"]["versions"] if one.get("served")]

@@ -23,6 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, maintenance
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import (
+    adopt,
     apply,
     diff,
     hand_back,
@@ -30,7 +31,6 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import (
     pending_changes,
     removal,
     successors,
-    take_over,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.pending_changes import DRIVER, NEEDS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import plan
@@ -271,7 +271,7 @@ def _waiting(pending: t.Sequence[t.Mapping[str, t.Any]], level: str) -> list[str
     """A sentence on what the changes that L(pending_changes.hold) has left out need; empty if there are none."""
     if not pending:
         return []
-    advice = (take_over.OUT_OF_THE_WAY if allows(level, NEEDS) else
+    advice = (adopt.OUT_OF_THE_WAY if allows(level, NEEDS) else
               "Set gpu_disruption: drain in a maintenance window, or drain and switch the Nodes one by one.")
     first, more = pending[0], f" and {len(pending) - 1} more" if len(pending) > 1 else ""
     return [f"Pending: {first['id']}{more}; {first['pending_reason']}. {advice}"]
@@ -301,12 +301,12 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
     with rights.named(client, _space(wanted)):
         found = operator.read(client)
         there = live.read(client, wanted)
-    take_over.check(found, wanted, there)
+    adopt.check(found, wanted, there)
     with rights.named(client, _space(wanted)):
         changes, pods = planned()
         pods, problems = _still_ending(client, pods)
     changes, pending = _held(client, changes, pods, level)
-    take_over.refuse(pending, allows(level, NEEDS))
+    adopt.refuse(pending, allows(level, NEEDS))
     nodes = _nodes(client, pods, level, terms, tell)
     changes = [*operator.stop(found), *changes]
     rights.require(client, changes, [rights.LABEL_NODES, *nodes.needed_rights()])
@@ -317,7 +317,7 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
         said, problems = [*said, *problems], []
     else:
         apply.execute(client, [change for change in changes if change.action == "stop"])
-        take_over.wait_stopped(client, found)
+        adopt.wait_stopped(client, found)
         # Read again, because the operator may have written objects until it ended.
         there = live.read(client, wanted)
         left, pods = planned()
@@ -327,7 +327,7 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
         failed = _execute(client, left, nodes, tell)
     return {**_with_steps(result(client, changes), changes, steps, moves), "workloads": [],
             "ended_on": _ended_on(nodes, leaving, components, level), **_skipped(
-        failed, pending, [*take_over.notes(found, changes, there), *said, *_waiting(pending, level)], problems)}
+        failed, pending, [*adopt.notes(found, changes, there), *said, *_waiting(pending, level)], problems)}
 
 
 def handed_back(client: Client, policy: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:

@@ -14,6 +14,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import MissingLibrary
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import hidden
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live, Object
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import compare, field_owners
 
 try:
@@ -29,11 +30,10 @@ else:
     _Dumper.add_representer(str, lambda dumper, value: dumper.represent_scalar(
         "tag:yaml.org,2002:str", value, style="|" if "\n" in value else None))
 
-Object = t.Dict[str, t.Any]
 _NOISE = ("apiVersion", "kind", "metadata", "status")
 # The defaults of the server. A client that writes whole objects owns them, too. They keep their values if it is no
 # longer their owner, so the diff omits them.
-_DEFAULTS: t.Mapping[str, t.Any] = {
+_DEFAULTS: Live = {
     "apiVersion": "v1", "defaultMode": 420, "dnsPolicy": "ClusterFirst", "failureThreshold": 3,
     "internalTrafficPolicy": "Cluster", "maxSurge": 0, "periodSeconds": 10, "protocol": "TCP",
     "restartPolicy": "Always", "revisionHistoryLimit": 10, "schedulerName": "default-scheduler", "scheme": "HTTP",
@@ -44,7 +44,7 @@ _DEFAULTS: t.Mapping[str, t.Any] = {
 _METADATA = ("name", "namespace", "labels", "annotations")
 
 
-def pair(manifest: t.Mapping[str, t.Any] | None, live: t.Mapping[str, t.Any] | None) -> tuple[Object, Object]:
+def pair(manifest: Live | None, live: Live | None) -> tuple[Object, Object]:
     """(the object before, the object after), each empty if the object does not exist then."""
     before: Object = {}
     after: Object = {}
@@ -74,15 +74,15 @@ def text(item: Object) -> str:
     return str(yaml.dump(item, Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=4096))
 
 
-def _identity(item: t.Mapping[str, t.Any]) -> Object:
+def _identity(item: Live) -> Object:
     return {"apiVersion": item["apiVersion"], "kind": item["kind"]}
 
 
-def _name(item: t.Mapping[str, t.Any]) -> Object:
+def _name(item: Live) -> Object:
     return {name: item["metadata"][name] for name in ("name", "namespace") if item["metadata"].get(name)}
 
 
-def _without_noise(item: t.Mapping[str, t.Any]) -> Object:
+def _without_noise(item: Live) -> Object:
     metadata = {name: item["metadata"][name] for name in _METADATA if item["metadata"].get(name)}
     return {"metadata": metadata, **{name: value for name, value in item.items() if name not in _NOISE}}
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 import json
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MANAGER_NAME
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MANAGER_NAME, Live, Object
 
-Tree = t.Dict[str, t.Any]
+Tree = t.Dict[str, "Tree"]
 # What others may write in our objects: metadata (our own labels and annotations are compared by name), the status, and
 # the fields that controllers fill in.
 _FREE = ("f:metadata", "f:status", "f:apiVersion", "f:kind")
@@ -29,7 +29,7 @@ _FREE_BY_KIND: t.Mapping[str, t.Tuple[str, ...]] = {
 _RESTARTED = ("f:spec", "f:template", "f:metadata", "f:annotations", "f:kubectl.kubernetes.io/restartedAt")
 
 
-def ours(live: t.Mapping[str, t.Any]) -> Tree | None:
+def ours(live: Live) -> Tree | None:
     """The tree of the fields that we have applied, None if we have never applied the object."""
     for entry in live["metadata"].get("managedFields") or []:
         if _is_ours(entry):
@@ -37,7 +37,7 @@ def ours(live: t.Mapping[str, t.Any]) -> Tree | None:
     return None
 
 
-def foreign(live: t.Mapping[str, t.Any]) -> dict[str, Tree]:
+def foreign(live: Live) -> dict[str, Tree]:
     """Maps each foreign manager to the tree of the fields that it has added to parts of the object that only we may
     write. Empty if there are none."""
     mine = ours(live) or {}
@@ -50,13 +50,13 @@ def foreign(live: t.Mapping[str, t.Any]) -> dict[str, Tree]:
     return found
 
 
-def taken_over(live: t.Mapping[str, t.Any]) -> list[t.Dict[str, t.Any]]:
+def taken_over(live: Live) -> list[Object]:
     """The list managedFields in which we own the fields that others have added. Our next apply then removes those that
     the manifest lacks."""
     mine = ours(live) or {}
     added: Tree = {}
     entries = []
-    own: t.Dict[str, t.Any] = {"manager": MANAGER_NAME, "operation": "Apply", "apiVersion": live["apiVersion"],
+    own: Object = {"manager": MANAGER_NAME, "operation": "Apply", "apiVersion": live["apiVersion"],
                                "fieldsType": "FieldsV1"}
     for entry in live["metadata"].get("managedFields") or []:
         if _is_ours(entry):
@@ -70,7 +70,7 @@ def taken_over(live: t.Mapping[str, t.Any]) -> list[t.Dict[str, t.Any]]:
     return [{**own, "fieldsV1": union(mine, added)}, *entries]
 
 
-def repaired(manifest: t.Mapping[str, t.Any], live: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
+def repaired(manifest: Live, live: Live) -> Object:
     """A live object, without its metadata, as it is after L(taken_over) and an apply of the manifest.
 
     Fields without an owner stay: the server has filled them in, and it may not allow a change of them.
@@ -82,7 +82,7 @@ def repaired(manifest: t.Mapping[str, t.Any], live: t.Mapping[str, t.Any]) -> t.
     for entry in live["metadata"].get("managedFields") or []:
         owned = union(owned, entry.get("fieldsV1") or {})
     left = {name: value for name, value in _pruned(live, added).items() if name != "metadata"}
-    return t.cast("t.Dict[str, t.Any]", {**left, **_merged(
+    return t.cast(Object, {**left, **_merged(
         {name: value for name, value in manifest.items() if name != "metadata"}, left, owned)})
 
 
@@ -169,11 +169,11 @@ def _merged_item(item: t.Any, have: t.Sequence[t.Any], tree: Tree) -> t.Any:
     return item if other is None else _merged(item, other, branch)
 
 
-def _is_ours(entry: t.Mapping[str, t.Any]) -> bool:
+def _is_ours(entry: Live) -> bool:
     return entry.get("manager") == MANAGER_NAME and entry.get("operation") == "Apply" and not entry.get("subresource")
 
 
-def _added(live: t.Mapping[str, t.Any], entry: t.Mapping[str, t.Any], mine: Tree) -> Tree | None:
+def _added(live: Live, entry: Live, mine: Tree) -> Tree | None:
     if _is_ours(entry) or entry.get("subresource"):
         return None
     free = (*_FREE, *_FREE_BY_KIND.get(live["kind"], ()))

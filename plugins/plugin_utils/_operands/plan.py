@@ -210,9 +210,9 @@ def _group(crd: Object | None) -> str:
 def _shared_groups(client: Client, live: Live, definitions: t.Sequence[Object | None]) -> set[str]:
     """The API groups in which there are objects that neither we nor our pods have made."""
     ours = [one["metadata"] for one in live.values() if objects.is_ours(one)]
-    owners = {metadata.get("uid") for metadata in ours}
+    owners = {metadata["uid"] for metadata in ours if "uid" in metadata}
     spaces = {str(metadata["namespace"]) for metadata in ours if "namespace" in metadata}
-    pods: set[t.Any] | None = None
+    pods: set[str] | None = None
     found = set()
     for crd in definitions:
         for one in client.list_row(kinds.of_crd(crd), metadata_only=True) if crd and "spec" in crd else ():
@@ -227,7 +227,7 @@ def _shared_groups(client: Client, live: Live, definitions: t.Sequence[Object | 
     return found
 
 
-def _owned_by(have: Object, uids: t.Container[t.Any]) -> bool:
+def _owned_by(have: Object, uids: t.Container[str]) -> bool:
     return any(owner["uid"] in uids for owner in have["metadata"].get("ownerReferences") or ())
 
 

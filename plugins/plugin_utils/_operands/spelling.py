@@ -13,7 +13,7 @@ import copy
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live, Object
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import compare
 
 # Lists whose items run in order.
@@ -22,7 +22,7 @@ _SAID = re.compile(r"\becho [^;&|<>$`]*;")
 _DIGEST = "DRIVER_CONFIG_DIGEST"
 
 
-def like(manifest: Object, live: t.Mapping[str, t.Any]) -> Object:
+def like(manifest: Object, live: Live) -> Object:
     """A workload's manifest with its pod template in the live one's spelling; the same manifest for other kinds."""
     template = (manifest.get("spec") or {}).get("template")
     have = (live.get("spec") or {}).get("template")
@@ -51,7 +51,7 @@ def _list(want: t.Sequence[t.Any], have: t.Sequence[t.Any], name: str) -> list[t
     return [item for _place, item in sorted(zip(t.cast("list[int]", others), found), key=lambda pair: pair[0])]
 
 
-def _digested(spelt: Object, have: t.Mapping[str, t.Any]) -> Object:
+def _digested(spelt: Object, have: Live) -> Object:
     """The template with the digest that the live one has of what installs the driver, if both install the same. The
     operator computes the digest in another way than we do, and another digest makes the driver manager reinstall."""
     known = [item.get("value") for item in _digests(have)]
@@ -65,7 +65,7 @@ def _digested(spelt: Object, have: t.Mapping[str, t.Any]) -> Object:
     return spelt if differs else kept
 
 
-def _digests(template: t.Mapping[str, t.Any]) -> list[Object]:
+def _digests(template: Live) -> list[Object]:
     spec = template["spec"]
     return [item for container in [*spec.get("containers", ()), *spec.get("initContainers", ())]
             for item in container.get("env") or () if item["name"] == _DIGEST]

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.tolerations import untolerated
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, Object, label_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, Live, Object, label_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import pending_changes
 
 _CHANGES = ("update", "repair", "replace", "adopt")
@@ -109,7 +109,7 @@ def runs_on(daemon_set: Object, node: Object, effects: t.Collection[str] = ("NoE
                 and (not required or any(_term(one, node) for one in required.get("nodeSelectorTerms") or ())))
 
 
-def _term(term: t.Mapping[str, t.Any], node: Object) -> bool:
+def _term(term: Live, node: Object) -> bool:
     """Whether a Node matches all expressions of a term. An empty term matches no Node."""
     labels, fields = node["metadata"].get("labels") or {}, {"metadata.name": node["metadata"]["name"]}
     expressions, places = term.get("matchExpressions") or (), term.get("matchFields") or ()
@@ -117,7 +117,7 @@ def _term(term: t.Mapping[str, t.Any], node: Object) -> bool:
         _holds(one, fields) for one in places)
 
 
-def _holds(expression: t.Mapping[str, t.Any], there: t.Mapping[str, str]) -> bool:
+def _holds(expression: Live, there: t.Mapping[str, str]) -> bool:
     key, operator = str(expression["key"]), str(expression["operator"])
     values: t.Sequence[str] = expression.get("values") or ()
     if operator in ("Exists", "DoesNotExist"):

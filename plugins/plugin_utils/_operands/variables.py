@@ -9,16 +9,15 @@ import hashlib
 import json
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, Object
 
-Manifest = t.Dict[str, t.Any]
 Plan = t.Mapping[str, t.Any]
 
 _DIGEST = "DRIVER_CONFIG_DIGEST"
 _DRIVER_FOLDER = "/run/nvidia/driver"  # of hosts, if the policy has no other
 
 
-def set_variables(manifest: Manifest, plan: Plan, common: Plan) -> None:
+def set_variables(manifest: Object, plan: Plan, common: Plan) -> None:
     """Sets the variables of all containers of a DaemonSet.
 
     Those of a component are for its first container. The MPS daemon does not get those of the device plugin, to which
@@ -42,7 +41,7 @@ def set_variables(manifest: Manifest, plan: Plan, common: Plan) -> None:
     _driver_digest(spec)
 
 
-def _set(container: Manifest, variables: t.Mapping[str, str]) -> None:
+def _set(container: Object, variables: t.Mapping[str, str]) -> None:
     """Sets variables of a container. A variable that it already has is replaced at the same position."""
     if not variables:
         return
@@ -56,7 +55,7 @@ def _set(container: Manifest, variables: t.Mapping[str, str]) -> None:
             items.append(item)
 
 
-def _driver_digest(spec: Manifest) -> None:
+def _driver_digest(spec: Object) -> None:
     """Sets the digest of all that installs the driver. The driver manager reinstalls the driver only if it changes."""
     holders = [item for container in [*spec["containers"], *spec.get("initContainers", ())]
                for item in container.get("env", ()) if item["name"] == _DIGEST]

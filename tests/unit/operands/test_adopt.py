@@ -12,7 +12,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds, 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.operator import Operator
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import hand_back, take_over
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import adopt, hand_back
 
 POLICY = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "name": "cluster-policy", "uid": "p"}
 POLICIES = [{"metadata": {"name": "cluster-policy", "uid": "p"}}]
@@ -95,18 +95,18 @@ def test_all_selectors_that_differ_are_named() -> None:
     mine = wanted(daemon_set("a"), daemon_set("b"), daemon_set("c"))
     theirs = live(daemon_set("a", "a-1"), daemon_set("b", "b-1"), daemon_set("c"))
     with pytest.raises(ClusterError, match="gpu-operator/a, DaemonSet gpu-operator/b.*Nothing has been changed"):
-        take_over.check(found, mine, theirs)
+        adopt.check(found, mine, theirs)
     # Of others it is none of our business here.
-    take_over.check(found, mine, live(daemon_set("a", "a-1", owner=None)))
+    adopt.check(found, mine, live(daemon_set("a", "a-1", owner=None)))
 
 
 def test_what_it_runs_beside_is_named_but_not_the_operator_itself() -> None:
     found = Operator(POLICIES, deployments=[deployment()])
     own = {"apiVersion": "apps/v1", "kind": "Deployment", **deployment()}
     own["metadata"]["ownerReferences"] = [POLICY]
-    take_over.check(found, wanted(daemon_set("a")), live(daemon_set("a"), own))
+    adopt.check(found, wanted(daemon_set("a")), live(daemon_set("a"), own))
     with pytest.raises(ClusterError, match="not wanted here: DaemonSet gpu-operator/nvidia-vfio-manager"):
-        take_over.check(found, wanted(daemon_set("a")), live(daemon_set("a"), daemon_set("nvidia-vfio-manager")))
+        adopt.check(found, wanted(daemon_set("a")), live(daemon_set("a"), daemon_set("nvidia-vfio-manager")))
 
 
 def test_stop_and_start_are_each_others_inverse() -> None:
@@ -143,7 +143,7 @@ def test_an_operator_has_stopped_once_its_controller_wants_no_pod(monkeypatch: p
     """In the first look its pod is being replaced: there is none, and another one comes."""
     client = Stopping((1, 1, 0), (1, 1, 1), (2, 1, 1), (2, 0, 1), (2, 0, 0))
     monkeypatch.setattr("time.sleep", lambda _seconds: client.looks.pop(0))
-    take_over.wait_stopped(client, Operator(POLICIES, deployments=[deployment()]))  # type: ignore[arg-type]
+    adopt.wait_stopped(client, Operator(POLICIES, deployments=[deployment()]))  # type: ignore[arg-type]
     assert client.looks == [(2, 0, 0)]
 
 
@@ -157,7 +157,7 @@ def test_helm_is_named_with_what_an_uninstall_would_do_now() -> None:
 def test_what_stays_with_the_policy_is_named() -> None:
     there = live(daemon_set("a"), daemon_set("b"), daemon_set("c", owner=None))
     changes = [Change("adopt", kinds.find("apps/v1", "DaemonSet"), "driver", daemon_set("a"), daemon_set("a"))]
-    note, = take_over.notes(Operator(POLICIES), changes, there)
+    note, = adopt.notes(Operator(POLICIES), changes, there)
     assert note == ("These stay with ClusterPolicy cluster-policy and go when it is deleted: "
                     "DaemonSet gpu-operator/b.")
 
