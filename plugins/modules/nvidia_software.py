@@ -194,6 +194,7 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main, _proxy
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import EXPORTER_ADDRESS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.manage import NAMES, Software
 
 
@@ -206,7 +207,7 @@ def main() -> None:
             "cuda": {"type": "dict", "options": {"version": text, "profile": {"type": "bool", "default": False}}},
             "dcgm": {"type": "dict", "options": {"version": text, "profiling": {"type": "bool", "default": True}}},
             "dcgm_exporter": {"type": "dict", "options": {
-                "version": text, "listen": {"type": "str", "default": ":9400"}, "counters": text}},
+                "version": text, "listen": {"type": "str", "default": EXPORTER_ADDRESS}, "counters": text}},
             "node_status_exporter": {"type": "dict", "options": {
                 "folder": {"type": "str", "default": "/var/lib/prometheus/node-exporter"},
                 "interval": {"type": "int", "default": 60}}},
