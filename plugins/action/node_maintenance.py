@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-import typing as t
-
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.screen import tell
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import drain
@@ -38,7 +37,7 @@ class ActionModule(ControllerAction):
         "creates": {"type": "bool", "default": False},
     }
 
-    def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
+    def work(self, arguments: Data, task_vars: Data) -> Data:
         """Takes the Node out of service, or puts it back."""
         wish = Wish(True, arguments["force"], arguments["delete_emptydir_data"])
         evictions = drain.Request([arguments["node"]], wish, arguments["grace_period"], arguments["timeout"],
@@ -47,6 +46,6 @@ class ActionModule(ControllerAction):
                           arguments["begun"], seen=arguments["labels"], evict=arguments["evict"],
                           creates=arguments["creates"])
         client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])
-        result: dict[str, t.Any] = getattr(Maintenance(client, request, tell), arguments["state"])()
+        result: Data = getattr(Maintenance(client, request, tell), arguments["state"])()
         users = [f"{one['pod']} on {one['node']}: {one['reason']}." for one in result["staying"]]
         return {**result, "warnings": [f"A pod that uses a GPU stays: {text}" for text in users]}
