@@ -5,18 +5,16 @@
 
 from __future__ import annotations
 
-import typing as t
-
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import HostAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printed
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes, inventory_vars
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.host_labels import FACT, told
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import GONE_AFTER
 
-Result = t.Dict[str, t.Any]
 IN_CLUSTER = ("node", "node_feature", "startup_taint")
 
 
@@ -40,11 +38,11 @@ class ActionModule(HostAction):
         "taint": {"type": "str"},
     }
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> Result:
+    def run(self, tmp: str | None = None, task_vars: Data | None = None) -> Data:
         """Entry point of Ansible. A target in a cluster needs no connection to a host."""
         target = self._task.args.get("target", "facts")
         if target not in IN_CLUSTER:
-            result: Result = super().run(tmp, task_vars)
+            result: Data = super().run(tmp, task_vars)
             return self._steady(result, task_vars or {}) if target == "facts" else result
         result = ActionBase.run(self, tmp, task_vars)
         _spec, arguments = self.validate_argument_spec(self.CLUSTER_ARGUMENTS)
@@ -55,7 +53,7 @@ class ActionModule(HostAction):
             result.update(error.as_result(), failed=True)
         return printed(result)
 
-    def _in_cluster(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> Result:
+    def _in_cluster(self, arguments: Data, task_vars: Data) -> Data:
         """One task for all Nodes, on the controller."""
         # Imported here, because the Kubernetes library takes longer to load than the whole task on a host needs.
         from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold, label_nodes
@@ -83,7 +81,7 @@ class ActionModule(HostAction):
             result = {**result, "notes": [*result["notes"], *texts], "warnings": [*result["warnings"], *texts]}
         return result
 
-    def _steady(self, result: Result, task_vars: dict[str, t.Any]) -> Result:
+    def _steady(self, result: Data, task_vars: Data) -> Data:
         """Keeps the former fact of the same strategy while a GPU cannot be read."""
         former = (task_vars.get("ansible_facts") or {}).get(FACT) or {}
         strategy = self._task.args.get("mig_strategy", "none")

@@ -15,6 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import d
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.device_plugin import config_map_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import hidden, releases, yamltext
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import ClusterFacts
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import (
     host_nodes,
     inventory_vars,
@@ -36,8 +37,6 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     monitoring,
     sharing,
 )
-
-Data = t.Dict[str, t.Any]
 
 _EXPORTS: t.Dict[str, t.Callable[[formats.Policy], t.Any]] = {
     "cluster_policy": export.to_cluster_policy, "values": export.to_values, "nvidia_driver": export.to_nvidia_driver,

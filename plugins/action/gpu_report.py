@@ -13,6 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_b
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.screen import display, style
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import cleaned
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import inventory_vars
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import counts
@@ -42,7 +43,7 @@ class ActionModule(ControllerAction):
         "json_path": {"type": "path"},
     }
 
-    def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
+    def work(self, arguments: Data, task_vars: Data) -> Data:
         """Prints the report, and writes the requested files."""
         plan, ahead = arguments["plan"] or {}, arguments["show"] in ("plan", "preflight")
         report_shapes.check(plan, ahead, hosts=arguments["hosts"], cluster=arguments["cluster"])
@@ -59,7 +60,7 @@ class ActionModule(ControllerAction):
                   "cluster": cleaned(cluster) or None, "findings": found}
         shown = Report.of(report)
         display.display(f"\n{_RENDER[arguments['show']](shown, style())}")
-        result: dict[str, t.Any] = {"changed": False, "verdict": verdict(shown), "findings": found,
+        result: Data = {"changed": False, "verdict": verdict(shown), "findings": found,
                                     "counts": counts(found)}
         files = {}
         if arguments["html_path"]:
@@ -91,15 +92,15 @@ def _write(option: str, path: str, content: bytes, check: bool) -> bool:
     return differs
 
 
-def _failures(task_vars: dict[str, t.Any], hosts: t.Iterable[str],
-              plan: dict[str, t.Any]) -> dict[str, dict[str, dict[str, t.Any]]]:
+def _failures(task_vars: Data, hosts: t.Iterable[str],
+              plan: Data) -> dict[str, dict[str, Data]]:
     """Collects the results of modules that ran in check mode, for each host and for the cluster."""
     asked = {host: mine.get("preview") or () for host, mine in (plan.get("hosts") or {}).items()}
     return {CLUSTER: inventory_vars.cluster_errors(task_vars),
             **{host: inventory_vars.errors(task_vars, host, asked.get(host, ())) for host in hosts}}
 
 
-def _hosts(task_vars: dict[str, t.Any], with_cluster: bool) -> dict[str, dict[str, t.Any]]:
+def _hosts(task_vars: Data, with_cluster: bool) -> dict[str, Data]:
     facts = inventory_vars.facts(task_vars)
     # A host that stands for the cluster is not a GPU host, even if it is not in the group gpu_control.
     grouped = (task_vars.get("groups") or {}).get("gpu_hosts") or ()

@@ -13,12 +13,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.verify i
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import inventory_vars
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import mig_document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._reports.report_cluster import progress, title_of
 
-Data = t.Dict[str, t.Any]
 # Seconds between two progress lines, on a terminal and in a file.
 _OFTEN, _SELDOM = 5.0, 30.0
 

@@ -5,16 +5,13 @@
 
 from __future__ import annotations
 
-import typing as t
-
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import SHIP
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import UNLOAD
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import HostAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import inventory_vars
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import mig_document
-
-Data = t.Dict[str, t.Any]
 
 
 class ActionModule(HostAction):

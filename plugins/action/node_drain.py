@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-import typing as t
-
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.screen import tell
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.drain import Drain, Request
@@ -33,7 +32,7 @@ class ActionModule(ControllerAction):
         "disruption": {"type": "str", "choices": list(LEVELS), "default": "never"},
     }
 
-    def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
+    def work(self, arguments: Data, task_vars: Data) -> Data:
         """Drains the Nodes, or restores their schedulability."""
         wish = Wish(arguments["pods"] == "gpu", arguments["force"], arguments["delete_emptydir_data"])
         request = Request(list(dict.fromkeys(arguments["nodes"])), wish, arguments["grace_period"],

@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-import typing as t
-
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.screen import tell
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import drain
@@ -38,7 +37,7 @@ class ActionModule(ControllerAction):
         "creates": {"type": "bool", "default": False},
     }
 
-    def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
+    def work(self, arguments: Data, task_vars: Data) -> Data:
         """Takes the Node out of service, or puts it back."""
         wish = Wish(True, arguments["force"], arguments["delete_emptydir_data"])
         evictions = drain.Request([arguments["node"]], wish, arguments["grace_period"], arguments["timeout"],

@@ -4,12 +4,11 @@
 
 from __future__ import annotations
 
-import typing as t
-
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.screen import tell
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import host_nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
@@ -42,7 +41,7 @@ class ActionModule(ControllerAction):
         "disruption": {"type": "str", "choices": list(LEVELS), "default": "never"},
     }
 
-    def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
+    def work(self, arguments: Data, task_vars: Data) -> Data:
         """Carries out one state of the label protocol."""
         state, names = arguments["state"], list(dict.fromkeys(arguments["nodes"]))
         if state in ("changing", "settled", "recovered") and not names:
@@ -58,5 +57,5 @@ class ActionModule(ControllerAction):
         client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])
         if state == "requested" and arguments["layout"]:
             refuse_unknown(client, arguments["namespace"], arguments["layout"], names)
-        result: dict[str, t.Any] = getattr(Protocol(client, request, tell), state)()
+        result: Data = getattr(Protocol(client, request, tell), state)()
         return result

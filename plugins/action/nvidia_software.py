@@ -5,18 +5,17 @@
 
 from __future__ import annotations
 
-import typing as t
-
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import SHIP
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import ADD, INSTALL
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import HostAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import inventory_vars
 
 
 class ActionModule(HostAction):
     """Passes to the module, in check mode, what the role driver would have changed before."""
 
-    def run_module(self, task_vars: dict[str, t.Any], module_args: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+    def run_module(self, task_vars: Data, module_args: Data | None = None) -> Data:
         """See HostAction."""
         args = dict(self._task.args if module_args is None else module_args)
         if self._task.check_mode:

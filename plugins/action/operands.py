@@ -10,6 +10,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.screen import tell
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects, ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
@@ -44,7 +45,7 @@ class ActionModule(ControllerAction):
         "delete_emptydir_data": {"type": "bool", "default": False},
     }
 
-    def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
+    def work(self, arguments: Data, task_vars: Data) -> Data:
         """Renders the manifests, then writes files or changes the cluster."""
         check = bool(self._task.check_mode)
         if arguments["kubeconfig"]:
@@ -61,11 +62,11 @@ class ActionModule(ControllerAction):
         # Your own manifests are not operands, so they do not conflict with a GPU Operator.
         cluster = arguments["cluster"]
         level = LEVELS[-1] if cluster is None else cluster.get("disruption", LEVELS[0])
-        guard: dict[str, t.Any] = {} if cluster is None else {
+        guard: Data = {} if cluster is None else {
             "guard": refuse_operator, "labels": bool((cluster.get("deploy") or {}).get("differs"))}
         terms = _terms(arguments, level)
         kept: t.Collection[str] = () if cluster is None else deliver.kept_daemon_sets(cluster)
-        leaving: dict[str, t.Any] = ((cluster or {}).get("deploy") or {}).get("leaving") or {}
+        leaving: Data = ((cluster or {}).get("deploy") or {}).get("leaving") or {}
         if arguments["take_over"]:
             result = deliver.taken_over(client, wanted, components, check, level, kept, terms, tell, leaving)
         else:
@@ -75,7 +76,7 @@ class ActionModule(ControllerAction):
             ready.wait(client, wanted, arguments["wait_timeout"])
         return result
 
-    def _absent(self, arguments: dict[str, t.Any], check: bool) -> dict[str, t.Any]:
+    def _absent(self, arguments: Data, check: bool) -> Data:
         components = arguments["components"] or ([arguments["component"]] if arguments["component"] else None)
         if arguments["render_to"]:
             return files.write(arguments["render_to"], [], check, components)
@@ -84,13 +85,13 @@ class ActionModule(ControllerAction):
         return deliver.absent(client, components, arguments["wait_timeout"], check, tell, terms)
 
 
-def _terms(arguments: dict[str, t.Any], level: str) -> Terms:
+def _terms(arguments: Data, level: str) -> Terms:
     wish = Wish(True, arguments["force"], arguments["delete_emptydir_data"])
     return Terms(Holder.of_run(), level, arguments["max_unavailable"], arguments["drain_timeout"], wish,
                  arguments["max_fail_percentage"])
 
 
-def _handed_back(arguments: dict[str, t.Any], check: bool) -> dict[str, t.Any]:
+def _handed_back(arguments: Data, check: bool) -> Data:
     policy = arguments["policy"] or {}
     if policy.get("kind") != "ClusterPolicy" or not isinstance(policy.get("spec"), dict):
         raise InputError("A ClusterPolicy is needed with this state.",
@@ -99,7 +100,7 @@ def _handed_back(arguments: dict[str, t.Any], check: bool) -> dict[str, t.Any]:
     return deliver.handed_back(client, objects.copied(policy, "policy"), check)
 
 
-def _wanted(arguments: dict[str, t.Any]) -> tuple[list[objects.Wanted], list[str]]:
+def _wanted(arguments: Data) -> tuple[list[objects.Wanted], list[str]]:
     """Returns the desired objects, and the components whose other objects are pruned."""
     cluster, manifests = arguments["cluster"], arguments["manifests"]
     if (cluster is None) == (manifests is None):

@@ -37,6 +37,6 @@ def _waits(level: str, driver: Data) -> bool:
 class FilterModule:
     """How Ansible finds the filter."""
 
-    def filters(self) -> dict[str, t.Callable[..., t.Any]]:
+    def filters(self) -> dict[str, t.Callable[..., list[str]]]:
         """Maps the names of the filters to their functions."""
         return {"disturbing_components": disturbing_components}

@@ -11,7 +11,7 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 
 
-def strictest_level(levels: t.Sequence[t.Any]) -> str:
+def strictest_level(levels: t.Sequence[str]) -> str:
     """The level that allows the least. Raises AnsibleFilterError if there is none, or a value is no level."""
     wrong = [level for level in levels if level not in LEVELS]
     if wrong or not levels:
@@ -23,6 +23,6 @@ def strictest_level(levels: t.Sequence[t.Any]) -> str:
 class FilterModule:
     """How Ansible finds the filter."""
 
-    def filters(self) -> dict[str, t.Callable[..., t.Any]]:
+    def filters(self) -> dict[str, t.Callable[[t.Sequence[str]], str]]:
         """Maps the names of the filters to their functions."""
         return {"strictest_level": strictest_level}

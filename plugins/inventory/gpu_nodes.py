@@ -210,7 +210,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                                      "of another machine, so it is not used. Look at what runs there as its kubelet.")
         return None
 
-    def _is_its_own(self, name: str, address: t.Any) -> bool:
+    def _is_its_own(self, name: str, address: str) -> bool:
         """Whether an address is usable and no other Node reports it."""
         if not inventory_nodes.is_address(address):
             return False
@@ -220,7 +220,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         return not names
 
 
-def _short(value: t.Any) -> str:
+def _short(value: object) -> str:
     return repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:77]}..."
 
 

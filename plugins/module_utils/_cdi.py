@@ -25,12 +25,19 @@ _NAME = re.compile(r"^\s*(?:- )?name: [\"']?([^\s\"']+)", re.MULTILINE)
 _LIBRARY = re.compile(r"libcuda\.so\.(\d{3,}\.\d+(?:\.\d+)?)")
 
 
+class Specification(t.TypedDict):
+    """The names of devices, and the version of the driver, None if it is not known."""
+
+    devices: t.List[str]
+    driver: str | None
+
+
 def refresh(run: Runner) -> bool:
     """Starts the unit. Returns whether it succeeded; callers need not undo their changes if it did not."""
     return run(["systemctl", "start", UNIT], timeout=300, check=False).rc == 0
 
 
-def parse(text: str) -> dict[str, t.Any]:
+def parse(text: str) -> Specification:
     """C({devices, driver}): the device names and the driver version in a specification (JSON, or YAML of nvidia-ctk).
 
     The device C(all), which combines the others, is omitted. driver: None if no library has a version.

@@ -17,6 +17,11 @@ import signal
 import time
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Fact
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.gpus import Snapshot
+
 LIBRARY = "libcuda.so.1"
 _COUNT = 1024
 _BLOCK = 128
@@ -86,7 +91,7 @@ class Failure(Exception):
         self.state = "busy" if code in _IN_USE else "failed"
 
 
-def samples(snapshot: t.Mapping[str, t.Any], timeout: float) -> list[dict[str, t.Any]]:
+def samples(snapshot: Snapshot, timeout: float) -> list[Fact]:
     """The result C(samples) of gpu_info. snapshot: that of NVML. timeout: seconds for all devices together."""
     if not snapshot["available"]:
         return [{"gpu": None, "device": None, "state": "failed",
@@ -101,12 +106,12 @@ def samples(snapshot: t.Mapping[str, t.Any], timeout: float) -> list[dict[str, t
     return [{**row, **(results[row["device"]] if row["state"] is None else {})} for row in rows]
 
 
-def _row(gpu: t.Mapping[str, t.Any], used: str) -> dict[str, t.Any]:
+def _row(gpu: Fact, used: str) -> Fact:
     """A GPU as C({gpu, device, state, reason}); state is None if the device should be tested."""
     devices = [gpu["uuid"]]
     if gpu["mig"] and gpu["mig"]["enabled"]:
         devices = [uuid for instance in gpu["mig"]["instances"] for uuid in instance["uuids"]]
-    row: dict[str, t.Any] = {"gpu": gpu["pci"], "device": devices[0] if devices else None, "state": None, "reason": ""}
+    row: Fact = {"gpu": gpu["pci"], "device": devices[0] if devices else None, "state": None, "reason": ""}
     if gpu["error"] or gpu["uuid"] is None:
         row.update(device=None, state="failed", reason=f"the GPU does not answer: {gpu['error']}")
     elif used:
@@ -116,7 +121,7 @@ def _row(gpu: t.Mapping[str, t.Any], used: str) -> dict[str, t.Any]:
     return row
 
 
-def check(devices: t.Sequence[str], limit: float, sample: t.Callable[[str], None] | None = None) -> dict[str, t.Any]:
+def check(devices: t.Sequence[str], limit: float, sample: t.Callable[[str], None] | None = None) -> dict[str, Fact]:
     """UUID of each GPU or MIG device to C({state, reason}), with state C(ok), C(busy) or C(failed).
 
     A separate process, which sees only this device, tests each device; all run in parallel. limit: seconds for all.
@@ -173,7 +178,7 @@ def add_vectors(_device: str) -> None:
     except OSError:
         raise Failure(f"{LIBRARY} is not installed: the compute packages of the driver are missing") from None
 
-    def call(name: str, *arguments: t.Any) -> None:
+    def call(name: str, *arguments: object) -> None:
         code = getattr(library, name)(*arguments)
         if code:
             known, meaning = _ERRORS.get(code, (f"error {code}", ""))

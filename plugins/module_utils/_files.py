@@ -61,7 +61,7 @@ def describe(path: str) -> dict[str, t.Any]:
         info = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return {"state": "absent"}
-    owner: dict[str, t.Any] = {"mode": f"{stat.S_IMODE(info.st_mode):04o}", "uid": info.st_uid, "gid": info.st_gid}
+    owner: dict[str, object] = {"mode": f"{stat.S_IMODE(info.st_mode):04o}", "uid": info.st_uid, "gid": info.st_gid}
     if stat.S_ISLNK(info.st_mode):
         return {"state": "link", "target": os.readlink(path)}
     if stat.S_ISDIR(info.st_mode):

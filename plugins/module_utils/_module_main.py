@@ -14,14 +14,14 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _imports  # noqa: F401 # pylint: disable=unused-import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, refused
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Option, Result
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
-DISRUPTION: dict[str, t.Any] = {"type": "str", "choices": list(LEVELS), "default": "never"}
+DISRUPTION: Option = {"type": "str", "choices": list(LEVELS), "default": "never"}
 # The type of an option with a URL. It is not logged: Ansible logs options before L(hide) knows the secrets in it.
-ADDRESS: dict[str, t.Any] = {"type": "str", "no_log": True}
+ADDRESS: Option = {"type": "str", "no_log": True}
 
 
 def hide(module: AnsibleModule, *addresses: str | None) -> None:
@@ -38,7 +38,7 @@ def hide(module: AnsibleModule, *addresses: str | None) -> None:
         module.no_log_values.update(filter(None, secrets))
 
 
-def finish(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> None:
+def finish(module: AnsibleModule, work: t.Callable[[], Result]) -> None:
     """Runs work, and ends the module with its result or error."""
     os.umask(0o022)  # all users may read installed files; files with secrets have explicit modes
     try:

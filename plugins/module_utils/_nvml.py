@@ -18,6 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import (
     COMPUTE_SLICES,
     Compute,
     Device,
+    Handle,
     Instance,
     Profile,
     profile_name,
@@ -41,12 +42,30 @@ _HINTS = {
 }
 
 
-def text_of(value: t.Any) -> t.Any:
+Value = t.TypeVar("Value")
+
+
+def text_of(value: Value) -> Value | str:
     """Decodes bytes, which older releases of pynvml return."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 Session = t.TypeVar("Session", bound="Nvml")
+
+
+class Failure(t.Protocol):
+    """The NVMLError of pynvml."""
+
+    value: int
+
+
+class Process(t.TypedDict):
+    """A process on a GPU. instance, compute: ids of its GPU and compute instance, or None."""
+
+    pid: int
+    name: str
+    instance: int | None
+    compute: int | None
 
 
 class Nvml:
@@ -144,9 +163,10 @@ class Nvml:
                 slices_left -= profile.slices
         return sorted(found, key=lambda instance: instance.start)
 
-    def processes(self, device: Device) -> list[dict[str, t.Any]]:
-        """The processes on a GPU: C([{pid, name, instance, compute}]), with ids of GPU and compute instance or None."""
-        lib, found = self._lib, {}
+    def processes(self, device: Device) -> list[Process]:
+        """The processes on a GPU."""
+        lib = self._lib
+        found: dict[tuple[int, int | None, int | None], Process] = {}
         for kind in ("Compute", "Graphics", "MPSCompute"):
             for process in self._try(getattr(lib, f"nvmlDeviceGet{kind}RunningProcesses_v3"), device.handle) or []:
                 gi, ci = (None if ident in (None, _NO_INSTANCE) else ident
@@ -171,15 +191,15 @@ class Nvml:
         handle = self._call(device.pci, self._lib.nvmlDeviceGetHandleByPciBusId, device.pci.encode())
         return device._replace(handle=handle)
 
-    def create(self, device: Device, profile: Profile, start: int) -> t.Any:
+    def create(self, device: Device, profile: Profile, start: int) -> Handle:
         """Creates a GPU instance at a placement and returns its handle. Raises DeviceError."""
         place = self._lib.c_nvmlGpuInstancePlacement_t(start, profile.size)
-        handle = self._call(device.pci, self._lib.nvmlDeviceCreateGpuInstanceWithPlacement, device.handle, profile.id,
-                            ctypes.byref(place))
+        handle: Handle = self._call(device.pci, self._lib.nvmlDeviceCreateGpuInstanceWithPlacement, device.handle,
+                                    profile.id, ctypes.byref(place))
         self._places[(device.pci, _address(handle))] = (start, None)
         return handle
 
-    def create_compute(self, device: Device, profile: Profile, gpu_instance: t.Any, slices: int, start: int) -> None:
+    def create_compute(self, device: Device, profile: Profile, gpu_instance: Handle, slices: int, start: int) -> None:
         """Creates a compute instance. gpu_instance: handle of a GPU instance with this profile. Raises DeviceError."""
         lib = self._lib
         known = self._compute_profiles(device, profile, gpu_instance)
@@ -212,7 +232,7 @@ class Nvml:
                 handle = lib.nvmlDeviceGetHandleByIndex(index)
                 info = lib.nvmlDeviceGetPciInfo(handle)
             except lib.NVMLError as error:
-                yield Device(index, None, "", "", ""), self._name(error)
+                yield Device(index, Handle(None), "", "", ""), self._name(error)
                 continue
             sub = info.pciSubSystemId
             yield Device(index, handle, f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0",
@@ -229,14 +249,14 @@ class Nvml:
                        slices=info.sliceCount, instances=info.instanceCount, size=places[0].size if places else 0,
                        starts=tuple(sorted(place.start for place in places)))
 
-    def _place(self, device: Device, handle: t.Any) -> tuple[int, int | None]:
+    def _place(self, device: Device, handle: Handle) -> tuple[int, int | None]:
         key = (device.pci, _address(handle))
         if key not in self._places:
             info = self._call(device.pci, self._lib.nvmlGpuInstanceGetInfo, handle)
             self._places[key] = (info.placement.start, info.id)
         return self._places[key]
 
-    def _compute_profiles(self, device: Device, profile: Profile, handle: t.Any) -> list[tuple[int, int, int]]:
+    def _compute_profiles(self, device: Device, profile: Profile, handle: Handle) -> list[tuple[int, int, int]]:
         """C((id, slices, enum)) of the compute instance profiles for a GPU instance profile, largest first.
 
         If two have equal slices, the one with more SMs comes first, as in C(nvidia-smi mig -C).
@@ -252,7 +272,7 @@ class Nvml:
             self._ci_profiles[key] = [(ident, slices, enum) for slices, _sms, ident, enum in sorted(rows, reverse=True)]
         return self._ci_profiles[key]
 
-    def _compute(self, device: Device, profile: Profile, gpu_instance: t.Any) -> tuple[Compute, ...]:
+    def _compute(self, device: Device, profile: Profile, gpu_instance: Handle) -> tuple[Compute, ...]:
         lib, found, left = self._lib, [], profile.slices
         for ident, slices, enum in self._compute_profiles(device, profile, gpu_instance):
             if slices > left:
@@ -267,20 +287,20 @@ class Nvml:
                 left -= slices
         return tuple(sorted(found, key=lambda compute: compute.start))
 
-    def _list(self, pci: str, function: t.Callable[..., t.Any], kind: t.Any, *args: t.Any) -> list[t.Any]:
+    def _list(self, pci: str, function: t.Callable[..., object], kind: t.Any, *args: object) -> list[t.Any]:
         """The elements that a function of NVML writes to an array of its caller."""
         array, count = (kind * _ROOM)(), ctypes.c_uint(_ROOM)
         self._call(pci, function, *args, array, ctypes.byref(count))
         return [array[index] for index in range(count.value)]
 
-    def _try(self, function: t.Callable[..., t.Any], *args: t.Any) -> t.Any:
+    def _try(self, function: t.Callable[..., Value], *args: object) -> Value | None:
         """The result of a function, None if it fails."""
         try:
             return function(*args)
         except self._lib.NVMLError:
             return None
 
-    def _call(self, pci: str, function: t.Callable[..., t.Any], *args: t.Any) -> t.Any:
+    def _call(self, pci: str, function: t.Callable[..., Value], *args: object) -> Value:
         try:
             return function(*args)
         except self._lib.NVMLError as error:
@@ -288,12 +308,12 @@ class Nvml:
             raise DeviceError(f"GPU {pci}: {call} failed with {name}.", _HINTS.get(name, ""), call=call,
                               code=error.value, name=name, gpu=pci) from error
 
-    def _name(self, error: t.Any) -> str:
+    def _name(self, error: Failure) -> str:
         names = (name[len(_ERROR):] for name, value in vars(self._lib).items()
                  if name.startswith(_ERROR) and value == error.value)
         return next(names, str(error.value))
 
 
-def _address(handle: t.Any) -> int:
+def _address(handle: Handle) -> int:
     """The value of a pointer, by which NVML identifies an instance."""
-    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+    return ctypes.cast(t.cast(ctypes.c_void_p, handle), ctypes.c_void_p).value or 0

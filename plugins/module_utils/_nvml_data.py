@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import typing as t
 
+# A pointer of NVML (ctypes). Only NVML and L(_nvml) look into it.
+Handle = t.NewType("Handle", object)
 # GPU instance profiles: enum to the suffix of the name. 0 to 6 and 9 have none.
 _SUFFIXES = {7: "+me", 8: "+me", 10: "+gfx", 11: "+gfx", 12: "+gfx", 17: "+gfx", 13: "-me", 14: "-me", 15: "+me.all",
              16: "+me.all"}
@@ -33,7 +35,7 @@ class Device(t.NamedTuple):
     """A GPU. number: its index in NVML. pci: as in sysfs (C(0000:07:00.0)). board: equal for equal models."""
 
     number: int
-    handle: t.Any
+    handle: Handle
     pci: str
     device_id: str
     subsystem: str
@@ -50,7 +52,7 @@ class Compute(t.NamedTuple):
     start: int
     id: int
     profile: int
-    handle: t.Any
+    handle: Handle
 
 
 class Instance(t.NamedTuple):
@@ -60,7 +62,7 @@ class Instance(t.NamedTuple):
     profile: Profile
     start: int
     compute: t.Tuple[Compute, ...]
-    handle: t.Any
+    handle: Handle
 
 
 def profile_name(enum: int, slices: int, memory_mib: int, total_bytes: int) -> str:

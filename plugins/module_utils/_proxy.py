@@ -16,13 +16,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 NAMES = {"http": "HTTP_PROXY", "https": "HTTPS_PROXY", "no_proxy": "NO_PROXY"}
 _SCHEMES = ("http", "https")
 # The option of modules.
-OPTION: dict[str, t.Any] = {"type": "dict", "options": {
+OPTION: dict[str, object] = {"type": "dict", "options": {
     "http": {"type": "str", "aliases": ["HTTP_PROXY", "http_proxy"], "no_log": True},
     "https": {"type": "str", "aliases": ["HTTPS_PROXY", "https_proxy"], "no_log": True},
     "no_proxy": {"type": "list", "elements": "str", "aliases": ["NO_PROXY"]}}}
 
 
-def read(given: t.Any, path: str = "proxy") -> dict[str, str]:
+def read(given: object, path: str = "proxy") -> dict[str, str]:
     """The keys that are set, of C({http, https, no_proxy}). Raises InputError, without passwords.
 
     given: the option; its no_proxy can be a list, or hosts separated by commas.
@@ -52,7 +52,7 @@ def variables(proxy: t.Mapping[str, str]) -> dict[str, str]:
     return {word: proxy[name] for name in NAMES if name in proxy for word in (NAMES[name], NAMES[name].lower())}
 
 
-def use(given: t.Any) -> None:
+def use(given: object) -> None:
     """Uses the proxy for downloads by this process and its commands. Raises InputError."""
     os.environ.update(variables(read(given)))
 
@@ -67,12 +67,12 @@ def masked(text: str) -> str:
     return re.sub(r"^(\w+://)?.*@", r"\1***@", text, flags=re.DOTALL)
 
 
-def _shown(value: t.Any) -> str:
+def _shown(value: object) -> str:
     """A value for a message: truncated, without user and password."""
     return brief(value, lambda one: masked(str(one)), 100)
 
 
-def _url(value: t.Any, path: str) -> str:
+def _url(value: object, path: str) -> str:
     text = "" if value is None else value if isinstance(value, str) else _shown(value)
     try:
         parts = urlsplit(text)
@@ -85,7 +85,7 @@ def _url(value: t.Any, path: str) -> str:
     return text
 
 
-def _hosts(value: t.Any, path: str) -> str:
+def _hosts(value: object, path: str) -> str:
     given = value if isinstance(value, (list, tuple)) else value.split(",") if isinstance(value, str) else [value or ""]
     words = [(one if isinstance(one, str) else _shown(one)).strip() for one in given]
     strange = [word for word in words if re.search(r"[\s,]|://", word)]

@@ -16,6 +16,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import refus
 
 # The result of a module, as Ansible takes it.
 Result = t.Dict[str, t.Any]
+# An option in the argument specification of a module.
+Option = t.Dict[str, object]
 # A pending step: its L(Step.as_dict) with pending_reason.
 Pending = t.Dict[str, t.Union[str, bool]]
 # Each level also allows what those before it allow. `never` allows what does not disturb running work.

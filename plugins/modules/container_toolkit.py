@@ -258,14 +258,14 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main, _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError, InUse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import apply
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Result, apply
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.read import observe, trials
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.seal import mixed
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.work import Work, plan, unpack
 
 
-def answer(params: dict[str, t.Any]) -> dict[str, t.Any]:
+def answer(params: dict[str, t.Any]) -> Result:
     """One request of the action plugin: read, try or apply."""
     if not params["request"]:
         raise InputError("the host side was called without its action plugin.",
@@ -322,7 +322,7 @@ def main() -> None:
 
     _module_main.hide(module, module.params["repository"]["url"], module.params["repository"]["key"])
 
-    def work() -> dict[str, t.Any]:
+    def work() -> Result:
         _proxy.use(module.params["proxy"])
         told = answer(module.params)
         sealed = mixed(json.dumps(told).encode(), module.params["seal"])

@@ -290,20 +290,20 @@ samples:
     - {gpu: "0000:07:00.0", device: GPU-5a9d3f9c-92ab-4f43-8f7a-1d7c6f3f2a10, state: ok, reason: ""}
 """
 
-import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.brief import nvml_snapshot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.collect import collect
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Result
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
 
 
-def look(module: AnsibleModule) -> dict[str, t.Any]:
+def look(module: AnsibleModule) -> Result:
     """The result of the module."""
     snapshot = nvml_snapshot()
-    result: dict[str, t.Any] = {"changed": False, "facts": collect(Root(), run, snapshot)}
+    result: Result = {"changed": False, "facts": collect(Root(), run, snapshot)}
     if module.params["cuda_samples"]:
         from ansible_collections.gpuops.nvidia.plugins.module_utils._cuda import samples
 

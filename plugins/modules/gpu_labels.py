@@ -381,7 +381,6 @@ notes:
   elements: str
 """
 
-import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main
@@ -391,7 +390,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import R
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.gfd import STRATEGIES, compute_labels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.model import Reading
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sources import node_from_facts
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import outcome
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Result, outcome
 
 ON_HOSTS = ["facts", "nfd_file", "slurm"]
 
@@ -415,7 +414,7 @@ def gather(module: AnsibleModule) -> Reading:
     return Reading(facts, compute_labels(node, module.params["mig_strategy"], sharing), unread)
 
 
-def work(module: AnsibleModule) -> dict[str, t.Any]:
+def work(module: AnsibleModule) -> Result:
     """Reads, compares, writes what differs."""
     target = module.params["target"]
     if target not in ON_HOSTS:

@@ -261,13 +261,13 @@ holders:
   elements: dict
 """
 
-import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.boot import LastingWork
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.work import Request, Work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Result
 
 
 def main() -> None:
@@ -293,7 +293,7 @@ def main() -> None:
     if asked["config_file"]:
         module.fail_json(msg="config_file is read on the controller: call this module as a task or by ansible -m.")
 
-    def work() -> dict[str, t.Any]:
+    def work() -> Result:
         request = Request(asked["state"], asked["config"], asked["selected"], asked["devices"], asked["disruption"],
                           module.check_mode, asked["checkpoint"], asked["after_reload"],
                           asked["files_before"] if module.check_mode else (), asked["create"])

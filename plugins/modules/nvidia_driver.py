@@ -336,6 +336,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main, _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.manage import Driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Result
 
 # The options that say what is wanted, as L(spec.Spec) has them.
 WANTED = ("version", "branch", "kernel_module_type", "source", "repository", "persistenced", "fabric", "imex_nodes",
@@ -380,14 +381,14 @@ def main() -> None:
     repository, runfile = options["repository"] or {}, options["runfile"] or {}
     _module_main.hide(module, repository.get("url"), repository.get("key"), runfile.get("src"))
 
-    def work() -> dict[str, t.Any]:
+    def work() -> Result:
         _proxy.use(options["proxy"])
         wanted = {name: options[name] for name in WANTED}
         given = (options["licence"] or {}).values()
         spec = Spec(**{**wanted, "licence": options["licence"] if any(value not in (None, "", {}) for value in given)
                        else None})
         driver = Driver(spec, options["disruption"], module.check_mode)
-        act: dict[str, t.Callable[[], dict[str, t.Any]]] = {
+        act: dict[str, t.Callable[[], Result]] = {
             "present": driver.present, "absent": driver.absent, "adopted": driver.adopted}
         return act[options["state"]]()
 

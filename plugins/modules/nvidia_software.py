@@ -190,23 +190,24 @@ components:
       sample: {plan: [], pending: [], reasons: [], version: 4.6.0, service: active}
 """
 
-import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main, _proxy
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import EXPORTER_ADDRESS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Option, Result
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.manage import NAMES, Software
 
 
 def main() -> None:
     """Entry point."""
-    text: dict[str, t.Any] = {"type": "str"}
+    text: Option = {"type": "str"}
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "cuda": {"type": "dict", "options": {"version": text, "profile": {"type": "bool", "default": False}}},
             "dcgm": {"type": "dict", "options": {"version": text, "profiling": {"type": "bool", "default": True}}},
             "dcgm_exporter": {"type": "dict", "options": {
-                "version": text, "listen": {"type": "str", "default": ":9400"}, "counters": text}},
+                "version": text, "listen": {"type": "str", "default": EXPORTER_ADDRESS}, "counters": text}},
             "node_status_exporter": {"type": "dict", "options": {
                 "folder": {"type": "str", "default": "/var/lib/prometheus/node-exporter"},
                 "interval": {"type": "int", "default": 60}}},
@@ -224,7 +225,7 @@ def main() -> None:
     repository = options["repository"] or {}
     _module_main.hide(module, repository.get("url"), repository.get("key"))
 
-    def work() -> dict[str, t.Any]:
+    def work() -> Result:
         _proxy.use(options["proxy"])
         wanted = {name: options[name] for name in NAMES if options[name] is not None}
         repaired = options["repaired_repositories"] if module.check_mode else ()

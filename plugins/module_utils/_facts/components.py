@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import EXPORTER_ADDRESS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Fact, Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.runtimes import active_units
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.software import Package, upstream
@@ -35,6 +36,6 @@ def read_components(root: Root, run: Runner, packages: t.Mapping[str, Package]) 
         "cuda": levels,
         "dcgm": {"version": upstream(dcgm.version), "running": _DCGM in active} if dcgm else None,
         "dcgm_exporter": {"version": upstream(exporter.version), "running": _EXPORTER in active,
-                          "listen": listen[-1] if listen else ":9400"} if exporter else None,
+                          "listen": listen[-1] if listen else EXPORTER_ADDRESS} if exporter else None,
         "node_status_exporter": {"running": _STATUS in active, "folder": folder.group(1)} if folder else None,
     }

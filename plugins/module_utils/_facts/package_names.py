@@ -10,6 +10,8 @@ import typing as t
 _TOOLKIT = ("nvidia-container-", "libnvidia-container")
 # A script of the toolkit's packages writes this file.
 TOOLKIT_SETTINGS = "/etc/nvidia-container-runtime/config.toml"
+# The default address and port of the DCGM exporter. Source: NVIDIA/dcgm-exporter, its option --address.
+EXPORTER_ADDRESS = ":9400"
 # Other packages with such names: CUDA, profilers, file system, tools.
 _NOT_DRIVER = ("nvidia-cuda-", "nvidia-nsight", "nvidia-gds", "nvidia-fs", "nvidia-mig-", "nvidia-docker",
                "nvidia-profiler", "nvidia-visual-profiler", "nvidia-detect")

@@ -149,13 +149,14 @@ class AptProbe(View):
 
     def _check_keyrings(self) -> None:
         """Raises RepositoryError if another source has a keyring for this URL: apt then reads no source at all."""
-        said = self.run(["apt-get", "-c", self._configuration, "indextargets"], check=False).stderr
-        conflict = re.search(r"Conflicting values set for option Signed-By .*", said)
+        output = self.run(["apt-get", "-c", self._configuration, "indextargets"], check=False).stderr
+        conflict = re.search(r"Conflicting values set for option Signed-By .*", output)
         if conflict:
             url = self.repository.url
             raise RepositoryError(f"A package source of this host uses {url} with another keyring: {conflict.group()}.",
-                                  f"Remove it from {SOURCES} (apt-get purge cuda-keyring, if that package installed "
-                                  "it), or set another repository.url.", url=url)
+                                  f"Remove it: grep -rF {urlsplit(url).hostname or url} {SOURCES} shows its file "
+                                  "(apt-get purge cuda-keyring, if that package installed it). Or set another "
+                                  "repository.url.", url=url)
 
     def _update(self, source: str) -> None:
         try:

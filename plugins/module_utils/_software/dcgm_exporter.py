@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import EXPORTER_ADDRESS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software import dcgm
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import (
     Desired,
@@ -45,10 +46,11 @@ class DcgmExporter:
         """See L(base.Component). listen: C(:9400) or C(127.0.0.1:9400); counters: the text of a file of counters."""
         version, counters = options.get("version") or None, options.get("counters")
         check_version("dcgm_exporter", version)
-        listen = str(options.get("listen") or ":9400")
+        listen = str(options.get("listen") or EXPORTER_ADDRESS)
         where = _LISTEN.match(listen)
         if where is None or not 0 < int(where.group(2)) < 65536:
-            raise InputError(f"'{listen}' is not a listen address.", "Set :9400 or 127.0.0.1:9400, for example.",
+            raise InputError(f"'{listen}' is not a listen address.",
+                             f"Set {EXPORTER_ADDRESS} or 127.0.0.1{EXPORTER_ADDRESS}, for example.",
                              path="dcgm_exporter.listen", value=listen)
         files = {COUNTERS: counters.rstrip("\n").encode("utf-8") + b"\n"} if counters else {}
         text = _DROP_IN_TEXT.format(listen=listen, counters=COUNTERS if counters else _VENDORS_COUNTERS)

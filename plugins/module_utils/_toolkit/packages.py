@@ -18,9 +18,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import toolkit_packages
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.system import read_os
-from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_text
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.apt_tools import SOURCES
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import (
     PackageState,
     Repository,
@@ -158,7 +157,6 @@ class Packages:
             matches(there.get(name), version) for name in names)
         if given or version and work.is_present(state, desired) and work.holds(self._holds(version)):
             return work.plan_lost(state, toolkit_packages(state.installed)) or self._settings()
-        self._refuse_rivals()
         repository = self.repository
         if repository is None:
             raise InputError("there is no repository to install from.", "Set repository.url.", path="repository.url")
@@ -182,21 +180,6 @@ class Packages:
     def _holds(self, version: str) -> dict[str, bytes | None]:
         return {**_HOLDS[self.family](upstream(version))}
 
-    def _refuse_rivals(self) -> None:
-        """Raises HostError if another source has the repository: apt refuses different keyrings (Signed-By) for one."""
-        repository = self.repository
-        ours = any(PackageWork.is_of_repository(path) for path in self.journal.of_kind("file"))
-        if repository is None or self.family != "debian" or ours:
-            return
-        place = re.compile(re.escape(repository.url.rstrip("/")) + r"/?(\s|\Z)")
-        files = [f"{SOURCES}/{name}" for name in sorted(os.listdir(SOURCES)) if not name.startswith("gpuops-")
-                 and name.endswith((".list", ".sources"))] if os.path.isdir(SOURCES) else []
-        rivals = [path for path in ["/etc/apt/sources.list", *files] if place.search(_entries(path))]
-        if rivals:
-            raise HostError(f"{' and '.join(rivals)} already has the toolkit's repository, and apt allows only one "
-                            "keyring for a repository.", "Remove that entry, then run again; or install the version "
-                            "that you want from it: installed packages are not changed.", paths=rivals)
-
     def execute(self, step: Step) -> bool:
         """Executes a step. False if it is not a step of packages."""
         if step.action == WRITE_SETTINGS:  # as the script of the packages does
@@ -208,9 +191,3 @@ class Packages:
         """Ends a removal."""
         if self.work is not None:
             self.work.settle(self.work.manager.read())
-
-
-def _entries(path: str) -> str:
-    """The text of an APT source file without comments, variables replaced."""
-    text = (read_text(path) or "").replace("$(ARCH)", _MARKS.get(os.uname().machine, ("",))[0])
-    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))

@@ -15,6 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Gpuop
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.play_vars import PlayHostVars, Values
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printed
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Unexpected
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import inventory_vars
 
 
@@ -30,9 +31,9 @@ class ControllerAction(ActionBase):
     # its forged facts: with run_once it runs on the first host, and its failure would end the play for all hosts.
     HOST_INDEPENDENT: t.Tuple[str, ...] = ()
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+    def run(self, tmp: str | None = None, task_vars: Data | None = None) -> Data:
         """Ansible's entry point."""
-        result: dict[str, t.Any] = super().run(tmp, task_vars)
+        result: Data = super().run(tmp, task_vars)
         _spec, arguments = self.validate_argument_spec(self.ARGUMENTS)
         variables = task_vars or {}
         try:
@@ -49,7 +50,7 @@ class ControllerAction(ActionBase):
                           exception=traceback.format_exc())
         return printed(result)
 
-    def _seen(self, task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
+    def _seen(self, task_vars: Data) -> Data:
         """The variables of the task; C(hostvars) has what the play sets too, unless the command line says otherwise."""
         if "hostvars" not in task_vars:
             return task_vars
@@ -60,7 +61,7 @@ class ControllerAction(ActionBase):
     def _of_host(self, value: t.Any, variables: Values) -> t.Any:
         return self._templar.copy_with_new_env(available_variables=variables).template(value)
 
-    def work(self, arguments: dict[str, t.Any], task_vars: dict[str, t.Any]) -> dict[str, t.Any]:
+    def work(self, arguments: Data, task_vars: Data) -> Data:
         """What the action does; returns its result."""
         raise NotImplementedError
 

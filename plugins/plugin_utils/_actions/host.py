@@ -19,6 +19,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.answers import AnswerError, calm, parsed, received
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.inventory_vars import refuse_forged
 
 # The environment variable by which the module finds the shipped file; read by module_utils/_nvml.py.
@@ -31,11 +32,11 @@ _WORDS = 500
 class Asking(ActionBase):
     """An action that runs a module on a host, which may be compromised."""
 
-    def _parse_returned_data(self, res: dict[str, t.Any], *profile: t.Any) -> dict[str, t.Any]:
+    def _parse_returned_data(self, res: Data, *profile: t.Any) -> Data:
         """Parses the result like Ansible, but control characters that a host prints neither reach the terminal nor end
         the task."""
         plain = {**res, "stdout": calm(res.get("stdout", ""))}
-        return parsed(lambda: t.cast("dict[str, t.Any]", super(Asking, self)._parse_returned_data(plain, *profile)))
+        return parsed(lambda: t.cast("Data", super(Asking, self)._parse_returned_data(plain, *profile)))
 
 
 class HostAction(Asking):
@@ -47,7 +48,7 @@ class HostAction(Asking):
     FACTS: t.Tuple[str, ...] = ()
     NEEDED: t.Tuple[str, ...] = ()
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+    def run(self, tmp: str | None = None, task_vars: Data | None = None) -> Data:
         """Ansible's entry point."""
         super().run(tmp, task_vars)
         try:
@@ -58,7 +59,7 @@ class HostAction(Asking):
         self._remove_tmp_path(self._connection._shell.tmpdir)
         return result
 
-    def run_module(self, task_vars: dict[str, t.Any], module_args: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+    def run_module(self, task_vars: Data, module_args: Data | None = None) -> Data:
         """Runs the module, and again with pynvml if it needs it. module_args: by default those of the task."""
         result = self._ask(task_vars, module_args)
         error = result.get("error") or {}
@@ -76,7 +77,7 @@ class HostAction(Asking):
             result = self._ask(task_vars, module_args)
         return result
 
-    def _ask(self, task_vars: dict[str, t.Any], module_args: dict[str, t.Any] | None) -> dict[str, t.Any]:
+    def _ask(self, task_vars: Data, module_args: Data | None) -> Data:
         try:
             result = self._execute_module(module_args=module_args, task_vars=task_vars)
         except AnswerError as error:
@@ -84,7 +85,7 @@ class HostAction(Asking):
         return explained(received(result, interpreter(self), self.FACTS, self.NEEDED), result)
 
 
-def explained(result: dict[str, t.Any], answer: dict[str, t.Any]) -> dict[str, t.Any]:
+def explained(result: Data, answer: Data) -> Data:
     """The result; where no module has answered, with the words of what did: sudo, a shell, a Python that cannot start.
     """
     if result.get("_ansible_parsed") is not False:

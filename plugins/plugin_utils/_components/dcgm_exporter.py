@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import EXPORTER_ADDRESS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, software
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
@@ -70,7 +71,7 @@ def host_plan(host: component.Host) -> DcgmExporterPlan:
     if config.get("name") and not counters and host.place == "host":
         host.notes.append(f"dcgmExporter.config names the ConfigMap {config['name']}, which hosts cannot read: the "
                           "vendor's counters are shown; set dcgm_exporter_counters to change that.")
-    listen = variables.get("dcgm_exporter_listen") or environment.get("DCGM_EXPORTER_LISTEN") or ":9400"
+    listen = variables.get("dcgm_exporter_listen") or environment.get("DCGM_EXPORTER_LISTEN") or EXPORTER_ADDRESS
     placement, because = software.placed(host, "the DCGM exporter")
     return {"placement": placement, "state": "present", "version": str(version) if version else None,
             "listen": str(listen), "counters": counters, "because": because}

@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components imp
     VARIABLES,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes, settings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import Variables
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.variable_names import NAMES
@@ -48,7 +49,6 @@ PLUGIN_CONFIG = "device_plugin_config"
 READ = frozenset((*(f"gpu_{option}" for option in settings.DEFAULTS), NODE_NAME, PROFILE, *VARIABLES, *SECRETS))
 
 # The result of a module, or a part of it, in JSON. L(answer_shapes) has its shape.
-Result = t.Dict[str, t.Any]
 
 
 class HostVars(t.Protocol):
@@ -162,7 +162,7 @@ def plugin_configs(task_vars: Variables) -> dict[str, str]:
     return {node: str(name) for node, name in _by_node(task_vars, PLUGIN_CONFIG).items() if name}
 
 
-def node_profiles(task_vars: Variables) -> Result:
+def node_profiles(task_vars: Variables) -> Data:
     """Maps the Node of a host to its gpu_profile, and "" (all other Nodes) to that of the group gpu_control."""
     found = _by_node(task_vars, PROFILE)
     hostvars = task_vars["hostvars"]
@@ -172,7 +172,7 @@ def node_profiles(task_vars: Variables) -> Result:
     return found
 
 
-def _by_node(task_vars: Variables, name: str) -> Result:
+def _by_node(task_vars: Variables, name: str) -> Data:
     """Maps the Node of a host to a variable of the host, None if not set. Omits forged and unreadable variables."""
     hostvars = task_vars["hostvars"]
     return {node: hostvars[host].get(name) for host, node in node_names(task_vars).items()
@@ -189,7 +189,7 @@ def _group(task_vars: Variables, name: str) -> list[str]:
     return [str(host) for host in (task_vars.get("groups") or {}).get(name) or []]
 
 
-def facts(task_vars: Variables) -> dict[str, t.Any]:
+def facts(task_vars: Variables) -> Data:
     """Maps a host to its facts of gpu_info, None if there are none or the host is L(rejected)."""
     refused = rejected(task_vars)
     return {host: None if host in refused else _registered(task_vars, host, FACTS).get("facts")
@@ -215,7 +215,7 @@ def rejected(task_vars: Variables, names: t.Iterable[str] | None = None) -> dict
     return found
 
 
-def same_shape(found: t.Mapping[str, Result | None]) -> dict[str, Result | None]:
+def same_shape(found: t.Mapping[str, Data | None]) -> dict[str, Data | None]:
     """Maps hosts to the facts that a user has given. Raises InputError if they do not have the shape of gpu_info's
     facts, for example because they come from another version of the collection."""
     for host, known in found.items():
@@ -242,7 +242,7 @@ def whole(data: object, needed: t.Sequence[str], path: str, source: str) -> None
                          allowed=list(needed))
 
 
-def overrides(task_vars: Variables) -> dict[str, Result]:
+def overrides(task_vars: Variables) -> dict[str, Data]:
     """Maps hosts to the variables of roles, and gpu_profile, that the inventory sets. Of a secret only whether it is
     set."""
     found, refused = {}, rejected(task_vars)
@@ -253,7 +253,7 @@ def overrides(task_vars: Variables) -> dict[str, Result]:
     return found
 
 
-def checks(task_vars: Variables, host: str) -> list[Result] | None:
+def checks(task_vars: Variables, host: str) -> list[Data] | None:
     """The checks of gpu_verify on a host, None if it did not run; empty if nothing is delivered to the host."""
     result = _registered(task_vars, host, CHECKS)
     found = [] if result.get("skipped") else result.get("checks")
@@ -266,7 +266,7 @@ def unready_nodes(task_vars: Variables) -> set[str]:
     return {node for node, of_host in found.items() if of_host is None or any(not check["ok"] for check in of_host)}
 
 
-def listed(task_vars: Variables, host: str, what: str) -> dict[str, list[Result]]:
+def listed(task_vars: Variables, host: str, what: str) -> dict[str, list[Data]]:
     """Maps a component to C(plan) or C(pending) of its module's last result on a host, without empty ones."""
     found = {}
     together = _registered(task_vars, host, SOFTWARE_RESULT).get("components") or {}
@@ -278,7 +278,7 @@ def listed(task_vars: Variables, host: str, what: str) -> dict[str, list[Result]
     return found
 
 
-def _carried_out(task_vars: Variables, host: str, result: Result) -> Result:
+def _carried_out(task_vars: Variables, host: str, result: Data) -> Data:
     """The result of a module. If the host's Node stayed in service, this was a preview, and all steps are pending."""
     maintenance = _registered(task_vars, host, MAINTENANCE)
     obstacles = maintenance.get("pending")
@@ -286,7 +286,7 @@ def _carried_out(task_vars: Variables, host: str, result: Result) -> Result:
         return result
     reason = f"{obstacles[0]['id']}: {obstacles[0]['pending_reason']}"
 
-    def waiting(key: str) -> list[Result]:
+    def waiting(key: str) -> list[Data]:
         return [{**step, "needs": obstacles[0]["needs"], "pending_reason": reason} for step in result.get(key) or ()]
 
     if maintenance.get("started"):  # only MIG instances in free space were created, at the level never
@@ -304,11 +304,11 @@ def driver_actions(task_vars: Variables) -> set[str]:
     return {step["action"] for step in _planned_for_driver(task_vars)}
 
 
-def _planned_for_driver(task_vars: Variables) -> list[Result]:
+def _planned_for_driver(task_vars: Variables) -> list[Data]:
     return listed(task_vars, str(task_vars["inventory_hostname"]), "plan").get("driver", [])
 
 
-def errors(task_vars: Variables, host: str, asked: t.Collection[str] = ()) -> dict[str, Result]:
+def errors(task_vars: Variables, host: str, asked: t.Collection[str] = ()) -> dict[str, Data]:
     """Maps a component to the C({message, hint}) of its module's failure on a host, or of why the module did not run.
 
     asked: the components whose modules the preview of the role preflight had to run.
@@ -331,35 +331,35 @@ def errors(task_vars: Variables, host: str, asked: t.Collection[str] = ()) -> di
     return found
 
 
-def _failed(result: Result) -> bool:
+def _failed(result: Data) -> bool:
     """Whether a module failed or its host was unreachable. A play may continue after both."""
     return bool(result.get("failed") or result.get("unreachable"))
 
 
-def cluster_errors(task_vars: Variables) -> dict[str, Result]:
+def cluster_errors(task_vars: Variables) -> dict[str, Data]:
     """Maps C(operands) and C(labels) to the C({message, hint}) of their failure in the cluster."""
     results = {"operands": _of_cluster(task_vars, OPERANDS), "labels": _of_cluster(task_vars, DEPLOY_LABELS)}
     failed = {what: [one for one in found if one.get("error") or one.get("failed")] for what, found in results.items()}
     return {what: _error(found[0]) for what, found in failed.items() if found}
 
 
-def _of_cluster(task_vars: Variables, name: str) -> list[Result]:
+def _of_cluster(task_vars: Variables, name: str) -> list[Data]:
     """The registered results with this name, first of the group gpu_control, then of the hosts of the play."""
     known = dict.fromkeys([*_group(task_vars, "gpu_control"), *play_hosts(task_vars)])
     return [_registered(task_vars, host, name) for host in known]
 
 
-def _error(result: Result) -> Result:
+def _error(result: Data) -> Data:
     return result.get("error") or {"message": str(result.get("msg") or ""), "hint": ""}
 
 
-def samples(task_vars: Variables, host: str) -> list[Result] | None:
+def samples(task_vars: Variables, host: str) -> list[Data] | None:
     """The results of the CUDA samples of this run on a host, None if they did not run."""
     found = (_registered(task_vars, host, name).get("samples") for name in SAMPLES)
     return next((one for one in found if isinstance(one, list)), None)
 
 
-def cluster(task_vars: Variables, plan: t.Mapping[str, t.Any] | None) -> Result | None:
+def cluster(task_vars: Variables, plan: t.Mapping[str, t.Any] | None) -> Data | None:
     """C({plan, operands, labels, checks}) of the cluster for a report, None if the run has no cluster.
 
     plan: C(gpu_plan.cluster). Results of skipped tasks are ignored.
@@ -372,7 +372,7 @@ def cluster(task_vars: Variables, plan: t.Mapping[str, t.Any] | None) -> Result 
     return {"plan": plan or None, **found, "checks": checked.get("checks") if checked else None}
 
 
-def unchanged_facts(task_vars: Variables, host: str) -> Result | None:
+def unchanged_facts(task_vars: Variables, host: str) -> Data | None:
     """The facts of this run, None if there are none or a role has changed the host since."""
     results = [*(component.result for component in ON_HOSTS), SOFTWARE_RESULT]
     if any(_registered(task_vars, host, result).get("changed") for result in results):
@@ -381,7 +381,7 @@ def unchanged_facts(task_vars: Variables, host: str) -> Result | None:
     return found if isinstance(found, dict) else None
 
 
-def _registered(task_vars: Variables, host: str, name: str) -> Result:
+def _registered(task_vars: Variables, host: str, name: str) -> Data:
     """A registered result, empty if there is none. It is not templated: it is data, and that would take long."""
     known = task_vars["hostvars"].raw_get(host)
     # A fact with the name of a result is not a result.

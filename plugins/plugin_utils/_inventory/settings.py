@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.module_utils._proxy import masked
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import shown
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import Variables
 
 Hosts = t.Mapping[str, Variables]
@@ -53,7 +54,7 @@ _FORMS: t.Dict[str, t.Tuple[str, str]] = {
 }
 
 
-def settle(given: Variables, hosts: Hosts, others: Hosts) -> dict[str, t.Any]:
+def settle(given: Variables, hosts: Hosts, others: Hosts) -> Data:
     """The value of each option: that of the task, otherwise of the hosts, otherwise of the others, otherwise the
     default.
 

@@ -21,6 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight_release, profiles
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Finding, Result
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans import ClusterPlan, FleetPlan
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_openshift
 
 # The results of a check of Nodes: (Node, severity, text, fix).
 NodeResults = t.Iterator[t.Tuple[str, str, str, str]]
@@ -81,9 +82,18 @@ def of_cluster(facts: ClusterFacts, plan: FleetPlan | None, release: Release | N
 
 
 def _kubernetes(cluster: Cluster) -> t.Iterator[Result]:
-    version = cluster.facts["version"]
-    if cluster.release and releases.kubernetes_supported(cluster.release, version) is False:
-        yield ("warning", f"Kubernetes {version} is not in the support table of release {cluster.release.version}",
+    """A finding if the release was not validated with this Kubernetes on each system of the GPU Nodes. The versions of
+    OpenShift have a table of their own, which L(_systems) reads."""
+    release, version = cluster.release, cluster.facts["version"]
+    if release is None or cluster_openshift.reported(cluster.facts):
+        return
+    found = {(system["id"], system["version"]) for system in (node["os"] for node in cluster.gpu_nodes.values())
+             if system}
+    unsupported = [f"{os_id} {os_version}".strip() for os_id, os_version in sorted(found or {("", "")})
+                   if releases.kubernetes_supported(release, version, os_id, os_version) is False]
+    if unsupported:
+        on_systems = f" on {' and '.join(unsupported)}" if found else ""
+        yield ("warning", f"Kubernetes {version}{on_systems} is not in the support table of release {release.version}",
                "Choose a release that has it (gpu_release)")
 
 

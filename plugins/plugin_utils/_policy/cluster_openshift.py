@@ -30,12 +30,15 @@ NO_TOOLKIT = (
 
 
 def found(policy: Policy, facts: ClusterFacts | None) -> bool:
-    """Whether the cluster is OpenShift, according to the policy or else to the API server (C(openshift) of the facts).
+    """Whether the cluster is OpenShift, according to the policy or else to L(reported)."""
+    return bool(policy.get("platform.openshift")) or facts is not None and reported(facts)
+
+
+def reported(facts: ClusterFacts) -> bool:
+    """Whether the cluster is OpenShift according to the API server (C(openshift) of the facts).
 
     If the API server was not asked, the cluster is OpenShift only if all Nodes report it.
     """
-    if policy.get("platform.openshift") or facts is None:
-        return bool(policy.get("platform.openshift"))
     if facts.get("openshift") is not None:
         return bool(facts["openshift"])
     return bool(facts["nodes"]) and all(claims(node) for node in facts["nodes"].values())

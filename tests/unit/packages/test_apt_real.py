@@ -335,6 +335,13 @@ def test_another_keyring_for_the_same_place_is_told(host: Host) -> None:
         pass
 
 
+def test_a_source_without_a_keyring_for_the_same_place_is_told(host: Host) -> None:
+    (host.root / "etc/apt/sources.list.d" / "vendor.list").write_text(f"deb file://{host.vendor}/ /\n")
+    with pytest.raises(RepositoryError, match="with another keyring: Conflicting values"), \
+            host.manager.probe(host.repository()):
+        pass
+
+
 # -- changing the host
 
 def test_a_host_knows_a_repository_by_two_files(host: Host) -> None:

@@ -380,7 +380,7 @@ def node(**parts: Any) -> dict[str, Any]:
 def in_cluster(nodes: dict[str, Any], nfd: str = "ours", version: str = "v1.35.2", hosts: dict[str, Any] | None = None,
                absent: tuple[str, ...] = (), on_host: tuple[str, ...] = (), common: dict[str, Any] | None = None,
                socket: str = "/run/containerd", image: str = "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0",
-               ) -> list[tuple[str, str, str]]:
+               openshift: bool | None = None) -> list[tuple[str, str, str]]:
     """(host, check, severity) of a cluster whose plan delivers everything but what is absent, or on_host on Node a."""
     names = ("nfd", "driver", "container_toolkit", "device_plugin")
     parts: dict[str, Any] = {name: {"state": "absent" if name in absent else "present"} for name in names}
@@ -391,7 +391,8 @@ def in_cluster(nodes: dict[str, Any], nfd: str = "ours", version: str = "v1.35.2
         "deploy": {"on_host": {"a": list(on_host)}},
         "common": {"nri": False, "runtime": "containerd", "tolerations": [
             {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}], **(common or {})}}}
-    seen = {"server": "https://x:6443", "version": version, "nodes": nodes, "nfd": nfd, "service_monitors": False}
+    seen = {"server": "https://x:6443", "version": version, "nodes": nodes, "nfd": nfd, "service_monitors": False,
+            "openshift": openshift}
     every = preflight.checks(plan, hosts or {}, seen, TODAY)
     assert all(one.text and not one.text.endswith(".") and not one.fix.endswith(".") for one in every)
     return [(one.host, one.check, one.severity) for one in every]
@@ -401,6 +402,23 @@ def test_a_good_cluster() -> None:
     tainted = node(taints=[{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}])
     cordoned = node(taints=[{"key": "node.kubernetes.io/unschedulable", "value": None, "effect": "NoSchedule"}])
     assert in_cluster({"a": tainted, "b": cordoned, "c": node(gpu=False, labels={}, ready=False)}) == []
+
+
+@pytest.mark.parametrize("nodes, version, openshift, warned", [
+    ({"a": {}}, "v1.32.9", None, False),
+    ({"a": {}, "b": {"os": {"id": "ubuntu", "version": "22.04"}}}, "v1.32.9", None, True),
+    ({"a": {"os": None}}, "v1.31.2", None, True),
+    ({}, "v1.31.2", None, True),
+    ({"a": {"os": {"id": "rhcos", "version": "4.18"}}}, "v1.31.2", None, False),  # each Node is one of OpenShift
+    ({"a": {}}, "v1.31.2", True, False),  # the API server is one of OpenShift
+    ({"a": {}}, "v1.31.2", False, True),
+])
+def test_kubernetes_is_compared_for_the_systems_of_the_gpu_nodes(
+        nodes: dict[str, Any], version: str, openshift: bool | None, warned: bool) -> None:
+    """Release 26.7.0 supports Kubernetes 1.32 only on Ubuntu 24.04, and has a table of its own for OpenShift."""
+    cluster = {name: node(**parts) for name, parts in nodes.items()}
+    results = in_cluster(cluster, version=version, openshift=openshift)
+    assert (("cluster", "kubernetes", "warning") in results) is warned
 
 
 def test_nfd() -> None:

@@ -72,7 +72,6 @@ def plan(root: pathlib.Path, patch: pytest.MonkeyPatch, packager: Packager | Non
     patch.setattr(packages_module, "read_os", lambda _root: {"family": family})
     patch.setattr(packages_module, "which", lambda _name: "/usr/bin/nvidia-ctk" if said else None)
     patch.setattr(packages_module, "MANAGERS", {family: packager} if packager else {})
-    patch.setattr(packages_module, "SOURCES", str(root / "sources"))
     patch.setattr(packages_module, "SETTINGS", str(settings or root))
     whole = {"state": "present", "mode": "auto", "version": None, "repository": {
         "url": None, "key": "k", "fingerprint": "A" * 40}, **request}
@@ -122,24 +121,6 @@ def test_a_part_of_the_set_is_made_whole_at_its_version(tmp_path: pathlib.Path, 
                                                         ) -> None:
     found = plan(tmp_path, monkeypatch, Packager({packages_module.NAMES[1]: "1.19.1-1"}))
     assert set(found["steps"][-1].data["packages"].values()) == {"1.19.1-1"}
-
-
-@pytest.mark.parametrize(("text", "refused"), [
-    ("deb [signed-by=/usr/share/keyrings/a.gpg] https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /\n",
-     True),
-    ("Types: deb\nURIs: https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)/\nSuites: /\n", True),
-    ("#deb https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /\n", False),
-    ("deb https://nvidia.github.io/libnvidia-container/experimental/deb/$(ARCH) /\n", False),
-])
-def test_sources_of_the_same_place(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, text: str, refused: bool
-                                   ) -> None:
-    (tmp_path / "sources").mkdir()
-    (tmp_path / "sources" / "nvidia.list").write_text(text)
-    if not refused:
-        assert steps(plan(tmp_path, monkeypatch, Packager({})))
-        return
-    with pytest.raises(HostError, match="nvidia.list already has the toolkit's repository"):
-        plan(tmp_path, monkeypatch, Packager({}))
 
 
 def test_a_toolkit_without_packages(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
