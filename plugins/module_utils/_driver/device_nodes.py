@@ -18,7 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.device_nodes import nodes, shape
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.device_nodes import ownership, required_nodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 MAKE = "make device nodes"
@@ -72,7 +72,7 @@ class DeviceNodes(Part):
     def _make(self, paths: t.Sequence[str]) -> None:
         """Creates nodes as nvidia-modprobe does. Without journal entries: nodes disappear together with the modules."""
         root = self.host.root
-        owner, numbers = shape(root), nodes(root)
+        owner, numbers = ownership(root), required_nodes(root)
         for path in paths:
             local_path = root.at(path)
             if owner is None or path not in numbers:
