@@ -281,7 +281,7 @@ def answer(params: dict[str, t.Any]) -> Result:
             try:
                 apply(steps, work.execute, journal)
                 if request["settle"]:
-                    work.settle()
+                    work.forget_restored()
             except InUse:
                 held = (journal.unfinished or {})["id"]
                 journal.done(steps[-1])  # whichever it was, it has changed nothing

@@ -293,8 +293,8 @@ samples:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.brief import nvml_snapshot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.collect import collect
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.label_facts import nvml_snapshot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Result
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run

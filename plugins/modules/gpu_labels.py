@@ -385,7 +385,7 @@ notes:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.brief import collect_devices, nvml_snapshot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.label_facts import collect_devices, nvml_snapshot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.gfd import STRATEGIES, compute_labels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.model import Reading

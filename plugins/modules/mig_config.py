@@ -264,8 +264,8 @@ holders:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.boot import LastingWork
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.work import Request, Work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.boot import PersistentMigRun
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.work import MigRun, Request
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Result
 
@@ -299,11 +299,11 @@ def main() -> None:
                           asked["files_before"] if module.check_mode else (), asked["create"])
         nvml = Nvml()
         if request.state in ("gathered", "rendered"):  # else not worth the time to compile it
-            from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.shown import Shown
+            from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.shown import ReadOnlyRun
 
-            job: Work = Shown(request, nvml)
+            job: MigRun = ReadOnlyRun(request, nvml)
         else:
-            job = LastingWork(request, nvml, asked["boot"])
+            job = PersistentMigRun(request, nvml, asked["boot"])
         if request.state != "rendered":
             nvml.open()
         try:

@@ -47,10 +47,10 @@ open(out, "wb").write(built.b_module_data)
 # Eight GPUs that stand differently, each to something else that costs it some of what it has.
 PLANS = """import time
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Board, Piece
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Board, Placement
 board = Board(boards.profiles_of("20b2"))
-present = [tuple(Piece("1g.10gb", start, ((1, 0),)) for start in range(7) if start != gone) for gone in range(7)]
-present.append((Piece("7g.80gb", 0, tuple((1, start) for start in range(7))),))
+present = [tuple(Placement("1g.10gb", start, ((1, 0),)) for start in range(7) if start != gone) for gone in range(7)]
+present.append((Placement("7g.80gb", 0, tuple((1, start) for start in range(7))),))
 wanted = [{("1g.10gb", 1): 2, ("2g.20gb", 2): 1, ("3g.40gb", 3): 1}] * 7 + [{("3g.40gb", 1): 3, ("4g.40gb", 1): 4}]
 started = time.process_time()
 assert all(board.target(*pair) for pair in zip(present, wanted))

@@ -24,7 +24,7 @@ from tests.conformance.conftest import Machine
 # pynvml binds to one library for a process's life, so each machine is read by a process of its own.
 READ = """
 import json, sys
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.brief import collect_devices, nvml_snapshot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.label_facts import collect_devices, nvml_snapshot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.gfd import compute_labels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing import parse_sharing

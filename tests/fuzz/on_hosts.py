@@ -165,7 +165,7 @@ def _config_space(space: bytes) -> None:
 def _keys(content: bytes | str) -> None:
     content = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     for one in openpgp.keys(content).values():
-        openpgp.bound(one)
+        openpgp.without_unsigned_subkeys(one)
 
 
 def _slurm(text: str) -> None:

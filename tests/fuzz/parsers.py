@@ -85,7 +85,7 @@ def _mig(document: Any) -> None:
 
 
 def _layout(entry: Any) -> None:
-    goal = planning.unshape(_gpu(), entry, "f")
+    goal = planning.goal_from_json(_gpu(), entry, "f")
     if not Board(boards.profiles_of("20b2") or []).holds(goal.layout):
         raise AssertionError("a layout that no GPU can have")
 

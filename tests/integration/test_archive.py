@@ -239,7 +239,7 @@ def test_debians_own_driver(debian: DriverHost) -> None:
     debian.start()
     run, = debian.run(Play({"driver_source": "distribution"}))
     error = debian.refused(run)
-    assert "lack the components contrib, non-free, non-free-firmware" in error and "Components" in error
+    assert "do not have the components contrib, non-free, non-free-firmware" in error and "Components" in error
     debian.sh("sed -i '/^Components/s/$/ contrib non-free non-free-firmware/' "
               "/etc/apt/sources.list.d/debian.sources")
     debian.switch(driver_source="distribution", twice=True)

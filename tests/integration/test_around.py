@@ -294,7 +294,7 @@ def test_secure_boot_leaves_a_driver_that_runs(plain: Around, enrolled: Enrolmen
     plain.start("enrolled")
     plain.sh("rm /var/lib/gpulab/mok/*.der; /usr/lib/gpulab/fault secure-boot on")
     run, = plain.run(Play({"driver_version": NEW, **signing}, then="cat /sys/module/nvidia/version"))
-    assert plain.steps(run) == ["ask for enrolment of key: /var/lib/gpuops/mok/mok.der"]
+    assert plain.steps(run) == ["request enrolment of key: /var/lib/gpuops/mok/mok.der"]
     assert run.said.strip() == OLD
     assert "type module_signing.password" in run.result(plain.name, "nvidia_driver")["reasons"][-1]
     plain.sh("/usr/lib/gpulab/fault secure-boot off; rm /usr/bin/mokutil")

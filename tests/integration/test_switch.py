@@ -57,7 +57,7 @@ STATES = {
         {"version": NEW}, ["repair package database"]),
     "nouveau drives the GPUs": State(
         f"{RMMOD}; rm /etc/modprobe.d/gpuops-nouveau.conf; touch /var/lib/gpulab/faults/nouveau; modprobe nouveau",
-        {"version": NEW}, ["deny nouveau", "unload rival module: nouveau", "load module: nvidia"]),
+        {"version": NEW}, ["deny nouveau", "unload conflicting module: nouveau", "load module: nvidia"]),
 }
 
 

@@ -27,7 +27,7 @@ _KERNEL_META = re.compile(r"linux-image-([a-z][a-z0-9.-]*)\Z")
 _KINDS = re.compile(r"(linux-(?:modules|objects)-nvidia|nvidia-dkms|nvidia-headless(?:-no-dkms)?|nvidia-driver)-"
                     r"(\d{3})(-server)?(-open)?(?:-|\Z)")
 _VENDOR_ON_DEBIAN = ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-open", "cuda-drivers")
-_READY = "linux-modules-nvidia"
+_BUILT_MODULES = "linux-modules-nvidia"
 
 
 class UbuntuArchive(Source):
@@ -42,8 +42,8 @@ class UbuntuArchive(Source):
         return cls() if os_id == "ubuntu" and os_version in _UBUNTU and arch in _ARCHITECTURES else None
 
     def installed(self, packages: t.Mapping[str, str]) -> str | None:
-        """See L(Source). NVIDIA's repository has no package with such a name."""
-        if any(name.startswith(_READY) for name in packages) == self.dkms:
+        """See L(Source). In NVIDIA's repository no package has a name with C(-server)."""
+        if any(name.startswith(_BUILT_MODULES) for name in packages) == self.dkms:
             return None
         versions = deb.newest_first((name, [version]) for name, version in packages.items() if _compute(name))
         return next(iter(versions), None)
@@ -65,21 +65,21 @@ class UbuntuArchive(Source):
 
     def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
         """See L(Source). The compute libraries include the persistence daemon."""
-        branch, opened = branch_of(version), _opened(flavour)
-        return {f"nvidia-headless-no-dkms-{branch}-server{opened}": version, f"nvidia-utils-{branch}-server": version,
-                **self._built(branch, opened, version)}
+        branch, suffix = branch_of(version), _open_suffix(flavour)
+        return {f"nvidia-headless-no-dkms-{branch}-server{suffix}": version, f"nvidia-utils-{branch}-server": version,
+                **self._dkms_package(branch, suffix, version)}
 
-    def _built(self, branch: int, opened: str, version: str) -> dict[str, str | None]:
-        return {f"nvidia-dkms-{branch}-server{opened}": version}
+    def _dkms_package(self, branch: int, suffix: str, version: str) -> dict[str, str | None]:
+        return {f"nvidia-dkms-{branch}-server{suffix}": version}
 
     def companions(self, version: str, wanted: t.Collection[str]) -> dict[str, str | None]:
-        """See L(Source). The archive has only these two."""
+        """See L(Source). The archive has only fabric manager and NSCQ."""
         names = {"fabric_manager": "nvidia-fabricmanager", "nscq": "libnvidia-nscq"}
         return {f"{names[kind]}-{branch_of(version)}": version for kind in wanted if kind in names}
 
     def conflicting(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
-        """See L(Source). Packages with modules do not conflict, so depmod would choose one of them."""
-        kept = (str(branch_of(version)), "-server", _opened(flavour) or None)
+        """See L(Source). Packages with modules can be installed side by side; depmod would then choose among them."""
+        kept = (str(branch_of(version)), "-server", _open_suffix(flavour) or None)
         return sorted({*deb.other_companions(known, f"-{kept[0]}"), *(name for name in known if self._excludes(
             kept, _KINDS.match(name), deb.BRANCHED.match(name)) or name.startswith("nvidia-driver-pinning-")
             or name.startswith("nvidia-firmware-") and not name.endswith(f"-{version}"))}
@@ -106,17 +106,18 @@ class UbuntuSigned(UbuntuArchive):
     dkms = False
     _other_kinds = ("nvidia-dkms",)
 
-    def _built(self, branch: int, opened: str, version: str) -> dict[str, str | None]:
+    def _dkms_package(self, branch: int, suffix: str, version: str) -> dict[str, str | None]:
         return {}
 
     def modules(self, version: str, flavour: str, kernels: t.Sequence[str]) -> dict[str, str | None]:
         """See L(Source). Proprietary modules are linked on the host from signed objects, which the packages contain."""
-        return {f"{_READY}-{branch_of(version)}-server{_opened(flavour)}-{kernel}": None for kernel in kernels}
+        stem = f"{_BUILT_MODULES}-{branch_of(version)}-server{_open_suffix(flavour)}"
+        return {f"{stem}-{kernel}": None for kernel in kernels}
 
     def followers(self, version: str, flavour: str, known: t.Iterable[str]) -> list[str]:
         """See L(Source)."""
         metas = (found.group(1).replace("virtual", "generic", 1) for found in map(_KERNEL_META.match, known) if found)
-        return sorted({f"{_READY}-{branch_of(version)}-server{_opened(flavour)}-{meta}" for meta in metas})
+        return sorted({f"{_BUILT_MODULES}-{branch_of(version)}-server{_open_suffix(flavour)}-{meta}" for meta in metas})
 
 
 class DebianArchive(Source):
@@ -130,7 +131,7 @@ class DebianArchive(Source):
         return cls() if os_id == "debian" and os_version.split(".")[0] in _DEBIAN and arch in _ARCHITECTURES else None
 
     def installed(self, packages: t.Mapping[str, str]) -> str | None:
-        """See L(Source). NVIDIA's repository has C(libcuda1), too, always together with C(nvidia-driver-cuda)."""
+        """See L(Source). If C(nvidia-driver-cuda) is installed, too, the driver is from NVIDIA's repository."""
         if "libcuda1" not in packages or "nvidia-driver-cuda" in packages:
             return None
         return upstream(packages["libcuda1"])
@@ -145,12 +146,12 @@ class DebianArchive(Source):
                        sections=("contrib", "non-free", "non-free-firmware"), names=_OWN)
 
     def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
-        """See L(Source). Debian calls C(nvidia-kernel-open-dkms) of NVIDIA C(nvidia-open-kernel-dkms)."""
+        """See L(Source). NVIDIA's name for C(nvidia-open-kernel-dkms) is C(nvidia-kernel-open-dkms)."""
         kernel = "nvidia-open-kernel-dkms" if flavour == "open" else "nvidia-kernel-dkms"
         wanted: dict[str, str | None] = {kernel: version, "nvidia-smi": version, "libcuda1": version,
                                          "libnvidia-ml1": version}
         if persistenced:
-            wanted["nvidia-persistenced"] = None  # it has another version
+            wanted["nvidia-persistenced"] = None  # its version is not that of the driver
         return wanted
 
     def conflicting(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
@@ -166,10 +167,10 @@ class DebianArchive(Source):
 
 
 def _compute(name: str) -> int | None:
-    """The branch in the name of the library that every CUDA program needs, None for other packages."""
+    """The branch in the name of the package of libcuda, None for other packages."""
     found = re.match(r"libnvidia-compute-(\d{3})-server\Z", name)
     return int(found.group(1)) if found else None
 
 
-def _opened(flavour: str) -> str:
+def _open_suffix(flavour: str) -> str:
     return "-open" if flavour == "open" else ""

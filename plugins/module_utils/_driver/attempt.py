@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The plan of a driver: its steps, their execution, and the check of the result."""
+"""Plans the steps that install a driver, executes them, and checks the result."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.delivery imp
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import RESTORE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import Initramfs
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import must_reload
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Holders, Host, Part
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Holders, Host, Part
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import (
+    changes_driver,
     changes_modules,
     needs_unload,
     plan_present,
-    takes_modules,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile import DROP_UNIT
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import check_version, kernel_module_type
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation, read_holders
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState, read_holders
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.verify import disagreements
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.clients import stoppable
@@ -30,7 +30,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step,
 
 
 class Executor:
-    """Executes each step with the object that planned it. started: the executed steps, including a failed one."""
+    """Executes each step with the object that planned it. started: the executed steps, and the failed one if any."""
 
     def __init__(self, planners: t.Sequence[Delivery | Part | Initramfs]) -> None:
         self.planners = planners
@@ -39,18 +39,19 @@ class Executor:
     def __call__(self, step: Step) -> None:
         self.started.append(step)
         if not any(planner.execute(step) for planner in self.planners):
-            raise HostError(f"No code executes '{step.id}'.", "This is a bug: report it.")
+            raise HostError(f"No planner executes the step '{step.id}'.", "This is a bug of the collection: report it.")
 
 
 class Attempt:
-    """The constructor plans the steps. It raises GpuopsError and changes nothing.
+    """The installation of one driver. The constructor plans its steps and changes nothing.
 
+    The constructor raises GpuopsError if the options or the host do not allow the installation.
     level: a value of gpu_disruption. parts: the parts to plan besides the delivery. untouched: the version of a driver
     whose files are known to be installed, so that the delivery plans nothing. installs: whether the plan changes files
     of a driver.
     """
 
-    def __init__(self, host: Host, now: Situation, level: str, parts: t.Sequence[t.Type[Part]],
+    def __init__(self, host: Host, now: DriverState, level: str, parts: t.Sequence[t.Type[Part]],
                  untouched: str | None = None) -> None:
         self.host = host
         self.now = now
@@ -64,31 +65,31 @@ class Attempt:
         self.version, delivered = (untouched, []) if untouched else self.delivery.plan(now, flavour)
         displaced = [] if untouched else [step for other in others for step in other.displaced()]
         self.holders: Holders = ()
-        self.aim = self._aim(flavour, [*displaced, *delivered], changes_modules(delivered), level)
-        self.steps = plan_present(now, self.aim, self.parts, initramfs, displaced, delivered)
+        self.desired = self._desired(flavour, [*displaced, *delivered], changes_modules(delivered), level)
+        self.steps = plan_present(now, self.desired, self.parts, initramfs, displaced, delivered)
         for step in self.steps:
             if step.target.startswith("/etc/") and step.action not in (RESTORE, RELEASE, DROP_UNIT):
                 check_writable(host.root.at(step.target))
-        self.installs = takes_modules(delivered)
+        self.installs = changes_driver(delivered)
         self.executor = Executor([self.delivery, *others, *self.parts, initramfs])
 
-    def _aim(self, flavour: str, steps: t.Sequence[Step], delivered: bool, level: str) -> Aim:
+    def _desired(self, flavour: str, steps: t.Sequence[Step], delivered: bool, level: str) -> DesiredDriver:
         now, root = self.now, self.host.root
         reasons = [must_reload(now, self.version, flavour), *(part.reload(now) for part in self.parts),
                    needs_unload(now, steps)]
         reload = next(filter(None, reasons), "")
         self.holders = read_holders(root) if reload else ()
         clients = stoppable(root, self.holders)
-        loose = [holder for holder in self.holders if holder["unit"] not in clients]
-        return Aim(self.version, flavour, reload, loose, delivered, self.delivery.dkms,
-                   "none" if self.host.spec.fabric == "none" else now.fabric, self.delivery.name,
-                   () if loose else clients, bool(loose) and level == "reboot")
+        blocking = [holder for holder in self.holders if holder["unit"] not in clients]
+        return DesiredDriver(self.version, flavour, reload, blocking, delivered, self.delivery.dkms,
+                             "none" if self.host.spec.fabric == "none" else now.fabric, self.delivery.name,
+                             () if blocking else clients, bool(blocking) and level == "reboot")
 
     def apply(self, steps: t.Sequence[Step]) -> None:
         """Executes steps of the plan. Raises GpuopsError."""
         apply(steps, self.executor, self.host.journal)
 
-    def reasons(self, after: Situation, packages: str | None) -> list[str]:
+    def reasons(self, after: DriverState, packages: str | None) -> list[str]:
         """One sentence for each difference from the plan. packages: the installed version according to the delivery."""
-        found = disagreements(after, self.version, self.aim.flavour, packages)
-        return found + [text for part in self.parts for text in part.disagreements(after, self.aim)]
+        found = disagreements(after, self.version, self.desired.flavour, packages)
+        return found + [text for part in self.parts for text in part.disagreements(after, self.desired)]

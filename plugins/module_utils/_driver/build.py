@@ -9,8 +9,8 @@ import glob
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Part, Phased
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation, module_flavour, read_dkms
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState, module_flavour, read_dkms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
@@ -27,15 +27,16 @@ _SOURCES = re.compile(r"(nvidia(?:-srv|-current)?(?:-open)?)-(\d.*)\Z")
 class Build(Part):
     """Builds the modules for the running kernel."""
 
-    def plan(self, now: Situation, aim: Aim) -> list[Phased]:
+    def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part)."""
-        if not aim.dkms or not aim.delivered and aim.version in now.built:
+        if not desired.dkms or not desired.delivered and desired.version in now.built:
             return []
-        if not aim.delivered:  # otherwise the packages register it
-            self._name(aim.version, now.registered)
-        return [("build", Step(BUILD, f"{aim.version} for kernel {now.kernel}", "package scripts hide a skipped build",
-                               data={"version": aim.version, "kernel": now.kernel, "arch": now.arch,
-                                     "flavour": aim.flavour}))]
+        if not desired.delivered:  # otherwise the packages register it
+            self._name(desired.version, now.registered)
+        return [("build", Step(BUILD, f"{desired.version} for kernel {now.kernel}",
+                               "package scripts hide a skipped build",
+                               data={"version": desired.version, "kernel": now.kernel, "arch": now.arch,
+                                     "flavour": desired.flavour}))]
 
     def execute(self, step: Step) -> bool:
         """See L(Part)."""
@@ -54,7 +55,7 @@ class Build(Part):
             text = (done.stdout + done.stderr).strip().splitlines()[-_LOG_LINES:]
             raise HostError(f"DKMS did not build {name}/{version} for kernel {kernel} (exit code "
                             f"{done.rc}): {build_log() or ' / '.join(text)}",
-                            "Correct the error in the log (often missing linux-headers), then run again.",
+                            "Correct the error in the log (often, kernel headers are missing), then run again.",
                             rc=done.rc, log=text)
         return True
 
@@ -66,25 +67,26 @@ class Build(Part):
         sources = [found.group(1) for found in map(_SOURCES.match, self.host.root.names("/usr/src")) if found
                    and found.group(2) == version and self.host.root.exists(f"/usr/src/{found.group()}/dkms.conf")]
         if version not in registered and not sources:
-            raise HostError(f"DKMS has not registered driver {version}, but {', '.join(sorted(registered)) or 'none'}.",
+            raise HostError(f"Driver {version} is not registered with DKMS and has no sources in /usr/src (registered: "
+                            f"{', '.join(sorted(registered)) or 'no driver'}).",
                             "Reinstall its dkms package: apt-get install --reinstall, or dnf reinstall.")
         return registered[version] if version in registered else sources[0]
 
-    def disagreements(self, now: Situation, aim: Aim) -> list[str]:
+    def disagreements(self, now: DriverState, desired: DesiredDriver) -> list[str]:
         """See L(Part)."""
-        if aim.dkms and aim.version not in now.built:
-            return [f"DKMS has not built {aim.version} for kernel {now.kernel}"]
+        if desired.dkms and desired.version not in now.built:
+            return [f"DKMS has not built {desired.version} for kernel {now.kernel}"]
         return []
 
 
 def dkms_install(run: Runner, name: str, version: str, kernel: str, arch: str) -> Completed:
-    """Builds and installs modules, replacing others. The caller checks whether this succeeded."""
+    """Builds modules and installs them over existing ones. The caller must check whether this succeeded."""
     return run(["dkms", "install", "-m", name, "-v", version, "--force", "-k", kernel, "-a", arch], timeout=LIMIT,
                check=False)
 
 
 def dkms_rebuild(run: Runner, name: str, version: str, kernel: str, arch: str) -> None:
-    """Builds and installs modules again, although DKMS has built them before. Raises CommandError."""
+    """Builds and installs modules again that DKMS has already built. Raises CommandError."""
     for verb in ("build", "install"):
         run(["dkms", verb, "--force", "-m", name, "-v", version, "-k", kernel, "-a", arch], timeout=LIMIT,
             hint=f"Check the log in /var/lib/dkms/{name}.")

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Refreshes the CDI specification, by which container runtimes find the driver."""
+"""Refreshes the CDI specification, from which container runtimes learn the files and devices of the driver."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import REFRESH, UNIT, UNIT_FILE, refresh
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.device_nodes import MAKE
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import RESTART, RESUME, START, interrupts
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import AGAIN, INSTALL
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 # Actions that change files, device nodes or sockets in a specification.
-_NAMED = (INSTALL, AGAIN, MAKE, START, RESUME, RESTART)
+_CAUSES = (INSTALL, AGAIN, MAKE, START, RESUME, RESTART)
 
 
 class CdiRefresh(Part):
     """Starts the unit that refreshes the specification, if container_toolkit has installed it."""
 
-    def plan(self, now: Situation, aim: Aim) -> list[Phased]:
+    def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part). The unit also starts at boot."""
-        loads = bool(aim.reload) or now.loaded is None
-        return self._step("the driver changes") if loads and not aim.offline else []
+        loads = bool(desired.reload) or now.loaded is None
+        return self._step("the driver changes") if loads and not desired.offline else []
 
-    def follow(self, steps: t.Sequence[Step], aim: Aim) -> list[Phased]:
+    def follow(self, steps: t.Sequence[Step], desired: DesiredDriver) -> list[Phased]:
         """See L(Part). Files, device nodes or sockets may have been missing when the specification was written."""
-        if aim.offline or any(step.action == REFRESH for step in steps):
+        if desired.offline or any(step.action == REFRESH for step in steps):
             return []
-        # A restart that interrupts jobs comes after the refresh and may stay pending, so it needs no refresh.
+        # Restarts that interrupt jobs run after the refresh and may stay pending, so no refresh can follow them.
         return next((self._step(f"after '{step.action}'") for step in steps
-                     if step.action in _NAMED and not interrupts(step)), [])
+                     if step.action in _CAUSES and not interrupts(step)), [])
 
-    def absent(self, now: Situation) -> list[Phased]:
+    def absent(self, now: DriverState) -> list[Phased]:
         """See L(Part)."""
         return self._step("the driver is removed") if now.loaded and self.host.journal.entries else []
 

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """NVIDIA's network repository for Debian and Ubuntu. Pure.
 
-Sources: layout and names, NVIDIA Driver Installation Guide 620 (sections Debian, Ubuntu, "Compute-only") and
-NVIDIA/gpu-driver-container (ubuntu26.04/install.sh); keys, the repository's own C(*.pub).
+Sources of layout and names: NVIDIA Driver Installation Guide 620 (sections Debian, Ubuntu, "Compute-only") and
+NVIDIA/gpu-driver-container (ubuntu26.04/install.sh). Source of the keys: the files C(*.pub) of the repository.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base impor
 _BASE = "https://developer.download.nvidia.com/compute/cuda/repos"
 _ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "sbsa"}
 _KEY_2022 = ("3bf863cc.pub", "EB693B3035CD5710E231E123A4B469963BF863CC")
-# Folder of the distribution to key and fingerprint. An empty one has no second source, so the user must set it.
+# Folder of the distribution to key and fingerprint. A fingerprint is empty if no second source confirms it; the user
+# must then set it.
 _KEYS = {
     "debian12": _KEY_2022,
     "debian13": ("8793F200.pub", ""),
@@ -45,7 +46,7 @@ _COMPANIONS_UNSUFFIXED = 580
 
 
 class CudaRepository(Source):
-    """Implements L(source.Source) with apt."""
+    """Implements L(source.Source) for apt."""
 
     name = "cuda_repository"
 
@@ -57,12 +58,12 @@ class CudaRepository(Source):
 
     @classmethod
     def for_distribution(cls, os_id: str, os_version: str, arch: str) -> CudaRepository | None:
-        """The source, or None for a distribution that the repository lacks or the collection does not support."""
+        """The source, or None if the repository or this collection does not support the distribution."""
         folder = f"{os_id}{os_version.replace('.', '') if os_id == 'ubuntu' else os_version.split('.')[0]}"
         return cls(folder, _ARCHITECTURES[arch]) if folder in _KEYS and arch in _ARCHITECTURES else None
 
     def installed(self, packages: t.Mapping[str, str]) -> str | None:
-        """See L(Source). The version is that of the library that every CUDA program needs."""
+        """See L(Source). The driver has the version of its package with libcuda."""
         return next(iter(self.offered({name: [version] for name, version in packages.items()})), None)
 
     def offered(self, candidates: t.Mapping[str, t.Sequence[str]]) -> list[str]:
@@ -86,7 +87,7 @@ class CudaRepository(Source):
         return wanted
 
     def pins(self, version: str) -> list[str]:
-        """See L(Source). Pinning packages conflict with each other; one fixes the version or branch of all packages."""
+        """See L(Source). One pinning package fixes the version or the branch of all packages."""
         return [f"nvidia-driver-pinning-{version}", f"nvidia-driver-pinning-{branch_of(version)}"]
 
     def pin_files(self, version: str, flavour: str) -> dict[str, bytes]:
@@ -104,7 +105,7 @@ class CudaRepository(Source):
         return found
 
     def conflicting(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
-        """See L(Source). Packages of the archives of Ubuntu and Debian, between whose modules depmod would choose."""
+        """See L(Source). Packages from the archives of Ubuntu and Debian, because depmod could choose their modules."""
         suffix = f"-{branch_of(version)}" if branch_of(version) < _COMPANIONS_UNSUFFIXED else ""
         return sorted([*deb.other_companions(known, suffix), *(
             name for name, found in ((name, deb.BRANCHED.match(name)) for name in known)

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """NVIDIA's network repository for distributions with RPM. Pure.
 
-Sources: folders and keys, the repositories; names, epoch and relations of packages, NVIDIA/yum-packaging-nvidia-driver
-and -dkms-nvidia, NVIDIA/gpu-driver-container (rhel9/install.sh); streams, NVIDIA Driver Installation Guide 620;
-fingerprint of D42D0685, NVIDIA's guide to the signatures of its repositories.
+Sources of packages: NVIDIA/yum-packaging-nvidia-driver and -dkms-nvidia, NVIDIA/gpu-driver-container
+(rhel9/install.sh). Source of module streams: NVIDIA Driver Installation Guide 620. Source of folders and keys: the
+repositories. Source of the fingerprint of D42D0685: NVIDIA's guide to the signatures of its repositories.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.dnf_tools 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.versions import rpm_key
 
 BASE = "https://developer.download.nvidia.com/compute/cuda/repos"
-# The repository on the host. It shows one version of the driver, so other components need another repository.
+# The repository on the host. It shows only packages of one driver version, so other components use another repository.
 NAME = "driver"
 _LIKE_RHEL = ("rhel", "rocky", "almalinux", "ol", "centos")
 # Folders by ID and the major version in VERSION_ID of os-release.
@@ -31,7 +31,7 @@ FOLDERS: t.Dict[t.Tuple[str, str], str] = {
     ("sles", "15"): "sles15", ("sles", "16"): "suse16", ("opensuse-leap", "15"): "opensuse15",
     ("amzn", "2023"): "amzn2023", ("azurelinux", "3"): "azl3", ("mariner", "2"): "cm2", ("kylin", "10"): "kylin10",
 }
-# Distributions that have dnf 4, some besides DNF 5, which reads the same files and variables, or tdnf.
+# Distributions that have dnf 4. Some also have tdnf, or DNF 5, which reads the same files and variables.
 _DNF = ("rhel8", "rhel9", "rhel10", "amzn2023", "azl3", "kylin10", "fedora42", "fedora43", "fedora44")
 # Distributions whose module streams NNN-open and NNN-dkms determine the branch and the module type.
 _MODULAR = ("rhel8", "rhel9", "amzn2023", "kylin10")
@@ -40,7 +40,7 @@ OPEN_ONLY = ("azl3",)
 # SUSE: the first branch whose packages build modules with DKMS, and the first that has only open modules (G07).
 SUSE, SUSE_FROM, SUSE_OPEN_FROM = ("sles15", "suse16", "opensuse15"), 580, 595
 _KEY_2022 = ("D42D0685.pub", "610C7B14E068A878070DA4E99CD0A493D42D0685")
-# Key and fingerprint. An empty or missing one has no second source, so the user must set it.
+# Key and fingerprint. A fingerprint is empty if no second source confirms it; the user must then set it.
 _KEYS = {"rhel8": _KEY_2022, "rhel9": _KEY_2022, "rhel10": ("CDF6BA43.pub", ""), "sles15": _KEY_2022,
          "suse16": ("3A8B5622.pub", ""), "fedora42": _KEY_2022, "fedora43": ("1940C73E.pub", ""),
          "fedora44": ("73CD9B30.pub", "")}
@@ -69,7 +69,7 @@ def folder_of(os_id: str, os_version: str) -> str | None:
 
 
 def machine_of(folder: str, arch: str) -> str:
-    """The name of the architecture in the URL."""
+    """The name of the architecture in the URL of the repository: C(x86_64), C(aarch64) or C(sbsa)."""
     return "sbsa" if arch == "aarch64" and folder != "amzn2023" else arch
 
 
@@ -83,7 +83,7 @@ class CudaRpm(Source):
 
     name = "cuda_repository"
     _folders: t.Tuple[str, ...] = _DNF
-    # The package with programs whose version all other packages must match.
+    # The package with the programs of the driver. All other packages must have its version.
     _leader = re.compile(r"nvidia-driver-cuda\Z")
 
     def __init__(self, folder: str, arch: str) -> None:
@@ -92,7 +92,7 @@ class CudaRpm(Source):
 
     @classmethod
     def for_distribution(cls, os_id: str, os_version: str, arch: str) -> CudaRpm | None:
-        """The source, or None if the repository lacks the distribution or it has another package manager."""
+        """The source, or None if the repository or this package manager does not support the distribution."""
         folder = folder_of(os_id, os_version)
         return cls(folder, arch) if folder in cls._folders and arch in ("x86_64", "aarch64") else None
 
@@ -119,7 +119,7 @@ class CudaRpm(Source):
         if self.folder in OPEN_ONLY:
             return {"nvidia-open": version}
         kernel = f"kmod-nvidia-{'open' if flavour == 'open' else 'latest'}-dkms"
-        # no package depends on this version of nvidia-modprobe, so it would keep the former version
+        # No package requires this version of nvidia-modprobe, so without this entry the former version would stay.
         wanted: dict[str, str | None] = {"nvidia-driver-cuda": version, kernel: version, "nvidia-modprobe": version}
         if persistenced:
             wanted["nvidia-persistenced"] = version
@@ -138,9 +138,10 @@ class CudaRpm(Source):
         return found
 
     def pin_files(self, version: str, flavour: str) -> dict[str, bytes]:
-        """See L(Source). The list of visible packages: those of the version, and those that have other versions.
+        """See L(Source). One file lists the visible packages: those of the version, and those with other versions.
 
-        Also the module stream: otherwise dnf would enable the default one, which may have the other module type.
+        Another file enables the module stream. Without it dnf would enable the default stream, which may have the other
+        module type.
         """
         files = {hold_path(NAME): f"{','.join((f'*-{version}-*', *_BESIDE))}\n".encode()}
         stream = stream_of(self.folder, branch_of(version), flavour)

@@ -34,7 +34,7 @@ _HELD_BESIDE = ("nvidia-open", "cuda-drivers", "nvidia-persistenced", "nvidia-mo
 
 
 def generation(branch: int) -> str:
-    """The generation of SUSE's packages for a branch."""
+    """The generation of SUSE's packages for a branch, C(G06) or C(G07)."""
     return "G07" if branch >= SUSE_OPEN_FROM else "G06"
 
 
@@ -49,12 +49,12 @@ class CudaSuse(CudaRpm):
         branch = branch_of(version)
         if branch < SUSE_FROM:
             raise InputError(f"NVIDIA's packages of branch {branch} for {self.folder} build modules without DKMS, "
-                             "so the module cannot check the build.",
+                             "so the build cannot be checked.",
                              f"Set branch to {SUSE_FROM} or newer, or source to runfile.", path="branch",
                              value=branch)
         if flavour != "open" and branch >= SUSE_OPEN_FROM:
             raise InputError(f"NVIDIA has no proprietary kernel modules of branch {branch} for {self.folder}.",
-                             f"Set kernel_module_type to open, or branch to less than {SUSE_OPEN_FROM}.",
+                             f"Set kernel_module_type to open, or set branch below {SUSE_OPEN_FROM}.",
                              path="kernel_module_type", value=flavour, allowed=["open"])
         name = generation(branch)
         wanted: dict[str, str | None] = {_kernel(flavour, branch): version, f"nvidia-compute-utils-{name}": version}
@@ -63,7 +63,7 @@ class CudaSuse(CudaRpm):
         return wanted
 
     def conflicting(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
-        """See L(Source). Packages of another generation, or with other modules, such as those that SUSE has signed."""
+        """See L(Source). Packages of another generation, or with other modules, such as modules signed by SUSE."""
         branch = branch_of(version)
         kept, modules = generation(branch), _kernel(flavour, branch)
         return sorted(name for name, found in ((name, _GENERATION.match(name)) for name in known) if found and (

@@ -11,7 +11,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import upstream
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.versions import debian_key
 
-# Companions of the driver whose names contain a branch in some repositories only. Their files conflict.
+# Companions of the driver. Some repositories add the branch to their names; packages with and without it conflict.
 _COMPANIONS = re.compile(r"(?:nvidia-fabricmanager|libnvidia-nscq|nvidia-imex|libnvsdm)(-\d{3})?\Z")
 # Packages of one branch; those with C(-server) are from the archive of Ubuntu.
 BRANCHED = re.compile(r"(?:lib)?nvidia-[a-z][a-z0-9]*(?:-[a-z][a-z0-9]*)*-(\d{3})(-server)?(-open)?(?:-|\Z)")

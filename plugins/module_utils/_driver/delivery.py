@@ -10,14 +10,17 @@ from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.build import build_log
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.extras import NEEDED, wanted_extras, wanted_tools
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.kernels import lost_headers, missing_headers
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.kernels import (
+    explain_missing_headers,
+    missing_headers,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.prebuilt import kernels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile import RunfileDelivery
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import Source
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.sources import all_sources, sources_for
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import check_version
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
     CommandError,
     HostError,
@@ -32,31 +35,34 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 
 class Delivery(t.Protocol):
-    """Installs the files of the driver on a host. name: a value of the option C(source). dkms: whether DKMS builds."""
+    """Installs the files of the driver on a host.
+
+    name: a value of the option C(source). dkms: whether DKMS builds the modules.
+    """
 
     name: str
     dkms: bool
 
     def installed(self) -> str | None:
-        """The vendor version of the installed driver, None if another source has installed it."""
+        """The vendor version of the driver that this delivery has installed, None if there is none."""
 
-    def plan(self, now: Situation, flavour: str) -> tuple[str, list[Step]]:
+    def plan(self, now: DriverState, flavour: str) -> tuple[str, list[Step]]:
         """C((version, steps)). No steps and no network access if a suitable driver is installed."""
 
     def displaced(self) -> list[Step]:
-        """The steps that remove its driver before another delivery installs one."""
+        """The steps that remove the driver of this delivery, so that another delivery can install one."""
 
     def absent(self) -> list[Step]:
-        """The steps that remove everything that it has installed."""
+        """The steps that remove everything that this delivery has installed."""
 
     def execute(self, step: Step) -> bool:
         """Runs a step of this delivery. Returns False for other steps."""
 
-    def settle(self) -> None:
-        """After C(absent): forgets the journal entries of restored packages."""
+    def forget_restored(self) -> None:
+        """Deletes the journal entries of restored packages. Called after the steps of C(absent)."""
 
-    def left(self) -> list[str]:
-        """After C(absent): one sentence for each package or driver that stays."""
+    def remaining(self) -> list[str]:
+        """One sentence for each package or driver that the steps of C(absent) keep."""
 
 
 class PackageDelivery:
@@ -73,7 +79,7 @@ class PackageDelivery:
         self.dkms = source.dkms if source else True
         self.repository = source.repository(host.spec) if source else None
         self.work = PackageWork(manager, host.journal, self.repository)
-        self.found = PackageState({})  # the state before, set by L(plan)
+        self.before = PackageState({})  # the state before the installation, set by L(plan)
 
     def installed(self) -> str | None:
         """See L(Delivery)."""
@@ -82,88 +88,93 @@ class PackageDelivery:
     @property
     def _source(self) -> Source:
         if self.source is None:
-            raise HostError("There is no source of packages.", "This is a bug: report it.")
+            raise HostError("An installation was planned without a package source.",
+                            "This is a bug of the collection: report it.")
         return self.source
 
-    def plan(self, now: Situation, flavour: str) -> tuple[str, list[Step]]:
+    def plan(self, now: DriverState, flavour: str) -> tuple[str, list[Step]]:
         """See L(Delivery)."""
         spec, source, work = self.host.spec, self._source, self.work
-        state = self.found = self.state or work.manager.read()
+        state = self.before = self.state or work.manager.read()
         installed = source.installed(state.installed)
-        needing = kernels(self.host.root, now)
+        releases = kernels(self.host.root, now)
         if installed is not None and spec.accepts(installed):
             wanted = self._wanted(now, installed, flavour)
-            wanted.update(source.modules(installed, flavour, needing))
+            wanted.update(source.modules(installed, flavour, releases))
             pin = next((name for name in source.pins(installed) if name in state.installed), None)
             if (work.is_present(state, {**wanted, **({pin: None} if pin else {})})
-                    and not self._also(now, state, installed)
-                    and work.holds(self._held(source, installed, flavour, pin))
+                    and not self._prerequisites(now, state, installed)
+                    and work.holds(self._pin_files(source, installed, flavour, pin))
                     and not source.conflicting(state.installed, installed, flavour) and not work.former()):
                 return installed, work.plan_lost(state, driver_packages(state.installed))
         with work.manager.probe(source.repository(spec)) as probe:
             version = self._choose(now, probe, flavour, installed)
             wanted = self._wanted(now, version, flavour)
-            wanted.update(self._modules(probe, version, flavour, needing, state))
+            wanted.update(self._modules(probe, version, flavour, releases, state))
             pin = next((name for name in source.pins(version) if name in probe.candidates), None)
             pins: dict[str, str | None] = {pin: None} if pin else {}
-            files = self._held(source, version, flavour, pin)
+            files = self._pin_files(source, version, flavour, pin)
             steps = work.plan_repair(state, [*wanted, *pins]) + work.plan_repository(probe) + work.plan_holds(files)
-            with lost_headers():
-                steps += work.plan_install(probe, state, wanted, pins, self._also(now, state, version),
+            with explain_missing_headers():
+                steps += work.plan_install(probe, state, wanted, pins, self._prerequisites(now, state, version),
                                            source.conflicting(state.installed, version, flavour), files)
         steps += work.plan_lost(state, driver_packages(state.installed), steps)
         return version, steps + work.plan_former()
 
-    def _wanted(self, now: Situation, version: str, flavour: str) -> dict[str, str | None]:
+    def _wanted(self, now: DriverState, version: str, flavour: str) -> dict[str, str | None]:
         """The packages of a version: name to vendor version, None for any."""
         spec, source = self.host.spec, self._source
         extras = wanted_extras(spec, now.fabric)
         for kind, option in NEEDED.items():
             if kind in extras and not source.companions(version, [kind]):
-                raise InputError(f"source {source.name} has no {kind.replace('_', ' ')} {version}, which this host or "
-                                 "an option needs.", f"Use another source, or set {option}.", path="source",
+                raise InputError(f"{source.name} has no {kind.replace('_', ' ')} for driver {version}, which this host "
+                                 "or an option needs.", f"Use another source, or set {option}.", path="source",
                                  value=source.name)
         return {**source.packages(version, flavour, spec.persistenced), **source.companions(version, extras)}
 
     @staticmethod
-    def _held(source: Source, version: str, flavour: str, pin: str | None) -> dict[str, bytes | None]:
-        """The files that fix the version, None for each if a pinning package does."""
+    def _pin_files(source: Source, version: str, flavour: str, pin: str | None) -> dict[str, bytes | None]:
+        """The files that fix the version: path to content, None if a pinning package fixes it."""
         return {path: None if pin else content for path, content in source.pin_files(version, flavour).items()}
 
-    def _modules(self, probe: Probe, version: str, flavour: str, needing: t.Sequence[str],
+    def _modules(self, probe: Probe, version: str, flavour: str, releases: t.Sequence[str],
                  state: PackageState) -> dict[str, str | None]:
         """The packages with built modules for the kernels, and their metapackages. Raises RepositoryError."""
-        modules = self._source.modules(version, flavour, needing)
+        modules = self._source.modules(version, flavour, releases)
         missing = [name for name in modules if name not in probe.candidates]
         if missing:
-            stem = missing[0][:-len(needing[list(modules).index(missing[0])])]
+            stem = missing[0][:-len(releases[list(modules).index(missing[0])])]
             available = sorted(name[len(stem):] for name in probe.candidates if name.startswith(stem)
                                and name[len(stem):][:1].isdigit())
-            raise RepositoryError(f"The repository has no built modules {', '.join(missing)}.",
-                                  f"It has modules for the kernels {', '.join(available) or '(none)'}: boot one of "
-                                  "these, or use source distribution, which builds modules.", missing=missing,
+            raise RepositoryError(f"The repository of source {self.name} has no package {', '.join(missing)}.",
+                                  f"It has built modules for the kernels {', '.join(available) or '(none)'}: boot one "
+                                  "of them, or use source distribution, which builds modules.", missing=missing,
                                   available=available)
         followers = self._source.followers(version, flavour, state.installed)
         return {**modules, **{name: None for name in followers if name in probe.candidates}}
 
-    def _also(self, now: Situation, state: PackageState, version: str) -> list[str]:
+    def _prerequisites(self, now: DriverState, state: PackageState, version: str) -> list[str]:
         """Missing packages of the distribution: kernel headers, and tools that NVLSM runs."""
         spec = self.host.spec
         headers = missing_headers(self.host.root, now, version, spec.next_kernel) if self._source.dkms else []
         broken = [name for name in headers if name in state.installed]
         if broken:
-            raise HostError(f"The kernel headers of {broken[0]} are missing, although it is installed.",
-                            f"Reinstall it: apt-get install --reinstall {broken[0]}.", package=broken[0])
+            raise HostError(f"The package {broken[0]} is installed, but its kernel headers are missing.",
+                            f"Reinstall it, for example with apt-get install --reinstall {broken[0]}.",
+                            package=broken[0])
         return headers + [name for name in wanted_tools(spec, now.fabric) if name not in state.installed]
 
-    def _choose(self, now: Situation, probe: Probe, flavour: str, installed: str | None) -> str:
-        """The version to install: the option, otherwise a suitable installed version, otherwise the newest suitable
-        one."""
+    def _choose(self, now: DriverState, probe: Probe, flavour: str, installed: str | None) -> str:
+        """The version to install: that of the option, else a suitable installed one, else the newest suitable one.
+
+        Raises InputError, RepositoryError.
+        """
         spec, offered = self.host.spec, self._source.offered(probe.candidates)
         if spec.version:
             if spec.version not in offered and spec.version != installed:
-                raise RepositoryError(f"The repository has no driver {spec.version}.",
-                                      f"It has {', '.join(offered[:12])}.", wanted=spec.version, available=offered)
+                raise RepositoryError(f"The repository of source {self.name} has no driver {spec.version}.",
+                                      f"It has {', '.join(offered[:12]) or 'no driver'}.", wanted=spec.version,
+                                      available=offered)
             return spec.version
         # An archive deletes a version when it gets a newer one; a repair then installs the newer one.
         if installed is not None and spec.accepts(installed) and (installed in offered or not offered):
@@ -181,13 +192,14 @@ class PackageDelivery:
             raise InputError(f"Branch {spec.branch} has ended: its packages install branch {successor}.",
                              f"Set branch to {successor}, or use source cuda_repository.", path="branch",
                              value=spec.branch, allowed=offered)
-        raise problem or RepositoryError(f"The repository has no driver of {spec.wanted()}.",
-                                         f"It has {', '.join(offered[:12])}.", wanted=spec.wanted(), available=offered)
+        raise problem or RepositoryError(f"The repository of source {self.name} has no driver of {spec.wanted()}.",
+                                         f"It has {', '.join(offered[:12]) or 'no driver'}.", wanted=spec.wanted(),
+                                         available=offered)
 
-    def exactly(self, former: PackageState) -> list[Step]:
+    def restore_versions(self, former: PackageState) -> list[Step]:
         """The steps that restore the former versions of changed packages, if the repository has these versions.
 
-        L(plan) does not, because it accepts any version of some packages.
+        L(plan) does not plan them, because it accepts any version of some packages.
         """
         state, known = self.work.manager.read(), self.host.journal.of_kind("package")
         wanted = {name: version for name, version in former.installed.items()
@@ -195,11 +207,11 @@ class PackageDelivery:
         if not wanted:
             return []
         with self.work.manager.probe(self._source.repository(self.host.spec)) as probe:
-            there = {name: version for name, version in wanted.items() if version in probe.candidates.get(name, ())}
-            return self.work.plan_install(probe, state, there) if there else []
+            available = {name: version for name, version in wanted.items() if version in probe.candidates.get(name, ())}
+            return self.work.plan_install(probe, state, available) if available else []
 
     def displaced(self) -> list[Step]:
-        """See L(Delivery). Only for a .run file; packages replace packages of another source in one transaction."""
+        """See L(Delivery). Called only before a .run file is installed: packages replace packages in a transaction."""
         if not self.host.journal.of_kind("package"):
             return []
         steps = self.work.plan_displaced(self.work.manager.read())
@@ -217,23 +229,24 @@ class PackageDelivery:
         except CommandError as error:
             log = build_log() if step.action in (INSTALL, AGAIN) else ""
             if log and "dkms" in error.output:
-                raise HostError(f"The kernel module was not built: {log}", "Correct the error, then run again.",
+                raise HostError(f"DKMS did not build the kernel modules: {log}", "Correct the error, then run again.",
                                 **error.details) from error
             raise
 
-    def settle(self) -> None:
+    def forget_restored(self) -> None:
         """See L(Delivery)."""
         if self.host.journal.of_kind("package"):
-            self.work.settle(self.work.manager.read())
+            self.work.forget_restored(self.work.manager.read())
 
-    def left(self) -> list[str]:
+    def remaining(self) -> list[str]:
         """See L(Delivery)."""
         state = self.work.manager.read() if self.host.journal.entries else PackageState({})
-        return [f"{name} was installed before and stays" for name, entry in self.host.journal.of_kind("package").items()
+        return [f"the package {name} was installed before and is kept"
+                for name, entry in self.host.journal.of_kind("package").items()
                 if entry["before"]["state"] == "installed" and name in state.installed]
 
 
-def manager_for(now: Situation, host: Host) -> Manager:
+def manager_for(now: DriverState, host: Host) -> Manager:
     """The package manager of the host. Raises InputError."""
     make = MANAGERS.get(now.family)
     if make is None:
@@ -243,10 +256,10 @@ def manager_for(now: Situation, host: Host) -> Manager:
     return make(host.run, lock_timeout=host.spec.lock_timeout)
 
 
-def choose(host: Host, now: Situation) -> tuple[Delivery, list[Delivery]]:
+def choose(host: Host, now: DriverState) -> tuple[Delivery, list[Delivery]]:
     """C((delivery, others)): the delivery for the option C(source), and those that may have installed another driver.
 
-    C(auto) chooses the source of a suitable installed driver, otherwise the first source for this distribution.
+    For C(auto), it is that of a suitable installed driver, otherwise that of the first source for the distribution.
     """
     if host.spec.source == RunfileDelivery.name:
         return _runfile(host, now), _packages(host, now)
@@ -263,7 +276,7 @@ def choose(host: Host, now: Situation) -> tuple[Delivery, list[Delivery]]:
     return PackageDelivery(host, manager, chosen, state), [runfile]
 
 
-def installed(host: Host, now: Situation) -> tuple[str, str] | None:
+def installed(host: Host, now: DriverState) -> tuple[str, str] | None:
     """C((source, version)) of the installed driver, None without a driver. Needs no repository."""
     found = [(RunfileDelivery.name, _runfile(host, now).installed())]
     if now.family in MANAGERS:
@@ -273,15 +286,15 @@ def installed(host: Host, now: Situation) -> tuple[str, str] | None:
     return next(((name, version) for name, version in found if version is not None), None)
 
 
-def removable(host: Host, now: Situation) -> list[Delivery]:
-    """All deliveries that may have entries in the journal. The .run file is first: its uninstaller needs packages."""
+def removable(host: Host, now: DriverState) -> list[Delivery]:
+    """All deliveries that may have entries in the journal. The .run file is first: its removal needs packages."""
     return [_runfile(host, now), *_packages(host, now)]
 
 
-def _runfile(host: Host, now: Situation) -> RunfileDelivery:
+def _runfile(host: Host, now: DriverState) -> RunfileDelivery:
     return RunfileDelivery(host, now, manager_for(now, host) if now.family in MANAGERS else None)
 
 
-def _packages(host: Host, now: Situation) -> list[Delivery]:
+def _packages(host: Host, now: DriverState) -> list[Delivery]:
     """The delivery of packages, if the distribution is supported."""
     return [PackageDelivery(host, manager_for(now, host), None)] if now.family in MANAGERS else []

@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Creates device nodes, now and at boot.
 
-The modules create none. The packages of NVIDIA and of distributions contain udev rules that call nvidia-modprobe. The
-.run file contains this program but no rule: the first program that uses CUDA creates the nodes.
+The kernel modules create no device nodes. The packages of NVIDIA and of distributions contain udev rules that call
+nvidia-modprobe. The .run file contains nvidia-modprobe but no rules, so the first program that uses CUDA creates the
+nodes.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import stat
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import RESTORE
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Part, Phased
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.device_nodes import nodes, shape
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.device_nodes import ownership, required_nodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 MAKE = "make device nodes"
@@ -34,23 +35,23 @@ def rules_text(gpus: int) -> bytes:
     return f"# Written by gpuops.nvidia: creates device nodes when the modules are loaded.\n{lines}".encode()
 
 
-class Nodes(Part):
+class DeviceNodes(Part):
     """Creates the nodes of a loaded driver, and the rules for a driver from a .run file."""
 
-    def plan(self, now: Situation, aim: Aim) -> list[Phased]:
+    def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part)."""
-        return [*self._rules(now, aim), *self._nodes(now, aim)]
+        return [*self._rules(now, desired), *self._nodes(now, desired)]
 
-    def _nodes(self, now: Situation, aim: Aim) -> list[Phased]:
-        """The step for missing or wrong nodes. A reload of modules creates nodes, too."""
-        if not now.nodes or aim.reload or aim.offline:
+    def _nodes(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
+        """The step for missing or wrong nodes. Not needed before a reload of the modules, which creates them."""
+        if not now.nodes or desired.reload or desired.offline:
             return []
         reason = ", ".join(f"{path}: {fault}" for path, fault in now.nodes.items())
         return [("load", Step(MAKE, " ".join(now.nodes), reason))]
 
-    def _rules(self, now: Situation, aim: Aim) -> list[Phased]:
+    def _rules(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         text = rules_text(len(now.gpus))
-        if aim.source == "runfile":
+        if desired.source == "runfile":
             if self.host.root.data(RULES_FILE) == text:
                 return []
             return [("configure", Step(WRITE_RULES, RULES_FILE, "the .run file contains none", data={"text": text}))]
@@ -69,17 +70,17 @@ class Nodes(Part):
         return True
 
     def _make(self, paths: t.Sequence[str]) -> None:
-        """Creates nodes as nvidia-modprobe does. The journal has no entry for them: they disappear with the modules."""
+        """Creates nodes as nvidia-modprobe does. Without journal entries: nodes disappear together with the modules."""
         root = self.host.root
-        owner, numbers = shape(root), nodes(root)
+        owner, numbers = ownership(root), required_nodes(root)
         for path in paths:
-            place = root.at(path)
+            local_path = root.at(path)
             if owner is None or path not in numbers:
                 raise HostError(f"{path} is no longer a device of the loaded driver.", "Run again.", path=path)
-            there = root.stat(path)
-            if there is None or not stat.S_ISCHR(there.st_mode):
+            current = root.stat(path)
+            if current is None or not stat.S_ISCHR(current.st_mode):
                 if root.is_there(path):
-                    os.unlink(place)
-                os.mknod(place, stat.S_IFCHR | 0o600, os.makedev(*numbers[path]))
-            os.chown(place, owner.uid, owner.gid)
-            os.chmod(place, owner.mode)
+                    os.unlink(local_path)
+                os.mknod(local_path, stat.S_IFCHR | 0o600, os.makedev(*numbers[path]))
+            os.chown(local_path, owner.uid, owner.gid)
+            os.chmod(local_path, owner.mode)

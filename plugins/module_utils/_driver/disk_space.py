@@ -21,7 +21,7 @@ _NEEDS = {
 }
 
 
-def check_room(root: Root, kernel: str) -> None:
+def check_free_space(root: Root, kernel: str) -> None:
     """Raises HostError for the first file system that is read-only or too full. kernel: the running release."""
     needs = {**_NEEDS, "/boot": (_initramfs(root, kernel), "a second initramfs")}
     total: dict[int, int] = {}
@@ -38,7 +38,7 @@ def check_room(root: Root, kernel: str) -> None:
         free = system.f_bavail * system.f_frsize // _MIB
         if free < total[device]:
             raise HostError(f"The file system of {place} has {free} MiB left, and the driver needs {total[device]} MiB "
-                            f"there ({what}).", "Nothing was changed. Free space, then run again.", path=place,
+                            f"there ({what}).", "Nothing was changed. Free some space, then run again.", path=place,
                             free_mib=free, needed_mib=total[device])
 
 

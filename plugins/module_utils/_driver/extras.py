@@ -15,9 +15,9 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.build import dkms_rebuild
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import LOAD
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.dkms import read_dkms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
@@ -34,7 +34,7 @@ NEEDED = {"fabric_manager": "fabric to none", "nvlsm": "fabric to none", "gds": 
 
 
 def wanted_extras(spec: Spec, fabric: str) -> list[str]:
-    """The necessary kinds of companions, see L(source.Source.companions). fabric: that of C(Aim)."""
+    """The required kinds of companions, see L(source.Source.companions). fabric: as in C(DesiredDriver)."""
     found = {"nvswitch": ["fabric_manager", "nscq"],
              "nvlink5": ["fabric_manager", "nscq", "nvlsm", "nvsdm", "imex"],
              "nvlink5_rack": ["imex"]}.get("none" if spec.fabric == "none" else fabric, [])
@@ -53,12 +53,12 @@ def wanted_modules(spec: Spec) -> list[str]:
 
 
 class Extras(Part):
-    """Builds and loads the requested modules, and loads all former ones again after a reload."""
+    """Builds and loads the requested modules. After a reload of the driver, loads again what was loaded before."""
 
-    def plan(self, now: Situation, aim: Aim) -> list[Phased]:
+    def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part)."""
         spec = self.host.spec
-        if spec.gds and aim.flavour != "open":
+        if spec.gds and desired.flavour != "open":
             raise InputError("GPUDirect Storage needs open kernel modules.", "Set kernel_module_type to open, or gds "
                              "to false.", path="gds", value=True)
         if spec.peermem and not self._has_rdma(now):
@@ -66,30 +66,31 @@ class Extras(Part):
                             "Install an RDMA stack (DOCA, or that of the distribution), or set peermem to false.",
                             kernel=now.kernel)
         wanted = wanted_modules(spec)
-        if aim.source == "runfile":
+        if desired.source == "runfile":
             self._check_known(wanted, now)
         steps: list[Phased] = []
         for module in wanted:
             name = _DKMS.get(module)
-            if name and (self._built_for(name) != aim.version or not self._built(name, now)):
+            if name and (self._built_for(name) != desired.version or not self._built(name, now)):
                 steps.append(("build", Step(BUILD_EXTRA, f"{name} for kernel {now.kernel}",
-                                            f"it must match the driver {aim.version}", data={
+                                            f"it must match the driver {desired.version}", data={
                                                 "name": name, "kernel": now.kernel, "arch": now.arch,
-                                                "driver": aim.version})))
+                                                "driver": desired.version})))
         for module in _ORDER:
             loaded = module in now.modules
-            if aim.reload and loaded or module in wanted and not loaded:
+            if desired.reload and loaded or module in wanted and not loaded:
                 steps.append(("load", Step(LOAD, module.replace("_", "-"), "reload" if loaded else "it is not loaded")))
         return steps
 
-    def _check_known(self, wanted: t.Sequence[str], now: Situation) -> None:
+    def _check_known(self, wanted: t.Sequence[str], now: DriverState) -> None:
         known = {entry["name"] for entry in read_dkms(self.host.root, now.arch)}
         missing = [name for module, name in _DKMS.items() if module in wanted and name not in known]
         if missing:
-            raise HostError(f"The .run file does not contain {' and '.join(missing)}.",
-                            "Register it with DKMS yourself, or use another source.", modules=missing)
+            names = " and ".join(missing)
+            raise HostError(f"The .run file does not contain {names}.",
+                            f"Register {names} with DKMS yourself, or use another source.", modules=missing)
 
-    def _has_rdma(self, now: Situation) -> bool:
+    def _has_rdma(self, now: DriverState) -> bool:
         root = self.host.root
         return root.exists("/sys/module/ib_core") or \
             bool(re.search(r"/ib_core\.ko", root.text(f"/lib/modules/{now.kernel}/modules.dep") or ""))
@@ -99,7 +100,7 @@ class Extras(Part):
         entry = self.host.journal.get(_KIND, name)
         return entry["after"] if entry else None
 
-    def _built(self, name: str, now: Situation) -> bool:
+    def _built(self, name: str, now: DriverState) -> bool:
         return any((entry["name"], entry["kernel"], entry["state"]) == (name, now.kernel, "installed")
                    for entry in read_dkms(self.host.root, now.arch))
 
@@ -110,13 +111,13 @@ class Extras(Part):
         name, arch, journal = step.data["name"], step.data["arch"], self.host.journal
         version = next((entry["version"] for entry in read_dkms(self.host.root, arch) if entry["name"] == name), None)
         if version is None:
-            raise HostError(f"DKMS does not know {name}.", "Check its package.")
-        # The script of a package may have built it for the former driver.
+            raise HostError(f"{name} is not registered with DKMS.", f"Reinstall the package that contains {name}.")
+        # The script of the package may have built it for the former driver.
         dkms_rebuild(self.host.run, name, version, step.data["kernel"], arch)
         journal.keep(_KIND, name, None)
         journal.note(_KIND, name, step.data["driver"])
         return True
 
-    def disagreements(self, now: Situation, aim: Aim) -> list[str]:
+    def disagreements(self, now: DriverState, desired: DesiredDriver) -> list[str]:
         """See L(Part)."""
         return [f"{module} is not loaded" for module in wanted_modules(self.host.spec) if module not in now.modules]

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """NVSwitches: the files and modules of fabric manager, NVLSM and IMEX. L(services.Services) starts the services.
 
-The unit of the fabric manager starts NVLSM, which needs ib_umad. The file of an IMEX domain has the address of a node
-in each line. Source: Fabric Manager User Guide 580 and NVIDIA/gpu-driver-container.
+The unit of the fabric manager starts NVLSM, which needs ib_umad. The file of an IMEX domain lists the addresses of its
+nodes, one in each line. Source: Fabric Manager User Guide 580 and NVIDIA/gpu-driver-container.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import time
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import restore_kept
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import LOAD
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import (
     request_restart,
     restart,
     wanted_units,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import FABRIC_MANAGER, IMEX
@@ -53,19 +53,19 @@ class Fabric(Part):
 
     _check = False
 
-    def plan(self, now: Situation, aim: Aim) -> list[Phased]:
+    def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part)."""
         spec, root = self.host.spec, self.host.root
         steps: list[Phased] = []
         text = nodes_text(spec)
-        if text and not aim.fabric.startswith("nvlink5"):
-            raise InputError(f"The GPUs of this host cannot share memory with other hosts (fabric: {aim.fabric}).",
+        if text and not desired.fabric.startswith("nvlink5"):
+            raise InputError(f"The GPUs of this host cannot share memory with other hosts (fabric: {desired.fabric}).",
                              "Omit imex_nodes for this host: IMEX needs NVLink 5.", path="imex_nodes",
                              value=list(spec.imex_nodes))
-        self._check_source(now, aim)
+        self._check_source(now, desired)
         # Run commands only after a change.
-        self._check = aim.delivered or bool(aim.reload) or now.services[FABRIC_MANAGER].state != "active"
-        if aim.fabric == "nvlink5" and not root.exists("/sys/module/ib_umad"):
+        self._check = desired.delivered or bool(desired.reload) or now.services[FABRIC_MANAGER].state != "active"
+        if desired.fabric == "nvlink5" and not root.exists("/sys/module/ib_umad"):
             steps.append(("load", Step(LOAD, "ib_umad", "NVLSM needs it")))
         changes = bool(text) and root.data(NODES) != text
         if changes:
@@ -73,20 +73,20 @@ class Fabric(Part):
                                             data={"text": text})))
         if not text:
             return steps + restore_kept(self.host.journal, [NODES], "configure", "imex_nodes is empty")
-        return steps + restart(self.host, now, aim, IMEX, changes)
+        return steps + restart(self.host, now, desired, IMEX, changes)
 
-    def _check_source(self, now: Situation, aim: Aim) -> None:
-        if aim.source != "runfile":
+    def _check_source(self, now: DriverState, desired: DesiredDriver) -> None:
+        if desired.source != "runfile":
             return
         missing = [unit for unit in (FABRIC_MANAGER, IMEX)
-                   if unit in wanted_units(self.host.spec, aim.fabric) and now.services[unit].state == "absent"]
+                   if unit in wanted_units(self.host.spec, desired.fabric) and now.services[unit].state == "absent"]
         if missing:
             raise HostError(f"The .run file does not contain {' and '.join(missing)}, which the NVSwitches need.",
-                            f"Install its version {aim.version}, use another source, or set fabric to none.",
+                            f"Install version {desired.version} of it, use another source, or set fabric to none.",
                             units=missing)
 
-    def absent(self, now: Situation) -> list[Phased]:
-        """See L(Part). The file is restored before the removal of the package to which it belongs."""
+    def absent(self, now: DriverState) -> list[Phased]:
+        """See L(Part). The file is restored before the package that owns it is removed."""
         return restore_kept(self.host.journal, [NODES], "stop")
 
     def execute(self, step: Step) -> bool:
@@ -97,14 +97,14 @@ class Fabric(Part):
         self.host.journal.write_file(step.target, step.data["text"])
         return True
 
-    def disagreements(self, now: Situation, aim: Aim) -> list[str]:
+    def disagreements(self, now: DriverState, desired: DesiredDriver) -> list[str]:
         """See L(Part)."""
-        if FABRIC_MANAGER not in wanted_units(self.host.spec, aim.fabric) or not self._check:
+        if FABRIC_MANAGER not in wanted_units(self.host.spec, desired.fabric) or not self._check:
             return []
         done = self.host.run(["nv-fabricmanager", "--version"], check=False)
         version = _VERSION.search(done.stdout + done.stderr)
-        if version is None or version.group(1) != aim.version:
-            return [f"the fabric manager is {version.group(1) if version else 'missing'}, not {aim.version}"]
+        if version is None or version.group(1) != desired.version:
+            return [f"the fabric manager is {version.group(1) if version else 'missing'}, not {desired.version}"]
         waiting = self._wait() if now.services[FABRIC_MANAGER].state == "active" else []
         return [f"the fabric of {len(waiting)} GPUs is '{waiting[0]}' after {_PATIENCE} s"] if waiting else []
 

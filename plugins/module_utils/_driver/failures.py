@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Explains messages of the kernel, modprobe, DKMS, nvidia-smi and the installer.
+"""Explains messages of the kernel, modprobe, DKMS, nvidia-smi and the installer of the .run file.
 
 Sources: NVIDIA/open-gpu-kernel-modules 595 (nv.c, osapi.c, osinit.c), NVIDIA/nvidia-installer 590, dell/dkms,
 gpu-driver-container, Ubuntu Server documentation on NVIDIA drivers.
@@ -28,7 +28,7 @@ _KNOWN: t.Tuple[t.Tuple[str, str, str], ...] = (
     (r"fallen off the bus|Xid \([^)]{0,40}\): 79\b", "A GPU no longer answers on PCIe. This is a hardware problem.",
      "Power-cycle the host. If it happens again, check the GPU, the riser and the power supply."),
     (r"is not supported by the NVIDIA .{0,80}driver release", "This driver branch does not support one of the GPUs.",
-     "Set branch to one that does; gpu_info lists them."),
+     "Set branch to one that supports it; gpu_info lists the branches."),
     (r"NVRM: No NVIDIA GPU found", "No GPU is visible on the PCI bus.",
      "Check lspci -d 10de: and whether the device is passed through."),
     (r"The NVIDIA probe routine was not called for", "Another driver (nouveau, vfio-pci) uses the GPUs.",
@@ -37,7 +37,7 @@ _KNOWN: t.Tuple[t.Tuple[str, str, str], ...] = (
      "Read the lines before it in the kernel log: firmware, kernel module type or fabric manager."),
     (r"API mismatch|Driver/library version mismatch",
      "The loaded kernel module and the libraries have different versions.",
-     "Stop the GPU clients so that the module can be reloaded, or reboot."),
+     "Stop the GPU clients so that the modules can be reloaded, or reboot the host."),
     (r"kernel headers for kernel \S{1,80} (?:cannot|could not) be found",
      "The headers of the running kernel are missing.", "Install them, or boot a kernel that has headers."),
     (r"Module nvidia\S{0,40} not found in directory", "There is no driver module for the running kernel.",
@@ -54,7 +54,7 @@ _KNOWN: t.Tuple[t.Tuple[str, str, str], ...] = (
     (r"unable to load nvidia-uvm", "The module nvidia-uvm is missing or has another version.", "Check dkms status."),
     (r"couldn't communicate with the NVIDIA driver", "The kernel module is not loaded.",
      "Run modprobe nvidia and read its error."),
-    (r"No devices were found", "The driver runs, but has no GPU.",
+    (r"No devices were found", "The driver is loaded, but finds no GPU.",
      "Check the kernel log: nouveau, wrong kernel module type, or a GPU that failed."),
 )
 _EXPRESSIONS = tuple((re.compile(pattern), meaning, action) for pattern, meaning, action in _KNOWN)
@@ -82,7 +82,10 @@ def kernel_log(run: Runner, since: float) -> list[str]:
 
 
 def explain_error(error: GpuopsError, run: Runner, since: float) -> None:
-    """Adds C(kernel_log) and C(explained) to an error, and the best explanation to its message. since: as above."""
+    """Adds C(kernel_log) and C(explained) to an error, and the best explanation to its message and hint.
+
+    since: seconds since the epoch; earlier lines of the kernel log are ignored.
+    """
     log = kernel_log(run, since)
     texts = [error.message, *(str(error.details.get(key, "")) for key in ("stderr", "stdout")), *log]
     found = explain("\n".join(texts))

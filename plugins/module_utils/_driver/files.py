@@ -9,9 +9,9 @@ import os
 import shutil
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import HOLDS, request_rebuild
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Part, Phased
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import IN_INITRAMFS, request_rebuild
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
@@ -25,12 +25,13 @@ RESTORE = "restore file"
 def restores(paths: t.Iterable[str]) -> list[Phased]:
     """The steps that restore files to their former content."""
     return [("configure", Step(RESTORE, path, "as it was before",
-                               data={HOLDS: True} if path.startswith("/etc/modprobe.d/") else {})) for path in paths]
+                               data={IN_INITRAMFS: True} if path.startswith("/etc/modprobe.d/") else {}))
+            for path in paths]
 
 
 def restore_kept(journal: Journal, paths: t.Iterable[str], phase: str, reason: str = "as it was before"
                  ) -> list[Phased]:
-    """The steps of a part that restore those of its files that are in the journal."""
+    """The steps of a part that restore its files to their former content. Files without a journal entry are kept."""
     return [(phase, Step(RESTORE, path, reason, data={"files": [path]}))
             for path in paths if journal.get("file", path) is not None]
 
@@ -38,7 +39,7 @@ def restore_kept(journal: Journal, paths: t.Iterable[str], phase: str, reason: s
 class Files(Part):
     """Installs pynvml, and restores files."""
 
-    def plan(self, now: Situation, aim: Aim) -> list[Phased]:
+    def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part)."""
         if self.host.is_in_place(PYNVML):
             return []
@@ -55,10 +56,10 @@ class Files(Part):
                 raise HostError(f"{path} was deleted during the run.", "Run again.")
             self.host.journal.write_file(step.target, data)
         elif step.action == RESTORE:
-            if step.data.get(HOLDS):
+            if step.data.get(IN_INITRAMFS):
                 request_rebuild(self.host.journal)
             if step.target.endswith(".py"):
-                # Python has compiled it on first use.
+                # Python has written a compiled copy on first use.
                 shutil.rmtree(os.path.join(os.path.dirname(step.target), "__pycache__"), ignore_errors=True)
             self.host.journal.restore_file(step.target)
             if step.target.startswith("/etc/systemd/"):

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rebuilds the initial RAM file system, which contains copies of module parameters and deny lists."""
+"""Rebuilds the initramfs of a kernel, which contains copies of module parameters and deny lists."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Host, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.prebuilt import kernels
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 INITRAMFS = "rebuild initramfs"
 # The key in the data of a step that changes a file of which an initramfs contains a copy.
-HOLDS = "initramfs"
+IN_INITRAMFS = "initramfs"
 # Program, image, arguments: for Debian and Ubuntu, then for others (update-initramfs(8), dracut(8)).
 _PROGRAMS = (("/usr/sbin/update-initramfs", "/boot/initrd.img-{kernel}", ("-u", "-k", "{kernel}")),
              ("/usr/bin/dracut", "/boot/initramfs-{kernel}.img", ("--force", "--kver", "{kernel}")),
@@ -25,7 +25,7 @@ _LIMIT = 1800
 
 
 def request_rebuild(journal: Journal) -> None:
-    """Records that a rebuild is necessary, before a file changes. So the next run continues after a killed run."""
+    """Records, before a file changes, that a rebuild is required. After a killed run, the next run then rebuilds."""
     journal.keep("initramfs", "rebuild", None)
     journal.note("initramfs", "rebuild", "owed")
 
@@ -36,11 +36,11 @@ class Initramfs:
     def __init__(self, host: Host) -> None:
         self.host = host
 
-    def plan(self, now: Situation, phased: t.Iterable[Phased]) -> list[Phased]:
-        """The step for the images of the host, if steps of this plan or a killed run require it."""
+    def plan(self, now: DriverState, phased: t.Iterable[Phased]) -> list[Phased]:
+        """The step that rebuilds the images, if a step of this plan or a killed run requires it."""
         requested = self.host.journal.get("initramfs", "rebuild") is not None
-        due = requested or any(step.data.get(HOLDS) for _phase, step in phased)
-        images = [kernel for kernel in kernels(self.host.root, now) if self._command(kernel)] if due else []
+        required = requested or any(step.data.get(IN_INITRAMFS) for _phase, step in phased)
+        images = [kernel for kernel in kernels(self.host.root, now) if self._command(kernel)] if required else []
         if not images:
             return []
         return [("initramfs", Step(INITRAMFS, " ".join(images), "it contains copies of the changed files"))]

@@ -4,7 +4,7 @@
 """Installs headers and builds modules for the kernel that boots next.
 
 Scripts of packages build modules for the running kernel, and for a new kernel if its headers are installed before. They
-hide failures, so the host could lack a driver after its next boot.
+hide failures, so the host could have no driver after its next boot.
 """
 
 from __future__ import annotations
@@ -14,8 +14,13 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.build import build_log, dkms_install
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Part, Phased
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation, modinfo, read_dkms
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import (
+    DriverState,
+    modinfo,
+    read_dkms,
+    wrong_module,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.kernel import headers_package, newest_kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
@@ -26,16 +31,16 @@ _LOST = re.compile(r"(?:Unable to locate package|No match for argument:) (linux-
 BUILD_NEXT = "build modules for the next kernel"
 
 
-def next_kernel(root: Root, now: Situation) -> str | None:
+def next_kernel(root: Root, now: DriverState) -> str | None:
     """The newest installed kernel, None if it is the running one."""
     newest = newest_kernel(root, now.kernel, now.family)
     return newest if newest != now.kernel else None
 
 
-def missing_headers(root: Root, now: Situation, version: str, wanted: bool) -> list[str]:
-    """The missing header packages for the running kernel and, if wanted, for the next one.
+def missing_headers(root: Root, now: DriverState, version: str, wanted: bool) -> list[str]:
+    """The missing header packages for the running kernel, and for the next kernel if wanted is true.
 
-    A kernel for which DKMS has already built this version needs none. Runs no command. Raises HostError if the
+    Kernels for which DKMS has already built this version need no headers. Runs no command. Raises HostError if the
     distribution has no package with the headers.
     """
     following = next_kernel(root, now) if wanted else None
@@ -53,8 +58,8 @@ def missing_headers(root: Root, now: Situation, version: str, wanted: bool) -> l
 
 
 @contextlib.contextmanager
-def lost_headers() -> t.Iterator[None]:
-    """Replaces the hint of an error of a package manager if the repositories no longer have the headers of a kernel."""
+def explain_missing_headers() -> t.Iterator[None]:
+    """Replaces the hint of a package manager's error if the repositories no longer have the headers of a kernel."""
     try:
         yield
     except HostError as error:
@@ -68,16 +73,18 @@ def lost_headers() -> t.Iterator[None]:
 class NextKernel(Part):
     """Builds and checks the modules for the kernel that boots next."""
 
-    def plan(self, now: Situation, aim: Aim) -> list[Phased]:
+    def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part)."""
-        kernel = self._kernel(now, aim)
-        if kernel is None or not aim.delivered and aim.version in read_dkms(self.host.root, kernel, now.arch)[0]:
+        kernel = self._kernel(now, desired)
+        if kernel is None:
             return []
-        return [("build", Step(BUILD_NEXT, f"{aim.version} for kernel {kernel}", "it boots next",
-                               data={"version": aim.version, "kernel": kernel, "arch": now.arch}))]
+        if not desired.delivered and desired.version in read_dkms(self.host.root, kernel, now.arch)[0]:
+            return []
+        return [("build", Step(BUILD_NEXT, f"{desired.version} for kernel {kernel}", "it boots next",
+                               data={"version": desired.version, "kernel": kernel, "arch": now.arch}))]
 
-    def _kernel(self, now: Situation, aim: Aim) -> str | None:
-        return next_kernel(self.host.root, now) if self.host.spec.next_kernel and aim.dkms else None
+    def _kernel(self, now: DriverState, desired: DesiredDriver) -> str | None:
+        return next_kernel(self.host.root, now) if self.host.spec.next_kernel and desired.dkms else None
 
     def execute(self, step: Step) -> bool:
         """See L(Part)."""
@@ -95,13 +102,13 @@ class NextKernel(Part):
                                 "next_kernel to false.", kernel=kernel, rc=done.rc)
         found = modinfo(self.host.run, "version", kernel)
         if found != version:
-            raise HostError(f"Kernel {kernel} would load nvidia {found or '(no module)'} instead of {version}.",
-                            f"Remove the other module: modinfo -k {kernel} -n nvidia.", kernel=kernel)
+            raise HostError(wrong_module(kernel, found, version),
+                            f"Remove the other module; modinfo -k {kernel} -n nvidia prints its path.", kernel=kernel)
         return True
 
-    def disagreements(self, now: Situation, aim: Aim) -> list[str]:
+    def disagreements(self, now: DriverState, desired: DesiredDriver) -> list[str]:
         """See L(Part)."""
-        kernel = self._kernel(now, aim)
-        if kernel is None or aim.version in read_dkms(self.host.root, kernel, now.arch)[0]:
+        kernel = self._kernel(now, desired)
+        if kernel is None or desired.version in read_dkms(self.host.root, kernel, now.arch)[0]:
             return []
-        return [f"DKMS has not built {aim.version} for kernel {kernel}, which boots next"]
+        return [f"DKMS has not built {desired.version} for kernel {kernel}, which boots next"]

@@ -13,10 +13,10 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import RESTORE, restore_kept
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import request_restart, restart
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import write_atomic
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
@@ -28,7 +28,7 @@ TOKEN_FILE = "/etc/nvidia/ClientConfigToken/client_configuration_token_gpuops.to
 _FILES = (SETTINGS_FILE, TOKEN_FILE)
 WRITE_SETTINGS = "write licence settings"
 WRITE_TOKEN = "write licence token"
-# The guide demands the right to execute.
+# The guide requires the permission to execute.
 _TOKEN_MODE = 0o744
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9]*\Z")
 # The kind of journal entries with the values that this collection has set.
@@ -43,10 +43,10 @@ def settings(spec: Spec) -> dict[str, str]:
     for key, value in found.items():
         if not _KEY.match(key) or "\n" in value:
             raise InputError(f"'{key}' is not a key of gridd.conf, or its value has several lines.",
-                             "Set keys such as NodeLockedFeature, with one line each.", path=f"licence.settings.{key}")
+                             "Use keys such as FeatureType, and values of one line.", path=f"licence.settings.{key}")
     if licence.get("feature_type") is not None:
         if "FeatureType" in found:
-            raise InputError("FeatureType is set twice.", "Set only feature_type.",
+            raise InputError("FeatureType is set twice, here and by licence.feature_type.", "Remove one of them.",
                              path="licence.settings.FeatureType")
         found["FeatureType"] = str(licence["feature_type"])
     return found
@@ -71,19 +71,19 @@ def merged(text: str, wanted: t.Mapping[str, str]) -> str:
 
 
 class Licence(Part):
-    """Writes both files. L(services.Services) starts the service; a change of a file restarts it."""
+    """Writes gridd.conf and the token. L(services.Services) starts nvidia-gridd; changed files need its restart."""
 
-    def plan(self, now: Situation, aim: Aim) -> list[Phased]:
+    def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part)."""
         if not self.host.spec.licence:
             return restore_kept(self.host.journal, _FILES, "configure", "licence is not set")
         wanted = settings(self.host.spec)
-        if now.services[GRIDD].state == "absent" and not aim.delivered:
-            raise HostError(f"The driver {aim.version} has no {GRIDD}: it is not a vGPU guest driver.",
+        if now.services[GRIDD].state == "absent" and not desired.delivered:
+            raise HostError(f"The driver {desired.version} has no {GRIDD}: it is not a vGPU guest driver.",
                             "Install the guest driver of your vGPU release, or omit licence.", unit=GRIDD)
         steps: list[Phased] = []
         # A package that this run installs may contain the template, so the text is computed when it is written.
-        present = self._present()
+        present = self._current_text()
         removed = sorted(set(self.host.journal.of_kind(_KIND)) - set(wanted))
         if wanted if present is None else (wanted or removed) and self._text(present, wanted) != present:
             words = [*sorted(wanted), *(f"without {key}" for key in removed)]
@@ -91,9 +91,9 @@ class Licence(Part):
         token = self._token()
         if token and self.host.root.data(TOKEN_FILE) != token:
             steps.append(("configure", Step(WRITE_TOKEN, TOKEN_FILE, "the client's configuration token")))
-        return steps + restart(self.host, now, aim, GRIDD, bool(steps))
+        return steps + restart(self.host, now, desired, GRIDD, bool(steps))
 
-    def _present(self) -> str | None:
+    def _current_text(self) -> str | None:
         data = self.host.root.data(SETTINGS_FILE)
         return None if data is None else data.decode("utf-8", "replace")
 
@@ -101,16 +101,17 @@ class Licence(Part):
         text = ((self.host.spec.licence or {}).get("token") or "").strip()
         return text.encode()
 
-    def absent(self, now: Situation) -> list[Phased]:
-        """See L(Part). The files are restored before the removal of the package to which the folder belongs."""
+    def absent(self, now: DriverState) -> list[Phased]:
+        """See L(Part). The files are restored before the package that owns their folder is removed."""
         return restore_kept(self.host.journal, _FILES, "stop")
 
     def _text(self, present: str, wanted: t.Mapping[str, str]) -> str:
-        """The desired text. Keys that are no longer wanted are removed, unless somebody has changed them."""
+        """The desired text. Keys that are no longer set are removed, unless somebody has changed their values."""
         return merged(self._without_ours(present, wanted), wanted)
 
     def _without_ours(self, present: str, wanted: t.Container[str] = ()) -> str:
-        """The text with the former lines instead of those of this collection, except for wanted keys."""
+        """The text with the former lines instead of those that this collection wrote, except the lines of wanted keys.
+        """
         journal = self.host.journal
         ours = {f"{key}={entry['after']}": key for key, entry in journal.of_kind(_KIND).items() if key not in wanted}
         kept = journal.former_bytes(SETTINGS_FILE) if journal.get("file", SETTINGS_FILE) is not None else None
@@ -129,7 +130,7 @@ class Licence(Part):
         journal = self.host.journal
         if step.action == WRITE_SETTINGS:
             request_restart(journal, GRIDD)
-            present = self._present()
+            present = self._current_text()
             text = present if present is not None else (self.host.root.data(TEMPLATE) or b"").decode("utf-8", "replace")
             wanted = settings(self.host.spec)
             text = self._text(text, wanted)
@@ -141,7 +142,7 @@ class Licence(Part):
         elif (step.action, step.target) == (RESTORE, SETTINGS_FILE):
             edited = journal.file_is(step.target) == "edited"
             if edited:
-                write_atomic(SETTINGS_FILE, self._without_ours(self._present() or "").encode())
+                write_atomic(SETTINGS_FILE, self._without_ours(self._current_text() or "").encode())
                 journal.forget("file", SETTINGS_FILE)
             self._forget(journal.of_kind(_KIND))
             return edited  # otherwise L(files.Files) restores the former content

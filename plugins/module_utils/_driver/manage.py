@@ -12,8 +12,8 @@ from dataclasses import replace
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.attempt import Attempt, Executor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.build import Build
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cdi_refresh import CdiRefresh
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.device_nodes import Nodes
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.disk_space import check_room
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.device_nodes import DeviceNodes
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.disk_space import check_free_space
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.extras import Extras
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric import Fabric
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.failures import explain_error
@@ -24,14 +24,18 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.nouveau import UNLOAD_NOUVEAU, Nouveau
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.options import Options
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Holders, Host, Part
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import gate_driver, takes_modules
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import changes_driver, gate_driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.prebuilt import Prebuilt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.removal import Removal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.rollback import Rollback, forget, recall, remember
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import RESUME_CLIENT, Services, paused
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.signing import ENROL, IMPORT, Signing, mok_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation, read_holders, read_situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import (
+    DriverState,
+    read_driver_state,
+    read_holders,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.verify import ask_smi, disagreements
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError, InUse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
@@ -46,9 +50,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run
 
 CONCERN = "driver"
-# Their order within each phase of a run.
+# In the order of their steps within each phase of a run.
 PARTS: t.Tuple[t.Type[Part], ...] = (Signing, Nouveau, Options, Build, Prebuilt, Modules, Extras, NextKernel, Fabric,
-                                     Nodes, Licence, Files, Services, CdiRefresh)
+                                     DeviceNodes, Licence, Files, Services, CdiRefresh)
 
 
 class NotWorking(HostError):
@@ -75,11 +79,11 @@ class Driver:
         with Journal(CONCERN, readonly=self.check) as journal:
             attempt = Attempt(self._host(journal), now, self.level, PARTS)
             if attempt.installs:  # a rollback needs no more space than it frees
-                check_room(self.root, now.kernel)
+                check_free_space(self.root, now.kernel)
             allowed, pending = gate_driver(attempt.steps, self.level, paused(journal))
             after = now
             reasons: list[str] = []
-            # Also check the driver after a reboot or a killed run.
+            # After a reboot or a killed run, the driver must be checked, too.
             if (allowed or recall(journal)) and not self.check:
                 after, reasons, allowed, pending = self._execute(attempt, allowed, pending)
             elif not self.check:
@@ -87,17 +91,18 @@ class Driver:
             if not pending and not self.check:
                 forget(journal)
         return self._result(now, after, allowed, pending, attempt.holders, attempt.version, reasons,
-                            attempt.aim.offline)
+                            attempt.desired.offline)
 
     def _execute(self, attempt: Attempt, steps: list[Step], pending: list[Pending]
-                 ) -> tuple[Situation, list[str], list[Step], list[Pending]]:
-        """C((state, reasons, steps that have run, pending steps)) afterwards.
+                 ) -> tuple[DriverState, list[str], list[Step], list[Pending]]:
+        """Executes the steps. Returns C((state, reasons, executed steps, pending steps)) afterwards.
 
-        pending: the steps that the level forbids. If no step is pending, the driver must work.
+        pending: the steps that the level does not allow. If there are none, raises NotWorking for a driver that does
+        not work. Raises GpuopsError if a step fails.
         """
-        began, whole = time.time(), not pending
-        under_way = recall(attempt.host.journal) is not None
-        if takes_modules(steps):
+        began, complete = time.time(), not pending
+        in_progress = recall(attempt.host.journal) is not None
+        if changes_driver(steps):
             remember(attempt.host, attempt.now)
         rollback = Rollback(attempt)
         try:
@@ -105,20 +110,20 @@ class Driver:
             attempt.apply([step for step in steps if step.action != RESUME_CLIENT])
             after = self._read()
             reasons = attempt.reasons(after, attempt.delivery.installed())
-            if whole:
+            if complete:
                 reasons += self._ask_smi(attempt.version)
-            if whole and reasons:
+            if complete and reasons:
                 raise NotWorking(f"All steps have run, but the driver does not work: {'; '.join(reasons)}.",
                                  "Check journalctl -k | grep -i nvrm.", reasons=reasons)
         except InUse as error:  # the former driver still works
-            if not under_way:
+            if not in_progress:
                 forget(attempt.host.journal)
-            done, again, late = self._held_up(attempt.executor, attempt.host.journal, steps, error)
-            attempt.apply(again)
+            done, restarts, blocked = self._block(attempt.executor, attempt.host.journal, steps, error)
+            attempt.apply(restarts)
             attempt.holders = read_holders(self.root)
             after = self._read()
             reasons = attempt.reasons(after, attempt.delivery.installed())
-            return after, reasons, [*done, *again], [*late, *pending]
+            return after, reasons, [*done, *restarts], [*blocked, *pending]
         except GpuopsError as error:
             error.details["plan"] = [step.as_dict() for step in steps]
             explain_error(error, self.run, began)
@@ -127,23 +132,23 @@ class Driver:
         attempt.apply([step for step in steps if step.action == RESUME_CLIENT])
         return after, reasons, steps, pending
 
-    def _held_up(self, executor: Executor, journal: Journal, steps: t.Sequence[Step], error: InUse
-                 ) -> tuple[list[Step], list[Step], list[Pending]]:
-        """C((the steps that have run, those that start services again, the pending ones)).
+    def _block(self, executor: Executor, journal: Journal, steps: t.Sequence[Step], error: InUse
+               ) -> tuple[list[Step], list[Step], list[Pending]]:
+        """C((executed steps, steps that start services again, pending steps)) after an InUse error.
 
-        A GPU client that has come since the plan was made blocks a step and the steps after it, as if it had been there
-        when the plan was made.
+        A GPU client that started after the plan was made blocks the failed step and all later steps, as if the plan had
+        known it.
         """
-        *done, held = executor.started
-        journal.done(held)  # the step was undone
-        rest = [step for step in steps if not any(step is one for one in done)]
-        rest[0] = replace(held, data={**held.data, "blocked": error.message, "held": ""})
-        again, late = gate_driver(rest, self.level, paused(journal))
-        return done, again, late
+        *done, failed = executor.started
+        journal.done(failed)  # the step was undone
+        rest = [step for step in steps if not any(step is executed for executed in done)]
+        rest[0] = replace(failed, data={**failed.data, "blocked": error.message, "held": ""})
+        restarts, blocked = gate_driver(rest, self.level, paused(journal))
+        return done, restarts, blocked
 
     def _roll_back(self, rollback: Rollback, error: GpuopsError) -> None:
-        """Restores the former driver, and adds C(rolled_back) or C(rollback_error) to the error."""
-        former = rollback.due()
+        """Restores the former driver if required. Adds C(rolled_back) or C(rollback_error) to the error."""
+        former = rollback.former()
         error.details["rolled_back"] = None
         if former is None:
             return
@@ -155,10 +160,10 @@ class Driver:
                 self._remove(rollback.journal)
             else:
                 rollback.run(former)
-        except GpuopsError as second:
+        except GpuopsError as failure:
             goal = f"driver {former.version}" if former.version else "a host without a driver"
-            error.message = f"{error.message.rstrip(' .')}. The rollback to {goal} failed, too: {second.message}"
-            error.details["rollback_error"] = second.message
+            error.message = f"{error.message.rstrip(' .')}. The rollback to {goal} failed, too: {failure.message}"
+            error.details["rollback_error"] = failure.message
             return
         forget(rollback.journal)
         error.details["rolled_back"] = former.version
@@ -179,15 +184,15 @@ class Driver:
         with Journal(CONCERN, readonly=self.check) as journal:
             removal = Removal(self._host(journal), now, PARTS)
             allowed, pending = gate_driver(removal.steps, self.level)
-            reasons = removal.left()
+            reasons = removal.remaining()
             if not self.check:
                 try:
                     removal.execute(allowed, not pending)
                 except InUse as error:
-                    allowed, again, late = self._held_up(removal.executor, journal, allowed, error)
-                    removal.execute(again, False)
+                    done, restarts, blocked = self._block(removal.executor, journal, allowed, error)
+                    removal.execute(restarts, False)
                     removal.holders = read_holders(self.root)
-                    allowed, pending = [*allowed, *again], [*late, *pending]
+                    allowed, pending = [*done, *restarts], [*blocked, *pending]
         after = self._read() if allowed and not self.check else now
         return self._result(now, after, allowed, pending, removal.holders, None, reasons)
 
@@ -196,7 +201,7 @@ class Driver:
         now = self._read()
         reasons = disagreements(now, self.spec.version, None, None)
         if now.loaded and not self.spec.accepts(now.loaded):
-            reasons.append(f"{now.loaded} is loaded, {self.spec.wanted()} is wanted")
+            reasons.append(f"driver {now.loaded} is loaded, but {self.spec.wanted()} is wanted")
         reasons += [f"{path}: {fault}" for path, fault in now.nodes.items()]
         reasons = list(dict.fromkeys(reasons)) + self._ask_smi(now.loaded)
         if reasons:
@@ -206,8 +211,8 @@ class Driver:
             raise error
         return self._result(now, now, [], [], [], now.loaded)
 
-    def _read(self) -> Situation:
-        return read_situation(self.root, self.run)
+    def _read(self) -> DriverState:
+        return read_driver_state(self.root, self.run)
 
     def _ask_smi(self, version: str | None) -> list[str]:
         smi = ask_smi(self.run, version)
@@ -218,19 +223,19 @@ class Driver:
     def _host(self, journal: Journal) -> Host:
         return Host(self.spec, self.run, self.root, journal, self.check)
 
-    def _result(self, before: Situation, after: Situation, steps: t.Sequence[Step],
+    def _result(self, before: DriverState, after: DriverState, steps: t.Sequence[Step],
                 pending: t.Sequence[Pending], holders: Holders,
                 version: str | None, reasons: t.Sequence[str] = (), offline: bool = False) -> Result:
-        # Only the first pending step; it blocks the others.
+        # Only the first pending step, because it blocks the others.
         waiting = [f"{step['id']} waits: {step['pending_reason']}" for step in pending[:1]]
         mismatch = bool(after.loaded and after.library and after.loaded != after.library)
-        rival = after.nouveau == "used" and any(step["action"] == UNLOAD_NOUVEAU for step in pending)
+        nouveau_used = after.nouveau == "used" and any(step["action"] == UNLOAD_NOUVEAU for step in pending)
         enrol = any(step["action"] == ENROL for step in pending)
         mok = mok_state(self.root, self.spec, after)
-        # In check mode it is not pending yet, but will be.
+        # In check mode, report what the planned step will request.
         mok["pending"] = mok["pending"] or any(step.action == IMPORT for step in steps)
         return outcome(steps, pending, plan_diff("nvidia_driver", steps), version=version,
                        driver={"before": before.as_dict(), "after": after.as_dict()}, holders=list(holders),
-                       reboot_required=bool(pending) and (mismatch or rival or enrol or offline),
+                       reboot_required=bool(pending) and (mismatch or nouveau_used or enrol or offline),
                        mok=mok, reasons=[*reasons, *waiting],
                        **({"warnings": self.warnings} if self.warnings else {}))

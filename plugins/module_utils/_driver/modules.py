@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Holders, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Holders, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import pause, resume, running
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import (
     LOAD_ORDER,
-    Situation,
+    DriverState,
     name_holders,
     read_holders,
 )
@@ -20,25 +20,25 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 UNLOAD = "unload modules"
 LOAD = "load module"
-SECURE_BOOT_HINT = ("Secure Boot refuses modules whose key is not enrolled: enrol DKMS's key "
-                    "(mokutil --import /var/lib/dkms/mok.pub, reboot, confirm at the console), or turn it off.")
+SECURE_BOOT_HINT = ("Secure Boot refuses modules whose key is not enrolled: enrol the key of DKMS (mokutil --import "
+                    "/var/lib/dkms/mok.pub, reboot, confirm at the console), or turn Secure Boot off.")
 
 
-def must_reload(now: Situation, version: str, flavour: str) -> str:
-    """The reason to unload the loaded modules: another version or module type. Empty if they can stay."""
+def must_reload(now: DriverState, version: str, flavour: str) -> str:
+    """The reason to unload the loaded modules: another version or module type. Empty if they can stay loaded."""
     if not now.modules:
         return ""
     if now.loaded is None:
         return "" if "nvidia" not in now.modules else "the version of the loaded module is unknown"
     if now.loaded != version:
         mismatch = "Driver/library version mismatch: " if now.library == version else ""
-        return f"{mismatch}{now.loaded} is loaded, {version} is wanted"
+        return f"{mismatch}{now.loaded} is loaded, but {version} is wanted"
     if now.flavour != flavour:
-        return f"the {now.flavour} module is loaded, the {flavour} one is wanted"
+        return f"the {now.flavour} module is loaded, but the {flavour} one is wanted"
     return ""
 
 
-def unload(now: Situation, reason: str, holders: Holders, clients: t.Sequence[str] = ()) -> list[Phased]:
+def unload(now: DriverState, reason: str, holders: Holders, clients: t.Sequence[str] = ()) -> list[Phased]:
     """The step that stops the services of the driver and unloads all modules. Empty if none is loaded.
 
     holders: GPU clients that cannot be stopped; they block the step. clients: foreign services that it stops; this
@@ -57,10 +57,10 @@ def unload(now: Situation, reason: str, holders: Holders, clients: t.Sequence[st
 class Modules(Part):
     """Loads the modules for compute work in the desired version."""
 
-    def plan(self, now: Situation, aim: Aim) -> list[Phased]:
+    def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part)."""
-        stay = set() if aim.reload else set(now.modules)
-        return [*(unload(now, aim.reload, aim.holders, aim.clients) if aim.reload else []),
+        stay = set() if desired.reload else set(now.modules)
+        return [*(unload(now, desired.reload, desired.holders, desired.clients) if desired.reload else []),
                 *(("load", Step(LOAD, name.replace("_", "-"), "reload" if name in now.modules else "it is not loaded"))
                   for name in LOAD_ORDER if name not in stay)]
 
@@ -72,28 +72,28 @@ class Modules(Part):
         return act is not None
 
     def _unload(self, step: Step) -> None:
-        # A download may lie between the plan and this: without the services that stop now, a new client would fail.
+        # A GPU client may have started since the plan was made, for example during a download. It needs the services.
         new = [holder for holder in read_holders(self.host.root) if holder["unit"] not in step.data["services"]]
         if new:
             raise InUse(f"the modules are in use by {name_holders(new)} since the plan was made; nothing was stopped")
         pause(self.host.run, self.host.journal, step.data["services"])
-        gone: list[str] = []
+        unloaded: list[str] = []
         for module in step.data["modules"]:
             done = self.host.run(["rmmod", module], check=False)
             if done.rc != 0 and module in self.host.root.names("/sys/module"):
-                self._reload(gone)
+                self._reload(unloaded)
                 holders = name_holders(read_holders(self.host.root))
-                whole = set(gone) <= set(self.host.root.names("/sys/module"))
-                if holders and whole:
+                restored = set(unloaded) <= set(self.host.root.names("/sys/module"))
+                if holders and restored:
                     raise InUse(f"the modules are in use by {holders} since the plan was made; they are loaded again")
                 raise HostError(f"{module} cannot be unloaded: {done.stderr.strip()}"
                                 f"{f'; in use by {holders}' if holders else ''}."
-                                f"{' All modules are loaded as before.' if whole else ''}",
-                                "Stop what uses it, then run again.")
-            gone.append(module)
+                                f"{' All modules are loaded as before.' if restored else ''}",
+                                f"Stop what uses {module}, then run again.")
+            unloaded.append(module)
 
     def _reload(self, modules: t.Sequence[str]) -> None:
-        """Loads unloaded modules again after a failure."""
+        """Loads modules and starts services again after a failed unload. modules: in the order of their unload."""
         for module in reversed(modules):
             self.host.run(["modprobe", module], check=False)
         resume(self.host.run, self.host.journal, check=False)
@@ -106,4 +106,4 @@ class Modules(Part):
             raise HostError(f"The kernel rejects the signature of {step.target}: {done.stderr.strip()}.",
                             SECURE_BOOT_HINT)
         raise CommandError(done.argv, done.rc, done.stdout, done.stderr,
-                           "The kernel log has the reason: journalctl -k | grep -i nvrm.")
+                           "Read the reason in the kernel log: journalctl -k | grep -i nvrm.")

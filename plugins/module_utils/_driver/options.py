@@ -14,10 +14,10 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.extras import wanted_modules
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import HOLDS, request_rebuild
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import IN_INITRAMFS, request_rebuild
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
@@ -49,8 +49,8 @@ def parameters(spec: Spec) -> Parameters:
             raise InputError(f"'{module}' is not a module of the driver.", f"Use one of {', '.join(MODULES)}.",
                              path=path, value=module, allowed=list(MODULES))
         if not isinstance(values, dict):
-            raise InputError("the parameters of a module must be a mapping.", "Write name: value for each.", path=path,
-                             value=values)
+            raise InputError("the parameters of a module must be a mapping.", "Write 'name: value' for each parameter.",
+                             path=path, value=values)
         for key, value in values.items():
             text = str(int(value)) if isinstance(value, bool) else str(value)
             if not _NAME.match(str(key)) or not _VALUE.match(text) or not text:
@@ -78,7 +78,7 @@ def written(text: str) -> Parameters:
 
 
 def loaded_value(root: Root, module: str, name: str) -> str | None:
-    """The current value of a parameter of a loaded module, None if it is not shown."""
+    """The current value of a parameter of a loaded module, None if the kernel does not show it."""
     shown = root.text(f"/sys/module/{module}/parameters/{name}")
     if shown is not None or module != "nvidia":
         return shown
@@ -88,7 +88,7 @@ def loaded_value(root: Root, module: str, name: str) -> str | None:
 
 
 def same(left: str, right: str) -> bool:
-    """Whether two values are equal, as unsigned numbers (as the driver shows them) or as text; Y and N are 1 and 0."""
+    """Whether two values of a parameter are equal: as unsigned 32-bit numbers, otherwise as text. Y is 1, N is 0."""
     def plain(value: str) -> int | str:
         value = {"Y": "1", "N": "0"}.get(value, value.strip('"'))
         try:
@@ -99,16 +99,16 @@ def same(left: str, right: str) -> bool:
 
 
 def boot_text(spec: Spec, fabric: str) -> bytes:
-    """The file for systemd-modules-load, with the modules that nothing else loads. NVLSM needs ib_umad."""
+    """The file for systemd-modules-load: modules that nothing else loads at boot. NVLSM needs ib_umad."""
     names = [*_AT_BOOT, *(["ib_umad"] if fabric == "nvlink5" else []),
              *(module.replace("_", "-") for module in wanted_modules(spec))]
     return ("# Written by gpuops.nvidia.\n" + "".join(f"{name}\n" for name in names)).encode()
 
 
 class Options(Part):
-    """Writes both files. A loaded module with another value is reloaded."""
+    """Writes the parameters and the list of modules for boot. Reloads modules that were loaded with other values."""
 
-    def reload(self, now: Situation) -> str:
+    def reload(self, now: DriverState) -> str:
         """See L(Part)."""
         wanted = parameters(self.host.spec)
         former = written(self.host.root.text(OPTIONS_FILE) or "")
@@ -117,39 +117,42 @@ class Options(Part):
             if module not in now.modules:
                 continue
             if key not in wanted:
-                return f"{module} was loaded with {name}={former[key]}, which is no longer wanted"
+                return f"{module} was loaded with {name}={former[key]}, which is no longer set"
             value = loaded_value(self.host.root, module, name)
             if value is None and former.get(key) != wanted[key] or value is not None and not same(value, wanted[key]):
-                return f"{module} has {name}={'?' if value is None else value}, {wanted[key]} is wanted"
+                return f"{module} has {name}={'?' if value is None else value}, but {wanted[key]} is wanted"
         return ""
 
-    def plan(self, now: Situation, aim: Aim) -> list[Phased]:
+    def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part)."""
         wanted = parameters(self.host.spec)
-        if now.loaded == aim.version and not aim.delivered:
+        if now.loaded == desired.version and not desired.delivered:
             self._check_names(now, wanted)
         steps: list[Phased] = []
         text = options_text(wanted)
-        ours = bool(text) or self.host.journal.get("file", OPTIONS_FILE) is not None
-        if ours and (self.host.root.data(OPTIONS_FILE) or b"") != text:
+        owned = bool(text) or self.host.journal.get("file", OPTIONS_FILE) is not None
+        if owned and (self.host.root.data(OPTIONS_FILE) or b"") != text:
             names = " ".join(f"{module}.{name}={value}" for (module, name), value in sorted(wanted.items()))
             steps.append(("configure", Step(WRITE_OPTIONS, OPTIONS_FILE, names or "no parameter is set",
-                                            data={HOLDS: True, "text": text})))
-        boot = boot_text(self.host.spec, aim.fabric)
+                                            data={IN_INITRAMFS: True, "text": text})))
+        boot = boot_text(self.host.spec, desired.fabric)
         if self.host.root.data(BOOT_FILE) != boot:
             steps.append(("configure", Step(WRITE_BOOT, BOOT_FILE, "device nodes must exist at boot",
                                             data={"text": boot})))
         return steps
 
-    def _check_names(self, now: Situation, wanted: Parameters) -> None:
-        """Raises InputError for parameters that the loaded module lacks. It does not show all that it has."""
+    def _check_names(self, now: DriverState, wanted: Parameters) -> None:
+        """Raises InputError for parameters that a loaded module does not have.
+
+        /sys and /proc show only some parameters of a module, so modinfo is run for the others.
+        """
         for module, name in wanted:
             if module in now.modules and loaded_value(self.host.root, module, name) is None:
                 known = self.host.run(["modinfo", "-F", "parm", module], check=False).stdout
                 names = [line.partition(":")[0] for line in known.splitlines()]
                 if name not in names:
                     raise InputError(f"{module} {now.loaded} has no parameter {name}.",
-                                     f"modinfo -F parm {module} lists its parameters.",
+                                     f"Use one of the parameters that modinfo -F parm {module} lists.",
                                      path=f"module_parameters.{module}.{name}", allowed=names)
 
     def execute(self, step: Step) -> bool:
@@ -166,7 +169,7 @@ class Options(Part):
             return False
         return True
 
-    def disagreements(self, now: Situation, aim: Aim) -> list[str]:
+    def disagreements(self, now: DriverState, desired: DesiredDriver) -> list[str]:
         """See L(Part)."""
         found = []
         for (module, name), value in sorted(parameters(self.host.spec).items()):
@@ -174,5 +177,5 @@ class Options(Part):
                 shown = loaded_value(self.host.root, module, name)
                 if shown is not None and not same(shown, value):
                     found.append(f"{module} was loaded with {name}={shown} instead of {value}: another file of "
-                                 "modprobe.d or the kernel command line sets it")
+                                 "modprobe.d or the kernel command line sets the parameter")
         return found

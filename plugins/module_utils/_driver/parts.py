@@ -13,7 +13,7 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
@@ -43,19 +43,20 @@ class Host:
 
     def is_in_place(self, path: str) -> bool:
         """Whether a file exists. An owned file must also be unchanged."""
-        kept = self.journal.get("file", path) is not None
-        return self.root.exists(path) and not (kept and self.journal.file_is(path) != "ours")
+        owned = self.journal.get("file", path) is not None
+        return self.root.exists(path) and not (owned and self.journal.file_is(path) != "ours")
 
 
 @dataclass(frozen=True)
-class Aim:
+class DesiredDriver:
     """The desired driver.
 
-    flavour: C(open) or C(proprietary). reload: the reason to unload the loaded modules, empty if they stay. holders:
-    GPU clients that block this. delivered: whether the run changes kernel modules on the disk. dkms: whether DKMS
-    builds them. fabric: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack), see L(_devices.Model.fabric). source: the
-    name of the delivery. clients: foreign services that use a GPU and are stopped for the unload. offline: GPU clients
-    block the unload and a reboot is allowed: files change now, and the reboot loads the modules.
+    flavour: C(open) or C(proprietary). reload: the reason to unload the loaded modules, empty if they stay loaded.
+    holders: GPU clients that block the unload. delivered: whether the run changes kernel modules on the disk. dkms:
+    whether DKMS builds the modules. fabric: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack), see
+    L(_devices.Model.fabric). source: the name of the delivery. clients: foreign services that use a GPU and are stopped
+    before the unload. offline: whether files change now and a reboot loads the modules later, because GPU clients block
+    the unload and a reboot is allowed.
     """
 
     version: str
@@ -71,38 +72,38 @@ class Aim:
 
 
 class Part:
-    """The base class of parts. Its methods plan and do nothing."""
+    """The base class of parts. Its methods plan no steps and execute none."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
 
-    def reload(self, now: Situation) -> str:
-        """The reason why this part needs a reload of the modules, empty without one."""
+    def reload(self, now: DriverState) -> str:
+        """The reason to reload the modules, empty if this part does not require it."""
         return ""
 
-    def plan(self, now: Situation, aim: Aim) -> list[Phased]:
+    def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """The necessary steps with their phases. Raises InputError, HostError."""
         return []
 
-    def follow(self, steps: t.Sequence[Step], aim: Aim) -> list[Phased]:
-        """The steps that the steps of other parts make necessary. They run later."""
+    def follow(self, steps: t.Sequence[Step], desired: DesiredDriver) -> list[Phased]:
+        """More steps that the planned steps of all parts require, with their phases. They run after those steps."""
         return []
 
-    def absent(self, now: Situation) -> list[Phased]:
-        """The steps of a removal, except those that restore files, which are planned for all parts."""
+    def absent(self, now: DriverState) -> list[Phased]:
+        """The steps of a removal, with their phases. L(plan.plan_absent) plans those that restore files."""
         return []
 
     def execute(self, step: Step) -> bool:
         """Runs a step of this part. Returns False for other steps."""
         return False
 
-    def disagreements(self, now: Situation, aim: Aim) -> list[str]:
-        """One sentence for each difference from the plan."""
+    def disagreements(self, now: DriverState, desired: DesiredDriver) -> list[str]:
+        """One sentence for each difference between the host and the desired driver."""
         return []
 
 
 def in_order(phased: t.Iterable[Phased], phases: t.Sequence[str] = PHASES) -> list[Step]:
-    """The steps in the order of their phases, and within a phase in their present order."""
+    """The steps sorted by phase. The order within a phase is kept."""
     found: dict[str, list[Step]] = {phase: [] for phase in phases}
     for phase, step in phased:
         found[phase].append(step)

@@ -13,35 +13,35 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import (
     OFFLINE_PHASES,
     PHASES,
-    Aim,
+    DesiredDriver,
     Holders,
     Part,
     Phased,
     in_order,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import STARTS, interrupts
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Pending, Step, gate
 
 
-def plan_present(now: Situation, aim: Aim, parts: t.Sequence[Part], initramfs: Initramfs, displaced: t.Sequence[Step],
-                 delivered: t.Sequence[Step]) -> list[Step]:
+def plan_present(now: DriverState, desired: DesiredDriver, parts: t.Sequence[Part], initramfs: Initramfs,
+                 displaced: t.Sequence[Step], delivered: t.Sequence[Step]) -> list[Step]:
     """The steps to install a driver, in the order of execution.
 
-    displaced: steps of other deliveries that remove their driver. delivered: steps of the delivery; their data can
-    contain another phase than C(deliver), as C(phase).
+    displaced: steps of other deliveries that remove their driver. delivered: steps of the delivery. Their phase is
+    C(deliver), unless their data has another one as C(phase).
     """
     phased: list[Phased] = [*(("displace", step) for step in displaced),
                             *((step.data.get("phase", "deliver"), step) for step in delivered)]
     for part in parts:
-        phased += part.plan(now, aim)
+        phased += part.plan(now, desired)
     steps = [step for _phase, step in phased]
     for part in parts:
-        phased += part.follow(steps, aim)
-    return in_order([*phased, *initramfs.plan(now, phased)], OFFLINE_PHASES if aim.offline else PHASES)
+        phased += part.follow(steps, desired)
+    return in_order([*phased, *initramfs.plan(now, phased)], OFFLINE_PHASES if desired.offline else PHASES)
 
 
-def plan_absent(now: Situation, parts: t.Iterable[Part], initramfs: Initramfs, displaced: t.Sequence[Step],
+def plan_absent(now: DriverState, parts: t.Iterable[Part], initramfs: Initramfs, displaced: t.Sequence[Step],
                 files: t.Iterable[str], holders: Holders, clients: t.Sequence[str] = ()) -> list[Step]:
     """The steps to remove everything that the collection has installed, in the order of execution.
 
@@ -49,7 +49,7 @@ def plan_absent(now: Situation, parts: t.Iterable[Part], initramfs: Initramfs, d
     Modules are unloaded first, because without their files they could not be loaded again.
     """
     phased: list[Phased] = [("displace", step) for step in displaced]
-    if takes_modules(displaced):
+    if changes_driver(displaced):
         phased += unload(now, "its files are removed", holders, clients)
     for part in parts:
         phased += part.absent(now)
@@ -58,18 +58,18 @@ def plan_absent(now: Situation, parts: t.Iterable[Part], initramfs: Initramfs, d
     return in_order([*phased, *initramfs.plan(now, phased)])
 
 
-def takes_modules(displaced: t.Iterable[Step]) -> bool:
+def changes_driver(displaced: t.Iterable[Step]) -> bool:
     """Whether steps of deliveries remove or replace packages or kernel modules."""
     return any(step.data.get("packages") or step.data.get("modules") for step in displaced)
 
 
-def needs_unload(now: Situation, steps: t.Iterable[Step]) -> str:
+def needs_unload(now: DriverState, steps: t.Iterable[Step]) -> str:
     """The reason to unload modules before steps of deliveries; empty if this is not necessary."""
     return next((step.data["unload"] for step in steps if step.data.get("unload")), "") if now.modules else ""
 
 
 def changes_modules(delivered: t.Iterable[Step]) -> bool:
-    """Whether steps of a delivery change kernel modules on the disk, judging by the names of packages."""
+    """Whether steps of a delivery change kernel modules on the disk. The names of packages decide for packages."""
     return any(step.data.get("modules") or any(word in name for word in ("dkms", "linux-modules", "-driver-G0"))
                for step in delivered for name in (
                    *step.data.get("packages", ()), *(str(change[0]) for change in step.data.get("changes", ())), ""))
@@ -77,10 +77,10 @@ def changes_modules(delivered: t.Iterable[Step]) -> bool:
 
 def gate_driver(steps: t.Sequence[Step], level: str,
                 paused: t.Collection[str] = ()) -> tuple[list[Step], list[Pending]]:
-    """As L(_result.gate), but a blocked step (by GPU clients, a console) is pending at every level.
+    """C((allowed steps, pending steps)), as L(_result.gate), but a blocked step is pending at every level.
 
-    paused: services that a killed run has stopped. They are started again even if an unload or an interruption that
-    precedes them is pending.
+    GPU clients or a console can block a step. paused: services that a killed run has stopped. Steps that start them are
+    allowed even if an earlier step that unloads modules or interrupts jobs is pending.
     """
     blocked = next((index for index, step in enumerate(steps) if step.data.get("blocked")), len(steps))
     allowed, pending = gate(steps[:blocked], level)
@@ -90,7 +90,7 @@ def gate_driver(steps: t.Sequence[Step], level: str,
     if pending and steps[len(allowed)].data.get("held"):
         pending[0]["pending_reason"] = f"{steps[len(allowed)].data['held']}; {pending[0]['pending_reason']}"
     if any(step["action"] == UNLOAD for step in pending) or pending and interrupts(steps[len(allowed)]):
-        again = [step for step in steps[len(allowed):] if step.action in STARTS and step.target in paused]
-        allowed = [*allowed, *again]
-        pending = [step for step in pending if step["id"] not in {start.id for start in again}]
+        starts = [step for step in steps[len(allowed):] if step.action in STARTS and step.target in paused]
+        allowed = [*allowed, *starts]
+        pending = [step for step in pending if step["id"] not in {start.id for start in starts}]
     return allowed, pending

@@ -3,13 +3,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Checks built and signed kernel modules from packages.
 
-These packages have the version of the kernel, so only the module file contains the version of the driver.
+The version of these packages is that of the kernel; only the module file contains the version of the driver.
 """
 
 from __future__ import annotations
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Part, Phased
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation, modinfo
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState, modinfo, wrong_module
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.kernel import newest_kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
@@ -18,21 +18,23 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 CHECK = "check modules"
 
 
-def kernels(root: Root, now: Situation) -> list[str]:
-    """The running kernel and, if it is another one, the newest installed kernel."""
+def kernels(root: Root, now: DriverState) -> list[str]:
+    """The releases of the running kernel and of the newest installed kernel, each once."""
     return list(dict.fromkeys([now.kernel, newest_kernel(root, now.kernel, now.family) or now.kernel]))
 
 
 class Prebuilt(Part):
     """Checks the modules for the running kernel and for the newest one."""
 
-    def plan(self, now: Situation, aim: Aim) -> list[Phased]:
+    def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part). Runs modinfo for each kernel if packages contain the modules."""
-        if aim.dkms:
+        if desired.dkms:
             return []
-        return [("build", Step(CHECK, f"{aim.version} for kernel {kernel}", "their packages have another version",
-                               data={"version": aim.version, "kernel": kernel}))
-                for kernel in kernels(self.host.root, now) if aim.delivered or self._version(kernel) != aim.version]
+        return [("build", Step(CHECK, f"{desired.version} for kernel {kernel}",
+                               "the version of their package is that of the kernel",
+                               data={"version": desired.version, "kernel": kernel}))
+                for kernel in kernels(self.host.root, now)
+                if desired.delivered or self._version(kernel) != desired.version]
 
     def execute(self, step: Step) -> bool:
         """See L(Part)."""
@@ -41,16 +43,17 @@ class Prebuilt(Part):
         wanted, kernel = step.data["version"], step.data["kernel"]
         found = self._version(kernel)
         if found != wanted:
-            raise HostError(f"Kernel {kernel} would load nvidia {found or '(no module)'} instead of {wanted}.",
+            raise HostError(wrong_module(kernel, found, wanted),
                             f"Check modinfo -k {kernel} nvidia. If the archive has modules and libraries in different "
                             "versions, set version to that of the modules, or use source distribution.",
                             kernel=kernel, found=found)
         return True
 
-    def disagreements(self, now: Situation, aim: Aim) -> list[str]:
+    def disagreements(self, now: DriverState, desired: DesiredDriver) -> list[str]:
         """See L(Part)."""
-        return [] if aim.dkms else [f"kernel {kernel} would not load nvidia {aim.version}"
-                                    for kernel in kernels(self.host.root, now) if self._version(kernel) != aim.version]
+        wrong = [] if desired.dkms else [kernel for kernel in kernels(self.host.root, now)
+                                         if self._version(kernel) != desired.version]
+        return [f"kernel {kernel} would not load nvidia {desired.version}" for kernel in wrong]
 
     def _version(self, kernel: str) -> str:
         return modinfo(self.host.run, "version", kernel)

@@ -17,15 +17,15 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.delivery imp
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import request_rebuild
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import LOAD, UNLOAD, Modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Host
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import gate_driver, takes_modules
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import changes_driver, gate_driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.prebuilt import Prebuilt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import interrupts, resume, running
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import (
     UNLOAD_ORDER,
-    Situation,
+    DriverState,
     module_flavour,
+    read_driver_state,
     read_services,
-    read_situation,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.verify import ask_smi
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
@@ -36,7 +36,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step,
 
 FORMER = "former"
 _KEY = "driver"
-# The parts of a rollback. The files of the other parts are restored.
+# The parts that a rollback plans. The files of the other parts are restored from memory.
 _PARTS = (Build, Prebuilt, Modules)
 
 
@@ -51,44 +51,46 @@ class Former:
 
 
 def recall(journal: Journal) -> Former | None:
-    """The former driver in the journal, None if no change is in progress."""
+    """The former driver in the journal, None if no run is changing the driver."""
     entry = journal.get(FORMER, _KEY)
     return Former(**entry["before"]) if entry else None
 
 
-def remember(host: Host, now: Situation) -> None:
-    """Records the driver of the host, unless a change is in progress."""
+def remember(host: Host, now: DriverState) -> None:
+    """Records the driver of the host as the former one, unless the journal already has one."""
     if recall(host.journal) is None:
         host.journal.keep(FORMER, _KEY, asdict(_read(host, now)))
 
 
 def forget(journal: Journal) -> None:
-    """Ends the change."""
+    """Deletes the former driver from the journal, because the change has ended."""
     journal.forget(FORMER, _KEY)
 
 
-def _read(host: Host, now: Situation) -> Former:
+def _read(host: Host, now: DriverState) -> Former:
     found = installed(host, now)
     if found is None:
         return Former(None)
     source, version = found
-    at_work = now.loaded == version
-    return Former(version, now.flavour if at_work else module_flavour(host.run, now.kernel), source, at_work)
+    loaded = now.loaded == version
+    return Former(version, now.flavour if loaded else module_flavour(host.run, now.kernel), source, loaded)
 
 
 class Rollback:
-    """Must be created before the first step of an attempt."""
+    """Restores the driver and the files as they were before an attempt. Create it before the first step of the attempt.
+    """
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
         self.journal = attempt.host.journal
         self.files = {path: read_bytes(path) for path in self.journal.of_kind("file")}
-        self.under_way = recall(self.journal) is not None
+        self.in_progress = recall(self.journal) is not None
 
-    def due(self) -> Former | None:
-        """The driver to restore, None if none is necessary. It can be the same version with its former parameters."""
-        former, aim = recall(self.journal), self.attempt.aim
-        if former is None or (former.version, former.flavour, former.source) != (aim.version, aim.flavour, aim.source):
+    def former(self) -> Former | None:
+        """The driver to restore, None if no rollback is required. It can be the same version with former parameters."""
+        former, desired = recall(self.journal), self.attempt.desired
+        same = (desired.version, desired.flavour, desired.source)
+        if former is None or (former.version, former.flavour, former.source) != same:
             return former
         unloaded = any(step.action == UNLOAD for step in self.attempt.executor.started)
         return former if former.loaded and unloaded and self._changed() else None
@@ -96,44 +98,44 @@ class Rollback:
     def run(self, former: Former) -> None:
         """Restores a driver. Raises GpuopsError if this fails."""
         self._restore_files()
-        host, before, aim = self.attempt.host, self.attempt.now, self.attempt.aim
+        host, before, desired = self.attempt.host, self.attempt.now, self.attempt.desired
         spec = replace(host.spec, version=former.version, branch=None, kernel_module_type=former.flavour or "auto",
-                       source=former.source, runfile=host.spec.runfile if former.version == aim.version else None)
-        there = self.under_way or takes_modules(self.attempt.executor.started)
-        back = Attempt(replace(host, spec=spec), read_situation(host.root, host.run), "idle", _PARTS,
-                       None if there else former.version)
+                       source=former.source, runfile=host.spec.runfile if former.version == desired.version else None)
+        files_changed = self.in_progress or changes_driver(self.attempt.executor.started)
+        restoration = Attempt(replace(host, spec=spec), read_driver_state(host.root, host.run), "idle", _PARTS,
+                              None if files_changed else former.version)
         # Do not stop or restart the services of the fabric.
-        steps = [step for step in back.steps if not interrupts(step)]
+        steps = [step for step in restoration.steps if not interrupts(step)]
         # Modules that the attempt has loaded are unloaded at any level; foreign services are stopped from drain on.
         pending = gate_driver(steps, "drain" if allows(self.attempt.level, "drain") else "idle")[1]
         if pending:
             raise HostError(f"The modules cannot be unloaded: {pending[0]['pending_reason']}.")
-        back.apply([step for step in steps if former.loaded or step.action != LOAD])
-        if there and not self.under_way:
-            back.apply(self._exactly(back))
+        restoration.apply([step for step in steps if former.loaded or step.action != LOAD])
+        if files_changed and not self.in_progress:
+            restoration.apply(self._restore_versions(restoration))
         if former.loaded:
-            self._serve(back, before)
+            self._start(restoration, before)
         resume(host.run, self.journal, check=False)
 
-    def _exactly(self, back: Attempt) -> list[Step]:
-        failed, delivery = self.attempt.delivery, back.delivery
+    def _restore_versions(self, restoration: Attempt) -> list[Step]:
+        failed, delivery = self.attempt.delivery, restoration.delivery
         if isinstance(failed, PackageDelivery) and isinstance(delivery, PackageDelivery):
-            return delivery.exactly(failed.found)
+            return delivery.restore_versions(failed.before)
         return []
 
-    def _serve(self, back: Attempt, before: Situation) -> None:
+    def _start(self, restoration: Attempt, before: DriverState) -> None:
         """Loads the other former modules, starts the former services, and checks the driver. Raises HostError."""
-        host = back.host
-        after = read_situation(host.root, host.run)
-        gone = [name for name in reversed(UNLOAD_ORDER) if name in before.modules and name not in after.modules]
-        back.apply([Step(LOAD, name.replace("_", "-"), "it was loaded before") for name in gone])
+        host = restoration.host
+        after = read_driver_state(host.root, host.run)
+        missing = [name for name in reversed(UNLOAD_ORDER) if name in before.modules and name not in after.modules]
+        restoration.apply([Step(LOAD, name.replace("_", "-"), "it was loaded before") for name in missing])
         ran = list(reversed(running(before.services)))
         for unit in ran:
             host.run(["systemctl", "start", unit], timeout=120, check=False)
-        reasons = back.reasons(read_situation(host.root, host.run), back.delivery.installed())
-        reasons += ask_smi(host.run, back.version).faults
+        reasons = restoration.reasons(read_driver_state(host.root, host.run), restoration.delivery.installed())
+        reasons += ask_smi(host.run, restoration.version).faults
         services = read_services(host.run)
-        reasons += [f"{unit} does not start" for unit in ran if services[unit].state != "active"]
+        reasons += [f"{unit} is {services[unit].state}" for unit in ran if services[unit].state != "active"]
         if reasons:
             raise HostError(f"The restored driver does not work: {'; '.join(reasons)}.", reasons=reasons)
 

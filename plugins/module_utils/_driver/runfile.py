@@ -4,8 +4,8 @@
 """Installs the driver from NVIDIA's .run file; implements C(delivery.Delivery).
 
 The journal has an entry C(runfile, driver) for an installed driver: C({version, flavour, whole, sources}). whole is
-false while the installer runs. sources are the folders with sources of modules that it has created. A foreign driver
-from a .run file is kept if it is suitable, and never changed.
+false while the installer runs. sources are the folders with module sources that the installer has created. A foreign
+driver from a .run file is never changed; it is kept if it is suitable, otherwise the run fails.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_opti
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_record import (
     missing_files,
     read_record,
+    remove_driver,
     sources_of,
-    take_away,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import UNLOAD_ORDER, Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import UNLOAD_ORDER, DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Manager
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import PackageWork
@@ -68,7 +68,8 @@ _ARCHIVE = ("runfile", "archive")
 # Seconds for a build of all modules on a slow machine.
 _LIMIT = 3600
 _ERRORS = 6
-_FOREIGN_HINT = ("Keep it: use state adopted, or set its version. Or remove it with nvidia-uninstall, then run again.")
+_FOREIGN_HINT = ("To keep this driver, use state adopted or set its version. To replace it, run nvidia-uninstall, "
+                 "then run again.")
 
 
 class Installed(t.TypedDict, total=False):
@@ -87,13 +88,13 @@ class RunfileDelivery:
     name = "runfile"
     dkms = True
 
-    def __init__(self, host: Host, now: Situation, manager: Manager | None) -> None:
+    def __init__(self, host: Host, now: DriverState, manager: Manager | None) -> None:
         self.host = host
         self.now = now
         self.work = PackageWork(manager, host.journal, None) if manager is not None else None
-        self.before = self._ours()
+        self.before = self._owned()
 
-    def _ours(self) -> Installed | None:
+    def _owned(self) -> Installed | None:
         entry = self.host.journal.get(*_ENTRY)
         return t.cast(Installed, dict(entry["after"] or {})) if entry else None
 
@@ -102,40 +103,44 @@ class RunfileDelivery:
 
     def installed(self) -> str | None:
         """See C(Delivery). None if the installation is incomplete or files are missing."""
-        record, ours = self._record(), self._ours()
+        record, owned = self._record(), self._owned()
         if record is None or not record.complete or missing_files(self.host.root, record):
             return None
-        return record.version if ours is None or ours.get("whole") and ours["version"] == record.version else None
+        return record.version if owned is None or owned.get("whole") and owned["version"] == record.version else None
 
-    def plan(self, now: Situation, flavour: str) -> tuple[str, list[Step]]:
+    def plan(self, now: DriverState, flavour: str) -> tuple[str, list[Step]]:
         """See C(Delivery)."""
-        spec, ours = self.host.spec, self.before
-        mine = ours["version"] if ours and spec.accepts(ours["version"]) else None
-        archive = archive_of(spec.runfile, spec.version, now.arch) or archive_of(spec.runfile, mine, now.arch)
+        spec, owned = self.host.spec, self.before
+        former = owned["version"] if owned and spec.accepts(owned["version"]) else None
+        archive = archive_of(spec.runfile, spec.version, now.arch) or archive_of(spec.runfile, former, now.arch)
         installed = self.installed()
         wanted = archive.version if archive else installed
         if installed is not None and installed == wanted and spec.accepts(installed):
             reason = self._difference(installed, flavour)
             if not reason:
                 return installed, self._unit()
-            if ours is not None and archive is not None and ours["flavour"] == flavour and skips_load(installed):
+            if owned is not None and archive is not None and owned["flavour"] == flavour and skips_load(installed):
                 # Only the registration with DKMS is missing, so files and loaded modules stay.
                 return installed, [*self._prepare(archive, flavour), self._step(ADD_MODULES, archive, flavour, reason),
                                    *self._unit()]
-        if self._record() is not None and ours is None:
+        if self._record() is not None and owned is None:
             self._refuse_foreign()
         if archive is None:
             raise InputError("The .run file to install is not known.", "Set version, or runfile.src with the original "
                              "name of the file.", path="runfile.src")
         if not spec.accepts(archive.version):
-            raise InputError(f"{archive.src} is {archive.version}, {spec.wanted()} is wanted.", "Correct one of them.",
-                             path="runfile.src", value=archive.src, allowed=spec.wanted())
+            raise InputError(f"{archive.src} has driver {archive.version}, but {spec.wanted()} is wanted.",
+                             "Correct runfile.src, version or branch.", path="runfile.src", value=archive.src,
+                             allowed=spec.wanted())
         return archive.version, self._install(now, archive, flavour)
 
     def _difference(self, installed: str, flavour: str) -> str:
-        """Why an installed driver is not suitable, empty if it is. The type of a foreign one is that of its module."""
-        ours = self.before
-        installed_flavour = ours["flavour"] if ours else self.now.flavour
+        """Why an installed driver is not suitable, empty if it is suitable.
+
+        The journal has the module type of an owned driver. That of a foreign one is the type of the loaded module.
+        """
+        owned = self.before
+        installed_flavour = owned["flavour"] if owned else self.now.flavour
         if installed_flavour not in (flavour, None):
             return f"its modules are {installed_flavour}"
         if installed not in self.now.registered:
@@ -145,12 +150,12 @@ class RunfileDelivery:
     def _refuse_foreign(self) -> None:
         record = self._record()
         version = record.version if record else "unknown"
-        raise HostError(f"Somebody has installed the driver {version} with a .run file.",
+        raise HostError(f"Driver {version} was installed with a .run file, but not by this collection.",
                         _FOREIGN_HINT, version=version)
 
-    def _install(self, now: Situation, archive: Archive, flavour: str) -> list[Step]:
+    def _install(self, now: DriverState, archive: Archive, flavour: str) -> list[Step]:
         if not skips_load(archive.version) and now.nouveau in ("loaded", "used"):
-            raise HostError(f"nouveau uses the GPUs, and the installer of {archive.version} must load its modules.",
+            raise HostError(f"nouveau uses the GPUs, but the installer of {archive.version} loads NVIDIA's modules.",
                             "Deny nouveau (blacklist nouveau in /etc/modprobe.d), reboot, then run again.")
         tools.refuse_packages(self.host, now, self._record())
         steps = self._prepare(archive, flavour)
@@ -160,21 +165,21 @@ class RunfileDelivery:
         return steps + self._unit()
 
     def _why(self, archive: Archive, flavour: str) -> str:
-        ours = self.before
-        if ours is None or not ours.get("whole"):
+        owned = self.before
+        if owned is None or not owned.get("whole"):
             return f"from {archive.src}"
-        if ours["version"] != archive.version or ours["flavour"] != flavour:
-            return f"{ours['version']} ({ours['flavour']}) is installed"
-        return "files are missing, or it is not registered with DKMS"
+        if owned["version"] != archive.version or owned["flavour"] != flavour:
+            return f"{owned['version']} ({owned['flavour']}) is installed"
+        return "files are missing, or the driver is not registered with DKMS"
 
     def _prepare(self, archive: Archive, flavour: str) -> list[Step]:
-        """The steps before any change of the driver: build tools and the file. Checks the digest and the free space."""
-        install_options(archive.version, flavour)  # raises an error for a module type that the branch lacks
+        """The steps before the driver changes: build tools and the download. Checks the digest and the free space."""
+        install_options(archive.version, flavour)  # raises an error if the branch does not have this module type
         tools.check_key(self.host, self.now)
         steps = tools.plan_tools(self.host, self.now, archive.version, self.work)
         digest = fetching.wanted_digest(archive)
-        if not fetching.is_here(archive, digest):
-            fetching.check_room(fetching.size_of(archive))
+        if not fetching.is_downloaded(archive, digest):
+            fetching.check_free_space(fetching.size_of(archive))
             steps.append(Step(FETCH, archive.src, f"sha256:{digest}", data={"archive": archive, "digest": digest}))
         return [Step(step.action, step.target, step.reason, data={**step.data, "phase": "prepare"}) for step in steps]
 
@@ -197,14 +202,14 @@ class RunfileDelivery:
         return self.now.services[PERSISTENCED].state != "absent" and not self.host.journal.of_kind("package")
 
     def displaced(self) -> list[Step]:
-        """See C(Delivery). Raises HostError if the driver is foreign."""
+        """See C(Delivery). Raises HostError if the installed driver is foreign."""
         if self.before is None:
             if self._record() is not None:
                 self._refuse_foreign()
             return []
         steps = [self._uninstall("the source has changed")]
         if self.host.journal.get("file", UNIT_FILE) is not None:
-            # It would override the unit of a package.
+            # This unit would override that of a package.
             steps.append(Step(DROP_UNIT, UNIT_FILE, "the package contains one"))
         return steps
 
@@ -216,19 +221,19 @@ class RunfileDelivery:
         return steps
 
     def _uninstall(self, why: str) -> Step:
-        record, ours = self._record(), self.before or {}
-        version = record.version if record else ours.get("version", "")
+        record, owned = self._record(), self.before or {}
+        version = record.version if record else owned.get("version", "")
         return Step(UNINSTALL, version, why, data={"modules": True, "unload": "its files are removed"})
 
-    def settle(self) -> None:
+    def forget_restored(self) -> None:
         """See C(Delivery). Does nothing: each step deletes its journal entry."""
 
-    def left(self) -> list[str]:
+    def remaining(self) -> list[str]:
         """See C(Delivery)."""
         record = self._record()
         if record is None or self.before is not None:
             return []
-        return [f"the driver {record.version} was installed with a .run file before and stays"]
+        return [f"driver {record.version} was installed before with a .run file and is kept"]
 
     def execute(self, step: Step) -> bool:
         """See C(Delivery)."""
@@ -247,7 +252,7 @@ class RunfileDelivery:
     def _run_install(self, step: Step) -> None:
         archive, flavour = step.data["archive"], step.data["flavour"]
         self._note(archive.version, flavour, whole=False)
-        # The plan has unloaded the modules if it can. Otherwise they stay loaded until a reboot.
+        # An earlier step has unloaded the modules, unless GPU clients use them. Then they stay loaded until a reboot.
         loaded = self.host.root.exists("/sys/module/nvidia")
         done = self._call(archive, install_options(archive.version, flavour, tools.signing_key(self.host, self.now),
                                                    loaded))
@@ -268,15 +273,15 @@ class RunfileDelivery:
 
     def _note(self, version: str, flavour: str, whole: bool) -> None:
         """Records the installation before it starts, so that the next run can remove it after a killed run."""
-        kept = list((self._ours() or {}).get("sources", []))
+        sources = list((self._owned() or {}).get("sources", []))
         path = sources_of(version)
-        if path not in kept and not self.host.root.exists(path):
-            kept.append(path)
+        if path not in sources and not self.host.root.exists(path):
+            sources.append(path)
         self.host.journal.keep(*_ENTRY, None)
-        self.host.journal.note(*_ENTRY, {"version": version, "flavour": flavour, "whole": whole, "sources": kept})
+        self.host.journal.note(*_ENTRY, {"version": version, "flavour": flavour, "whole": whole, "sources": sources})
 
     def _keep_former(self, record: Record | None) -> None:
-        """Restores the journal entry if the failed installer has not changed the former driver, which is usual."""
+        """Restores the journal entry if the failed installer has not changed the former driver, as is usual."""
         if record is None and self.before is None:
             self.host.journal.forget(*_ENTRY)
         elif record is not None and self.before and self.before["version"] == record.version:
@@ -284,14 +289,14 @@ class RunfileDelivery:
 
     def _remove_former_sources(self, version: str) -> None:
         """Removes the sources of the former driver, which DKMS keeps."""
-        ours = self._ours() or {}
-        for path in [path for path in ours.get("sources", []) if path != sources_of(version)]:
+        owned = self._owned() or {}
+        for path in [path for path in owned.get("sources", []) if path != sources_of(version)]:
             shutil.rmtree(self.host.root.at(path), ignore_errors=True)
-            ours["sources"].remove(path)
-            self.host.journal.note(*_ENTRY, dict(ours))
+            owned["sources"].remove(path)
+            self.host.journal.note(*_ENTRY, dict(owned))
 
     def _unload_tested(self, version: str) -> None:
-        """Unloads the modules that an older installer has loaded as a test, without the parameters of the host."""
+        """Unloads the modules that an older installer has loaded as a test, because it ignored their parameters."""
         if not skips_load(version):
             for module in UNLOAD_ORDER:
                 if self.host.root.exists(f"/sys/module/{module}"):
@@ -302,21 +307,21 @@ class RunfileDelivery:
         done = self._call(archive, module_options(archive.version, flavour, self.now.kernel,
                                                   tools.signing_key(self.host, self.now)))
         if done:
-            raise HostError(f"The modules of {archive.version} were not added: {done}.",
+            raise HostError(f"The kernel modules of {archive.version} were not added to DKMS: {done}.",
                             f"Correct the error in {INSTALL_LOG}, then run again.", log=INSTALL_LOG)
         self._run_discard(step)
 
     def _call(self, archive: Archive, options: t.Sequence[str]) -> str:
-        """Runs the archive, which unpacks itself in its folder. Returns the error, or an empty text."""
+        """Runs the .run file, which unpacks itself into its folder. Returns the error, or an empty text."""
         path = fetching.path_of(archive)
         os.chmod(path, 0o700)
         done = self.host.run(["sh", path, *options], timeout=_LIMIT, check=False, env={"TMPDIR": fetching.FOLDER})
         return "" if done.rc == 0 else _tail(done.stderr) or f"exit code {done.rc}"
 
     def _run_uninstall(self, step: Step) -> None:
-        ours = self._ours() or {}
-        versions = {step.target, str(ours.get("version", step.target))}
-        take_away(self.host.run, self.host.root, sorted(versions), ours.get("sources", []), self.now.kernel,
+        owned = self._owned() or {}
+        versions = {step.target, str(owned.get("version", step.target))}
+        remove_driver(self.host.run, self.host.root, sorted(versions), owned.get("sources", []), self.now.kernel,
                   self.now.arch)
         self.host.journal.forget(*_ENTRY)
 
@@ -335,6 +340,6 @@ class RunfileDelivery:
 
 
 def _tail(text: str) -> str:
-    """The last errors of the installer in one line. The installer wraps them."""
+    """The last errors in the output of the installer, as one line. The installer wraps long lines."""
     errors = [" ".join(part.split("WARNING:")[0].split()) for part in text.split("ERROR:")[1:]]
     return " / ".join(errors[-_ERRORS:] or text.split("\n")[-2:]).strip(" ./")

@@ -52,7 +52,7 @@ def wanted_digest(archive: Archive) -> str:
         return archive.sha256
     if not archive.src.startswith("https://"):
         raise InputError(f"{archive.src} runs as root and has no digest.",
-                         "Set the digest that its publisher names, as sha256: and 64 hexadecimal digits.",
+                         "Set the digest that its publisher names: sha256: and 64 hexadecimal digits.",
                          path="runfile.checksum")
     try:
         with _open(archive.digest_url, _HttpsOnly()) as answer:
@@ -67,17 +67,17 @@ def wanted_digest(archive: Archive) -> str:
     return found
 
 
-def is_here(archive: Archive, digest: str) -> bool:
+def is_downloaded(archive: Archive, digest: str) -> bool:
     """Whether an earlier run has downloaded and verified the file."""
     path = path_of(archive)
     return os.path.isfile(path) and _digest_of(path) == digest
 
 
 def size_of(archive: Archive) -> int:
-    """The size of the file in bytes, 0 if the server does not name it. Raises RepositoryError, InputError."""
+    """The size of the file in bytes, 0 if the server does not report it. Raises RepositoryError, InputError."""
     if not archive.is_url:
         if not os.path.isfile(archive.src):
-            raise InputError(f"There is no file {archive.src} on this host.", "Copy it there, or set a URL.",
+            raise InputError(f"There is no file {archive.src} on this host.", "Copy it to the host, or set a URL.",
                              path="runfile.src", value=archive.src)
         return os.path.getsize(archive.src)
     with _open(archive.src + archive.query) as answer:
@@ -85,17 +85,17 @@ def size_of(archive: Archive) -> int:
         return int(length) if re.match(r"[0-9]{1,18}\Z", length) else 0
 
 
-def check_room(size: int) -> None:
-    """Raises HostError if there is no space for the file, its content and built modules. size: that of the file in
-    bytes."""
-    there = FOLDER
-    while not os.path.isdir(there):
-        there = os.path.dirname(there)
-    state = os.statvfs(there)
-    free, wanted = state.f_bavail * state.f_frsize, _UNPACKED * size
-    if free < wanted:
-        raise HostError(f"The file system of {there} has {_mebi(free)} MiB free; the .run file needs about "
-                        f"{_mebi(wanted)} MiB.", "Free space, then run again.", path=there, free=free, needed=wanted)
+def check_free_space(size: int) -> None:
+    """Raises HostError if there is no space for the file, its content and built modules. size: bytes of the file."""
+    folder = FOLDER
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    state = os.statvfs(folder)
+    free, needed = state.f_bavail * state.f_frsize, _UNPACKED * size
+    if free < needed:
+        raise HostError(f"The file system of {folder} has {_mebi(free)} MiB left; the .run file needs about "
+                        f"{_mebi(needed)} MiB.", "Free some space, then run again.", path=folder, free=free,
+                        needed=needed)
 
 
 def fetch(archive: Archive, digest: str) -> None:
@@ -114,7 +114,7 @@ def fetch(archive: Archive, digest: str) -> None:
                             "runfile.checksum only if they are equal.", found=found, expected=digest)
         os.replace(part, path)
     except OSError as error:
-        raise HostError(f"{path} cannot be written: {error.strerror or error}.", "Free space, then run again.",
+        raise HostError(f"{path} cannot be written: {error.strerror or error}.", "Free some space, then run again.",
                         path=path) from error
     finally:
         if os.path.exists(part):
@@ -122,20 +122,20 @@ def fetch(archive: Archive, digest: str) -> None:
 
 
 def _copy(archive: Archive, part: str) -> str:
-    """Writes a file that only root can read. Returns its digest."""
-    whole = hashlib.sha256()
+    """Copies or downloads the archive to a file that only root can read. Returns its digest."""
+    digest = hashlib.sha256()
     end = time.monotonic() + _LIMIT
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "wb") as stream, _source(archive) as source:
         for chunk in _chunks(source, archive.src):
-            whole.update(chunk)
+            digest.update(chunk)
             stream.write(chunk)
             if time.monotonic() > end:
                 raise RepositoryError(f"{archive.src} was not fetched within {_LIMIT} s.", fetch_advice("", _PROXY),
                                       url=archive.src)
         stream.flush()
         os.fsync(stream.fileno())
-    return whole.hexdigest()
+    return digest.hexdigest()
 
 
 def _source(archive: Archive) -> t.ContextManager[Readable]:
@@ -143,7 +143,7 @@ def _source(archive: Archive) -> t.ContextManager[Readable]:
 
 
 def _chunks(source: Readable, src: str) -> t.Iterator[bytes]:
-    """Yields the content. Raises RepositoryError if the connection fails."""
+    """Yields the content in pieces. Raises RepositoryError if the connection fails. src: the URL, for errors."""
     while True:
         try:
             chunk = source.read(_CHUNK)
@@ -156,7 +156,7 @@ def _chunks(source: Readable, src: str) -> t.Iterator[bytes]:
 
 
 class _HttpsOnly(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect to HTTP, because a server there could redirect to another HTTPS server."""
+    """Refuses redirects to HTTP, because their answer could be forged and redirect to another HTTPS server."""
 
     def redirect_request(self, req: urllib.request.Request, fp: t.IO[bytes], code: int, msg: str,
                          headers: http.client.HTTPMessage, newurl: str) -> urllib.request.Request | None:
@@ -181,11 +181,11 @@ def _open(url: str, *handlers: urllib.request.BaseHandler) -> t.Iterator[http.cl
 
 
 def _digest_of(path: str) -> str:
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     with open(path, "rb") as stream:
         for chunk in iter(lambda: stream.read(_CHUNK), b""):
-            whole.update(chunk)
-    return whole.hexdigest()
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _mebi(size: int) -> int:

@@ -49,8 +49,8 @@ def install_options(version: str, flavour: str, key: tuple[str, str] | None = No
     """The options of an installation without questions.
 
     key: paths of the private key and the certificate that sign the modules. loaded: whether modules of another driver
-    stay loaded until a reboot. Raises InputError if the branch lacks this module type, HostError if its installer does
-    not work while modules are loaded.
+    stay loaded until a reboot. Raises InputError if the branch does not have this module type, HostError if its
+    installer does not work while modules are loaded.
     """
     words = ["--silent", "--dkms", "--no-nouveau-check", *_flavour_options(version, flavour)]
     if skips_load(version):
@@ -75,9 +75,9 @@ def _flavour_options(version: str, flavour: str) -> list[str]:
     if branch_of(version) >= _HAS_OPEN:
         return [f"--kernel-module-build-directory={'kernel-open' if flavour == 'open' else 'kernel'}"]
     if flavour == "open":
-        raise InputError(f"Driver {version} has no open kernel modules, which exist from branch {_HAS_OPEN} on.",
-                         "Use proprietary modules, or a later branch.", path="kernel_module_type", value="open",
-                         allowed=["proprietary"])
+        raise InputError(f"Driver {version} has no open kernel modules.",
+                         f"Use proprietary modules, or a branch from {_HAS_OPEN} on.", path="kernel_module_type",
+                         value="open", allowed=["proprietary"])
     return []
 
 
@@ -126,7 +126,8 @@ def archive_of(wanted: t.Mapping[str, str] | None, version: str | None, arch: st
 
 
 def _version_of(src: str, version: str | None, arch: str) -> str | None:
-    """The version in the file name, which must be the desired one, or the desired version for other file names."""
+    """The version in the file name, or the desired version if the file name has none. Raises InputError if they differ.
+    """
     if not re.match(r"https?://[^/]|/", src) or any(sign.isspace() for sign in src):
         raise InputError(f"'{src}' is neither a URL nor an absolute path.",
                          "Set https://..., http://..., or the path of a file on the host.", path="runfile.src",
@@ -138,11 +139,11 @@ def _version_of(src: str, version: str | None, arch: str) -> str | None:
     if not named:
         return version
     if named.group("arch") != arch:
-        raise InputError(f"{src} is for {named.group('arch')}, this host is {arch}.", f"Set the file for {arch}.",
+        raise InputError(f"{src} is for {named.group('arch')}, but this host is {arch}.", f"Set the file for {arch}.",
                          path="runfile.src", value=src)
     if version and named.group("version") != version:
-        raise InputError(f"{src} is version {named.group('version')}, not {version}.", "Correct one of them.",
-                         path="runfile.src", value=src, allowed=version)
+        raise InputError(f"{src} is version {named.group('version')}, not {version}.",
+                         "Correct runfile.src or version.", path="runfile.src", value=src, allowed=version)
     return named.group("version")
 
 
@@ -174,7 +175,7 @@ class Record:
 
     @property
     def complete(self) -> bool:
-        """Whether the record has paths; that of an interrupted installation may have none."""
+        """Whether the record has paths. After an interrupted installation it may have none."""
         return bool(self.paths)
 
 

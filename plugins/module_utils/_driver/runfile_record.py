@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reads the record of a .run installer, and removes its driver.
 
-The uninstaller of NVIDIA runs first. After an interrupted installation it may be missing, or succeed without removing
-files, and DKMS keeps the sources of modules. This module removes the rest.
+The uninstaller of NVIDIA runs first. After an interrupted installation it may be missing, or may report success without
+removing files. DKMS also keeps the sources of modules. The functions here remove what is left.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def read_record(root: Root) -> Record | None:
 
 
 def missing_files(root: Root, record: Record) -> list[str]:
-    """Recorded files that are missing. Their content is not compared: the checksums have an unpublished format."""
+    """Recorded files that do not exist. Contents are not compared: the format of the checksums is not published."""
     return [path for path in record.paths if not os.path.lexists(root.at(path))]
 
 
@@ -46,18 +46,17 @@ def sources_of(version: str) -> str:
     return f"/usr/src/nvidia-{version}"
 
 
-def take_away(run: Runner, root: Root, versions: t.Iterable[str], sources: t.Iterable[str], kernel: str,
+def remove_driver(run: Runner, root: Root, versions: t.Iterable[str], sources: t.Iterable[str], kernel: str,
               arch: str) -> None:
-    """Removes a complete or incomplete driver. Raises HostError if parts of it stay.
+    """Removes a complete or incomplete driver. Raises HostError if the record or an entry of DKMS is left.
 
-    versions: versions that may be registered with DKMS. sources: owned folders with sources of modules. Files in the
-    folder of the record that it does not name are kept.
+    versions: versions that may be registered with DKMS. sources: owned folders with sources of modules.
     """
     if root.exists(RECORD) and root.exists(UNINSTALLER):
         run([UNINSTALLER, "--silent"], timeout=_LIMIT, check=False)
     record = read_record(root)
     if record is not None:
-        _by_record(root, record)
+        _remove_recorded(root, record)
     _remove_record(root)
     registered = read_dkms(root, kernel, arch)[1]
     for version in versions:
@@ -65,17 +64,18 @@ def take_away(run: Runner, root: Root, versions: t.Iterable[str], sources: t.Ite
             run(["dkms", "remove", "-m", registered[version], "-v", version, "--all"], timeout=_LIMIT, check=False)
     for folder in sources:
         shutil.rmtree(root.at(folder), ignore_errors=True)
-    left = [version for version in versions if version in read_dkms(root, kernel, arch)[1]]
-    if root.exists(RECORD) or left:
-        raise HostError(f"The driver of the .run file cannot be removed: {RECORD if root.exists(RECORD) else 'DKMS'} "
-                        f"still has {', '.join(left) or 'it'}.", f"Check {_UNINSTALL_LOG} and dkms status.")
+    left = [f"{version} in DKMS" for version in versions if version in read_dkms(root, kernel, arch)[1]]
+    left += [RECORD] if root.exists(RECORD) else []
+    if left:
+        raise HostError(f"The driver of the .run file was not removed completely; left: {', '.join(left)}.",
+                        f"Check {_UNINSTALL_LOG} and dkms status.")
     run(["depmod", "-a", kernel], timeout=_LIMIT, check=False)
     run(["ldconfig"], timeout=_LIMIT)
     run(["systemctl", "daemon-reload"])
 
 
 def _remove_record(root: Root) -> None:
-    """Removes the record, and its folder if it is empty: a file there may be the only copy of a former file."""
+    """Removes the record, and its folder if it is empty. A file left there may be the only copy of a former file."""
     for path in (RECORD, RECORD_FOLDERS):
         if os.path.lexists(root.at(path)):
             os.unlink(root.at(path))
@@ -83,7 +83,8 @@ def _remove_record(root: Root) -> None:
         os.rmdir(root.at(os.path.dirname(RECORD)))
 
 
-def _by_record(root: Root, record: Record) -> None:
+def _remove_recorded(root: Root, record: Record) -> None:
+    """Removes the recorded files and restores the former ones."""
     for path in record.paths:
         if os.path.islink(root.at(path)) or os.path.isfile(root.at(path)):
             os.unlink(root.at(path))

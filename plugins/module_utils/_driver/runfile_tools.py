@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.kernels import lost_headers, missing_headers
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.kernels import (
+    explain_missing_headers,
+    missing_headers,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_options import Record
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.signing import CERTIFICATE, FRAMEWORK, KEY
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import PackageWork
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
@@ -36,7 +39,7 @@ _KEYS = (("/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der
          ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub"))
 
 
-def missing_packages(host: Host, now: Situation, version: str) -> list[str]:
+def missing_packages(host: Host, now: DriverState, version: str) -> list[str]:
     """The missing packages of the distribution that the installer needs. Runs no command."""
     found = [package for program, package in _PROGRAMS.items()
              if not any(host.root.exists(f"{folder}/{program}") for folder in _FOLDERS)]
@@ -45,47 +48,50 @@ def missing_packages(host: Host, now: Situation, version: str) -> list[str]:
     return found + missing_headers(host.root, now, version, host.spec.next_kernel)
 
 
-def plan_tools(host: Host, now: Situation, version: str, work: PackageWork | None) -> list[Step]:
+def plan_tools(host: Host, now: DriverState, version: str, work: PackageWork | None) -> list[Step]:
     """The step that installs missing packages. Raises HostError if the package manager is not supported."""
     names = missing_packages(host, now, version)
     if names and work is None:
         raise HostError(f"The .run installer needs {', '.join(names)} on this host.", "Install them, then run again.",
                         packages=names)
-    with lost_headers():
+    with explain_missing_headers():
         return work.plan_own(names, "the installer of the driver needs them") if names and work is not None else []
 
 
-def refuse_packages(host: Host, now: Situation, record: Record | None) -> None:
+def refuse_packages(host: Host, now: DriverState, record: Record | None) -> None:
     """Raises HostError if foreign packages have installed a driver."""
     for path in (ALTERNATE, *(f"{folder}/libnvidia-ml.so.1" for folder in _LIBRARIES)):
         if not host.root.exists(path) or record and path in record.paths:
             continue
         package = _owner(host, now, path)
         entry = host.journal.get("package", package)
-        ours = entry is not None and entry["before"]["state"] != "installed"
-        # The installer moves a library without a package, and its removal restores it.
-        if not ours and (package or path == ALTERNATE):
+        owned = entry is not None and entry["before"]["state"] != "installed"
+        # A library that belongs to no package is allowed: the installer moves it, and the uninstaller restores it.
+        if not owned and (package or path == ALTERNATE):
             raise HostError(f"Foreign packages of a driver are installed ({package or 'no package'} has {path}).",
-                            "Remove these packages, use a source of packages, or use state adopted, which only "
-                            "verifies a driver.", package=package, path=path)
+                            "Remove these packages, use a source that installs packages, or use state adopted, which "
+                            "only verifies a driver.", package=package, path=path)
 
 
-def _owner(host: Host, now: Situation, path: str) -> str:
+def _owner(host: Host, now: DriverState, path: str) -> str:
     """The package that contains a file, empty if there is none."""
     done = host.run([*_OWNER.get(now.family, _OWNER["redhat"]), path], check=False)
     return done.stdout.split(":", 1)[0].strip() if done.rc == 0 else ""
 
 
-def check_key(host: Host, now: Situation) -> None:
-    """Raises HostError if modules must be signed and there is no key. DKMS creates one only for its own builds."""
+def check_key(host: Host, now: DriverState) -> None:
+    """Raises HostError if modules must be signed but there is no key. DKMS creates one only when it builds modules."""
     if now.secure_boot and not (host.spec.module_signing or {}).get("key") and signing_key(host, now) is None:
         raise HostError("Secure Boot is on, and there is no key to sign the modules of the .run file.",
-                        "Set module_signing.key, or use a source of packages.", path="module_signing")
+                        "Set module_signing.key, or use a source that installs packages.", path="module_signing")
 
 
-def signing_key(host: Host, now: Situation) -> tuple[str, str] | None:
-    """Paths of the key and certificate of DKMS: those of the option, or its own ones under Secure Boot."""
+def signing_key(host: Host, now: DriverState) -> tuple[str, str] | None:
+    """The paths of the key and certificate with which DKMS signs: from module_signing, or its own under Secure Boot.
+
+    None if DKMS need not sign, or has no key yet.
+    """
     if host.root.exists(FRAMEWORK):
         return KEY, CERTIFICATE
-    there = (pair for pair in _KEYS if all(host.root.exists(path) for path in pair))
-    return next(there, None) if now.secure_boot else None
+    existing = (pair for pair in _KEYS if all(host.root.exists(path) for path in pair))
+    return next(existing, None) if now.secure_boot else None

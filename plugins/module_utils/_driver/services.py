@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Enables and starts the services of the driver, stops them for an unload, and restores them at removal.
 
-The journal records each service that an unload stops, so that the run after a killed run starts it again.
+The journal records each service that an unload stops, so that after a killed run the next run starts it again.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import typing as t
 from dataclasses import replace
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Host, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Host, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import (
     SERVICES,
-    Situation,
+    DriverState,
     name_holders,
     read_holders,
     read_services,
@@ -49,7 +49,7 @@ _LIMIT = 120
 
 
 def wanted_units(spec: Spec, fabric: str) -> dict[str, str]:
-    """The units that must run: unit to reason. fabric: that of C(Aim)."""
+    """The units that must run: unit to reason. fabric: as in C(DesiredDriver)."""
     wanted = {PERSISTENCED: "it keeps the GPUs initialised"} if spec.persistenced else {}
     if fabric in ("nvswitch", "nvlink5"):
         wanted[FABRIC_MANAGER] = "the NVSwitches need it"
@@ -61,23 +61,24 @@ def wanted_units(spec: Spec, fabric: str) -> dict[str, str]:
 
 
 def request_restart(journal: Journal, unit: str) -> None:
-    """Records that a unit must be restarted, before one of its files changes."""
+    """Records, before a file of a unit changes, that the unit must be restarted."""
     journal.keep(_OWED, unit, None)
 
 
-def restart(host: Host, now: Situation, aim: Aim, unit: str, changes: bool) -> list[Phased]:
-    """The restart of a running unit whose files change in this run, or have changed in a killed run."""
+def restart(host: Host, now: DriverState, desired: DesiredDriver, unit: str, changes: bool) -> list[Phased]:
+    """The step that restarts a running unit whose files change in this run, or have changed in a killed run."""
     owed = changes or host.journal.get(_OWED, unit) is not None
     service = now.services[unit]
-    starts = aim.reload or service.state != "active" or unit not in _FABRIC and service.enabled not in AT_BOOT
+    starts = desired.reload or service.state != "active" or unit not in _FABRIC and service.enabled not in AT_BOOT
     return [_interruption(host, service, Step(RESTART, unit, "its files have changed"))] if owed and not starts else []
 
 
 def _interruption(host: Host, service: Service, step: Step) -> Phased:
-    """A stop or restart with its phase and level.
+    """C((phase, step)) of a step that stops or restarts a service, with the level that the step needs.
 
-    Steps that interrupt jobs follow those of all other services, because a pending step blocks later ones. As for an
-    unload, services that use a GPU are stopped and started again, which needs level drain. Other GPU clients block it.
+    Steps that interrupt jobs run after those of all other services, because a pending step blocks later ones. As for an
+    unload, services that use a GPU are stopped and started again, which needs level drain. Other GPU clients block the
+    step.
     """
     if not interrupts(step):
         return "serve", step
@@ -85,10 +86,10 @@ def _interruption(host: Host, service: Service, step: Step) -> Phased:
         return "interrupt", step
     holders = read_holders(host.root)
     clients = stoppable(host.root, holders)
-    loose = [holder for holder in holders if holder["unit"] not in clients]
-    more = {"clients": clients, "blocked": f"in use by {name_holders(loose)}" if loose else "",
+    blocking = [holder for holder in holders if holder["unit"] not in clients]
+    data = {**step.data, "clients": clients, "blocked": f"in use by {name_holders(blocking)}" if blocking else "",
             "held": f"held by {', '.join(clients)}" if clients else ""}
-    return "interrupt", replace(step, needs="drain" if holders else "idle", data={**step.data, **more})
+    return "interrupt", replace(step, needs="drain" if holders else "idle", data=data)
 
 
 def interrupts(step: Step) -> bool:
@@ -122,37 +123,37 @@ def running(services: t.Mapping[str, Service]) -> list[str]:
 
 
 class Services(Part):
-    """Starts required units, starts stopped ones again, and stops those that this collection no longer needs."""
+    """Starts the required units, starts again those that an unload stopped, and stops those that no option needs."""
 
-    def plan(self, now: Situation, aim: Aim) -> list[Phased]:
+    def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part)."""
         journal = self.host.journal
-        wanted = wanted_units(self.host.spec, aim.fabric)
-        stopped = set(running(now.services)) if aim.reload else set()
+        wanted = wanted_units(self.host.spec, desired.fabric)
+        stopped = set(running(now.services)) if desired.reload else set()
         steps: list[Phased] = []
         for unit in reversed(SERVICES):
             service = now.services[unit]
             if unit in wanted and service.enabled == "masked":
-                raise HostError(f"{unit} is masked, and {wanted[unit]}.", f"systemctl unmask {unit}, or change "
-                                "persistenced, fabric, imex_nodes or licence so that it need not run.", unit=unit)
+                raise HostError(f"{unit} is masked, but must run: {wanted[unit]}.", f"Run systemctl unmask {unit}, or "
+                                "change persistenced, fabric, imex_nodes or licence if it need not run.", unit=unit)
             if unit in wanted:
                 # Scripts of packages from another source stop the daemon.
-                if unit in stopped or aim.delivered or service.state != "active" or service.enabled not in AT_BOOT:
+                if unit in stopped or desired.delivered or service.state != "active" or service.enabled not in AT_BOOT:
                     steps.append(("serve", Step(START, unit, wanted[unit], data=vars(service))))
             elif self._unwanted(unit, service):
                 runs = Service("inactive", service.enabled) if unit in stopped else service
                 steps.append(_interruption(self.host, runs, Step(STOP, unit, "no option needs it", data=vars(service))))
             elif unit in stopped or journal.get(_PAUSED, unit) is not None and service.state != "absent":
                 steps.append(("serve", Step(RESUME, unit, "it ran before")))
-        clients = [unit for unit in dict.fromkeys([*aim.clients, *paused(journal)]) if unit not in SERVICES]
+        clients = [unit for unit in dict.fromkeys([*desired.clients, *paused(journal)]) if unit not in SERVICES]
         return steps + [("clients", Step(RESUME_CLIENT, unit, "it ran before")) for unit in reversed(clients)]
 
     def _unwanted(self, unit: str, service: Service) -> bool:
-        """Whether an active unit must stop: an option excludes it, or the collection has enabled it before."""
+        """Whether an unneeded unit must stop: it is the persistence daemon, or this collection has enabled it."""
         on = service.state == "active" or service.enabled == "enabled"
         return on and (unit == PERSISTENCED or self.host.journal.get("service", unit) is not None)
 
-    def absent(self, now: Situation) -> list[Phased]:
+    def absent(self, now: DriverState) -> list[Phased]:
         """See L(Part)."""
         steps: list[Phased] = []
         for unit, kept in self.host.journal.of_kind("service").items():
@@ -165,17 +166,17 @@ class Services(Part):
     def execute(self, step: Step) -> bool:
         """See L(Part)."""
         journal, unit = self.host.journal, step.target
-        words = {START: ["enable", "--now"], STOP: ["disable", "--now"], RESUME: ["start"],
-                 RESUME_CLIENT: ["start"], RESTART: ["restart"]}
-        if step.action not in words:
+        commands = {START: ["enable", "--now"], STOP: ["disable", "--now"], RESUME: ["start"],
+                    RESUME_CLIENT: ["start"], RESTART: ["restart"]}
+        if step.action not in commands:
             return False
         clients = self._pause_clients(step) if interrupts(step) and self._runs(step) else []
         if step.action in (START, STOP):
             journal.keep("service", unit, {key: step.data[key] for key in ("state", "enabled")})
         if step.action == RESUME_CLIENT:
-            journal.forget(_PAUSED, unit)  # a foreign service: if it does not start, only this run reports it
+            journal.forget(_PAUSED, unit)  # a foreign service: if it does not start, later runs do not try again
         hint = f"Check journalctl -u {unit}."
-        self.host.run(["systemctl", *words[step.action], unit], timeout=_LIMIT, hint=hint)
+        self.host.run(["systemctl", *commands[step.action], unit], timeout=_LIMIT, hint=hint)
         for client in reversed(clients):
             self.host.run(["systemctl", "start", client], timeout=_LIMIT, check=False)
             journal.forget(_PAUSED, client)
@@ -194,19 +195,20 @@ class Services(Part):
         return step.needs != "never" or read_services(self.host.run, [unit])[unit].state in _RUNS
 
     def _pause_clients(self, step: Step) -> list[str]:
-        """Stops the services that use a GPU. Returns those that ran.
+        """Stops the services that use a GPU. Returns them.
 
-        Raises InUse if others have started since the plan was made: packages may have been installed meanwhile.
+        Raises InUse if other GPU clients have started since the plan was made, for example while packages were
+        installed.
         """
         new = [holder for holder in read_holders(self.host.root) if holder["unit"] not in step.data.get("clients", ())]
         if new:
             raise InUse(f"{step.target} is in use by {name_holders(new)} since the plan was made; it was not stopped")
-        # Those that an unload has stopped before start with the driver, or stay stopped where it is removed.
+        # An unload may have stopped some before. They are started with the driver, or stay stopped after its removal.
         clients = [unit for unit in step.data.get("clients", ()) if self.host.journal.get(_PAUSED, unit) is None]
         pause(self.host.run, self.host.journal, clients)
         return clients
 
-    def disagreements(self, now: Situation, aim: Aim) -> list[str]:
+    def disagreements(self, now: DriverState, desired: DesiredDriver) -> list[str]:
         """See L(Part)."""
-        return [f"{unit} is {now.services[unit].state}" for unit in wanted_units(self.host.spec, aim.fabric)
+        return [f"{unit} is {now.services[unit].state}" for unit in wanted_units(self.host.spec, desired.fabric)
                 if now.services[unit].state != "active"]

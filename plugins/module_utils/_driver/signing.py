@@ -17,9 +17,9 @@ import re
 import tempfile
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.build import dkms_rebuild
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.dkms import read_dkms
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
@@ -30,7 +30,7 @@ KEY = "/var/lib/gpuops/mok/mok.key"
 CERTIFICATE = "/var/lib/gpuops/mok/mok.der"
 FRAMEWORK = "/etc/dkms/framework.conf.d/gpuops.conf"
 WRITE_KEY = "write signing key"
-IMPORT = "ask for enrolment of key"
+IMPORT = "request enrolment of key"
 ENROL = "enrol key at the next boot"
 RESIGN = "sign modules again"
 _FRAMEWORK_TEXT = f"""\
@@ -41,7 +41,7 @@ mok_certificate={CERTIFICATE}
 # The default certificate of DKMS by distribution.
 _OWN = {"ubuntu": "/var/lib/shim-signed/mok/MOK.der"}
 _OWN_ELSEWHERE = "/var/lib/dkms/mok.pub"
-_ASKED = "/sys/firmware/efi/efivars/MokNew-605dab50-e046-4300-abb6-3dd810dd8b23"
+_REQUESTED = "/sys/firmware/efi/efivars/MokNew-605dab50-e046-4300-abb6-3dd810dd8b23"
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.S)
 _PRIVATE = re.compile(r"-----BEGIN (RSA |EC )?PRIVATE KEY-----")
 _ROOT_HASH = re.compile(r"^root:\$[^:]+:", re.M)
@@ -51,17 +51,18 @@ def certificate(spec: Spec) -> bytes | None:
     """The certificate in the options as DER, None without one. Raises InputError, which contains no secret."""
     given = {key: value for key, value in (spec.module_signing or {}).items() if value}
     if ("key" in given) != ("certificate" in given):
-        raise InputError("key and certificate belong together.", "Set both, or none of them.", path="module_signing")
+        raise InputError("key and certificate must be set together.", "Set both, or neither.", path="module_signing")
     if "key" not in given:
         return None
     if not _PRIVATE.search(given["key"]):
-        raise InputError("this is not a private key in PEM without a passphrase.",
+        raise InputError("the value is not a private key in PEM format without a passphrase.",
                          "Set the text from BEGIN PRIVATE KEY to END PRIVATE KEY.", path="module_signing.key")
     found = _PEM.search(given["certificate"])
     try:
         return base64.b64decode("".join(found.group(1).split() if found else "-"), validate=True)
     except binascii.Error as error:
-        raise InputError("this is not a certificate in PEM.", "Set the text from BEGIN CERTIFICATE to END CERTIFICATE.",
+        raise InputError("the value is not a certificate in PEM format.",
+                         "Set the text from BEGIN CERTIFICATE to END CERTIFICATE.",
                          path="module_signing.certificate") from error
 
 
@@ -71,13 +72,13 @@ def is_enrolled(root: Root, der: bytes | None) -> bool | None:
     return None if listed is None else der is not None and der in listed
 
 
-def is_asked(root: Root, der: bytes | None) -> bool:
-    """Whether the enrolment of a certificate at the next boot is requested."""
-    return der is not None and der in (root.data(_ASKED) or b"")
+def is_requested(root: Root, der: bytes | None) -> bool:
+    """Whether the firmware has a request to enrol a certificate at the next boot. der: the certificate, or None."""
+    return der is not None and der in (root.data(_REQUESTED) or b"")
 
 
 def key_path(spec: Spec, os_id: str) -> str:
-    """The path of the certificate with which DKMS signs."""
+    """The path of the certificate with which DKMS signs modules. os_id: ID of os-release."""
     return CERTIFICATE if certificate(spec) else _OWN.get(os_id, _OWN_ELSEWHERE)
 
 
@@ -86,33 +87,34 @@ def key_of(root: Root, spec: Spec, os_id: str) -> bytes | None:
     return certificate(spec) or root.data(key_path(spec, os_id))
 
 
-def mok_state(root: Root, spec: Spec, now: Situation) -> dict[str, bool | None]:
+def mok_state(root: Root, spec: Spec, now: DriverState) -> dict[str, bool | None]:
     """The result C(mok): C({enrolled, pending}); enrolled is None without Secure Boot."""
     der = key_of(root, spec, now.os_id) if now.secure_boot else None
-    return {"enrolled": is_enrolled(root, der) if now.secure_boot else None, "pending": is_asked(root, der)}
+    return {"enrolled": is_enrolled(root, der) if now.secure_boot else None, "pending": is_requested(root, der)}
 
 
 class Signing(Part):
-    """Uses the key of the options for builds. Under Secure Boot, modules are reloaded only after its enrolment."""
+    """Signs modules with the key in the options. Under Secure Boot, modules are reloaded only after its enrolment."""
 
-    def plan(self, now: Situation, aim: Aim) -> list[Phased]:
+    def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part)."""
-        given = certificate(self.host.spec)
-        if not aim.dkms:
+        if not desired.dkms:
+            certificate(self.host.spec)  # raises an error for an invalid option
             return []
+        given = certificate(self.host.spec)
         steps: list[Phased] = []
         wrong = [path for path, data in self._files().items() if self.host.root.data(path) != data] if given else []
         # Modules that this run builds are signed with the new key. Existing ones must be signed again.
-        stays = aim.version in now.built and not aim.delivered
+        stays = desired.version in now.built and not desired.delivered
         if wrong:
             steps.append(("prepare", Step(WRITE_KEY, CERTIFICATE, "DKMS signs with it",
                                           data={"files": wrong, "stays": stays})))
         owed = stays and (bool(wrong) or self.host.journal.get("resign", "modules") is not None)
         if owed:
-            steps.append(("build", Step(RESIGN, aim.version, "the key has changed", data={
-                "version": aim.version, "arch": now.arch, "name": now.registered[aim.version]})))
-        same = now.loaded == aim.version and now.flavour == aim.flavour
-        if not now.secure_boot or same and not aim.delivered and not owed:
+            steps.append(("build", Step(RESIGN, desired.version, "the key has changed", data={
+                "version": desired.version, "arch": now.arch, "name": now.registered[desired.version]})))
+        same = now.loaded == desired.version and now.flavour == desired.flavour
+        if not now.secure_boot or same and not desired.delivered and not owed:
             return steps
         return steps + self._enrolment(now)
 
@@ -120,7 +122,7 @@ class Signing(Part):
         key = str((self.host.spec.module_signing or {}).get("key") or "").strip() + "\n"
         return {KEY: key.encode(), CERTIFICATE: certificate(self.host.spec) or b"", FRAMEWORK: _FRAMEWORK_TEXT}
 
-    def _enrolment(self, now: Situation) -> list[Phased]:
+    def _enrolment(self, now: DriverState) -> list[Phased]:
         der = key_of(self.host.root, self.host.spec, now.os_id)
         if is_enrolled(self.host.root, der):
             return []
@@ -128,15 +130,15 @@ class Signing(Part):
         # A running driver must stay until the new one can be loaded.
         phase = "prepare" if now.modules else "load"
         if phase == "prepare" and der is None:
-            raise HostError(f"Secure Boot is on, and DKMS has no key yet ({path}), so its modules would not load.",
+            raise HostError(f"Secure Boot is on, but DKMS has no key yet ({path}), so its modules would not load.",
                             "Set module_signing.key, or use a source with signed modules.", path=path)
         steps: list[Phased] = []
-        if not is_asked(self.host.root, der):
+        if not is_requested(self.host.root, der):
             self._check_tool()
             steps.append((phase, Step(IMPORT, path, "Secure Boot is on, and the key is not enrolled")))
-        whose = "module_signing.password" if self._password() else "the password of root"
+        password = "module_signing.password" if self._password() else "the password of root"
         steps.append((phase, Step(ENROL, path, needs="reboot", data={
-            "blocked": f"reboot the host, choose 'Enroll MOK' at its console and type {whose}; then run again"})))
+            "blocked": f"reboot the host, choose 'Enroll MOK' at its console and type {password}; then run again"})))
         return steps
 
     def _password(self) -> str:
@@ -144,12 +146,11 @@ class Signing(Part):
 
     def _check_tool(self) -> None:
         if not any(self.host.root.exists(f"{folder}/mokutil") for folder in ("/usr/bin", "/usr/sbin", "/bin")):
-            raise HostError("Secure Boot is on, and mokutil, which requests the enrolment of a key, is not installed.",
+            raise HostError("Secure Boot is on, but mokutil, which requests the enrolment of a key, is not installed.",
                             "Install mokutil, then run again.")
         if not self._password() and not _ROOT_HASH.search(self.host.root.text("/etc/shadow") or ""):
-            raise HostError("Secure Boot is on, and the enrolment of a key at the console needs a password, which "
-                            "root does not have.", "Set module_signing.password.",
-                            path="module_signing.password")
+            raise HostError("Secure Boot is on, and the enrolment of a key needs a password, but root has none.",
+                            "Set module_signing.password.", path="module_signing.password")
 
     def execute(self, step: Step) -> bool:
         """See L(Part)."""

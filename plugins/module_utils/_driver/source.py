@@ -12,21 +12,22 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Repository
 
 
-def vendor_repository(spec: Spec, name: str, place: str, key: str, fingerprint: str, held: bool = False) -> Repository:
+def vendor_repository(spec: Spec, name: str, url: str, key: str, fingerprint: str, held: bool = False) -> Repository:
     """NVIDIA's repository, with the values of the option C(repository). Raises InputError.
 
-    place: its URL. key, fingerprint: empty without a second source, so that the user must set them. held: see
-    L(base.Repository).
+    url: the default URL. key, fingerprint: empty if no second source confirms them; the user must then set them. held:
+    see L(base.Repository).
     """
     given = {option: value for option, value in (spec.repository or {}).items() if value}
     if "key" in given and "fingerprint" not in given:
-        raise InputError("A repository.key needs its fingerprint.", "Set repository.fingerprint to its 40 digits.",
-                         path="repository.fingerprint")
-    values = {"key": key, "fingerprint": fingerprint, "url": place, **given}
+        raise InputError("repository.key needs its fingerprint.",
+                         "Set repository.fingerprint to the 40 hexadecimal digits.", path="repository.fingerprint")
+    values = {"key": key, "fingerprint": fingerprint, "url": url, **given}
     for option, value in values.items():
         if not value:
-            raise InputError(f"The {option} of NVIDIA's repository is not known.",
-                             f"Compare {place}{key} with the published key.", path=f"repository.{option}")
+            raise InputError(f"the {option} of the repository {url} is not known.",
+                             f"Compare {url}{key} with the key that NVIDIA publishes, then set repository.{option}.",
+                             path=f"repository.{option}")
     return Repository(name, values["url"], values["key"], values["fingerprint"], held=held)
 
 
@@ -41,7 +42,7 @@ class Source:
     dkms = True
 
     def installed(self, packages: t.Mapping[str, str]) -> str | None:
-        """The vendor version of the installed driver, None if it is from another source. packages: name to version."""
+        """The vendor version of the driver from this source, None if it is not installed. packages: name to version."""
         raise NotImplementedError
 
     def offered(self, candidates: t.Mapping[str, t.Sequence[str]]) -> list[str]:
@@ -57,7 +58,10 @@ class Source:
         raise NotImplementedError
 
     def modules(self, version: str, flavour: str, kernels: t.Sequence[str]) -> dict[str, str | None]:
-        """The packages with built modules for these kernel releases, as C(packages); none if DKMS builds them."""
+        """The packages with built modules for these kernel releases: name to vendor version, None for any.
+
+        Empty if DKMS builds the modules.
+        """
         return {}
 
     def followers(self, version: str, flavour: str, known: t.Iterable[str]) -> list[str]:
@@ -68,18 +72,20 @@ class Source:
         return []
 
     def companions(self, version: str, wanted: t.Collection[str]) -> dict[str, str | None]:
-        """The companions of the driver: name to vendor version, None for any. Those that the source lacks are left out.
+        """The packages of companions of the driver: name to vendor version, None for any.
+
+        Companions that the source does not have are left out.
 
         wanted: kinds, of C(fabric_manager), C(nscq), C(nvlsm), C(nvsdm), C(imex), C(gds), C(gdrcopy).
         """
         return {}
 
     def conflicting(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
-        """Conflicting packages that the transaction must remove explicitly. known: names of installed packages."""
+        """The installed packages that the transaction must remove. known: names of installed packages."""
         return []
 
     def pins(self, version: str) -> list[str]:
-        """Pinning packages that fix this version, the best first. The first that the repository has is installed."""
+        """Names of pinning packages that fix this version, the best first. The first in the repository is installed."""
         return []
 
     def pin_files(self, version: str, flavour: str) -> dict[str, bytes]:
@@ -87,5 +93,5 @@ class Source:
         return {}
 
     def successor(self, candidates: t.Mapping[str, t.Sequence[str]], branch: int) -> int | None:
-        """The branch that replaces a branch that has ended, None if it has not ended."""
+        """The branch that replaces this one if it has ended, otherwise None. candidates: see L(offered)."""
         return None

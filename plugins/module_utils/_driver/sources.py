@@ -21,9 +21,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_suse im
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import Source
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 
-Make = t.Callable[[str, str, str], t.Optional[Source]]
-# The first constructor of a name that supports the distribution is used.
-SOURCES: t.Dict[str, t.Tuple[Make, ...]] = {
+Constructor = t.Callable[[str, str, str], t.Optional[Source]]
+# For each name, the first constructor that supports the distribution is used.
+SOURCES: t.Dict[str, t.Tuple[Constructor, ...]] = {
     "cuda_repository": (CudaRepository.for_distribution, CudaRpm.for_distribution,
                         CudaSuse.for_distribution),
     "distribution": (UbuntuArchive.for_distribution, DebianArchive.for_distribution),
@@ -43,7 +43,7 @@ def all_sources(os_id: str, os_version: str, arch: str) -> list[Source]:
 
 
 def sources_for(wanted: str, os_id: str, os_version: str, arch: str) -> list[Source]:
-    """The sources that an option value allows on a distribution, the best first.
+    """The sources for a distribution that the option allows, the best first.
 
     wanted: a value of the option C(source). Raises InputError if there is none.
     """

@@ -58,13 +58,14 @@ class Spec:
 
     def __post_init__(self) -> None:
         if self.lock_timeout < 0:
-            raise InputError(f"{self.lock_timeout} is not a number of seconds.", "Set 0, which does not wait, or more.",
-                             path="lock_timeout", value=self.lock_timeout)
+            raise InputError(f"{self.lock_timeout} is not a number of seconds.",
+                             "Set 0 (do not wait) or a positive number.", path="lock_timeout", value=self.lock_timeout)
         if self.version and not _VERSION.match(self.version):
-            raise InputError(f"'{self.version}' is not a driver version.", "Set one such as 595.91.07, or a branch.",
-                             path="version", value=self.version)
+            raise InputError(f"'{self.version}' is not a driver version.",
+                             "Set a version such as 595.91.07, or set branch instead.", path="version",
+                             value=self.version)
         if self.branch and not _BRANCH.match(self.branch):
-            raise InputError(f"'{self.branch}' is not a driver branch.", "Set three digits such as 595.",
+            raise InputError(f"'{self.branch}' is not a driver branch.", "Set a number of three digits, such as 595.",
                              path="branch", value=self.branch)
         if self.version and self.branch and branch_of(self.version) != int(self.branch):
             raise InputError(f"Version {self.version} is not of branch {self.branch}.", "Set only one of them.",
@@ -118,12 +119,12 @@ def check_version(version: str, flavour: str, gpus: t.Sequence[tuple[str, Model 
     for address, model in gpus:
         if model is not None and model.last_branch is not None and branch > model.last_branch:
             raise InputError(f"Branch {branch} does not support {model.name or model.architecture} at {address}.",
-                             f"The last branch that does is {model.last_branch}: set branch to it.",
+                             f"Set branch to {model.last_branch}, the last one that supports it.",
                              path="version", value=version, allowed=f"branches up to {model.last_branch}")
         # For other models, first_driver can be the first driver with MIG.
         if model is not None and model.open_modules == "required" and branch < branch_of(model.first_driver or "0"):
             raise InputError(f"Branch {branch} does not support {model.name or model.architecture} at {address}.",
-                             f"The first driver that does is {model.first_driver}.",
+                             f"Set version to {model.first_driver} or newer.",
                              path="version", value=version, allowed=f"{model.first_driver} and newer")
     if flavour == "open" and branch < _FIRST_OPEN:
         raise InputError(f"Driver branch {branch} has no open kernel modules.",

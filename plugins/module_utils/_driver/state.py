@@ -42,13 +42,13 @@ LOAD_ORDER = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 
 
 @dataclass(frozen=True)
-class Situation:
-    """The state of the driver, read without NVML.
+class DriverState:
+    """The state of the driver on a host, read without NVML.
 
     family: the family of the distribution, such as C(debian). headers: whether the running kernel has headers. gpus:
     C((PCI address, model)) of each GPU. loaded, flavour: version and type of the loaded module. library: version of
     libnvidia-ml. modules: loaded modules of the driver. built: driver versions that DKMS has installed for the running
-    kernel. registered: driver versions in DKMS with their names there. nouveau: None, C(there), C(loaded) or C(used).
+    kernel. registered: driver version to its name in DKMS. nouveau: None, C(installed), C(loaded) or C(used).
     secure_boot: None if unknown. services: the state of L(SERVICES). fabric: C(none), C(nvswitch), C(nvlink5) or
     C(nvlink5_rack), see L(_devices.Model.fabric). nodes: device nodes with faults, see L(device_nodes.node_faults).
     """
@@ -78,7 +78,7 @@ class Situation:
                 "modules": list(self.modules), "persistenced": self.services[PERSISTENCED].state}
 
 
-def read_situation(root: Root, run: Runner) -> Situation:
+def read_driver_state(root: Root, run: Runner) -> DriverState:
     """Reads the state from files and one systemctl."""
     release = read_os(root)
     kernel = root.text("/proc/sys/kernel/osrelease") or ""
@@ -88,7 +88,7 @@ def read_situation(root: Root, run: Runner) -> Situation:
     built, registered = read_dkms(root, kernel, arch)
     bus = read_bus(root)
     gpus = tuple((gpu.address, model_of(gpu.device, gpu.subsystem)) for gpu in bus.gpus)
-    return Situation(
+    return DriverState(
         os_id=release["id"] or "", os_version=release["version_id"] or "", family=release["family"] or "", arch=arch,
         kernel=kernel, headers=has_headers(root, kernel), secure_boot=secure_boot(root),
         gpus=gpus,
@@ -121,6 +121,12 @@ def modinfo(run: Runner, field: str, kernel: str) -> str:
     return ""
 
 
+def wrong_module(kernel: str, found: str, version: str) -> str:
+    """The message if a kernel would not load this driver version. found: the version that it would load, or empty."""
+    other = f"nvidia {found}" if found else "no module"
+    return f"Kernel {kernel} would load {other} instead of nvidia {version}."
+
+
 def module_flavour(run: Runner, kernel: str) -> str | None:
     """C(open) or C(proprietary): the type of the module file for a kernel, None without a module."""
     text = modinfo(run, "license", kernel)
@@ -141,13 +147,13 @@ _NODES = {"/dev/nvidia-uvm": "nvidia_uvm", "/dev/nvidia-uvm-tools": "nvidia_uvm"
 
 
 def read_holders(root: Root) -> list[dict[str, t.Any]]:
-    """Who keeps the modules from being unloaded: C([{pid, name, gpu, instance, unit, container}]).
+    """What prevents the unload of the modules: C([{pid, name, gpu, instance, unit, container}]).
 
-    These are processes that have a GPU open, except those of L(SERVICES), which steps of the plan stop, and foreign
-    modules that use the modules of the driver, as entries without pid. If there are none of these and a module is still
-    in use (by a display, a process that cannot be seen here, a kernel client), an entry without pid names the module.
+    These are processes that have a GPU open, except those of L(SERVICES), which steps of the plan stop. Foreign modules
+    that use modules of the driver are entries without pid. If there are none of both but a module is in use (by a
+    display, an invisible process, a kernel client), an entry without pid names this module.
 
-    Only called if modules must be unloaded, because it reads the open files of all processes.
+    Slow, because it reads the open files of all processes: call it only if modules must be unloaded.
     """
     gpus = {}
     for address in root.names("/proc/driver/nvidia/gpus"):
@@ -159,40 +165,40 @@ def read_holders(root: Root) -> list[dict[str, t.Any]]:
     owners = {pid: owner_of(root, pid) for pid in {client["pid"] for client in clients}}
     named = [{**client, **owners[client["pid"]]} for client in clients
              if owners[client["pid"]]["unit"] not in SERVICES]
-    named += [_nameless(f"the kernel module {name}, which uses {module}") for module in UNLOAD_ORDER
+    named += [_without_process(f"the kernel module {name}, which uses {module}") for module in UNLOAD_ORDER
               for name in root.names(f"/sys/module/{module}/holders") if name not in UNLOAD_ORDER]
     if named:
         return named
-    ours = [pid for pid in owners if owners[pid]["unit"] in SERVICES]
-    return [_nameless(f"something that refers to {module}{_DISPLAYS.get(module, '')}") for module in UNLOAD_ORDER
-            if _references(root, module) > _PER_FILE * _open_devices(root, ours, module)]
+    service_pids = [pid for pid in owners if owners[pid]["unit"] in SERVICES]
+    return [_without_process(f"something that refers to {module}{_DISPLAYS.get(module, '')}") for module in UNLOAD_ORDER
+            if _references(root, module) > _PER_FILE * _open_devices(root, service_pids, module)]
 
 
 def name_holders(holders: t.Iterable[t.Mapping[str, t.Any]]) -> str:
-    """C(python (pid 4711, train.service) on 0000:07:00.0 instance 3, ...)."""
+    """The GPU clients for a message, such as C(python (pid 4711, train.service) on 0000:07:00.0 instance 3)."""
     return ", ".join(map(_name, holders))
 
 
 def _name(holder: t.Mapping[str, t.Any]) -> str:
-    words = [f"pid {holder['pid']}" if holder["pid"] else "", holder["unit"] or "",
-             f"container {holder['container']}" if holder["container"] else ""]
-    about = ", ".join(filter(None, words))
+    identifiers = [f"pid {holder['pid']}" if holder["pid"] else "", holder["unit"] or "",
+                   f"container {holder['container']}" if holder["container"] else ""]
+    about = ", ".join(filter(None, identifiers))
     instance = "" if holder["instance"] is None else f" instance {holder['instance']}"
     where = f" on {holder['gpu']}{instance}" if holder["gpu"] else ""
     return f"{holder['name']}{f' ({about})' if about else ''}{where}"
 
 
-def _nameless(name: str) -> dict[str, t.Any]:
+def _without_process(name: str) -> dict[str, t.Any]:
     return {"pid": None, "name": name, "gpu": None, "instance": None, "unit": None, "container": None}
 
 
 def _references(root: Root, module: str) -> int:
-    """The number of references to a module except those of other modules (kernel: module_refcount)."""
+    """The number of references to a module, without those of other modules (kernel: module_refcount)."""
     return _refcount(root, module) - len(root.names(f"/sys/module/{module}/holders"))
 
 
 def _refcount(root: Root, module: str) -> int:
-    """The reference count of a module; 0 without one, and 1 (in use) if it is not a number."""
+    """The reference count of a module: 0 if the kernel shows none, 1 (in use) if it is not a number."""
     text = root.text(f"/sys/module/{module}/refcnt") or "0"
     return int(text) if re.match(r"-?[0-9]{1,10}\Z", text) else 1
 
@@ -209,10 +215,10 @@ def _flavour(root: Root) -> str:
 
 
 def _nouveau(root: Root, kernel: str, bound: bool) -> str | None:
-    """The state of nouveau. C(used): it has other references than the device, such as a console or a display."""
+    """The state of nouveau, as in L(DriverState). C(used): a console or a display refers to it."""
     if "nouveau" in root.names("/sys/module"):
         return "used" if _refcount(root, "nouveau") > 0 else "loaded"
     if bound:
         return "loaded"
     index = root.text(f"/lib/modules/{kernel}/modules.dep") or ""
-    return "there" if "/nouveau.ko" in index else None
+    return "installed" if "/nouveau.ko" in index else None

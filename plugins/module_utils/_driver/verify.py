@@ -1,20 +1,20 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Checks whether module, libraries, packages and nvidia-smi have the same version."""
+"""Checks whether the loaded module, the libraries, the packages and nvidia-smi have the same driver version."""
 
 from __future__ import annotations
 
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 
-def disagreements(situation: Situation, version: str | None, flavour: str | None, packages: str | None) -> list[str]:
-    """One sentence for each difference.
+def disagreements(situation: DriverState, version: str | None, flavour: str | None, packages: str | None) -> list[str]:
+    """One sentence for each difference between the loaded module, the libraries, the packages and the desired driver.
 
     version, flavour: the desired ones, None for those of the loaded module. packages: the version that the delivery has
     installed, None without a delivery.
@@ -41,8 +41,7 @@ _LOST = re.compile(r"GPU is lost|requires reset|Unable to determine the device h
 
 
 class Smi(t.NamedTuple):
-    """The problems that nvidia-smi reports. faults: those of the driver. lost: those of single GPUs, which no driver
-    repairs."""
+    """The problems that nvidia-smi reports. faults: of the driver. lost: of single GPUs, which no driver can repair."""
 
     faults: list[str]
     lost: list[str]

@@ -26,8 +26,8 @@ _POD_LOGS = "/var/log/pods"
 _TRANSIENT = "/run/systemd/transient"
 # The name of a unit has at most 255 characters (systemd.unit(5)).
 _UNIT = re.compile(r"/([^/\n]{1,249}\.(?:service|scope))(?=/|$)", re.M)
-# Services that run the work of users or must not be stopped: container runtimes, schedulers, job runners, sshd.
-_HOSTS_OF_WORK = re.compile(r"(sshd?|dbus(-broker)?|systemd-logind|containerd|docker|crio|kubelet|k3s(-agent)?|"
+# Services that run users' work or must not be stopped: container runtimes, schedulers, job runners, sshd.
+_RUNS_USERS_WORK = re.compile(r"(sshd?|dbus(-broker)?|systemd-logind|containerd|docker|crio|kubelet|k3s(-agent)?|"
                             r"rke2-(server|agent)|k0s(worker|controller)|slurmd|pbs(_mom)?|condor|lsfd|sgeexecd.*|"
                             r"gridengine-exec|nomad|crond?|atd|jupyterhub|gitlab-runner|actions\.runner\..*)\.service\Z")
 
@@ -46,7 +46,10 @@ class Client(t.TypedDict):
 
 
 def read_clients(root: Root, gpus: t.Mapping[int, str], own_pid: int | None = None) -> list[Client]:
-    """The GPU clients, by pid. A process has an entry for each GPU or instance. gpus: PCI address by device minor."""
+    """The GPU clients, sorted by pid, with an entry for each GPU or GPU instance that a process has open.
+
+    gpus: maps device minors to PCI addresses. own_pid: a process to leave out, by default this one.
+    """
     if not any(name.startswith("nvidia") for name in root.names("/dev")):
         return []
     # The devices of a GPU instance and of its compute instances all belong to this GPU instance.
@@ -60,7 +63,7 @@ def read_clients(root: Root, gpus: t.Mapping[int, str], own_pid: int | None = No
             if held:
                 label = root.text(f"/proc/{name}/comm") or "?"
                 clients += [{"pid": int(name), "name": label, "gpu": gpu, "instance": instance}
-                            for gpu, instance in _holdings(held, gpus, capabilities)]
+                            for gpu, instance in _open_gpus(held, gpus, capabilities)]
     return sorted(clients, key=by_pid)
 
 
@@ -70,7 +73,7 @@ def by_pid(client: t.Mapping[str, t.Any]) -> tuple[int, str, int]:
 
 
 def owner_of(root: Root, pid: int | None) -> dict[str, str | None]:
-    """C({unit, container}) of a process by its control group: the systemd unit, or 12 digits of the container's id."""
+    """C({unit, container}) of a process, by its control group: its systemd unit, or 12 digits of its container's id."""
     text = root.text(f"/proc/{pid}/cgroup") or ""
     container = _CONTAINER.search(text)
     if container:
@@ -80,7 +83,7 @@ def owner_of(root: Root, pid: int | None) -> dict[str, str | None]:
 
 
 def pod_of(root: Root, pid: int | None) -> str | None:
-    """The pod of a process by its control group: C(namespace/name), or its UID if the kubelet has no logs of it.
+    """The pod of a process by its control group: C(namespace/name), or the UID of the pod if the kubelet has no logs.
 
     None if the process belongs to no pod.
     """
@@ -94,26 +97,31 @@ def pod_of(root: Root, pid: int | None) -> str | None:
 
 
 def stoppable(root: Root, holders: t.Iterable[t.Mapping[str, t.Any]]) -> tuple[str, ...]:
-    """The system services among GPU clients that can be stopped and started again, without those that run users' work.
+    """The units of GPU clients that can be stopped and started again: system services that do not run users' work.
 
-    holders: C({pid, unit}) of processes. A transient unit (systemd-run) cannot be started again.
+    holders: C({pid, unit}) of processes. Transient units (systemd-run) are left out, because they cannot be started
+    again.
     """
     found = []
     for holder in holders:
         unit = str(holder["unit"] or "")
         system = ("/user.slice/" not in (root.text(f"/proc/{holder['pid']}/cgroup") or "")
                   and not root.exists(f"{_TRANSIENT}/{unit}"))
-        if unit.endswith(".service") and system and not _HOSTS_OF_WORK.match(unit) and not pod_of(root, holder["pid"]):
+        users_work = _RUNS_USERS_WORK.match(unit) or pod_of(root, holder["pid"])
+        if unit.endswith(".service") and system and not users_work:
             found.append(unit)
     return tuple(dict.fromkeys(found))
 
 
-def _holdings(held: t.Iterable[str], gpus: t.Mapping[int, str],
+def _open_gpus(held: t.Iterable[str], gpus: t.Mapping[int, str],
               capabilities: t.Mapping[int, t.Tuple[int, int]]) -> list[tuple[str | None, int | None]]:
-    """(GPU, instance) by the open devices of a process. A client of an instance has the device of its GPU open, too."""
-    whole = {int(found.group(1)) for found in map(_DEVICE.match, held) if found}
+    """(GPU, GPU instance) of the open devices of a process; (None, None) if it has only control devices open.
+
+    A client of a GPU instance also has the device of the GPU open, which is not listed again.
+    """
+    full_gpus = {int(found.group(1)) for found in map(_DEVICE.match, held) if found}
     caps = {int(found.group(1)) for found in map(_CAPABILITY.match, held) if found}
     instances = {capabilities[minor] for minor in caps if minor in capabilities}
     found: list[tuple[str | None, int | None]] = [(gpus.get(gpu), instance) for gpu, instance in instances]
-    found += [(gpus.get(gpu), None) for gpu in whole - {gpu for gpu, _instance in instances}]
+    found += [(gpus.get(gpu), None) for gpu in full_gpus - {gpu for gpu, _instance in instances}]
     return found or [(None, None)]

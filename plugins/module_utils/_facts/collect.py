@@ -1,14 +1,13 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Collects all facts of a host. Never fails because something is missing: then the fact says so. PRIVATE."""
+"""Collects all facts of a host. If something is missing on the host, its fact is None or empty. PRIVATE."""
 
 from __future__ import annotations
 
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import fabric_of, model_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.brief import nvml_fact, vgpu_fact
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.clients import (
     Client,
     by_pid,
@@ -21,6 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.gpus import S
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.host import read_host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.journals import read_journals
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.kernel import knows_package
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.label_facts import nvml_fact, vgpu_fact
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot import read_mig_boot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_files import lost_files
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import TOOLKIT_SETTINGS
@@ -34,7 +34,7 @@ SCHEMA = 3
 
 
 def collect(root: Root, run: Runner, snapshot: Snapshot) -> Fact:
-    """The result C(facts) of gpu_info. run: runs commands; snapshot: from L(brief.nvml_snapshot)."""
+    """The result C(facts) of gpu_info. run: runs a command; snapshot: from L(label_facts.nvml_snapshot)."""
     host = read_host(root)
     bus = read_bus(root)
     packages = read_packages(root, run, host["os"]["family"])
@@ -45,11 +45,11 @@ def collect(root: Root, run: Runner, snapshot: Snapshot) -> Fact:
     driver["missing_files"] = _of_packages(lost, driver["packages"])
     toolkit["missing_files"] = _of_packages(lost, toolkit["packages"])
     if toolkit["version"] and not root.is_there(TOOLKIT_SETTINGS):
-        # A script of the packages writes this file, so it is not in their lists of files.
+        # A script of the packages writes this file, so no package lists it.
         toolkit["missing_files"] = [*(toolkit["missing_files"] or ()), TOOLKIT_SETTINGS]
     kernel = host["kernel"]
     if gpus and not kernel["headers"] and driver["loaded"] is None:
-        # Only without a loaded driver, because this runs the package manager.
+        # Only without a loaded driver, because it takes up to a second.
         kernel["headers_available"] = knows_package(root, run, host["os"]["family"], kernel["headers_package"])
     clients = _clients(read_clients(root, minors(root, gpus)), snapshot["clients"])
     models = [model_of(gpu["device_id"], gpu["subsystem"]) for gpu in gpus]
@@ -78,6 +78,7 @@ def _of_packages(lost: t.Mapping[str, list[str]] | None, names: t.Iterable[str])
 
 
 def _clients(open_files: t.Sequence[Client], nvml: t.Sequence[Fact]) -> list[Fact]:
-    """GPU clients by open files, which show daemons, and by NVML, which also shows other PID namespaces."""
+    """The GPU clients, sorted by pid. Open files show daemons, too; NVML shows processes of other PID namespaces."""
     known = {(client["pid"], client["gpu"]) for client in nvml}
-    return sorted([*nvml, *(dict(one) for one in open_files if (one["pid"], one["gpu"]) not in known)], key=by_pid)
+    others = [dict(client) for client in open_files if (client["pid"], client["gpu"]) not in known]
+    return sorted([*nvml, *others], key=by_pid)

@@ -28,7 +28,7 @@ def read_components(root: Root, run: Runner, packages: t.Mapping[str, Package]) 
     dcgm = packages.get("datacenter-gpu-manager-4-core") or packages.get("datacenter-gpu-manager")
     exporter = packages.get("datacenter-gpu-manager-exporter")
     status = root.text(f"{_UNITS}/gpuops-node-status.service") or ""
-    units = [unit for unit, there in ((_DCGM, dcgm), (_EXPORTER, exporter), (_STATUS, status)) if there]
+    units = [unit for unit, found in ((_DCGM, dcgm), (_EXPORTER, exporter), (_STATUS, status)) if found]
     active = active_units(root, run, units)
     listen = _ADDRESS.findall(root.text(f"{_UNITS}/{_EXPORTER}.d/gpuops.conf") or "")
     folder = _OUTPUT.search(status)

@@ -50,7 +50,7 @@ def read_modules(root: Root) -> dict[str, bool]:
 
 
 def nouveau_denied(root: Root) -> bool:
-    """Whether modprobe's configuration or the kernel's command line prevents that nouveau is loaded."""
+    """Whether modprobe's configuration or the kernel's command line prevents the loading of nouveau."""
     if _DENIED_AT_BOOT.search(root.text("/proc/cmdline") or ""):
         return True
     return any(_DENIED.search(root.text(f"{folder}/{name}") or "")
@@ -77,8 +77,7 @@ def read_driver(root: Root, run: Runner, packages: t.Mapping[str, Package], arch
 
 
 def read_services(root: Root, run: Runner) -> dict[str, dict[str, str]] | None:
-    """Maps the units of the driver's services to C({state, enabled}), see L(_units.Service); None if systemd does not
-    answer."""
+    """Maps the units of SERVICES to C({state, enabled}), see L(_units.Service); None if systemd does not answer."""
     if not root.exists("/run/systemd/system"):
         return None
     try:
@@ -89,7 +88,7 @@ def read_services(root: Root, run: Runner) -> dict[str, dict[str, str]] | None:
 
 
 def flavour(root: Root, loaded: str | None, packages: t.Mapping[str, Package]) -> str | None:
-    """C(open) or C(proprietary), by the loaded module, otherwise by the installed packages; None if unknown."""
+    """C(open) or C(proprietary): that of the loaded module, otherwise of the installed packages; None if unknown."""
     if loaded:
         text = root.text("/proc/driver/nvidia/version") or ""
         if text:
@@ -103,9 +102,9 @@ def flavour(root: Root, loaded: str | None, packages: t.Mapping[str, Package]) -
 def source(root: Root, packages: t.Mapping[str, Package], version: str | None) -> str | None:
     """How the driver was installed, None without a driver.
 
-    C(container): the root of a driver container is mounted. C(cuda_repository), C(distribution): by who built the
-    packages. C(runfile): there is the log or the uninstaller of the .run installer. C(preinstalled): none of these, so
-    the driver is part of the system's image.
+    C(container): the root of a driver container is mounted. C(cuda_repository), C(distribution): NVIDIA or the
+    distribution has built the packages. C(runfile): the log or the uninstaller of the .run installer exists.
+    C(preinstalled): none of these, so the driver is part of the system's image.
     """
     if root.exists(f"{_CONTAINER_ROOT}/usr/bin/nvidia-smi"):
         return "container"

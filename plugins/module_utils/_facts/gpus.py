@@ -17,9 +17,9 @@ _FROM_NVML = ("index", "uuid", "minor", "serial", "memory_mib", "compute_capabil
 class Snapshot(t.TypedDict):
     """The facts of NVML.
 
-    available: whether NVML works; error: why not; driver, library: versions; cuda: the CUDA version of the driver;
-    gpus: by PCI address C(pci), C(device_id), C(subsystem), C(model) and _FROM_NVML; pci is None if the GPU does not
-    answer; clients: the processes on GPUs, as L(clients.Client).
+    available: whether NVML works; error: why it does not work; driver, library: versions; cuda: the CUDA version of the
+    driver; gpus: C({pci, device_id, subsystem, model}) and the keys in _FROM_NVML, sorted by pci, which is None if the
+    GPU does not answer; clients: the processes on GPUs, as L(clients.Client).
     """
 
     available: bool
@@ -32,9 +32,9 @@ class Snapshot(t.TypedDict):
 
 
 def merge_gpus(bus: Bus, snapshot: Snapshot) -> list[Fact]:
-    """The fact C(gpus) of gpu_info, by PCI address.
+    """The fact C(gpus) of gpu_info, sorted by PCI address.
 
-    A GPU that has the driver and is missing in NVML has the facts of its PCI id, and C(error) says why.
+    If NVML does not list a GPU that uses the driver, it has only the facts of its PCI id, and C(error) is the reason.
     """
     answered = {gpu["pci"]: gpu for gpu in snapshot["gpus"] if gpu["pci"]}
     silent = [gpu for gpu in snapshot["gpus"] if not gpu["pci"]]
@@ -42,7 +42,7 @@ def merge_gpus(bus: Bus, snapshot: Snapshot) -> list[Fact]:
     for function in bus.gpus:
         read = answered.pop(function.address, None)
         if read is None and snapshot["available"] and function.driver == "nvidia":
-            # NVML has only the index of a lost GPU. Its address is one that is missing in NVML.
+            # NVML has only the index of a lost GPU. Its address is one of those that NVML does not list.
             lost = silent.pop(0) if silent else {"error": "NVML does not list it"}
             read = {"index": lost.get("index"), "error": f"The GPU does not answer: {lost['error']}."}
         gpus.append(_gpu(function, read or {}))
@@ -52,7 +52,7 @@ def merge_gpus(bus: Bus, snapshot: Snapshot) -> list[Fact]:
 
 
 def _gpu(function: Function | None, read: Fact) -> Fact:
-    """A GPU. read: its facts of NVML, empty if there are none."""
+    """The facts of one GPU. function: None if the PCI bus is hidden. read: its facts from NVML, empty without any."""
     device_id = function.device if function else read["device_id"]
     subsystem = function.subsystem if function else read["subsystem"]
     known = model_of(device_id, subsystem)
@@ -76,8 +76,7 @@ def _gpu(function: Function | None, read: Fact) -> Fact:
 
 
 def minors(root: Root, gpus: t.Sequence[Fact]) -> dict[int, str]:
-    """Maps device minors (the numbers of C(/dev/nvidiaN)) to PCI addresses, from NVML, otherwise from the driver's
-    folder in /proc."""
+    """Maps device minors (N of C(/dev/nvidiaN)) to PCI addresses, from the facts of NVML, otherwise from /proc."""
     found = {gpu["minor"]: gpu["pci"] for gpu in gpus if gpu["minor"] is not None}
     for gpu in gpus:
         if gpu["minor"] is None:

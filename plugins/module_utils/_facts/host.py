@@ -32,7 +32,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.system import
 
 
 def read_host(root: Root) -> Fact:
-    """The fact C(host) of gpu_info. C(kernel.headers_available) is None, because it needs a command."""
+    """The fact C(host) of gpu_info. C(kernel.headers_available) is None; L(collect.collect) sets it."""
     release = os_release(root)
     system = system_of(release)
     return {

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Checks the journals of this collection, which every change needs. PRIVATE."""
+"""Checks the journals of this collection, without which nothing can be changed. PRIVATE."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Journ
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Fact, Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import JOURNAL_ROOT, Journal
 
-# The journals that are checked even if there is no file, because the fault may be their folder.
+# These journals are checked even if they have no file, because the fault may be in their folder.
 CONCERNS = ("driver", "container_toolkit", "mig", "cuda", "dcgm", "dcgm_exporter", "node_status_exporter")
 
 
 def read_journals(root: Root) -> Fact:
     """C({brought, faults}): the concerns whose journals have entries, and C([{concern, message, hint}]) of invalid
-    journals. A journal without the right to read it is left out."""
+    journals. Journals that this user may not read are left out."""
     folder = root.at(JOURNAL_ROOT)
     if not os.path.lexists(os.path.dirname(folder)):
         return {"brought": [], "faults": []}

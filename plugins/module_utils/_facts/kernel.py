@@ -22,7 +22,7 @@ _INSIDE = re.compile(r"\.(rt)\d|el\d+(uek)\b")
 
 
 def flavour_of(release: str, family: str | None) -> str | None:
-    """The flavour in a kernel's release: C(generic), C(aws), C(cloud-amd64), C(default), C(64k) ...; None for plain."""
+    """The flavour in a kernel's release, such as C(generic), C(aws), C(cloud-amd64) or C(64k); None if it has none."""
     if family == "redhat":
         found = _PLUS.search(release)
         inside = _INSIDE.search(release)
@@ -32,7 +32,7 @@ def flavour_of(release: str, family: str | None) -> str | None:
 
 
 def headers_package(release: str, family: str | None, os_id: str | None) -> str | None:
-    """The package with the headers of exactly this kernel, None if the system has no such package.
+    """The name of the package with the headers of this kernel, None if the distribution has no such package.
 
     Source: driver installation guide 580, "kernel headers": C(linux-headers-RELEASE), C(kernel-devel-RELEASE) and
     C(kernel-FLAVOUR-devel=VERSION).
@@ -53,7 +53,7 @@ def headers_package(release: str, family: str | None, os_id: str | None) -> str 
 
 
 def knows_package(root: Root, run: Runner, family: str | None, package: str | None) -> bool | None:
-    """Whether the current index of the package manager has the package; None without an index, or if unknown.
+    """Whether the downloaded index of the package manager has the package; None without an index, or if unknown.
 
     Takes tens of milliseconds with apt-cache, about a second with dnf.
     """
@@ -71,15 +71,15 @@ def knows_package(root: Root, run: Runner, family: str | None, package: str | No
         return None
     if done.rc != 0:
         return None
-    # A version with dpkg as its only source is installed, and not in a repository.
+    # If the only source of a version is dpkg, the version is installed, but in no repository.
     return bool(_FROM_INDEX.search(done.stdout) if family == "debian" else done.stdout.strip())
 
 
 def newest_kernel(root: Root, release: str, family: str | None) -> str | None:
     """The newest kernel in /boot, which boots next; None if /boot has no kernel, as in containers.
 
-    GRUB sorts the kernels of all flavours by version (grub-mkconfig). In the Red Hat family the flavour stays the same
-    (C(DEFAULTKERNEL) in /etc/sysconfig/kernel). Rescue images are not chosen.
+    GRUB sorts the kernels of all flavours by version (grub-mkconfig). In the Red Hat family, only kernels of the same
+    flavour as the running one count (C(DEFAULTKERNEL) in /etc/sysconfig/kernel). Rescue images do not count.
     """
     names = [name[len("vmlinuz-"):] for name in root.names("/boot") if name.startswith("vmlinuz-")]
     kernels = [name for name in names if name[:1].isdigit() and not name.startswith("0-rescue")]
@@ -89,5 +89,5 @@ def newest_kernel(root: Root, release: str, family: str | None) -> str | None:
 
 
 def _order(release: str) -> t.Tuple[t.Tuple[int, int, str], ...]:
-    """The sort key of versions: numbers by value, and before words."""
+    """The sort key of a version. Numbers are compared by value, and sort after words."""
     return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.findall(r"\d+|[a-z]+", release))

@@ -40,7 +40,7 @@ _KUBERNETES = (
     ("aks", ("/opt/azure/containers",)),
     ("kubeadm", ("/var/lib/kubelet/kubeadm-flags.env",)),
 )
-# Distributions whose system folders are not changed by packages, also if they are mounted writable.
+# Distributions whose system folders packages must not change, even if these are mounted writable.
 IMMUTABLE = ("flatcar", "bottlerocket", "talos", "rhcos", "scos", "cos", "sl-micro", "opensuse-microos")
 
 
@@ -82,9 +82,9 @@ def read_lockdown(root: Root) -> str | None:
 
 
 def read_mok(root: Root) -> dict[str, bool | None]:
-    """C({tool, enrolled}): whether mokutil is installed; whether a key that signs modules on the host is enrolled.
+    """C({tool, enrolled}): whether mokutil is installed, and whether a key that signs modules on the host is enrolled.
 
-    enrolled is None if firmware or shim have no list of certificates.
+    enrolled is None if the firmware shows no list of enrolled certificates.
     """
     tool = root.exists("/usr/bin/mokutil")
     enrolled = enrolled_keys(root)
@@ -92,8 +92,8 @@ def read_mok(root: Root) -> dict[str, bool | None]:
         return {"tool": tool, "enrolled": None}
     texts = (root.text(path) or "" for path in (_FRAMEWORK, *(f"{_FRAMEWORK}.d/{name}" for name in
                                                               root.names(f"{_FRAMEWORK}.d"))))
-    places = (*_CERTIFICATES, *(place for text in texts for place in _CONFIGURED.findall(text)))
-    certificates = [data for data in map(root.data, places) if data]
+    paths = (*_CERTIFICATES, *(path for text in texts for path in _CONFIGURED.findall(text)))
+    certificates = [data for data in map(root.data, paths) if data]
     return {"tool": tool, "enrolled": any(data in enrolled for data in certificates)}
 
 
@@ -103,7 +103,7 @@ def read_markers(root: Root, release: t.Mapping[str, str]) -> Fact:
 
 
 def _dgx(root: Root) -> dict[str, str | None] | None:
-    """C({name, version}) of DGX OS. /etc/dgx-release has the version at installation and of each update."""
+    """C({name, version}) of DGX OS, None for other systems. version: that of the last update or the installation."""
     text = root.text("/etc/dgx-release")
     if text is None:
         return None
@@ -116,7 +116,7 @@ def _kubernetes(root: Root, release: t.Mapping[str, str]) -> str | None:
         return "openshift"
     if release.get("VARIANT_ID", "").startswith("aws-k8s"):  # Bottlerocket
         return "eks"
-    return next((name for name, places in _KUBERNETES if any(root.exists(place) for place in places)), None)
+    return next((name for name, paths in _KUBERNETES if any(map(root.exists, paths))), None)
 
 
 def _immutable(root: Root, release: t.Mapping[str, str]) -> bool:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads what restores the MIG layout of a host at boot. PRIVATE to the collection."""
+"""Reads which unit restores the MIG layout of a host at boot, and the layout in its file. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _UUID = re.compile(r"[0-9a-z][0-9a-z./_-]{0,95}\Z", re.ASCII)
 def read_mig_boot(root: Root) -> Fact:
     """C({enabled, masked, gpus, vendor}), the fact C(mig_boot) of gpu_info.
 
-    enabled, masked: those of the unit C(gpuops-mig.service); gpus: maps UUIDs to the layouts that it restores, C({pci,
-    enabled, instances}), None without a valid file; vendor: the name of NVIDIA's unit if that is enabled, otherwise
-    None.
+    enabled, masked: the state of the unit C(gpuops-mig.service); gpus: maps UUIDs to the layouts that this unit
+    restores, C({pci, enabled, instances}), None without a valid file; vendor: the name of NVIDIA's unit if that unit is
+    enabled, otherwise None.
     """
     try:
         document = json.loads(root.text(STATE) or "")
@@ -45,17 +45,18 @@ def read_mig_boot(root: Root) -> Fact:
 
 
 def _gpus(entries: Fact) -> Fact:
-    """The known keys of the file. Raises an error if it is invalid, because a controller would reject the facts."""
+    """The known keys of the entries in the file. Raises an error for invalid entries, which a controller would reject.
+    """
     if len(entries) > 256 or not all(_UUID.match(uuid.lower()) for uuid in entries):
         raise ValueError
     return {uuid.lower(): {
-        "pci": _a(str, entry["pci"]), "enabled": _a(bool, entry["enabled"]), "instances": [
-            {"profile": _a(str, item["profile"]), "start": _number(item["start"], -1),
-             "compute": [[_number(size), _number(start)] for size, start in _a(list, item["compute"])]}
-            for item in _a(list, entry["instances"])]} for uuid, entry in entries.items()}
+        "pci": _checked(str, entry["pci"]), "enabled": _checked(bool, entry["enabled"]), "instances": [
+            {"profile": _checked(str, item["profile"]), "start": _number(item["start"], -1),
+             "compute": [[_number(size), _number(start)] for size, start in _checked(list, item["compute"])]}
+            for item in _checked(list, entry["instances"])]} for uuid, entry in entries.items()}
 
 
-def _a(kind: t.Type[Value], value: object) -> Value:
+def _checked(kind: t.Type[Value], value: object) -> Value:
     if not isinstance(value, kind) or not isinstance(value, bool) and len(value) > 64:
         raise ValueError
     return value

@@ -33,7 +33,11 @@ class Function(t.NamedTuple):
 
 
 class Bus(t.NamedTuple):
-    """The functions that matter, by address. vgpu: C((host driver version, branch)) of a vGPU guest."""
+    """NVIDIA's GPUs and NVSwitches on the PCI bus, sorted by address.
+
+    mellanox: whether there is a Mellanox adapter. vgpu: C((version, branch)) of the host's driver in a vGPU guest,
+    otherwise None.
+    """
 
     gpus: t.Tuple[Function, ...]
     switches: t.Tuple[Function, ...]
@@ -42,7 +46,7 @@ class Bus(t.NamedTuple):
 
 
 def read_bus(root: Root) -> Bus:
-    """Reads the bus. Virtual functions of a vGPU host are left out, because they are not GPUs of their own."""
+    """The devices on the PCI bus, without the virtual functions of a vGPU host, because these are parts of its GPUs."""
     gpus, switches, vgpu, mellanox = [], [], None, False
     for address in root.names(_DEVICES):
         folder = f"{_DEVICES}/{address}"
@@ -78,7 +82,7 @@ def _id(root: Root, folder: str, name: str) -> str:
 
 
 def vgpu_host_driver(config: bytes) -> t.Tuple[str, str] | None:
-    """C((version, branch)) of the host's driver, from the configuration space of a vGPU guest's GPU, otherwise None.
+    """C((version, branch)) of the host's driver, from the configuration space of a vGPU; None for other GPUs.
 
     A vGPU has a vendor-specific capability with the signature C(VF) after its three header bytes, followed by records
     of (id, length, data). Record 0 has two strings of ten bytes (source: gpu-feature-discovery 0.20, package vgpu).

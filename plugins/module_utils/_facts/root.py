@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reads files below a root folder. The result is None if a file is missing or not readable. PRIVATE to the collection.
 
-A fact that cannot be read must not end the run, so these functions do not raise as L(_files.read_text) does.
+An unreadable file must not end the collection of facts. L(_files.read_text) raises an error instead.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class Root:
         self.path = path.rstrip("/")
 
     def at(self, path: str) -> str:
-        """The path in this process of an absolute path of the host."""
+        """The path by which this process reaches an absolute path of the host."""
         return self.path + path
 
     def text(self, path: str) -> str | None:
-        """The text of a file without leading and trailing white space, or None."""
+        """The text of a file without leading and trailing white space; None if it cannot be read."""
         data = self.data(path)
         return None if data is None else data.decode("utf-8", "replace").strip()
 
     def data(self, path: str) -> bytes | None:
-        """The bytes of a file, or None."""
+        """The bytes of a file; None if it cannot be read."""
         try:
             with open(self.at(path), "rb") as handle:
                 return handle.read()
@@ -39,7 +39,7 @@ class Root:
             return None
 
     def stat(self, path: str) -> os.stat_result | None:
-        """The status of a file after following links, or None."""
+        """The status of a file after following links; None if it cannot be read."""
         try:
             return os.stat(self.at(path))
         except OSError:
@@ -53,7 +53,7 @@ class Root:
             return []
 
     def link(self, path: str) -> str | None:
-        """The target of a symbolic link, or None."""
+        """The target of a symbolic link; None if the path is no link."""
         try:
             return os.readlink(self.at(path))
         except OSError:

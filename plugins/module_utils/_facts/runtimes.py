@@ -20,7 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 _BINARIES = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin", "/opt/bin")
 # Sockets that start a service on demand.
 _SOCKETS = {"docker": "docker.socket"}
-# Runtimes that read their files only when they start, and do not show what they have read.
+# Runtimes that read their files only at their start, and do not show the configuration that they use.
 _READ_ONCE = ("containerd", "crio")
 # Maps a runtime to its packages, its program, its service, and the files that may configure the NVIDIA runtime.
 _RUNTIMES: t.Dict[str, t.Tuple[t.Tuple[str, ...], str, str, t.Tuple[str, ...]]] = {
@@ -48,13 +48,13 @@ def read_toolkit(root: Root, packages: t.Mapping[str, Package]) -> Fact:
 
 
 def _named_devices(root: Root) -> Fact | None:
-    """C({devices, driver}) of the CDI specifications of the kind C(nvidia.com/gpu), None without one."""
+    """C({devices, driver}) of the CDI specifications of the kind C(nvidia.com/gpu), None if there are none."""
     texts = [root.text(path) or "" for path in cdi_specs(root)]
     known = [parse(text) for text in texts if _GPU_KIND.search(text)]
     if not known:
         return None
-    # Of several files with the same name the last one counts, that of /var/run.
-    return {"devices": sorted({name for one in known for name in one["devices"]}), "driver": known[-1]["driver"]}
+    # If both folders have a file of this name, runtimes use that in /var/run, which is the last.
+    return {"devices": sorted({name for spec in known for name in spec["devices"]}), "driver": known[-1]["driver"]}
 
 
 def cdi_specs(root: Root) -> list[str]:
@@ -77,11 +77,11 @@ def read_runtimes(root: Root, run: Runner, packages: t.Mapping[str, Package],
         if package:
             found[name] = {"version": upstream(package.version).partition("~")[0].partition("+")[0]}
         elif any(root.exists(f"{folder}/{binary}") for folder in _BINARIES):
-            found[name] = {"version": _asked_version(run, binary)}
-    there = [name for name, state in found.items() if state is not None]
-    units = [unit for name in there for unit in (_RUNTIMES[name][2], _SOCKETS.get(name)) if unit]
+            found[name] = {"version": _printed_version(run, binary)}
+    installed = [name for name, state in found.items() if state is not None]
+    units = [unit for name in installed for unit in (_RUNTIMES[name][2], _SOCKETS.get(name)) if unit]
     shown = shown_units(root, run, units)
-    for name in there:
+    for name in installed:
         files = _config_files(root, _RUNTIMES[name][3])
         unit, socket = shown.get(_RUNTIMES[name][2]), shown.get(_SOCKETS.get(name, ""), {})
         found[name].update(
@@ -92,7 +92,7 @@ def read_runtimes(root: Root, run: Runner, packages: t.Mapping[str, Package],
     return found
 
 
-def _asked_version(run: Runner, binary: str) -> str | None:
+def _printed_version(run: Runner, binary: str) -> str | None:
     try:
         found = _VERSION.search(run([binary, "--version"], check=False, timeout=10).stdout)
     except CommandError:
@@ -106,7 +106,7 @@ def active_units(root: Root, run: Runner, units: t.Sequence[str]) -> set[str]:
 
 
 def shown_units(root: Root, run: Runner, units: t.Sequence[str]) -> dict[str, dict[str, str]]:
-    """Maps a unit to its properties from C(systemctl show); empty if systemd does not answer."""
+    """Maps units to the properties in unit_files.SHOWN; empty if systemd does not answer."""
     if not units or not root.exists("/run/systemd/system"):
         return {}
     try:
@@ -117,10 +117,10 @@ def shown_units(root: Root, run: Runner, units: t.Sequence[str]) -> dict[str, di
     return {block["Id"]: block for block in blocks if "Id" in block and block.get("LoadState") != "not-found"}
 
 
-def _config_files(root: Root, places: t.Sequence[str]) -> list[str]:
-    """The files, and the files in the folders, which end with a slash."""
-    return [path for place in places for path in
-            ([f"{place}{name}" for name in root.names(place)] if place.endswith("/") else [place])]
+def _config_files(root: Root, paths: t.Sequence[str]) -> list[str]:
+    """The paths of files. A path that ends with a slash is a folder, and stands for all files in it."""
+    return [file for path in paths for file in
+            ([f"{path}{name}" for name in root.names(path)] if path.endswith("/") else [path])]
 
 
 def _has_runtime(path: str, text: str) -> bool:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads facts through NVML. Code that changes GPUs does not need them. PRIVATE to the collection."""
+"""Reads facts through NVML. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Snapshots(Nvml):
         return result
 
     def _clients(self, device: Device) -> list[Fact]:
-        """The processes on a GPU, once for each GPU instance."""
+        """The processes on a GPU, as L(clients.Client), with an entry for each GPU instance that they use."""
         found = {(process["pid"], process["instance"]): {
             "pid": process["pid"], "name": process["name"], "gpu": device.pci, "instance": process["instance"]}
             for process in self.processes(device)}
@@ -75,7 +75,7 @@ class Snapshots(Nvml):
         return facts
 
     def _fabric(self, device: Device) -> Fact | None:
-        """C({cluster, clique}) of the GPU's NVLink fabric. A fabric within a machine has no cluster UUID: None."""
+        """C({cluster, clique}) of the GPU's NVLink fabric; None without a fabric that spans several machines."""
         info = self._lib.c_nvmlGpuFabricInfo_t()
         if self._try(self._lib.nvmlDeviceGetGpuFabricInfo, device.handle, ctypes.byref(info)) is None:
             return None
@@ -100,7 +100,7 @@ class Snapshots(Nvml):
                 break
             handle = self._try(lib.nvmlDeviceGetMigDeviceHandleByIndex, device.handle, index)
             gi = None if handle is None else self._try(lib.nvmlDeviceGetGpuInstanceId, handle)
-            if gi not in instances:  # there is no device with this index, or it has just been created
+            if gi not in instances:  # no device has this index, or the device has just been created
                 continue
             wanted -= 1
             has, slices = self._try(lib.nvmlDeviceGetAttributes, handle), instances[gi].profile.slices

@@ -15,7 +15,7 @@ _DPKG_STATUS = "/var/lib/dpkg/status"
 _RPM_DATABASES = ("/var/lib/rpm", "/usr/lib/sysimage/rpm")
 _RPM_FORMAT = "%{NAME}\\t%|EPOCH?{%{EPOCH}:}|%{VERSION}-%{RELEASE}\\t%{VENDOR}\\n"
 
-# Parts of the names of packages that matter: about a dozen of the 2,000 packages of a server.
+# Parts of the names of packages that matter for GPUs and containers: about a dozen of 2,000 packages of a server.
 _MARKS = ("nvidia", "libnv", "libcuda1", "cuda-drivers", "nvlsm", "containerd", "docker", "moby-engine", "cri-o",
           "podman", "datacenter-gpu-manager", "cuda-toolkit-")
 _DISTRIBUTORS = ("debian.org", "debian.net", "ubuntu.com", "canonical.com", "red hat", "fedora", "suse", "rocky",
@@ -36,8 +36,7 @@ class Package:
 
 
 def read_packages(root: Root, run: Runner, family: str) -> dict[str, Package]:
-    """Maps the names of installed packages that matter for GPUs and containers to these packages. family: that of the
-    distribution."""
+    """Maps names to the installed packages whose name contains one of _MARKS. family: that of the distribution."""
     if family == "debian":
         return parse_dpkg_status(root.data(_DPKG_STATUS) or b"")
     if any(root.exists(folder) for folder in _RPM_DATABASES):
@@ -79,5 +78,5 @@ def _matters(name: str) -> bool:
 
 
 def upstream(version: str) -> str:
-    """The version without epoch and package revision: C(1.20.0) of C(1:1.20.0-1)."""
+    """The version without epoch and package revision: C(1.20.0) in C(1:1.20.0-1)."""
     return version.rpartition(":")[2].partition("-")[0]

@@ -29,7 +29,7 @@ _FAMILIES = {
 
 
 def read_os(root: Root) -> dict[str, str | None]:
-    """C({id, version_id, codename, family, pretty_name}) from os-release(5)."""
+    """The fact C(host.os) of gpu_info: C({id, version_id, codename, family, pretty_name}), from os-release(5)."""
     return system_of(os_release(root))
 
 
@@ -45,7 +45,7 @@ def os_release(root: Root) -> dict[str, str]:
 
 
 def family_of(ids: t.Iterable[str]) -> str:
-    """C(debian), C(redhat), C(suse) or C(other) by ID and ID_LIKE of os-release."""
+    """C(debian), C(redhat), C(suse) or C(other). ids: ID and ID_LIKE of os-release, the best first."""
     return next((name for word in ids for name, known in _FAMILIES.items() if word in known), "other")
 
 
@@ -58,7 +58,7 @@ def system_of(release: t.Mapping[str, str]) -> dict[str, str | None]:
 
 def _unquoted(value: str) -> str:
     try:
-        return " ".join(shlex.split(value[:1000]))  # its time grows with the square of the length
+        return " ".join(shlex.split(value[:1000]))  # the time of shlex grows with the square of the length
     except ValueError:
         return value.strip()
 
@@ -88,15 +88,15 @@ def secure_boot(root: Root) -> bool | None:
 
 
 def enrolled_keys(root: Root) -> bytes | None:
-    """shim's list of trusted certificates; None if there is no list."""
+    """The content of shim's list of enrolled certificates, None if there is no list."""
     return next((data for data in map(root.data, _ENROLLED) if data is not None), None)
 
 
 def dmi(root: Root, key: str) -> str:
-    """A DMI string; empty if the firmware has none."""
+    """A DMI string, such as that of C(product_name); empty if the firmware has none."""
     return root.text(f"/sys/class/dmi/id/{key}") or ""
 
 
 def read_machine(root: Root) -> str | None:
-    """The DMI product name."""
+    """The DMI product name, None if the firmware has none."""
     return dmi(root, "product_name") or None

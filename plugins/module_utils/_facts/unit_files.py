@@ -11,7 +11,7 @@ import typing as t
 
 SHOWN = ("Id", "LoadState", "ActiveState", "UnitFileState", "WantedBy", "RequiredBy", "TriggeredBy",
          "StateChangeTimestampMonotonic")
-_PULLS = ("WantedBy", "RequiredBy", "TriggeredBy")
+_STARTED_BY = ("WantedBy", "RequiredBy", "TriggeredBy")
 # The properties of a unit, as C(systemctl show) prints them.
 Unit = t.Mapping[str, str]
 
@@ -26,7 +26,7 @@ def at_boot(unit: Unit) -> str | None:
     state = unit.get("UnitFileState", "")
     if "masked" in (unit.get("LoadState"), state):
         return "masked"
-    if state.startswith("enabled") or any(unit.get(name) for name in _PULLS):
+    if state.startswith("enabled") or any(unit.get(name) for name in _STARTED_BY):
         return "yes"
     return "no" if state == "disabled" else None
 
@@ -34,8 +34,8 @@ def at_boot(unit: Unit) -> str | None:
 def is_stale(paths: t.Iterable[str], unit: Unit) -> bool | None:
     """Whether one of the files has changed since the unit was last started or reloaded.
 
-    None if the unit does not run or systemd does not have the time. The ctime counts, because a file that is moved
-    keeps its mtime.
+    None if the unit does not run, or systemd does not report the time. The ctime of the files is compared, because a
+    moved file keeps its mtime.
     """
     shown = unit.get("StateChangeTimestampMonotonic", "")
     since = int(shown) / 1_000_000 if shown.isdecimal() and len(shown) <= 20 else 0
@@ -43,7 +43,7 @@ def is_stale(paths: t.Iterable[str], unit: Unit) -> bool | None:
         return None
     now = time.time()
     started = now - (time.monotonic() - since)
-    # A time in the future was written while the clock was wrong.
+    # Times in the future are ignored: they were written while the clock was wrong.
     return any(started < changed <= now for changed in map(_changed, paths))
 
 

@@ -15,7 +15,7 @@ _LIBRARY = re.compile(r"^libnvidia-ml\.so\.(\d{3}\.[\d.]+)$")
 
 
 def loaded_version(root: Root) -> str | None:
-    """The version of the loaded kernel module."""
+    """The version of the loaded kernel module, None without one or if it is unknown."""
     if not root.exists("/sys/module/nvidia"):
         return None
     found = _VERSION.search(root.text("/sys/module/nvidia/version") or root.text("/proc/driver/nvidia/version") or "")
@@ -23,7 +23,7 @@ def loaded_version(root: Root) -> str | None:
 
 
 def library_version(root: Root) -> str | None:
-    """The version of the installed NVML library, by the name of the file to which its link points."""
+    """The version of the installed NVML library, None without one. The name of the library's file contains it."""
     for folder in FOLDERS:
         target = root.link(f"{folder}/libnvidia-ml.so.1")
         names = [target.rpartition("/")[2]] if target else []
@@ -36,5 +36,5 @@ def library_version(root: Root) -> str | None:
 
 def reboot_pending(root: Root, loaded: str | None, library: str | None) -> bool:
     """Whether the loaded module has another version than the library, or the distribution requests a reboot."""
-    asked = "nvidia" in (root.text("/run/reboot-required.pkgs") or "")
-    return asked or bool(loaded and library and loaded != library)
+    requested = "nvidia" in (root.text("/run/reboot-required.pkgs") or "")
+    return requested or bool(loaded and library and loaded != library)

@@ -41,7 +41,7 @@ _RESET_LIMIT = 120
 
 
 class Executor:
-    """Executes the steps of a run. former: by PCI address the device, its mode and its layout before the run."""
+    """Executes the steps of a run. former: maps PCI addresses to (device, MIG mode, layout) before the run."""
 
     def __init__(self, nvml: Nvml, pauses: Pauses, root: Root,
                  former: t.Mapping[str, tuple[Device, bool, Layout]]) -> None:
@@ -52,9 +52,9 @@ class Executor:
         self.devices = {pci: device for pci, (device, _enabled, _layout) in former.items()}
 
     def __call__(self, step: Step) -> None:
-        """Raises HostError or DeviceError, after an attempt to restore the former layout of the GPU.
+        """Executes a step. If it fails, restores the former layout of the GPU, then raises HostError or DeviceError.
 
-        Raises InUse if the former layout is restored, and known processes use the GPU.
+        Raises InUse if known processes use the GPU and the former layout was restored.
         """
         if step.action == START:
             self.pauses.start(step.target)
@@ -67,12 +67,12 @@ class Executor:
             holders = self._name_holders(pci, error)
             try:
                 self._restore(pci)
-            except GpuopsError as second:
-                error.hint += f" Its former layout could not be restored: {second.message}"
-                raise error from second
+            except GpuopsError as failure:
+                error.hint += f" The former layout of GPU {pci} could not be restored: {failure.message}"
+                raise error from failure
             if holders:
-                way = f"; {EVICT}" if pods_of(holders) else ""
-                raise InUse(f"in use by {words(holders)} since the plan was made{way}", holders=holders) from error
+                advice = f"; {EVICT}" if pods_of(holders) else ""
+                raise InUse(f"in use by {words(holders)} since the plan was made{advice}", holders=holders) from error
             error.hint += f" The former layout of GPU {pci} is restored."
             raise
 
@@ -80,16 +80,16 @@ class Executor:
         if step.action == STOP:
             self._stop(pci, step.data["units"], step.data["pids"])
         elif step.action == DESTROY:
-            self._destroy(pci, step.data["pieces"])
+            self._destroy(pci, step.data["placements"])
         elif step.action == CREATE:
-            old = {(piece.profile, piece.start) for piece in self.former[pci][2]}
-            again = any((piece.profile, piece.start) in old for piece in step.data["pieces"])
-            self._create(pci, step.data["pieces"], self._present(pci) if again else {})
+            old = {(placement.profile, placement.start) for placement in self.former[pci][2]}
+            again = any((placement.profile, placement.start) in old for placement in step.data["placements"])
+            self._create(pci, step.data["placements"], self._present(pci) if again else {})
         else:
             self._switch(pci, step.data["enabled"])
 
     def _holders(self, pci: str) -> list[Holder]:
-        """The processes that have the GPU open now; none if the GPU does not answer."""
+        """The processes that currently have the GPU open; none if the GPU does not answer."""
         try:
             mode = self.nvml.mode(self.devices[pci])
             instances = self.nvml.instances(self.devices[pci]) if mode and mode[0] else []
@@ -98,15 +98,15 @@ class Executor:
             return []
 
     def _name_holders(self, pci: str, error: GpuopsError) -> list[Holder]:
-        """Adds the processes that use the GPU to an error that says that it is in use. Returns them."""
+        """The processes that use the GPU, if it is in use according to the error. Adds them to the error."""
         if error.details.get("name") != "IN_USE" and "reset_required" not in error.details:
             return []
         holders = self._holders(pci)
         error.details["holders"] = [holder._asdict() for holder in holders]
-        way = EVICT if pods_of(holders) else "stop it, or set disruption to drain"
-        error.hint = (f"It is in use by {words(holders)}: {way}." if holders else
-                      "No process is listed as using it: look for a display, a virtual machine or a kernel client "
-                      "(lsof /dev/nvidia*, lsmod), or reboot the host.")
+        advice = EVICT if pods_of(holders) else "stop these processes, or set disruption to drain"
+        error.hint = (f"GPU {pci} is in use by {words(holders)}: {advice}." if holders else
+                      f"No process is listed that uses GPU {pci}: look for a display, a virtual machine or a kernel "
+                      "client (lsof /dev/nvidia*, lsmod), or reboot the host.")
         return holders
 
     def _restore(self, pci: str) -> None:
@@ -121,7 +121,7 @@ class Executor:
             self._switch(pci, enabled)
 
     def _switch(self, pci: str, enabled: bool) -> None:
-        """Sets the mode, and resets the GPU if the mode is still pending, as on Ampere if NVML's own reset failed."""
+        """Sets the mode, and resets the GPU if the mode is then pending, as on Ampere after a failed reset by NVML."""
         device = self.devices[pci] = self.nvml.set_mode(self.devices[pci], enabled)
         if self.nvml.mode(device) != (enabled, enabled):
             self._reset(pci)
@@ -130,20 +130,20 @@ class Executor:
                             "Reboot the host, then run again.", gpu=pci, reset_required=[pci])
 
     def _reset(self, pci: str) -> None:
-        """Resets only this GPU, while its watchers are stopped and our own session is closed."""
-        refused = None
+        """Resets this GPU. Meanwhile, services that monitor GPUs are stopped, and this session of NVML is closed."""
+        failure = None
         self.nvml.close()
         try:
             with self._without_watchers():
                 self.pauses.run(["nvidia-smi", "--gpu-reset", "-i", pci], timeout=_RESET_LIMIT)
         except CommandError as error:
-            refused = error
+            failure = error
         finally:
             self.nvml.open()
             self.devices = {address: self.nvml.reopen(device) for address, device in self.devices.items()}
-        if refused is not None:
-            raise HostError(f"The new MIG mode of GPU {pci} needs a reset, which failed: {refused.message}",
-                            gpu=pci, reset_required=[pci]) from refused
+        if failure is not None:
+            raise HostError(f"The new MIG mode of GPU {pci} needs a reset, which failed: {failure.message}",
+                            gpu=pci, reset_required=[pci]) from failure
 
     @contextlib.contextmanager
     def _without_watchers(self) -> t.Iterator[None]:
@@ -157,31 +157,31 @@ class Executor:
                 if unit not in before:
                     self.pauses.start(unit, check=False)
 
-    def _destroy(self, pci: str, pieces: Layout) -> None:
-        """Destroys compute instances, and their GPU instance if it has no others."""
-        if not pieces:
+    def _destroy(self, pci: str, placements: Layout) -> None:
+        """Destroys compute instances, and each GPU instance that then has none."""
+        if not placements:
             return
         device = self.devices[pci]
         present = self._present(pci)
-        for piece in pieces:
-            instance = present.get((piece.profile, piece.start))
+        for placement in placements:
+            instance = present.get((placement.profile, placement.start))
             if instance is None:
                 continue
-            gone = [part for part in instance.compute if (part.slices, part.start) in piece.parts]
-            for part in gone:
-                self.nvml.destroy_compute(device, part)
+            gone = [compute for compute in instance.compute if (compute.slices, compute.start) in placement.compute]
+            for compute in gone:
+                self.nvml.destroy_compute(device, compute)
             if len(gone) == len(instance.compute):
                 self.nvml.destroy(device, instance)
 
-    def _create(self, pci: str, pieces: Layout, present: t.Mapping[tuple[str, int], Instance]) -> None:
-        """Creates compute instances, in the present GPU instance or in a new one."""
+    def _create(self, pci: str, placements: Layout, present: t.Mapping[tuple[str, int], Instance]) -> None:
+        """Creates compute instances, in existing GPU instances or in new ones. present: the existing GPU instances."""
         device = self.devices[pci]
         profiles = {profile.name: profile for profile in self.nvml.profiles(device)}
-        for piece in pieces:
-            profile = profiles[piece.profile]
-            there = present.get((piece.profile, piece.start))
-            handle = there.handle if there else self.nvml.create(device, profile, piece.start)
-            for slices, start in piece.parts:
+        for placement in placements:
+            profile = profiles[placement.profile]
+            existing = present.get((placement.profile, placement.start))
+            handle = existing.handle if existing else self.nvml.create(device, profile, placement.start)
+            for slices, start in placement.compute:
                 self.nvml.create_compute(device, profile, handle, slices, start)
 
     def _present(self, pci: str) -> dict[tuple[str, int], Instance]:
@@ -198,20 +198,20 @@ class Executor:
                     os.kill(holder.pid, signal.SIGTERM)
         deadline = time.monotonic() + _STOP_LIMIT
         while True:
-            left = self._clients(pci, pids)
-            if not left:
+            running = self._clients(pci, pids)
+            if not running:
                 return
             if time.monotonic() > deadline:
-                raise HostError(f"{words(left)} did not end within {_STOP_LIMIT} s of SIGTERM.",
-                                "Stop it, then run again.", gpu=pci,
-                                holders=[holder._asdict() for holder in left])
+                raise HostError(f"{words(running)} did not end within {_STOP_LIMIT} s after SIGTERM.",
+                                f"Stop what uses GPU {pci}, then run again.", gpu=pci,
+                                holders=[holder._asdict() for holder in running])
             time.sleep(0.5)
 
     def _clients(self, pci: str, pids: t.Sequence[int]) -> list[Holder]:
-        """Those of these processes that still use the GPU. Raises HostError if one is in a pod."""
+        """The processes among pids that still use the GPU. Raises HostError if one of them is in a pod."""
         holders = [holder for holder in self._holders(pci) if holder.pid in pids]
         if pods_of(holders):
-            raise HostError(f"{words(holders)} uses GPU {pci}; processes in pods are never signalled.",
+            raise HostError(f"GPU {pci} is in use by {words(holders)}; processes in pods are never signalled.",
                             f"{EVICT[0].upper()}{EVICT[1:]}; then run again.", gpu=pci,
                             holders=[holder._asdict() for holder in holders])
         return holders

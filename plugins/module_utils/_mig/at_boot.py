@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import planning
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.work import Request, Work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.work import MigRun, Request
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, run
@@ -29,8 +29,8 @@ _DRIVER_LIMIT = 60
 _WARNING, _ERROR = "<4>", "<3>"
 
 
-class Restoration(Work):
-    """Restores one GPU after the other. A failure on one does not affect the others."""
+class Restoration(MigRun):
+    """Restores the GPUs one by one. If one fails, the others are restored nevertheless."""
 
     def __init__(self, nvml: Nvml, say: t.Callable[[str], None]) -> None:
         super().__init__(Request("present", None, None, None, "idle", False), nvml)
@@ -38,46 +38,49 @@ class Restoration(Work):
         self.say = say
 
     @property
-    def _fixed(self) -> bool:
-        """Placements are restored, too."""
+    def _has_fixed_placements(self) -> bool:
+        """True, because placements are restored, too."""
         return True
 
     def restore(self, gpus: t.Mapping[str, planning.Result], journal: Journal) -> list[str]:
-        """The errors, as sentences. gpus: maps a UUID to the JSON of planning.shape with `pci`."""
-        there = {uuid.lower(): device for uuid, device in self.nvml.answering()}
+        """Restores the layouts. Returns the errors, as sentences.
+
+        gpus: maps a UUID to the JSON of planning.layout_json with `pci`.
+        """
+        answering = {uuid.lower(): device for uuid, device in self.nvml.answering()}
         failed = []
         for uuid, entry in gpus.items():
-            device = there.get(uuid)
+            device = answering.get(uuid)
             if device is not None:
                 failed += self._restore_one(self.nvml.reopen(device), entry, journal)
-            elif _answers_not(entry["pci"], there.values()):
+            elif _is_silent(entry["pci"], answering.values()):
                 failed.append(f"GPU {entry['pci']} does not answer.")
             else:
-                self.say(f"{_WARNING}{uuid}, which was GPU {entry['pci']}, is not in this host any more.")
+                self.say(f"{_WARNING}GPU {entry['pci']} ({uuid}) is not in this host any more.")
         return failed
 
     def _restore_one(self, device: Device, entry: planning.Result, journal: Journal) -> list[str]:
         try:
-            gpu = self._ask(device, device.number)
-            result = self._reach([(gpu, planning.unshape(gpu, entry, STATE))], journal)
+            gpu = self._read_gpu(device, device.number)
+            result = self._apply_goals([(gpu, planning.goal_from_json(gpu, entry, STATE))], journal)
         except GpuopsError as error:
             return [str(error)]
         for step in result["plan"]:
             self.say(f"done: {step['id']}")
         if not result["plan"] and not result["pending"]:
-            self.say(f"GPU {device.pci} is as desired.")
-        # The other pending steps wait for the first one.
+            self.say(f"GPU {device.pci} has the desired layout.")
+        # Only the first pending step, because it blocks the others.
         return [f"{step['id']}: {step['pending_reason']}." for step in result["pending"][:1]]
 
 
 def _without_waiting(argv: t.Sequence[str], *, timeout: float = 60, check: bool = True, stdin: str | None = None,
                      env: t.Mapping[str, str] | None = None, hint: str = "") -> Completed:
-    """Runs a command, but does not wait for a started unit: it can be ordered after ours, and would wait for it."""
+    """Runs a command, but does not wait until a unit has started: it may be ordered after this one and wait for it."""
     words = [*argv, "--no-block"] if list(argv[:2]) == ["systemctl", "start"] else argv
     return run(words, timeout=timeout, check=check, stdin=stdin, env=env, hint=hint)
 
 
-def _answers_not(pci: str, others: t.Iterable[Device]) -> bool:
+def _is_silent(pci: str, others: t.Iterable[Device]) -> bool:
     """Whether the GPU is still on the PCI bus, but NVML does not report it."""
     return os.path.exists(f"/sys/bus/pci/devices/{pci}") and all(device.pci != pci for device in others)
 
@@ -90,24 +93,26 @@ def _open(nvml: Nvml) -> None:
         time.sleep(1)
         nvml.open()
     if not nvml.available:
-        raise HostError(f"MIG cannot be configured: {nvml.error or 'the NVIDIA driver is not installed.'}")
+        raise HostError(f"MIG cannot be configured: {nvml.error or 'the NVIDIA driver is not installed.'}",
+                        "Load the driver, then run systemctl restart gpuops-mig.service.")
 
 
 def work(say: t.Callable[[str], None]) -> None:
     """Restores all GPUs of the host. Raises GpuopsError with all errors."""
     gpus = read_mig_boot(Root())["gpus"]
     if gpus is None:
-        raise HostError(f"{STATE} is missing or damaged, so the MIG layout is unknown.", "Run mig_config again.")
+        raise HostError(f"{STATE} is missing or damaged, so the MIG layout is unknown.",
+                        "Run mig_config again, which writes the file.")
     nvml = Nvml()
     _open(nvml)
     try:
-        # A run of mig_config can still hold the lock.
+        # A run of mig_config may hold the lock.
         with Journal("mig", wait=240) as journal:
             failed = Restoration(nvml, say).restore(gpus, journal)
     finally:
         nvml.close()
     if failed:
-        raise HostError(" ".join(failed), "Run mig_config again, with the level of disruption that it needs.")
+        raise HostError(" ".join(failed), "Run mig_config again, with the gpu_disruption that its steps need.")
 
 
 def main() -> None:

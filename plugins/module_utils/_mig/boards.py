@@ -4,7 +4,7 @@
 """GPU instance profiles by PCI device id, for plans without a driver. PRIVATE to the collection.
 
 Sources: NVIDIA MIG User Guide 580 ("Supported MIG Profiles"), names in mig-parted's default configuration, public
-output of `nvidia-smi mig -lgip` and `-lgipp`. If there is a driver, its answer is used instead.
+output of `nvidia-smi mig -lgip` and `-lgipp`. If there is a driver, the profiles that it reports are used instead.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ def profiles_of(device_id: str) -> list[Profile] | None:
 
 
 def find(word: str) -> tuple[str | None, list[str]]:
-    """(PCI device id, other models that the word can mean) of a GPU, which does not have to be in the host.
+    """(PCI device id, other models that the word can mean), or (None, similar models) if no model has this name.
 
     word: a PCI device id, or NVML's name of a model, with or without NVIDIA. The other models are those with a longer
-    name (H100: H100 PCIe) and other profiles. If no model has this name: (None, similar models).
+    name and other profiles, such as H100 PCIe for H100.
     """
     word = word.lower()
     names = [(model.device_id, (model.name or model.device_id).replace("NVIDIA ", "", 1), model.mig_capable)

@@ -23,7 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import R
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import planning
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.work import Request, Work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.work import MigRun, Request
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._program import (
     FOLDER,
@@ -50,7 +50,7 @@ _SYSTEMD = "/run/systemd/system"
 _UNIT = """\
 # Written by gpuops.nvidia.
 [Unit]
-Description=Bring back the MIG layout of the NVIDIA GPUs
+Description=Restore the MIG layout of the NVIDIA GPUs
 After=systemd-modules-load.service nvidia-persistenced.service nvidia-fabricmanager.service nvidia-mig-manager.service
 Before=gpuops-cdi-refresh.service nvidia-cdi-refresh.service nvidia-dcgm.service nvidia-dcgm-exporter.service
 Before=containerd.service docker.service crio.service kubelet.service k3s.service k3s-agent.service
@@ -78,55 +78,56 @@ class Boot:
 
     @staticmethod
     def refuse() -> None:
-        """Raises HostError if the unit cannot be installed, before anything is changed."""
+        """Raises HostError if the unit cannot be installed. Called before anything is changed."""
         vendor = read_mig_boot(Root())["vendor"]
         if vendor:
-            raise HostError(f"{vendor} is enabled: at boot it applies its own layout.",
-                            f"Use only one of them: systemctl disable {vendor}, or set boot to false.", unit=vendor)
+            raise HostError(f"{vendor} is enabled, which applies its own MIG layout at boot.",
+                            f"Run systemctl disable {vendor}, or set boot to false.", unit=vendor)
         for path in _FILES:
             check_writable(path)
 
     # -- plans
 
     def present(self, gpus: t.Mapping[str, planning.Result], assumed: bool = False) -> list[Step]:
-        """The steps for the restoration of this layout. gpus: see Restoration.restore; assumed: see Step."""
+        """The steps that make the next boot restore these layouts. gpus: see Restoration.restore; assumed: see Step."""
         if not gpus:
             return [] if assumed else self.absent("there is no layout to restore")
         steps, text = [], _document(gpus)
         if not self._remembers(gpus) if assumed else self._differs(STATE, text):
-            why = "it has another layout" if self._ours(STATE) and os.path.exists(STATE) else "GPUs forget it at boot"
+            why = ("it has another layout" if self._owns(STATE) and os.path.exists(STATE) else
+                   "GPUs lose their layout at boot")
             steps.append(Step(REMEMBER, STATE, why, assumed=assumed, data={"text": text}))
-        if not all(self._ours(path) and (os.path.exists(path) or path in self.files_before)
+        if not all(self._owns(path) and (os.path.exists(path) or path in self.files_before)
                    for path in _FILES if path != STATE):
-            steps.append(Step(INSTALL, UNIT, "GPUs forget their instances at boot"))
+            steps.append(Step(INSTALL, UNIT, "GPUs lose their instances at boot"))
         elif self._differs(UNIT_FILE, _unit()) or self._differs(PROGRAM, program(_START)):
-            steps.append(Step(INSTALL, UNIT, "it is not as desired"))
+            steps.append(Step(INSTALL, UNIT, "its files differ"))
         elif not os.path.islink(ENABLED):
             steps.append(Step(INSTALL, UNIT, "it is not enabled"))
         return steps
 
     def _remembers(self, gpus: t.Mapping[str, planning.Result]) -> bool:
-        """Whether the file has the same layout for GPUs whose UUIDs are unknown."""
+        """Whether the file already has these layouts. Compares by PCI address, because the UUIDs are unknown."""
         kept = {entry["pci"]: entry for entry in (read_mig_boot(Root())["gpus"] or {}).values()}
-        return self._ours(STATE) and all(kept.get(entry["pci"]) == entry for entry in gpus.values())
+        return self._owns(STATE) and all(kept.get(entry["pci"]) == entry for entry in gpus.values())
 
     def absent(self, why: str) -> list[Step]:
         """The steps that remove all files."""
-        return [Step(REMOVE, UNIT, why)] if any(self._ours(path) for path in _FILES) else []
+        return [Step(REMOVE, UNIT, why)] if any(self._owns(path) for path in _FILES) else []
 
-    def _ours(self, path: str) -> bool:
+    def _owns(self, path: str) -> bool:
         return self.journal.get("file", path) is not None
 
     def _differs(self, path: str, desired: bytes) -> bool:
-        return not self._ours(path) or read_bytes(path) != desired
+        return not self._owns(path) or read_bytes(path) != desired
 
     # -- execution
 
-    def carry_out(self, steps: t.Sequence[Step]) -> planning.Result:
-        """Executes the steps, unless in check mode. Returns their part of the result."""
+    def execute(self, steps: t.Sequence[Step]) -> planning.Result:
+        """Executes the steps, unless in check mode. Returns the result of these steps."""
         diff = [diff_entry(STATE, (read_bytes(STATE) or b"").decode("utf-8", "replace"),
                            step.data.get("text", b"").decode()) for step in steps
-                if step.action == REMEMBER or step.action == REMOVE and self._ours(STATE)]
+                if step.action == REMEMBER or step.action == REMOVE and self._owns(STATE)]
         if not self.check:
             apply(steps, self._execute, self.journal)
         return outcome(steps, [], [*diff, *plan_diff("mig_config, at boot", steps)])
@@ -145,7 +146,7 @@ class Boot:
 
         for path, data in ((PYNVML, pynvml(Root())), (PROGRAM, program(at_boot.__name__)), (UNIT_FILE, _unit())):
             self.journal.write_file(path, data)
-        # Only if needed: containers that were started without links of device nodes lose their devices by a reload.
+        # Only if needed: after a reload, containers that were started without links of device nodes lose their GPUs.
         if "yes" in self.command(["systemctl", "show", UNIT, "-p", "NeedDaemonReload"], check=False).stdout:
             self.command(["systemctl", "daemon-reload"])
         self.command(["systemctl", "enable", "--no-reload", UNIT])
@@ -155,69 +156,70 @@ class Boot:
         if os.path.islink(ENABLED):  # of a unit that somebody has removed
             os.unlink(ENABLED)
         for path in reversed(_FILES):
-            if self._ours(path):
+            if self._owns(path):
                 if path == PYNVML:
                     drop_compiled(path)
                 self.journal.restore_file(path)
 
-    def forgive(self) -> None:
-        """Resets the failed state of the unit after its failure at the last boot."""
+    def reset_failed(self) -> None:
+        """Resets the state failed of the unit, which a failure at the last boot has left."""
         if os.path.exists(UNIT_FILE):
             self.command(["systemctl", "reset-failed", UNIT], check=False)
 
 
-class LastingWork(Work):
+class PersistentMigRun(MigRun):
     """A run of mig_config that also makes the layout survive a reboot, if `boot` is set."""
 
     def __init__(self, request: Request, nvml: Nvml, boot: bool) -> None:
         super().__init__(request, nvml)
         self.boot = boot
 
-    def _reach(self, goals: list[tuple[planning.Gpu, planning.Goal]], journal: Journal) -> planning.Result:
-        keeper = Boot(journal, self.command, self.request)
+    def _apply_goals(self, goals: list[tuple[planning.Gpu, planning.Goal]], journal: Journal) -> planning.Result:
+        boot = Boot(journal, self.command, self.request)
         if self.request.state == "absent":
-            first = keeper.carry_out(keeper.absent("the former layout is restored"))
-            return _joined(first, super()._reach(goals, journal))
+            first = boot.execute(boot.absent("the former layout is restored"))
+            return _joined(first, super()._apply_goals(goals, journal))
         lasting = self.boot and self._has_systemd()
         if lasting and read_mig_boot(Root())["masked"]:
-            self.warnings.append(f"{UNIT} is masked, so the MIG layout will be lost at the next reboot. To keep it, "
-                                 f"run systemctl unmask {UNIT}; else set boot to false.")
-            return super()._reach(goals, journal)
+            self.warnings.append(f"{UNIT} is masked, so the next reboot loses the MIG layout. To keep the layout, run "
+                                 f"systemctl unmask {UNIT}; otherwise set boot to false.")
+            return super()._apply_goals(goals, journal)
         if lasting:
-            keeper.refuse()
+            boot.refuse()
             if self.nvml.available:
                 pynvml(Root())  # raises if it is missing, before anything is changed
-        result = super()._reach(goals, journal)
+        result = super()._apply_goals(goals, journal)
         if lasting:
-            steps = keeper.present(self._remembered(), assumed=not self.nvml.available)
+            steps = boot.present(self._remembered(), assumed=not self.nvml.available)
         else:
-            steps = keeper.absent("it is not desired")
-        last = keeper.carry_out(steps)
+            steps = boot.absent("boot is false")
+        last = boot.execute(steps)
         if (result["changed"] or last["changed"]) and not self.request.check:
-            keeper.forgive()
+            boot.reset_failed()
         return _joined(result, last)
 
     def _has_systemd(self) -> bool:
         if os.path.isdir(_SYSTEMD):
             return True
-        self.warnings.append("systemd does not run, so the MIG layout will be lost at the next reboot.")
+        self.warnings.append("systemd does not run, so the next reboot loses the MIG layout.")
         return False
 
     def _remembered(self) -> dict[str, planning.Result]:
-        """Maps UUIDs to the layouts of GPUs, including those of earlier tasks if the GPU is still in the host."""
+        """Maps the UUIDs of GPUs to the layouts to restore: those of this task, and of earlier tasks if the host still
+        has the GPU. Without a driver, maps the PCI addresses."""
         if not self.nvml.available:
-            return {plan.gpu.pci: {"pci": plan.gpu.pci, **planning.shape(plan.goal.enabled, plan.goal.layout)}
+            return {plan.gpu.pci: {"pci": plan.gpu.pci, **planning.layout_json(plan.goal.enabled, plan.goal.layout)}
                     for plan in self.plans}
         desired = {self._uuid(plan.gpu.pci).lower(): {
-            "pci": plan.gpu.pci, **planning.shape(plan.goal.enabled, plan.goal.layout)} for plan in self.plans}
+            "pci": plan.gpu.pci, **planning.layout_json(plan.goal.enabled, plan.goal.layout)} for plan in self.plans}
         kept = read_mig_boot(Root())["gpus"]
         if kept is None and os.path.exists(STATE):
-            self.warnings.append(f"{STATE} was damaged: at boot only the GPUs of this task get their layout.")
+            self.warnings.append(f"{STATE} was damaged: the next boot restores only the layouts of this task's GPUs.")
         former = {uuid: entry for uuid, entry in (kept or {}).items() if uuid not in desired}
         if former:
-            here = {self._uuid(pci).lower() for pci in self._devices}
+            existing = {self._uuid(pci).lower() for pci in self._devices}
             former = {uuid: entry for uuid, entry in former.items()
-                      if uuid in here or entry["pci"] in self.unread or self.nvml.silent}
+                      if uuid in existing or entry["pci"] in self.unread or self.nvml.silent}
         return {**former, **desired}
 
 
@@ -226,12 +228,12 @@ def _unit() -> bytes:
 
 
 def _document(gpus: t.Mapping[str, planning.Result]) -> bytes:
-    """The content of the file, which does not depend on the order of GPUs."""
+    """The content of the file with the layouts, sorted by PCI address."""
     ordered = dict(sorted(gpus.items(), key=lambda item: (item[1]["pci"], item[0])))
     return json.dumps({"version": VERSION, "gpus": ordered}, indent=1).encode() + b"\n"
 
 
 def _joined(first: planning.Result, second: planning.Result) -> planning.Result:
-    """The result of a run from the results of its two parts."""
+    """One result from two: that of the change of GPUs and that of the boot unit. Lists keep the order of arguments."""
     lists = {key: [*first[key], *second[key]] for key in ("plan", "pending", "diff")}
     return {**first, **second, **lists, "changed": first["changed"] or second["changed"]}

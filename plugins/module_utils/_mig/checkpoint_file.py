@@ -5,7 +5,7 @@
 
 `{Version: v1, MigState: {Devices: [{UUID, MigMode: 0 or 1, GpuInstances: [{ProfileID, Placement: {Start, Size},
 ComputeInstances: [{ProfileID, EngProfileID}]}]}]}}`. Profiles are NVML's enums, not the ids of the GPU model. An empty
-list is null. The placements of compute instances are not in it.
+list is null. The format does not contain the placements of compute instances.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Piece
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Placement
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.planning import Goal, Gpu
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.search import Search
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import COMPUTE_SLICES, Instance
 
-_HINT = "Set checkpoint to the one that state gathered returns, or to the output of nvidia-mig-parted checkpoint."
+_HINT = "Set checkpoint to the result checkpoint of state gathered, or to the output of nvidia-mig-parted checkpoint."
 _TYPES: dict[type, str] = {str: "a string", int: "a number", list: "a list", dict: "a mapping"}
 _T = t.TypeVar("_T")
 
@@ -27,8 +27,8 @@ def write(gpus: t.Iterable[tuple[str, bool, t.Sequence[Instance]]]) -> dict[str,
     """The checkpoint of GPUs, in mig-parted's order. gpus: (UUID, whether MIG is on, instances)."""
     devices = [{"UUID": uuid, "MigMode": int(enabled), "GpuInstances": [
         {"ProfileID": item.profile.enum, "Placement": {"Start": item.start, "Size": item.profile.size},
-         "ComputeInstances": [{"ProfileID": part.profile, "EngProfileID": 0}
-                              for part in sorted(item.compute, key=lambda part: (part.profile, part.id))] or None}
+         "ComputeInstances": [{"ProfileID": compute.profile, "EngProfileID": 0} for compute in sorted(
+             item.compute, key=lambda compute: (compute.profile, compute.id))] or None}
         for item in sorted(instances, key=lambda item: (item.profile.enum, item.id))] or None}
         for uuid, enabled, instances in gpus]
     return {"Version": "v1", "MigState": {"Devices": devices}}
@@ -46,50 +46,55 @@ def read(document: object) -> dict[str, tuple[str, object]]:
     for index, device in enumerate(devices):
         uuid = _field(device, "UUID", str, f"{path}[{index}]").lower()
         if uuid in found:
-            raise InputError(f"GPU {uuid} is here twice.", "Keep one of them.", path=f"{path}[{index}].UUID")
+            raise InputError(f"GPU {uuid} has two entries.", "Remove one of them.", path=f"{path}[{index}].UUID")
         found[uuid] = (f"{path}[{index}]", device)
     return found
 
 
 def goal_of(gpu: Gpu, path: str, device: object) -> Goal:
-    """The goal of a GPU from its data in the checkpoint. Raises InputError if the GPU cannot have it."""
+    """The goal of a GPU from its data in the checkpoint. Raises InputError if the GPU cannot have this layout."""
     enabled = bool(_field(device, "MigMode", int, path))
-    pieces = [_piece(gpu, f"{path}.GpuInstances[{index}]", item)
+    placements = [_piece(gpu, f"{path}.GpuInstances[{index}]", item)
               for index, item in enumerate(_field(device, "GpuInstances", list, path) if enabled else [])]
     if gpu.board is None or not gpu.target.profiles:
         if enabled:
-            raise InputError(f"GPU {gpu.pci} ({gpu.target.model}) cannot do MIG.", "Remove it.", path=path)
+            raise InputError(f"GPU {gpu.pci} ({gpu.target.model}) does not support MIG.",
+                             "Remove the GPU from the checkpoint, or set its MigMode to 0.", path=path)
         return Goal(False, (), path)
-    if not gpu.board.holds(tuple(pieces)):
-        raise InputError(f"{gpu.board.describe(tuple(pieces))} do not fit together on GPU {gpu.pci}.", _HINT,
+    if not gpu.board.holds(tuple(placements)):
+        raise InputError(f"{gpu.board.describe(tuple(placements))} do not fit together on GPU {gpu.pci}.", _HINT,
                          path=f"{path}.GpuInstances")
-    return Goal(enabled, tuple(pieces), path)
+    return Goal(enabled, tuple(placements), path)
 
 
-def _piece(gpu: Gpu, path: str, item: object) -> Piece:
-    """A GPU instance. Its compute instances have the placements of equal present ones."""
+def _piece(gpu: Gpu, path: str, item: object) -> Placement:
+    """A GPU instance of the checkpoint. Its compute instances get the placements of equal current ones if possible.
+
+    Raises InputError if the GPU cannot have the instance.
+    """
     enum, place = _field(item, "ProfileID", int, path), _field(item, "Placement", dict, path)
     start, size = _field(place, "Start", int, f"{path}.Placement"), _field(place, "Size", int, f"{path}.Placement")
-    profile = next((one for one in gpu.target.profiles or () if one.enum == enum), None)
+    profile = next((known for known in gpu.target.profiles or () if known.enum == enum), None)
     if profile is None or gpu.board is None:
-        raise InputError(f"GPU {gpu.pci} ({gpu.target.model}) has no profile with this number.", _HINT,
-                         path=f"{path}.ProfileID", value=enum, allowed=[one.enum for one in gpu.target.profiles or ()])
+        raise InputError(f"GPU {gpu.pci} ({gpu.target.model}) has no profile {enum}.", _HINT, path=f"{path}.ProfileID",
+                         value=enum, allowed=[known.enum for known in gpu.target.profiles or ()])
     if start not in profile.starts or size != profile.size:
         raise InputError(f"{profile.name} of GPU {gpu.pci} ({gpu.target.model}) cannot be placed at {start}:{size}.",
-                         f"Allowed: {', '.join(f'{one}:{profile.size}' for one in profile.starts)}.",
+                         f"Allowed placements: {', '.join(f'{first}:{profile.size}' for first in profile.starts)}.",
                          path=f"{path}.Placement", value=start, allowed=list(profile.starts))
-    sizes = [COMPUTE_SLICES.get(_field(part, "ProfileID", int, f"{path}.ComputeInstances[{index}]"), 0)
-             for index, part in enumerate(_field(item, "ComputeInstances", list, path))]
-    there = next((piece.parts for piece in gpu.layout if (piece.profile, piece.start) == (profile.name, start)), ())
-    parts = Search(gpu.board).pack(profile.name, sizes, there)
-    if parts is None:
-        raise InputError(f"these compute instances do not fit in a {profile.name}.", _HINT,
+    sizes = [COMPUTE_SLICES.get(_field(compute, "ProfileID", int, f"{path}.ComputeInstances[{index}]"), 0)
+             for index, compute in enumerate(_field(item, "ComputeInstances", list, path))]
+    current = next((placement.compute for placement in gpu.layout
+                    if (placement.profile, placement.start) == (profile.name, start)), ())
+    computes = Search(gpu.board).pack(profile.name, sizes, current)
+    if computes is None:
+        raise InputError(f"these compute instances do not fit into a {profile.name} instance.", _HINT,
                          path=f"{path}.ComputeInstances", value=sizes)
-    return Piece(profile.name, start, parts)
+    return Placement(profile.name, start, computes)
 
 
 def _field(data: object, name: str, kind: type[_T], path: str) -> _T:
-    """A field of this type; a list that is null or missing is empty. Raises InputError."""
+    """The value of a field; an empty list for a list that is null or missing. Raises InputError for another type."""
     value = data.get(name) if isinstance(data, dict) else None
     if value is None and kind is list:
         return kind()

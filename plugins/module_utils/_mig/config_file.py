@@ -10,7 +10,12 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.profile_names import Target, Wish, named, nearest_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.profile_names import (
+    DesiredDevices,
+    Target,
+    named,
+    nearest_of,
+)
 
 # 1c.3g.40gb, 1g.10gb+me, 1g.24gb-me, and lists of attributes after one sign (go-nvlib, names of MIG profiles).
 _ATTRIBUTE = r"[a-zA-Z](?:[a-zA-Z0-9.]*[a-zA-Z0-9])?"
@@ -21,8 +26,8 @@ _KEYS = ("device-filter", "devices", "mig-enabled", "mig-devices")
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of a configuration. path: its place; filters: (PCI device id, subsystem or None); words: names of GPUs,
-    see Target.answers_to, None for all; devices: (name of a MIG device, number)."""
+    """An entry of a configuration. path: its path in the document; filters: (PCI device id, subsystem or None); words:
+    names of GPUs, see Target.answers_to, None for all; devices: (name of a MIG device, number)."""
 
     path: str
     filters: t.Tuple[t.Tuple[str, str | None], ...]
@@ -36,62 +41,68 @@ class Entry:
                                        for device, subsystem in self.filters)
 
     def matches(self, gpu: Target) -> bool:
-        """Whether the entry is for this GPU. `all` is for those that can do MIG."""
+        """Whether the entry is for this GPU. `all` is for all GPUs that support MIG."""
         if self.words is None:
             return self.passes(gpu) and gpu.profiles != []
         return self.passes(gpu) and any(gpu.answers_to(word) for word in self.words)
 
 
 def parse(document: object) -> dict[str, list[Entry]]:
-    """Name to configuration of a document. Raises InputError with the path of the fault."""
+    """Maps the names of the configurations in a document to their entries. Raises InputError."""
     config = _mapping(document, "config", ("version", "mig-configs"))
     if config.get("version") != "v1":
         raise InputError(f"{config.get('version')!r} is not a version of mig-parted's format.", "Write 'version: v1'.",
                          path="config.version", value=config.get("version"), allowed=["v1"])
     named = config.get("mig-configs")
     if not isinstance(named, dict) or not named:
-        raise InputError("it must be a mapping of names to lists of entries.", path="config.mig-configs", value=named)
+        raise InputError("it must be a mapping of names to lists of entries.",
+                         f"Each entry is a mapping with the keys {', '.join(_KEYS)}.", path="config.mig-configs",
+                         value=named)
     return {str(name): _entries(entries, f"mig-configs.{name}") for name, entries in named.items()}
 
 
 def select(configs: t.Mapping[str, list[Entry]], name: str | None) -> tuple[str, list[Entry]]:
-    """The configuration of this name, or the only one. Raises InputError."""
+    """(name, entries) of the selected configuration, or of the only one if name is None. Raises InputError."""
     if name is None and len(configs) == 1:
         name = next(iter(configs))
     if name is None:
-        raise InputError("a configuration must be chosen.", f"Choose one of {', '.join(configs)}.", path="selected",
-                         value=None, allowed=list(configs))
+        raise InputError("config has several configurations, but none is selected.",
+                         f"Set selected to one of {', '.join(configs)}.", path="selected", value=None,
+                         allowed=list(configs))
     if name not in configs:
-        raise InputError(f"there is no configuration {name!r}{nearest_of(name, configs)}.",
-                         f"Choose one of {', '.join(configs)}.", path="selected", value=name, allowed=list(configs))
+        raise InputError(f"config has no configuration {name!r}{nearest_of(name, configs)}.",
+                         f"Set selected to one of {', '.join(configs)}.", path="selected", value=name,
+                         allowed=list(configs))
     return name, configs[name]
 
 
-def resolve(entries: t.Sequence[Entry], gpus: t.Sequence[Target], chosen: t.Collection[str]) -> dict[str, Wish]:
-    """Maps the PCI addresses of the chosen GPUs to their desired devices. A GPU without an entry stays as it is.
+def resolve(entries: t.Sequence[Entry], gpus: t.Sequence[Target], chosen: t.Collection[str]
+            ) -> dict[str, DesiredDevices]:
+    """Maps the PCI addresses of the chosen GPUs to their desired devices, without GPUs that have no entry.
 
-    Raises InputError: for a name that no GPU has, two different entries for a GPU, a profile that a GPU does not have.
+    chosen: PCI addresses. Raises InputError for a name that no GPU has, for two different entries for a GPU, and for a
+    profile that a GPU does not have.
     """
-    wishes: dict[str, Wish] = {}
-    # 'all' skips GPUs without MIG, unless the host has no other GPUs: then it is an error.
-    mine = [gpu for gpu in gpus if gpu.pci in chosen]
-    none_can = all(gpu.profiles == [] for gpu in mine)
+    desired_devices: dict[str, DesiredDevices] = {}
+    # 'all' skips GPUs that do not support MIG. It is an error if no GPU supports MIG.
+    chosen_gpus = [gpu for gpu in gpus if gpu.pci in chosen]
+    none_can = all(gpu.profiles == [] for gpu in chosen_gpus)
     for entry in entries:
         if any(entry.passes(gpu) for gpu in gpus):
             for word in entry.words or ():
                 named(word, gpus, f"{entry.path}.devices")
-        for gpu in mine:
+        for gpu in chosen_gpus:
             if entry.matches(gpu) or none_can and entry.enabled and entry.words is None and entry.passes(gpu):
-                wish = _wish(entry, gpu)
-                former = wishes.setdefault(gpu.pci, wish)
-                if (former.enabled, former.devices) != (wish.enabled, wish.devices):
-                    raise InputError(f"GPU {gpu.pci} is configured differently by {former.path}.",
-                                     "Use one entry for a GPU.", path=entry.path)
-    return wishes
+                desired = _desired_devices(entry, gpu)
+                former = desired_devices.setdefault(gpu.pci, desired)
+                if (former.enabled, former.devices) != (desired.enabled, desired.devices):
+                    raise InputError(f"GPU {gpu.pci} has another configuration in {former.path}.",
+                                     "Use one entry for each GPU.", path=entry.path)
+    return desired_devices
 
 
 def export(gpus: t.Sequence[tuple[int, bool, t.Mapping[str, int]]]) -> dict[str, object]:
-    """A document with the configuration `current`. gpus: (index, whether MIG is on, number of devices by name)."""
+    """A document with the configuration `current`. gpus: (index, whether MIG is enabled, device name to number)."""
     groups: dict[tuple[bool, tuple[tuple[str, int], ...]], list[int]] = {}
     for index, enabled, devices in gpus:
         groups.setdefault((enabled, tuple(sorted(devices.items()))), []).append(index)
@@ -100,13 +111,13 @@ def export(gpus: t.Sequence[tuple[int, bool, t.Mapping[str, int]]]) -> dict[str,
     return {"version": "v1", "mig-configs": {"current": entries}}
 
 
-def _wish(entry: Entry, gpu: Target) -> Wish:
+def _desired_devices(entry: Entry, gpu: Target) -> DesiredDevices:
     if not entry.enabled:
-        return Wish(entry.path, False, {})
+        return DesiredDevices(entry.path, False, {})
     if gpu.profiles is None:
-        return Wish(entry.path, True, None if entry.devices else {})
+        return DesiredDevices(entry.path, True, None if entry.devices else {})
     if not gpu.profiles:
-        raise InputError(f"GPU {gpu.pci} ({gpu.model}) cannot do MIG.",
+        raise InputError(f"GPU {gpu.pci} ({gpu.model}) does not support MIG.",
                          "Select the other GPUs with 'devices' or 'device-filter'.", path=entry.path, value=gpu.model)
     slices = {_canonical(profile.name): (profile.name, profile.slices) for profile in gpu.profiles}
     devices: dict[tuple[str, int], int] = {}
@@ -121,13 +132,13 @@ def _wish(entry: Entry, gpu: Target) -> Wish:
                              allowed=[profile.name for profile in gpu.profiles])
         if count:
             devices[(profile, size)] = devices.get((profile, size), 0) + count
-    return Wish(f"{entry.path}.mig-devices", True, devices)
+    return DesiredDevices(f"{entry.path}.mig-devices", True, devices)
 
 
 def _entries(entries: object, path: str) -> list[Entry]:
     if not isinstance(entries, list) or not entries:
-        raise InputError("it must be a list of entries.", f"Each has the keys {', '.join(_KEYS)}.", path=path,
-                         value=entries)
+        raise InputError("it must be a list of entries.",
+                         f"Each entry is a mapping with the keys {', '.join(_KEYS)}.", path=path, value=entries)
     return [_entry(entry, f"{path}[{index}]") for index, entry in enumerate(entries)]
 
 
@@ -135,15 +146,16 @@ def _entry(data: object, path: str) -> Entry:
     entry = _mapping(data, path, _KEYS)
     enabled = entry.get("mig-enabled")
     if not isinstance(enabled, bool):
-        raise InputError(f"{enabled!r} is not true or false.", "Write it without quotes.",
+        raise InputError(f"{enabled!r} is not true or false.", "Write true or false, without quotes.",
                          path=f"{path}.mig-enabled", value=enabled, allowed=[True, False])
     given = entry.get("mig-devices")
     if enabled and given is None:
-        raise InputError("it is required if mig-enabled is true.", "Write {} for MIG without any device.",
+        raise InputError("it is required if mig-enabled is true.", "Write {} for MIG mode without MIG devices.",
                          path=f"{path}.mig-devices", value=given)
     devices = _counts({} if given is None else given, f"{path}.mig-devices")
     if devices and not enabled:
-        raise InputError("there cannot be MIG devices with MIG disabled.", "Set mig-enabled to true.",
+        raise InputError("MIG devices need MIG mode, but mig-enabled is false.",
+                         "Set mig-enabled to true, or remove mig-devices.",
                          path=f"{path}.mig-devices")
     return Entry(path, tuple(_filters(entry.get("device-filter"), f"{path}.device-filter")),
                  _words(entry.get("devices"), f"{path}.devices"), enabled, devices)
@@ -168,14 +180,15 @@ def _words(value: object, path: str) -> tuple[str, ...] | None:
     if not words or any(isinstance(word, bool) or not isinstance(word, (int, str)) or str(word) in ("", "all")
                         or isinstance(word, int) and word < 0 for word in words):
         raise InputError(f"{value!r} is neither 'all' nor a list of GPUs.",
-                         "Name them by index, PCI address (in quotes, because YAML parses it as a number), UUID, PCI "
-                         "device id or model.", path=path, value=value, allowed=["all", "[0, 1, ...]"])
+                         "Name GPUs by index, UUID, PCI device id, model, or PCI address (in quotes: YAML can parse it "
+                         "as a number).", path=path, value=value, allowed=["all", "[0, 1, ...]"])
     return tuple(str(word) for word in words)
 
 
 def _counts(value: object, path: str) -> tuple[tuple[str, int], ...]:
     if not isinstance(value, dict):
-        raise InputError("it must be a mapping of profile to count.", "Example: '1g.10gb: 7'.", path=path, value=value)
+        raise InputError("it must be a mapping of profiles to counts.", "Example: '1g.10gb: 7'.", path=path,
+                         value=value)
     for name, count in value.items():
         match = _DEVICE.fullmatch(str(name))
         attributes = match.group(3).split(",") if match and match.group(3) else []
@@ -183,22 +196,22 @@ def _counts(value: object, path: str) -> tuple[tuple[str, int], ...]:
             raise InputError(f"{name!r} is not the name of a MIG device.",
                              "Examples of names: 1g.10gb, 1g.10gb+me, 1c.3g.40gb.", path=path, value=name)
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise InputError(f"{count!r} is not a count.", "Write a number, without quotes.", path=f"{path}.{name}",
-                             value=count)
+            raise InputError(f"{count!r} is not a number of devices.", "Write 0 or a positive number, without quotes.",
+                             path=f"{path}.{name}", value=count)
     if value and not any(value.values()):
-        raise InputError("all counts are 0.", "Write {} for MIG without any device.", path=path, value=value)
+        raise InputError("all counts are 0.", "Write {} for MIG mode without MIG devices.", path=path, value=value)
     return tuple((str(name), count) for name, count in value.items())
 
 
 def _canonical(device: str) -> str:
-    """The name of a profile with sorted attributes. mig-parted accepts them in any order."""
+    """The name of a profile with sorted attributes, because mig-parted accepts them in any order."""
     name, sign, rest = re.fullmatch(r"([^+-]*)([+-]?)(.*)", device).groups()  # type: ignore[union-attr]
     return f"{name}{sign}{','.join(sorted(rest.split(',')))}"
 
 
 def _mapping(value: object, path: str, keys: t.Sequence[str]) -> dict[str, object]:
     if not isinstance(value, dict):
-        raise InputError("it must be a mapping.", f"It has the keys {', '.join(keys)}.", path=path, value=value)
+        raise InputError("it must be a mapping.", f"Known keys: {', '.join(keys)}.", path=path, value=value)
     for key in value:
         if key not in keys:
             raise InputError(f"unknown key {key!r}{nearest_of(str(key), keys)}.", f"Known keys: {', '.join(keys)}.",

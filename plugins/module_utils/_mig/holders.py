@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The processes that use a GPU, and services that are stopped during a change. PRIVATE to the collection."""
+"""Finds the processes that use a GPU, and stops and starts services for a change. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _LIMIT = 120
 
 def read_holders(root: Root, nvml: Nvml, device: Device, instances: t.Sequence[Instance],
                  files: bool = False) -> list[Holder]:
-    """The processes that use a GPU, by pid, without WATCHERS and the driver's own daemons.
+    """The processes that use a GPU, sorted by pid, without WATCHERS and the driver's own daemons.
 
-    files: also those that only have the GPU open; they block a reset, but not a change of instances.
+    files: whether to include processes that only have the GPU open, which blocks a reset, but no change of instances.
     """
     by_id = {instance.id: instance for instance in instances}
     found = [(process["pid"], process["name"], process["instance"], process["compute"])
@@ -46,23 +46,22 @@ def read_holders(root: Root, nvml: Nvml, device: Device, instances: t.Sequence[I
     for pid, name, ident, compute in sorted(found, key=str):
         owner = owner_of(root, pid)
         if owner["unit"] not in WATCHERS + _DAEMONS:
-            start, part = _place(by_id.get(ident), compute)
+            start, compute = _place(by_id.get(ident), compute)
             holders.append(Holder(pid, name, device.pci, ident, owner["unit"], owner["container"], pod_of(root, pid),
-                                  start, part))
+                                  start, compute))
     return holders
 
 
-def _place(instance: Instance | None, compute: int | None) -> tuple[int | None, int | None]:
+def _place(instance: Instance | None, compute_id: int | None) -> tuple[int | None, int | None]:
     if instance is None:
         return None, None
     if len(instance.compute) == 1:
         return instance.start, instance.compute[0].start
-    return instance.start, next((part.start for part in instance.compute if part.id == compute), None)
+    return instance.start, next((compute.start for compute in instance.compute if compute.id == compute_id), None)
 
 
 class Pauses:
-    """Services that are stopped during a change. They are in the journal: after a killed run, the next one starts them.
-    """
+    """Stops services for a change, and starts them again. The journal records them, for the run after a killed run."""
 
     def __init__(self, run: Runner, journal: Journal) -> None:
         self.run = run
@@ -77,23 +76,23 @@ class Pauses:
         """Stops services. Raises CommandError."""
         for unit in units:
             self.journal.keep(_PAUSED, unit, None)
-            self.run(["systemctl", "stop", unit], timeout=_LIMIT, hint=f"Look at journalctl -u {unit}.")
+            self.run(["systemctl", "stop", unit], timeout=_LIMIT, hint=f"Check journalctl -u {unit}.")
 
     def stop_watchers(self) -> None:
-        """Stops those of WATCHERS that run. Raises CommandError."""
+        """Stops the running services of WATCHERS. Raises CommandError."""
         self.stop(unit for unit, service in read_units(self.run, WATCHERS).items() if service.state == "active")
 
     def start(self, unit: str, check: bool = True) -> None:
-        """Starts a service again. Raises CommandError; the next run does not try again."""
+        """Starts a service again. If that fails, raises CommandError, and the next run does not try again."""
         try:
             self.run(["systemctl", "start", unit], timeout=_LIMIT, check=check,
-                     hint=f"It was stopped while MIG changed. Look at journalctl -u {unit}.")
+                     hint=f"The service was stopped for the change of MIG. Check journalctl -u {unit}.")
         except CommandError:
             self.journal.forget(_PAUSED, unit)
             raise
         self.journal.forget(_PAUSED, unit)
 
     def start_all(self) -> None:
-        """Starts the services that are still stopped, without errors that would hide the first one."""
+        """Starts the services that are still stopped. Ignores errors, which would hide an earlier error."""
         for unit in reversed(self.units):
             self.start(unit, check=False)

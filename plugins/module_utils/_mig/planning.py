@@ -18,16 +18,16 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import (
     Devices,
     Difference,
     Layout,
-    Piece,
+    Placement,
     difference,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.profile_names import Target, Wish
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.profile_names import DesiredDevices, Target
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Pending, Step, gate
 
 STOP, DESTROY, CREATE = "stop GPU clients", "destroy MIG instances", "create MIG instances"
 START = "start stopped service again"
-LATER = "create is false: operands of the Node have to learn of the instances"
-# Only the API server knows disruption budgets, and the kubelet would restart a signalled container at once.
+LATER = "create is false: instances are created while the operands of the Node are paused"
+# Processes in pods are not signalled: only the API server knows disruption budgets, and the kubelet would restart them.
 EVICT = "evict through the Node: run playbook gpuops.nvidia.mig, or gpuops.nvidia.node_drain"
 # The result of the module.
 Result = t.Dict[str, t.Any]
@@ -37,8 +37,9 @@ MODE = {True: "enable MIG mode", False: "disable MIG mode"}
 class Holder(t.NamedTuple):
     """A process that uses a GPU.
 
-    gpu: PCI address; instance: id of the GPU instance; unit, container, pod: what the process belongs to; start: first
-    memory unit of the GPU instance, None for the whole GPU; part: first slice of the compute instance, None if unknown.
+    gpu: PCI address; instance: id of the GPU instance; unit, container, pod: those to which the process belongs; start:
+    first memory unit of the GPU instance, None for the whole GPU; compute: first slice of the compute instance, None if
+    unknown.
     """
 
     pid: int
@@ -49,7 +50,7 @@ class Holder(t.NamedTuple):
     container: str | None
     pod: str | None
     start: int | None
-    part: int | None
+    compute: int | None
 
     def as_client(self) -> dict[str, object]:
         """JSON for the result, with the keys that gpu_info has for clients."""
@@ -61,8 +62,9 @@ class Holder(t.NamedTuple):
 class Gpu:
     """The current state of a GPU. board: None if its profiles are unknown; mode: (current, after the next reset).
 
-    assumed: from device tables, without a driver. holders: the processes that use it, read only if steps disturb them.
-    unread: why the GPU cannot be read. Its mode and layout are unknown then, and nothing is planned for it.
+    assumed: whether the state is from device tables, without a driver. holders: the processes that use the GPU, read
+    only if steps disturb them. unread: why the GPU cannot be read, otherwise empty. Mode and layout of an unreadable
+    GPU are unknown; nothing is planned for it.
     """
 
     target: Target
@@ -79,12 +81,12 @@ class Gpu:
         return self.target.pci
 
     def as_dict(self) -> dict[str, object]:
-        """JSON for results and the journal, see shape."""
-        return shape(self.mode[0], self.layout)
+        """JSON for results and the journal, see layout_json."""
+        return layout_json(self.mode[0], self.layout)
 
 
 class Goal(t.NamedTuple):
-    """The desired state of a GPU. reason: that of the steps."""
+    """The desired state of a GPU. reason: the reason in its steps."""
 
     enabled: bool
     layout: Layout
@@ -92,7 +94,7 @@ class Goal(t.NamedTuple):
 
 
 class GpuPlan(t.NamedTuple):
-    """The steps from the current state to the goal: those that the level allows, and the pending ones."""
+    """The plan of a GPU. steps: those that the level allows; pending: the others."""
 
     gpu: Gpu
     goal: Goal
@@ -101,55 +103,55 @@ class GpuPlan(t.NamedTuple):
     pending: t.List[Pending]
 
 
-def shape(enabled: bool, layout: Layout) -> dict[str, object]:
+def layout_json(enabled: bool, layout: Layout) -> dict[str, object]:
     """JSON of a layout: `{enabled, instances: [{profile, start, compute: [[slices, start]]}]}`."""
-    instances = [{"profile": piece.profile, "start": piece.start, "compute": [list(part) for part in piece.parts]}
-                 for piece in sorted(layout, key=lambda piece: piece.start)]
+    instances = [{"profile": item.profile, "start": item.start, "compute": [list(compute) for compute in item.compute]}
+                 for item in sorted(layout, key=lambda item: item.start)]
     return {"enabled": enabled, "instances": instances}
 
 
-def unshape(gpu: Gpu, data: Result, path: str) -> Goal:
-    """The goal from JSON of a file, see shape. Raises HostError if the GPU cannot have this layout."""
+def goal_from_json(gpu: Gpu, data: Result, path: str) -> Goal:
+    """The goal from JSON of a file, see layout_json. Raises HostError if the GPU cannot have this layout."""
     try:
-        layout = tuple(Piece(item["profile"], item["start"], tuple((part[0], part[1]) for part in item["compute"]))
+        layout = tuple(Placement(item["profile"], item["start"], tuple((part[0], part[1]) for part in item["compute"]))
                        for item in data["instances"])
         goal = Goal(data["enabled"], layout, "as it was before")
     except (KeyError, TypeError, IndexError):
         goal = None
     if goal is None or gpu.board is None or not gpu.board.holds(goal.layout):
-        raise HostError(f"GPU {gpu.pci} ({gpu.target.model}) cannot have its layout in {path}.",
-                        "Somebody has edited that file, or the driver has changed: run mig_config with a layout.",
-                        path=path)
+        raise HostError(f"GPU {gpu.pci} ({gpu.target.model}) cannot have the layout that {path} contains for it.",
+                        "The file was edited, or the driver has changed: run mig_config with a layout.", path=path)
     return goal
 
 
-def goal_of(gpu: Gpu, wish: Wish) -> Goal:
-    """The layout with the desired devices. Raises InputError if they do not fit, with devices that fit."""
-    if not wish.enabled or wish.devices is None or gpu.board is None:
-        return Goal(wish.enabled, (), wish.path)
-    layout = gpu.board.target(gpu.layout, wish.devices)
+def goal_of(gpu: Gpu, desired: DesiredDevices) -> Goal:
+    """The goal with the desired devices. Raises InputError if they do not fit; its hint names devices that fit."""
+    if not desired.enabled or desired.devices is None or gpu.board is None:
+        return Goal(desired.enabled, (), desired.path)
+    layout = gpu.board.target(gpu.layout, desired.devices)
     if layout is None:
-        asked = _counted(gpu.board, wish.devices)
+        requested = _counted(gpu.board, desired.devices)
         most = ", ".join(f"{profile.instances} x {name}" for name, profile in gpu.board.profiles.items())
-        raise InputError(f"{asked} do not fit together on GPU {gpu.pci} ({gpu.target.model}).",
-                         f"These fit, for example: {nearest(gpu.board, wish.devices)}. At most: {most}.",
-                         path=wish.path, value=asked)
-    return Goal(True, layout, wish.path)
+        raise InputError(f"{requested} do not fit together on GPU {gpu.pci} ({gpu.target.model}).",
+                         f"These fit, for example: {nearest(gpu.board, desired.devices)}. The most of each profile: "
+                         f"{most}.", path=desired.path, value=requested)
+    return Goal(True, layout, desired.path)
 
 
 def nearest(board: Board, desired: Devices) -> str:
-    """The desired devices without as few as possible, at most three alternatives: `1 x 4g.40gb or 2 x 3g.40gb`."""
+    """The largest selections of the desired devices that fit, at most three: `1 x 4g.40gb or 2 x 3g.40gb`."""
     fits: list[dict[tuple[str, int], int]] = [{}]
     for key, count in sorted(desired.items()):
-        # Devices that do not fit do not fit together with more, so only those that fit are extended.
+        # If devices do not fit, they do not fit together with others either. So only those that fit are extended.
         more = fits
         for _ignored in range(count):
-            more = [grown for grown in ({**one, key: one.get(key, 0) + 1} for one in more) if board.target((), grown)]
+            grown = ({**devices, key: devices.get(key, 0) + 1} for devices in more)
+            more = [devices for devices in grown if board.target((), devices)]
             fits = fits + more
             if not more:
                 break
-    most = max(sum(one.values()) for one in fits)
-    return " or ".join(_counted(board, one) for one in [one for one in fits if sum(one.values()) == most][:3])
+    most = max(sum(devices.values()) for devices in fits)
+    return " or ".join([_counted(board, devices) for devices in fits if sum(devices.values()) == most][:3])
 
 
 def _counted(board: Board, devices: Devices) -> str:
@@ -172,24 +174,25 @@ def pods_of(holders: t.Iterable[Holder]) -> list[str]:
     return list(dict.fromkeys(f"pod {holder.pod}" for holder in holders if holder.pod))
 
 
-def busy(piece: Piece, holders: t.Iterable[Holder]) -> Piece:
-    """The GPU instance, with its busy compute instances marked."""
-    return piece._replace(busy=tuple(part for part in piece.parts if any(
-        _on(holder, (piece._replace(parts=(part,)),)) for holder in holders)))
+def busy(placement: Placement, holders: t.Iterable[Holder]) -> Placement:
+    """The GPU instance with its field busy: the compute instances that these processes use."""
+    return placement._replace(busy=tuple(compute for compute in placement.compute if any(
+        _on(holder, (placement._replace(compute=(compute,)),)) for holder in holders)))
 
 
-def _on(holder: Holder, pieces: Layout) -> bool:
+def _on(holder: Holder, placements: Layout) -> bool:
     """Whether a process uses one of these compute instances. If NVML does not report which, it can be any."""
-    return any(holder.start == piece.start and (
-        holder.part is None or any(part[1] == holder.part for part in piece.parts)) for piece in pieces)
+    return any(holder.start == placement.start and (
+        holder.compute is None or any(first == holder.compute for _slices, first in placement.compute))
+        for placement in placements)
 
 
 def plan(gpu: Gpu, goal: Goal, level: str, services: t.Sequence[str] = (), create: bool = True) -> GpuPlan:
     """The steps for a GPU: stop clients, destroy instances, change the mode, create instances.
 
-    services: units that can be stopped and started again. Other processes get a signal, but never those in pods: if one
-    blocks a step, all steps are pending at every level. create: if false, and the steps would create instances, they
-    are all pending.
+    services: units that can be stopped and started again. Other processes are signalled, but never processes in pods:
+    if one of these blocks a step, all steps are pending at every level. create: if false, and the steps create
+    instances, all steps are pending.
     """
     change = difference(gpu.layout, goal.layout)
     switch = gpu.mode != (goal.enabled, goal.enabled)
@@ -204,11 +207,11 @@ def plan(gpu: Gpu, goal: Goal, level: str, services: t.Sequence[str] = (), creat
         units = [unit for unit in services if any(holder.unit == unit for holder in blocking)]
         step(STOP, words(blocking), "drain", units=units, pids=[holder.pid for holder in blocking])
     if change.destroyed and gpu.board:
-        step(DESTROY, gpu.board.describe(change.destroyed), "idle", pieces=change.destroyed)
+        step(DESTROY, gpu.board.describe(change.destroyed), "idle", placements=change.destroyed)
     if switch:
         step(MODE[goal.enabled], "", "idle", enabled=goal.enabled)
     if change.created and gpu.board:
-        step(CREATE, gpu.board.describe(change.created), "never", pieces=change.created)
+        step(CREATE, gpu.board.describe(change.created), "never", placements=change.created)
     pods = pods_of(blocking)
     allowed, pending = gate(steps, "never" if pods else level)
     if pods:
@@ -218,22 +221,24 @@ def plan(gpu: Gpu, goal: Goal, level: str, services: t.Sequence[str] = (), creat
     return GpuPlan(gpu, goal, change, allowed, pending)
 
 
-def held_up(planned: GpuPlan, why: str) -> GpuPlan:
-    """The plan of a GPU that still has its former layout, because a process has opened it during the change. The steps
-    that have stopped services are done, the others are pending."""
+def block(planned: GpuPlan, why: str) -> GpuPlan:
+    """The plan of a GPU that has its former layout again, because a process opened the GPU during the change.
+
+    Its steps are those that stopped services; the others are pending. why: the reason of the first pending step.
+    """
     done = [step for step in planned.steps if step.action == STOP]
     rest = [step for step in planned.steps if step.action != STOP]
     return planned._replace(steps=done, pending=[*_wait(rest, why), *planned.pending])
 
 
 def _wait(steps: t.Sequence[Step], why: str) -> list[Pending]:
-    """Steps as pending ones, the first for a reason, and those that follow it."""
+    """The steps as pending ones. why: the reason of the first one, which the others must follow."""
     return [{**step.as_dict(), "pending_reason": f"it follows '{steps[0].id}'" if at else why}
             for at, step in enumerate(steps)]
 
 
 def creates(steps: t.Iterable[Step]) -> bool:
-    """Whether instances are created."""
+    """Whether one of the steps creates instances."""
     return any(step.action == CREATE for step in steps)
 
 
@@ -242,10 +247,10 @@ def disturbs(gpu: Gpu, goal: Goal) -> bool:
     return gpu.mode != (goal.enabled, goal.enabled) or bool(difference(gpu.layout, goal.layout).destroyed)
 
 
-def moved(gpu: Gpu, layout: Layout) -> list[dict[str, object]]:
+def devices_json(gpu: Gpu, layout: Layout) -> list[dict[str, object]]:
     """JSON of MIG devices for the result: `[{gpu, device, start}]`."""
-    return [{"gpu": gpu.pci, "device": gpu.board.device(piece.profile, part[0]), "start": piece.start}
-            for piece in layout for part in piece.parts] if gpu.board else []
+    return [{"gpu": gpu.pci, "device": gpu.board.device(placement.profile, compute[0]), "start": placement.start}
+            for placement in layout for compute in placement.compute] if gpu.board else []
 
 
 def text(gpu: Gpu, goal: Goal | None = None) -> str:

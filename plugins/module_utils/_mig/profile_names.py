@@ -17,7 +17,7 @@ _ADDRESS = re.compile(r"(?:(?:0000)?([0-9a-f]{4}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0
 class Target(t.NamedTuple):
     """A GPU for which a configuration is resolved.
 
-    number: its index; profiles: empty if it cannot do MIG, None if they are unknown; uuid: empty if it is unknown.
+    number: its index; profiles: empty if it does not support MIG, None if they are unknown; uuid: empty if unknown.
     """
 
     pci: str
@@ -44,7 +44,7 @@ def names_uuid(word: str) -> bool:
     return word.lower().startswith("gpu-")
 
 
-class Wish(t.NamedTuple):
+class DesiredDevices(t.NamedTuple):
     """The desired MIG devices of a GPU. devices: (GPU instance profile, slices of the compute instance) to number, None
     if the profiles of the GPU are unknown; path: where they are configured."""
 
@@ -54,30 +54,29 @@ class Wish(t.NamedTuple):
 
 
 def named(word: str, gpus: t.Sequence[Target], path: str) -> list[Target]:
-    """The GPUs that a word names. Raises InputError if there is none, unless UUIDs are unknown."""
+    """The GPUs with this name. Raises InputError if there is none, except for a UUID while UUIDs are unknown."""
     found = [gpu for gpu in gpus if gpu.answers_to(word)]
     if not found and not (names_uuid(word) and any(not gpu.uuid for gpu in gpus)):
-        there = ", ".join(f"{gpu.number} = {gpu.pci} ({gpu.model})" for gpu in gpus)
-        more = ("YAML parses a PCI address without quotes as a number." if re.fullmatch(r"\d+\.\d+", word) else
-                "Use 'device-filter' for models that a host does not need to have." if path != "devices" else "")
-        raise InputError(f"this host has no GPU {word!r}.", f"It has {there}. {more}".strip(), path=path, value=word,
-                         allowed=[gpu.pci for gpu in gpus])
+        existing = ", ".join(f"{gpu.number} = {gpu.pci} ({gpu.model})" for gpu in gpus)
+        advice = ("YAML parses a PCI address without quotes as a number." if re.fullmatch(r"\d+\.\d+", word) else
+                  "For models that not every host has, use 'device-filter'." if path != "devices" else "")
+        raise InputError(f"this host has no GPU {word!r}.", f"It has {existing}. {advice}".strip(), path=path,
+                         value=word, allowed=[gpu.pci for gpu in gpus])
     return found
 
 
 def chosen(words: t.Sequence[str] | None, gpus: t.Sequence[Target]) -> set[str]:
-    """The PCI addresses of the GPUs that words name, of all for None. Raises InputError."""
+    """The PCI addresses of the GPUs with these names, of all GPUs for None. Raises InputError."""
     if words is None:
         return {gpu.pci for gpu in gpus}
     return {gpu.pci for word in words for gpu in named(word, gpus, "devices")}
 
 
-def generate(name: str | None, gpus: t.Sequence[Target]) -> dict[str, Wish]:
-    """Maps PCI addresses to the desired devices of a configuration, generated as by NVIDIA's MIG manager.
+def generate(name: str | None, gpus: t.Sequence[Target]) -> dict[str, DesiredDevices]:
+    """Maps PCI addresses to the desired devices of a configuration that is generated as by NVIDIA's MIG manager.
 
-    Raises InputError.
-
-    Names: all-disabled, all-enabled, all-balanced, and all-PROFILE with `.` instead of `+`.
+    name: all-disabled, all-enabled, all-balanced, or all-PROFILE with `.` instead of `+`. Raises InputError for another
+    name, and for None.
     """
     if not gpus:
         return {}
@@ -98,14 +97,15 @@ def generate(name: str | None, gpus: t.Sequence[Target]) -> dict[str, Wish]:
     if name is None or (name != "all-disabled" and not names.get(name)):
         models = ", ".join(sorted({gpu.model for gpu in gpus}))
         offered = [key for key, value in names.items() if value]
-        what = f"there is no generated configuration {name!r} for" if name else "no configuration is chosen for"
+        what = f"there is no generated configuration {name!r} for" if name else "no configuration is selected for"
         raise InputError(f"{what} the GPUs of this host ({models}){nearest_of(str(name), offered)}.",
-                         f"Choose one of {', '.join(offered)}, or set config." if offered else "None can do MIG.",
-                         path="selected", value=name, allowed=offered)
-    return {pci: Wish(f"selected={name}", name != "all-disabled", devices) for pci, devices in names[name].items()}
+                         f"Set selected to one of {', '.join(offered)}, or set config." if offered else
+                         "None of these GPUs supports MIG.", path="selected", value=name, allowed=offered)
+    return {pci: DesiredDevices(f"selected={name}", name != "all-disabled", devices)
+            for pci, devices in names[name].items()}
 
 
 def nearest_of(word: str, words: t.Iterable[str]) -> str:
-    """` (nearest: 1g.10gb)`, or nothing if no word is similar."""
+    """The most similar word for a message, such as ` (nearest: 1g.10gb)`; empty if no word is similar."""
     near = nearest(word, words)
     return f" (nearest: {near})" if near else ""

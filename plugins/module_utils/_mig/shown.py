@@ -8,12 +8,12 @@ from __future__ import annotations
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot import read_mig_boot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards, checkpoint_file, config_file, planning
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.work import Work
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.work import MigRun
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import outcome
 
 
-class Shown(Work):
-    """A run that only reads."""
+class ReadOnlyRun(MigRun):
+    """A run of mig_config with the state gathered or rendered, which changes nothing."""
 
     def run(self) -> planning.Result:
         """The result of the module. Raises GpuopsError."""
@@ -39,18 +39,19 @@ class Shown(Work):
                        reset_required=[gpu.pci for gpu in gpus if gpu.mode[0] != gpu.mode[1]])
 
     def _rendered(self) -> planning.Result:
-        """A plan from MIG off for models that do not have to be in the host, from the device tables."""
+        """The plan for GPU models without MIG mode, from the device tables. The host need not have these GPUs."""
         gpus = []
         for number, word in enumerate(self.request.devices or ()):
             ident, others = boards.find(word)
             if ident is None:
-                raise InputError(f"{word!r} is not a known GPU.", f"Set a PCI device id (20b2) or a model: "
-                                 f"{', '.join(others)}.", path="devices", value=word, allowed=others)
+                raise InputError(f"{word!r} is not a known GPU.", "Set a PCI device id such as 20b2, or one of the "
+                                 f"models {', '.join(others)}.", path="devices", value=word, allowed=others)
             if others:
-                self.warnings.append(f"{word} is planned as PCI device {ident}; these models have other profiles: "
-                                     f"{', '.join(others)}.")
+                self.warnings.append(f"{word} is planned as PCI device {ident}. Models with similar names have other "
+                                     f"profiles: {', '.join(others)}.")
             gpus.append(self._assume(number, f"gpu{number}", ident, ""))
         if not gpus:
-            raise InputError("it must name the GPUs to plan for.", "Set PCI device ids or models.", path="devices")
+            raise InputError("state rendered needs the GPUs to plan for.", "List PCI device ids or models.",
+                             path="devices")
         plans = [planning.plan(gpu, goal, "reboot") for gpu, goal in self._goals(gpus)]
         return {**self._result(plans, [step for plan in plans for step in plan.steps]), "changed": False}

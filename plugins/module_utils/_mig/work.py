@@ -8,7 +8,6 @@ Code that is only needed for changes is imported where it is used, because a hos
 
 from __future__ import annotations
 
-import collections
 import os
 import typing as t
 
@@ -17,7 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Devic
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import planning, profile_names
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Board, layout_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Board, devices_of, layout_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
@@ -37,9 +36,10 @@ if t.TYPE_CHECKING:
 
 # The pending step for a GPU that cannot be read, whose steps are unknown.
 CONFIGURE = "configure MIG"
-# NVML's errors for a faulty GPU. Other errors have other reasons.
+# NVML's errors for a faulty GPU. For other errors, the run fails.
 _FAULTY = ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND", "TIMEOUT", "IRQ_ISSUE", "UNKNOWN")
-UNREAD = "See dmesg | grep -i nvrm; reset the GPU while nothing uses it (nvidia-smi -r -i), else reboot the host."
+UNREAD = ("Check dmesg | grep -i nvrm. Reset the GPU while nothing uses it (nvidia-smi -r -i INDEX), or reboot the "
+          "host.")
 
 
 class Request(t.NamedTuple):
@@ -62,8 +62,8 @@ class Request(t.NamedTuple):
     create: bool = True
 
 
-class Work:
-    """A run on a host that changes it. Shown in `shown.py` only reads."""
+class MigRun:
+    """A run of mig_config with the state present or absent, which may change GPUs."""
 
     def __init__(self, request: Request, nvml: Nvml) -> None:
         self.request = request
@@ -83,13 +83,13 @@ class Work:
         """The result of the module. Raises GpuopsError."""
         self._read_config()
         if self.request.state == "absent" and self.request.devices is not None:
-            raise InputError("it cannot be used with state absent, which restores all GPUs that were changed.",
-                             "Omit it, or give these GPUs another layout.", path="devices",
+            raise InputError("the option cannot be used with state absent, which restores all changed GPUs.",
+                             "Omit devices, or use state present with another layout for these GPUs.", path="devices",
                              value=list(self.request.devices))
         with Journal("mig", readonly=self.request.check) as journal:
             if self.request.state == "absent":
-                return self._reach(self._former(journal), journal)
-            return self._reach(self._goals(self._read()), journal)
+                return self._apply_goals(self._former(journal), journal)
+            return self._apply_goals(self._goals(self._read()), journal)
 
     # -- reading
 
@@ -104,11 +104,11 @@ class Work:
         if self.nvml.available:
             return self._read_by_nvml()
         gpus = []
-        for number, function in enumerate(one for one in self._bus() if one.driver != "vfio-pci"):
+        for number, function in enumerate(gpu for gpu in self._bus() if gpu.driver != "vfio-pci"):
             what = number, function.address, function.device, function.subsystem or ""
-            # There is a driver that does not answer: the GPU can differ from the device tables.
+            # A loaded driver does not answer, so the state of the GPU can differ from that in the device tables.
             asked_later = self.request.after_reload and self.request.check
-            gpus.append(self._left_out(*what, self.nvml.error or "NVML is not installed.")
+            gpus.append(self._unreadable_gpu(*what, self.nvml.error or "NVML is not installed.")
                         if function.driver == "nvidia" and not asked_later else self._assume(*what))
         return gpus
 
@@ -118,15 +118,15 @@ class Work:
         return read_bus(self.root).gpus
 
     def _read_by_nvml(self) -> list[planning.Gpu]:
-        """All GPUs, also those that cannot be read. Raises DeviceError for these if the state is gathered."""
-        gpus = [self._ask_or_leave(device) for device in self.nvml.devices()]
+        """All GPUs, including unreadable ones. Raises DeviceError if all are unreadable, or if one is with gathered."""
+        gpus = [self._try_read_gpu(device) for device in self.nvml.devices()]
         whys = [f"GPU {number} does not answer: {why}." for number, why in self.nvml.silent]
         if whys:
             known = {gpu.pci for gpu in gpus}
-            # NVML reports only the number of such a GPU. Its address is one that NVML does not report.
-            lost = [one for one in self._bus() if one.driver == "nvidia" and one.address not in known]
-            gpus += [self._left_out(number, one.address, one.device, one.subsystem or "", why)
-                     for (number, _name), one, why in zip(self.nvml.silent, lost, whys)]
+            # NVML reports only the number of such a GPU. Its address is one of those that NVML does not report.
+            lost = [gpu for gpu in self._bus() if gpu.driver == "nvidia" and gpu.address not in known]
+            gpus += [self._unreadable_gpu(number, gpu.address, gpu.device, gpu.subsystem or "", why)
+                     for (number, _name), gpu, why in zip(self.nvml.silent, lost, whys)]
             for (number, _name), why in list(zip(self.nvml.silent, whys))[len(lost):]:  # the bus is hidden
                 self.warnings.append(why)
                 self._wait(f"GPU {number}", "", why)
@@ -135,26 +135,26 @@ class Work:
             raise DeviceError(whys[0], UNREAD)
         return sorted(gpus, key=lambda gpu: gpu.pci)
 
-    def _ask_or_leave(self, device: Device) -> planning.Gpu:
+    def _try_read_gpu(self, device: Device) -> planning.Gpu:
         try:
-            return self._ask(device, device.number)
+            return self._read_gpu(device, device.number)
         except DeviceError as error:
             if error.details.get("name") not in _FAULTY:
                 raise
             del self._devices[device.pci]
-            return self._left_out(device.number, device.pci, device.device_id, device.subsystem, str(error))
+            return self._unreadable_gpu(device.number, device.pci, device.device_id, device.subsystem, str(error))
 
     def _wait(self, target: str, reason: str, why: str) -> None:
         self._waiting.append({**Step(CONFIGURE, target, reason).as_dict(), "pending_reason": why})
 
-    def _left_out(self, number: int, pci: str, device_id: str, subsystem: str, why: str) -> planning.Gpu:
-        self.warnings.append(f"GPU {pci}: its MIG state is unknown, so nothing is planned for it. {why}")
+    def _unreadable_gpu(self, number: int, pci: str, device_id: str, subsystem: str, why: str) -> planning.Gpu:
+        self.warnings.append(f"The MIG state of GPU {pci} is unknown, so nothing is planned for this GPU. {why}")
         gpu = self._assume(number, pci, device_id, subsystem)
         gpu.unread = why
         self.unread.add(pci)
         return gpu
 
-    def _ask(self, device: Device, number: int) -> planning.Gpu:
+    def _read_gpu(self, device: Device, number: int) -> planning.Gpu:
         self._devices[device.pci] = device
         mode = self.nvml.mode(device)
         profiles = self.nvml.profiles(device) if mode else []
@@ -187,7 +187,7 @@ class Work:
         return gpu
 
     def _was_enabled(self, pci: str) -> bool:
-        """Whether MIG was on after the last run, according to the file for the next boot."""
+        """Whether MIG was enabled after the last run, according to the file for the next boot."""
         from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot import read_mig_boot
 
         kept = read_mig_boot(self.root)["gpus"] or {}
@@ -204,7 +204,7 @@ class Work:
             pci, number, device_id, subsystem, (model and model.name) or device_id, profiles, uuid)
 
     def _by_uuid(self) -> bool:
-        """Whether options name GPUs by UUID. Reading the UUIDs takes a call for each GPU."""
+        """Whether options name GPUs by UUID. Otherwise the UUIDs are not read, which needs a call for each GPU."""
         words = [*(self.request.devices or ()), *(word for entry in self._entries or () for word in entry.words or ())]
         return any(profile_names.names_uuid(word) for word in words)
 
@@ -218,7 +218,7 @@ class Work:
     def _goals(self, gpus: list[planning.Gpu]) -> list[tuple[planning.Gpu, planning.Goal]]:
         """The configured GPUs with their goals. Raises InputError and HostError, before any change."""
         if not gpus:
-            raise HostError("This host has no NVIDIA GPU.", "Remove it from the group, or check lspci -d 10de:.")
+            raise HostError("This host has no NVIDIA GPU.", "Remove the host from the group, or check lspci -d 10de:.")
         asks = self.request.state == "present" and not self.request.check and not self.nvml.available
         if asks and not all(gpu.unread for gpu in gpus):
             raise HostError(f"MIG cannot be configured: {self.nvml.error or 'the NVIDIA driver is not installed.'}",
@@ -227,27 +227,28 @@ class Work:
         if self.request.checkpoint is not None:
             return [pair for pair in self._checkpointed(gpus) if pair[0].pci in chosen]
         targets = [gpu.target for gpu in gpus]
-        wishes = self._resolve(targets, chosen)
-        if not wishes:
+        desired_devices = self._resolve(targets, chosen)
+        if not desired_devices:
             models = ", ".join(sorted({target.model for target in targets if target.pci in chosen}))
-            self.warnings.append(f"The configuration has no entry for the GPUs of this host ({models}) that can do MIG."
-                                 if chosen else "The option devices selects no GPU of this host. UUIDs are known only "
-                                 "once the driver runs.")
+            self.warnings.append(f"The configuration has no entry for a GPU of this host that supports MIG ({models})."
+                                 if chosen else "The option devices selects no GPU of this host. UUIDs are unknown "
+                                 "while the driver does not run.")
         goals = []
         for gpu in gpus:
-            wish = wishes.get(gpu.pci)
-            if wish is None:
+            desired = desired_devices.get(gpu.pci)
+            if desired is None:
                 continue
             if gpu.unread:
-                self._wait(gpu.pci, wish.path, gpu.unread)
+                self._wait(gpu.pci, desired.path, gpu.unread)
                 continue
-            if wish.devices is None or gpu.board is None:
-                self.warnings.append(f"GPU {gpu.pci} ({gpu.target.model}): its MIG profiles are known only once the "
-                                     "driver runs, so its instances are not in the plan.")
-            goals.append((gpu, planning.goal_of(gpu, wish)))
+            if desired.devices is None or gpu.board is None:
+                self.warnings.append(f"The MIG profiles of GPU {gpu.pci} ({gpu.target.model}) are unknown while the "
+                                     "driver does not run, so its instances are not in the plan.")
+            goals.append((gpu, planning.goal_of(gpu, desired)))
         return goals
 
-    def _resolve(self, targets: list[profile_names.Target], chosen: set[str]) -> t.Mapping[str, profile_names.Wish]:
+    def _resolve(self, targets: list[profile_names.Target], chosen: set[str]
+                 ) -> t.Mapping[str, profile_names.DesiredDevices]:
         if self._entries is None:
             return profile_names.generate(self.request.selected, [target for target in targets if target.pci in chosen])
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import config_file
@@ -255,12 +256,12 @@ class Work:
         return config_file.resolve(self._entries, targets, chosen)
 
     def _checkpointed(self, gpus: list[planning.Gpu]) -> list[tuple[planning.Gpu, planning.Goal]]:
-        """The GPUs in the checkpoint with their layouts there."""
+        """The GPUs of the checkpoint, each with the goal to have its layout there. Raises InputError."""
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import checkpoint_file
 
         devices = checkpoint_file.read(self.request.checkpoint)
         if not self.nvml.available:
-            self.warnings.append("UUIDs are known only once the driver runs, so the checkpoint is not in the plan.")
+            self.warnings.append("UUIDs are unknown while the driver does not run, so the checkpoint is not planned.")
             return []
         by_uuid = {self._uuid(gpu.pci).lower(): gpu for gpu in gpus if not gpu.unread}
         for uuid, (path, _device) in devices.items():
@@ -270,7 +271,7 @@ class Work:
         return [(gpu, checkpoint_file.goal_of(gpu, *devices[uuid])) for uuid, gpu in by_uuid.items() if uuid in devices]
 
     def _chosen(self, gpus: list[planning.Gpu]) -> set[str]:
-        """The PCI addresses of the GPUs in the option devices. With state rendered, it names models instead."""
+        """The PCI addresses of the GPUs in the option devices. All GPUs with state rendered, where it names models."""
         words = None if self.request.state == "rendered" else self.request.devices
         return profile_names.chosen(words, [gpu.target for gpu in gpus])
 
@@ -289,27 +290,29 @@ class Work:
         for uuid, entry in entries.items():
             gpu = by_uuid.get(uuid)
             if gpu is not None:
-                goals.append((gpu, planning.unshape(gpu, entry["before"], journal.path)))
+                goals.append((gpu, planning.goal_from_json(gpu, entry["before"], journal.path)))
                 continue
             if silent:
-                self.warnings.append(f"GPU {uuid} does not answer: its former layout stays in the journal.")
+                self.warnings.append(f"GPU {uuid} does not answer, so its former layout is not restored. A later run "
+                                     "can restore it.")
                 continue
-            self.warnings.append(f"GPU {uuid} is not in this host any more: its former layout is forgotten.")
+            self.warnings.append(f"GPU {uuid} is not in this host any more, so its former layout is deleted from the "
+                                 "journal.")
             if not self.request.check:
                 journal.forget("gpu", uuid)
         return goals
 
     # -- execution
 
-    def _reach(self, goals: list[tuple[planning.Gpu, planning.Goal]], journal: Journal) -> planning.Result:
+    def _apply_goals(self, goals: list[tuple[planning.Gpu, planning.Goal]], journal: Journal) -> planning.Result:
         plans = self.plans = [self._steps(gpu, goal) for gpu, goal in goals]
         steps = [step for plan in plans for step in plan.steps]
         stopped = [unit for step in steps if step.action == planning.STOP for unit in step.data["units"]]
-        # Including those that a killed run has stopped; the last one is started first.
-        starts = [Step(planning.START, unit, "it was stopped while MIG changes")
+        # Including units that a killed run has stopped; the last stopped unit is started first.
+        starts = [Step(planning.START, unit, "it is stopped for the change")
                   for unit in reversed(list(dict.fromkeys([*journal.of_kind("paused"), *stopped])))]
         if not self.request.check and (steps or journal.entries):
-            plans = self.plans = self._carry_out(plans, starts, journal)
+            plans = self.plans = self._change_gpus(plans, starts, journal)
             steps = [step for plan in plans for step in plan.steps]
         result = self._result(plans, [*steps, *starts])
         if self.request.state == "absent" and not self.request.check:
@@ -319,11 +322,11 @@ class Work:
                     journal.forget("gpu", self._uuid(plan.gpu.pci).lower())
         return result
 
-    def _carry_out(self, plans: list[planning.GpuPlan], starts: list[Step], journal: Journal
+    def _change_gpus(self, plans: list[planning.GpuPlan], starts: list[Step], journal: Journal
                    ) -> list[planning.GpuPlan]:
         """Changes the GPUs, checks them, refreshes CDI specifications, and then starts the stopped services.
 
-        Returns the plans that were carried out: the steps of a GPU that a process has come to use are pending.
+        Returns the executed plans. If a process has opened a GPU since the plan was made, its steps are pending.
         """
         from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import UNIT
         from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.apply import Executor
@@ -337,7 +340,7 @@ class Work:
                 if journal.get("gpu", uuid) is None:
                     new.add(gpu.pci)
                 journal.keep("gpu", uuid, gpu.as_dict())
-                journal.note("gpu", uuid, planning.shape(plan.goal.enabled, plan.goal.layout))
+                journal.note("gpu", uuid, planning.layout_json(plan.goal.enabled, plan.goal.layout))
                 former[gpu.pci] = (self._devices[gpu.pci], gpu.mode[0], gpu.layout)
         pauses = Pauses(self.command, journal)
         executor = Executor(self.nvml, pauses, self.root, former)
@@ -346,7 +349,7 @@ class Work:
                 journal.keep("cdi", UNIT, None)
                 plans = [self._change(plan, executor, journal, plan.gpu.pci in new) for plan in plans]
                 self._devices.update(executor.devices)
-                self._prove([plan for plan in plans if plan.steps and not plan.pending])
+                self._check_result([plan for plan in plans if plan.steps and not plan.pending])
             if journal.get("cdi", UNIT) is not None:
                 self._refresh_cdi(journal)
             apply(starts, executor, journal)
@@ -356,28 +359,28 @@ class Work:
 
     def _change(self, plan: planning.GpuPlan, executor: t.Callable[[Step], None], journal: Journal, new: bool
                 ) -> planning.GpuPlan:
-        """Changes one GPU. Returns its plan as it was carried out. new: whether the journal has it for this run."""
+        """Changes one GPU. Returns its plan as executed. new: whether this run added the GPU to the journal."""
         try:
             apply(plan.steps, executor, journal)
         except InUse as error:
-            journal.done(plan.steps[0])  # whichever it was, it was taken back
+            journal.done(plan.steps[0])  # the unfinished step was undone
             if new:
                 journal.forget("gpu", self._uuid(plan.gpu.pci).lower())
             plan.gpu.holders = error.details["holders"]
-            return planning.held_up(plan, error.message)
+            return planning.block(plan, error.message)
         return plan
 
     def _refresh_cdi(self, journal: Journal) -> None:
-        """Refreshes the CDI specifications, by which containers get MIG devices. Pending since the first change."""
+        """Refreshes the CDI specifications, from which containers learn the MIG devices. Ends the journal's request."""
         from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi
 
         if os.path.exists(_cdi.UNIT_FILE) and not _cdi.refresh(self.command):
-            self.warnings.append(f"{_cdi.UNIT} has failed: containers may not get the current MIG devices. "
-                                 f"See journalctl -u {_cdi.UNIT}.")
+            self.warnings.append(f"{_cdi.UNIT} has failed, so containers may not get the current MIG devices. "
+                                 f"Check journalctl -u {_cdi.UNIT}.")
         journal.forget("cdi", _cdi.UNIT)
 
     def _steps(self, gpu: planning.Gpu, goal: planning.Goal) -> planning.GpuPlan:
-        """The plan of a GPU. GPU clients are read only if it disturbs them; busy instances are kept if possible."""
+        """The plan of a GPU, which keeps busy instances if possible. Reads GPU clients only if the plan needs them."""
         services: tuple[str, ...] = ()
         if not gpu.assumed and planning.disturbs(gpu, goal):
             from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.clients import stoppable
@@ -389,31 +392,30 @@ class Work:
             files = gpu.mode != (goal.enabled, goal.enabled)
             gpu.holders = read_holders(self.root, self.nvml, device, instances, files)
             if gpu.holders:
-                gpu.layout = tuple(planning.busy(piece, gpu.holders) for piece in gpu.layout)
+                gpu.layout = tuple(planning.busy(placement, gpu.holders) for placement in gpu.layout)
                 services = stoppable(self.root, [holder.as_client() for holder in gpu.holders])
-                goal = self._again(gpu, goal)
+                goal = self._keep_busy(gpu, goal)
         return planning.plan(gpu, goal, self.request.level, services, self.request.create)
 
     @property
-    def _fixed(self) -> bool:
+    def _has_fixed_placements(self) -> bool:
         """Whether the goal has fixed placements, because a layout is restored."""
         return self.request.state == "absent" or self.request.checkpoint is not None
 
-    def _again(self, gpu: planning.Gpu, goal: planning.Goal) -> planning.Goal:
+    def _keep_busy(self, gpu: planning.Gpu, goal: planning.Goal) -> planning.Goal:
         """The goal with placements that keep busy instances, unless its placements are fixed."""
-        if self._fixed or not goal.enabled or gpu.board is None:
+        if self._has_fixed_placements or not goal.enabled or gpu.board is None:
             return goal
-        devices = collections.Counter((piece.profile, part[0]) for piece in goal.layout for part in piece.parts)
-        layout = gpu.board.target(gpu.layout, devices)
+        layout = gpu.board.target(gpu.layout, devices_of(goal.layout))
         return goal if layout is None else goal._replace(layout=layout)
 
-    def _prove(self, plans: list[planning.GpuPlan]) -> None:
-        """Reads the changed GPUs again. Raises HostError if one does not have the planned layout."""
+    def _check_result(self, plans: list[planning.GpuPlan]) -> None:
+        """Reads the changed GPUs again. Raises HostError if one of them does not have the planned layout."""
         for plan in plans:
-            gpu = self._ask(self._devices[plan.gpu.pci], plan.gpu.target.number)
-            if gpu.as_dict() != planning.shape(plan.goal.enabled, plan.goal.layout):
-                raise HostError(f"GPU {gpu.pci} is not as planned: {planning.text(gpu).strip()}.",
-                                "Somebody has changed it during the run: run again.")
+            gpu = self._read_gpu(self._devices[plan.gpu.pci], plan.gpu.target.number)
+            if gpu.as_dict() != planning.layout_json(plan.goal.enabled, plan.goal.layout):
+                raise HostError(f"GPU {gpu.pci} does not have the planned layout, but {planning.text(gpu).strip()}.",
+                                "Check whether another program changes MIG, then run again.")
 
     # -- results
 
@@ -426,12 +428,12 @@ class Work:
             steps, [*(step for plan in plans for step in plan.pending), *self._waiting],
             [*diff, *plan_diff("mig_config", steps)],
             before={plan.gpu.pci: plan.gpu.as_dict() for plan in plans},
-            after={plan.gpu.pci: planning.shape(plan.goal.enabled, plan.goal.layout) if plan in done else
+            after={plan.gpu.pci: planning.layout_json(plan.goal.enabled, plan.goal.layout) if plan in done else
                    plan.gpu.as_dict() for plan in plans},
-            kept=[item for plan in plans for item in planning.moved(plan.gpu, plan.change.kept)],
-            created=[item for plan in done for item in planning.moved(plan.gpu, plan.change.created)],
+            kept=[item for plan in plans for item in planning.devices_json(plan.gpu, plan.change.kept)],
+            created=[item for plan in done for item in planning.devices_json(plan.gpu, plan.change.created)],
             holders=[holder.as_client() for plan in plans for holder in plan.gpu.holders],
-            destroyed=[item for plan in done for item in planning.moved(plan.gpu, plan.change.destroyed)],
+            destroyed=[item for plan in done for item in planning.devices_json(plan.gpu, plan.change.destroyed)],
             touched=[plan.gpu.pci for plan in plans if plan.steps or plan.pending],
             in_free_space=[plan.gpu.pci for plan in plans
                            if plan.change.created and not planning.disturbs(plan.gpu, plan.goal)],

@@ -159,18 +159,18 @@ class Apt:
         return parse_simulation(apt_get(self.run, ["-s", "remove", *names]).stdout)
 
     def remove(self, names: t.Sequence[str], purge: bool = True) -> None:
-        """Runs apt-get purge or remove, also for packages whose unpacking was interrupted, which dpkg would keep."""
+        """Runs apt-get purge or remove. Also removes packages whose unpacking was interrupted; dpkg would keep them."""
         apt_get(self.run, ["-o", "Dpkg::Options::=--force-remove-reinstreq", "purge" if purge else "remove", *names],
                 wait=self.lock_timeout)
 
     def repair(self, names: t.Sequence[str]) -> None:
-        """Runs dpkg --remove without checking dependencies, then dpkg --configure -a."""
+        """Runs dpkg --remove without checking dependencies, then dpkg --configure -a. Raises CommandError."""
         for path in left_copies():
             os.unlink(path)
         before = self.read()
-        there = [name for name in names if name in {**before.installed, **before.broken}]
-        if there:
-            self.run(["dpkg", "--remove", "--force-remove-reinstreq", "--force-depends", *there],
+        present = [name for name in names if name in {**before.installed, **before.broken}]
+        if present:
+            self.run(["dpkg", "--remove", "--force-remove-reinstreq", "--force-depends", *present],
                      timeout=TRANSACTION_LIMIT, env=ENVIRONMENT)
         self.run(list(self.repair_command), timeout=TRANSACTION_LIMIT, check=False, env=ENVIRONMENT)
         state = self.read()
@@ -180,7 +180,7 @@ class Apt:
 
 
 def _is_dpkg_running() -> bool:
-    """Whether a dpkg holds its lock, so that it will merge its changes itself. Takes no lock."""
+    """Whether dpkg is running, which then merges its changes itself. Tests its lock without taking it."""
     try:
         with open(DPKG_LOCK, "rb") as lock:
             os.lockf(lock.fileno(), os.F_TEST, 0)

@@ -4,7 +4,7 @@
 """Reads the archive of the distribution through the package sources of the host.
 
 The lists are downloaded to a temporary folder before each plan, because an archive deletes a version when it gets the
-next one. Other sources of the host may fail.
+next one. Failures of other sources of the host are ignored.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def indexes(run: Runner, options: t.Sequence[str] = ()) -> list[Index]:
 
 
 def update_archive(run: Runner, archive: Archive, options: t.Sequence[str] = ()) -> list[Index]:
-    """Runs apt-get update and returns the package lists of the archive. Raises RepositoryError if one is unreadable.
+    """Runs apt-get update. Returns the package lists of the archive; raises RepositoryError if one cannot be read.
 
     options: options of apt for another configuration than that of the host.
     """
@@ -60,16 +60,18 @@ def update_archive(run: Runner, archive: Archive, options: t.Sequence[str] = ())
     found = [index for index in indexes(run, options) if index.origin == archive.origin]
     places = {index.uri.rstrip("/") for index in found}
     failed = _FAILED.findall(text)
-    ours = [uri for uri in failed if not found or uri.strip("'").startswith(tuple(places))]
-    if ours or not complete and not failed:
-        said = last_line(text, re.compile(re.escape(ours[0].strip("'"))) if ours else None)
-        raise RepositoryError(f"{archive.url} cannot be read: {said}.", fetch_advice(said, PROXY),
-                              urls=[uri.strip("'") for uri in ours])
+    unreadable = [uri.strip("'") for uri in failed if not found or uri.strip("'").startswith(tuple(places))]
+    if unreadable or not complete and not failed:
+        reason = last_line(text, re.compile(re.escape(unreadable[0])) if unreadable else None)
+        raise RepositoryError(f"{archive.url} cannot be read: {reason}.", fetch_advice(reason, PROXY), urls=unreadable)
     return found
 
 
 def parse_matching(text: str, names: str) -> dict[str, list[str]]:
-    """Parses the packages of a C(Packages) index whose name matches names: name to versions, in order of the index."""
+    """The packages in a C(Packages) index: name to versions, in the order of the index.
+
+    names: a regular expression for the names; other packages are left out.
+    """
     stanza = re.compile(rf"^Package: (?=\S*(?:{names}))(\S+)\n(?:(?!Version:)\S.*\n|[ \t].*\n)*Version: (\S+)", re.M)
     found: dict[str, list[str]] = {}
     for name, version in stanza.findall(text):
@@ -98,17 +100,17 @@ class ArchiveProbe(AptProbe):
             raise RepositoryError(f"{self.archive.url} lists no NVIDIA driver for this host's architecture.",
                                   "Use source cuda_repository, or a mirror that has the driver.")
 
-    def _check_sections(self, there: set[str]) -> None:
-        """Raises RepositoryError for missing components; does not add what the owner may have omitted on purpose."""
-        if not there:
+    def _check_sections(self, available: set[str]) -> None:
+        """Raises RepositoryError if components are missing. An administrator may have omitted them on purpose."""
+        if not available:
             raise RepositoryError(f"{self.archive.url} (Origin {self.archive.origin}) is not a package source of this "
                                   "host.", f"Add it to {SOURCES}, or use source cuda_repository.")
-        missing = [name for name in self.archive.sections if name not in there]
+        missing = [name for name in self.archive.sections if name not in available]
         if missing:
-            raise RepositoryError(f"The package sources for {self.archive.url} lack the components "
-                                  f"{', '.join(missing)}; they have {', '.join(sorted(there))}.",
-                                  f"Add {' '.join(missing)} to its Components in {SOURCES}, then run again.",
-                                  missing=missing)
+            raise RepositoryError(f"The package sources for {self.archive.url} do not have the components "
+                                  f"{', '.join(missing)}; they have {', '.join(sorted(available))}.",
+                                  f"Add {' '.join(missing)} to the Components of the source in {SOURCES}, then run "
+                                  "again.", missing=missing)
 
     def _read(self, found: t.Sequence[Index]) -> dict[str, list[str]]:
         native = self.run(["dpkg", "--print-architecture"]).stdout.strip()

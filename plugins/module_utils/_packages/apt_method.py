@@ -4,9 +4,9 @@
 """Downloads a URL with the program that apt starts for its scheme.
 
 C(apt-helper) takes the URL as an argument, which every user of the host can see, and the query of a signed URL is a
-secret. The program of apt reads the URL from its standard input. It gets the whole configuration of apt, so it uses the
-same proxies, certificates and passwords (apt_auth.conf(5)) as apt-helper. Source: "APT Method Interface" in the package
-libapt-pkg-doc.
+secret. The program of apt reads the URL from its standard input. It also reads the configuration of apt from there, so
+it uses the same proxies, certificates and passwords (apt_auth.conf(5)) as apt-helper. Source: "APT Method Interface" in
+the package libapt-pkg-doc.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def _make(path: str, sandbox: t.Optional[t.Match[str]]) -> None:
     try:
         user = pwd.getpwnam(sandbox[1]) if sandbox and os.geteuid() == 0 else None
     except KeyError:
-        return  # apt then remains root, too
+        return  # there is no such user, so apt downloads as root
     if user:
         os.chown(path, user.pw_uid, user.pw_gid)
 
 
 def _request(program: str, settings: str, uri: str, path: str) -> tuple[str, dict[str, str]]:
-    """The number and fields of the last message of the program, which ends when its input is closed."""
+    """C((number, fields)) of the last message of the program; an empty number if it ended without an answer."""
     wanted = quote(uri, safe="!#$%&'()*+,/:;=?@[]~")
     text = f"601 Configuration\n{settings}\n600 URI Acquire\nURI: {wanted}\nFilename: {path}\n\n"
     with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

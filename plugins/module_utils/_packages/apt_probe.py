@@ -33,8 +33,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base impor
     fetch_error,
     specifiers,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.repository_probe import RepositoryProbe
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.versions import debian_key
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.view import View
 
 PREFERENCES = "/etc/apt/preferences.d"
 PROXY = "apt's proxy (Acquire::http::Proxy)"
@@ -73,7 +73,7 @@ def parse_packages(text: str) -> dict[str, list[str]]:
     return {name: sorted(versions, key=debian_key, reverse=True) for name, versions in found.items()}
 
 
-class AptProbe(View):
+class AptProbe(RepositoryProbe):
     """Implements C(base.Probe) with apt."""
 
     index = ""
@@ -114,16 +114,16 @@ class AptProbe(View):
 
     def _open(self) -> None:
         self._make_folders()
-        ours = f"gpuops-{self.repository.name}.sources"
-        self.link(SOURCES, f"{self.root}/sources", lambda name: name != ours)
+        source = f"gpuops-{self.repository.name}.sources"
+        self.link(SOURCES, f"{self.root}/sources", lambda name: name != source)
         self.link(PREFERENCES, f"{self.root}/preferences")
         self.link(LISTS, f"{self.root}/lists", lambda name: name not in ("lock", "partial", "auxfiles")
                   and not is_list_of(name, self.repository.url))
         self.key = self._fetch_key()
         self.write("keyring.gpg", self.key)
-        self.write(f"sources/{ours}", source_text(self.repository, f"{self.root}/keyring.gpg"))
+        self.write(f"sources/{source}", source_text(self.repository, f"{self.root}/keyring.gpg"))
         self._check_keyrings()
-        self._update(f"{self.root}/sources/{ours}")
+        self._update(f"{self.root}/sources/{source}")
         self.index = "\n\n".join((read_bytes(f"{self.root}/lists/{name}") or b"").decode()
                                  for name in os.listdir(f"{self.root}/lists")
                                  if is_list_of(name, self.repository.url) and name.endswith("_Packages"))
@@ -134,9 +134,9 @@ class AptProbe(View):
         path, uri = f"{self.root}/fetched", self.repository.key_uri
         parts = urlsplit(uri)
         if parts.query and parts.scheme in apt_method.SCHEMES:
-            said = apt_method.fetch(self.run, self._configuration, uri, path)
-            if said:
-                raise fetch_error(uri, said, PROXY)
+            failure = apt_method.fetch(self.run, self._configuration, uri, path)
+            if failure:
+                raise fetch_error(uri, failure, PROXY)
         else:
             self._download(uri, path)
         return self.wanted_key(path)
@@ -148,14 +148,14 @@ class AptProbe(View):
             raise fetch_error(uri, last_line(done.stderr or done.stdout), PROXY)
 
     def _check_keyrings(self) -> None:
-        """Raises RepositoryError if another source has a keyring for this URL: apt then reads no source at all."""
-        output = self.run(["apt-get", "-c", self._configuration, "indextargets"], check=False).stderr
-        conflict = re.search(r"Conflicting values set for option Signed-By .*", output)
+        """Raises RepositoryError if another source names a different keyring for this URL: apt then reads no source."""
+        errors = self.run(["apt-get", "-c", self._configuration, "indextargets"], check=False).stderr
+        conflict = re.search(r"Conflicting values set for option Signed-By .*", errors)
         if conflict:
             url = self.repository.url
             raise RepositoryError(f"A package source of this host uses {url} with another keyring: {conflict.group()}.",
-                                  f"Remove it: grep -rF {urlsplit(url).hostname or url} {SOURCES} shows its file "
-                                  "(apt-get purge cuda-keyring, if that package installed it). Or set another "
+                                  f"Remove that source: grep -rF {urlsplit(url).hostname or url} {SOURCES} shows its "
+                                  "file (apt-get purge cuda-keyring, if that package installed it). Or set another "
                                   "repository.url.", url=url)
 
     def _update(self, source: str) -> None:
@@ -185,7 +185,7 @@ class AptProbe(View):
             self._prefer(name, read_bytes(f"{pinned}/{name}") or b"")
 
     def _hide(self, names: t.Sequence[str]) -> None:
-        """Does not use the preferences of packages that are removed before."""
+        """Removes the preferences of packages from the temporary folder. names: packages that are removed first."""
         for name in names:
             for path in self.run(["dpkg-query", "-L", name], check=False).stdout.splitlines():
                 linked = f"{self.root}/preferences/{os.path.basename(path)}"
@@ -193,7 +193,7 @@ class AptProbe(View):
                     os.unlink(linked)
 
     def _prefer(self, name: str, content: bytes) -> None:
-        """Writes a file of preferences, which replaces that of the host; empty if it is removed before."""
+        """Writes a file of preferences for the simulation instead of the host's file with this name."""
         if os.path.lexists(f"{self.root}/preferences/{name}"):
             os.unlink(f"{self.root}/preferences/{name}")
         self.write(f"preferences/{name}", content)
@@ -214,7 +214,7 @@ class AptProbe(View):
 
 
 def last_line(text: str, wanted: t.Pattern[str] | None = None) -> str:
-    """The most informative line in the output of apt: the last error, or the last line that matches wanted."""
+    """The most informative line in the output of apt: the last line that matches wanted, otherwise the last error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     best = [line for line in lines if (wanted or _FETCH).search(line)]
     best = best or [line for line in lines if line.startswith("E:")] or lines or ["it printed nothing"]

@@ -35,7 +35,7 @@ _COPY = "gpuops-"
 # The packages that nvidia-driver-cuda recommends would install a desktop.
 _OPTIONS = ("-y", "-q", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confdef",
             "-o", "Dpkg::Options::=--force-confold", "-o", "Dpkg::Use-Pty=0", "-o", "Acquire::Retries=2")
-# For repositories of this collection, whatever the host allows: apt only warns about an unsigned repository.
+# Refuses unsigned repositories of this collection, even if the host allows them. Otherwise apt may only warn.
 SIGNED = tuple(word for name in ("AllowInsecureRepositories", "AllowWeakRepositories",
                                  "AllowDowngradeToInsecureRepositories") for word in ("-o", f"Acquire::{name}=false"))
 # No dialogs, and no restarts by needrestart: the plan contains all restarts.
@@ -108,40 +108,39 @@ def apt_get(run: Runner, words: t.Sequence[str], limit: float = TRANSACTION_LIMI
         text = done.stderr + done.stdout
         if not _LOCKED.search(text):
             raise CommandError(done.argv, done.rc, done.stdout, done.stderr)
-        # Only an apt that does not wait always names the process that holds the lock.
+        # apt always names the process that holds the lock only if it does not wait for the lock.
         if time.monotonic() >= deadline and (not patience or "held by" in text):
             lines = [line.strip() for line in text.splitlines() if _LOCKED.search(line)]
-            who = next((line for line in lines if "held by" in line), lines[-1])
-            raise HostError(f"Another package manager has held its lock for over {wait:.0f} s: {who.rstrip('.')}.",
-                            "Wait until it has ended, or raise lock_timeout; then run again.")
+            line = next((line for line in lines if "held by" in line), lines[-1])
+            raise HostError(f"Another package manager has held its lock for over {wait:.0f} s: {line.rstrip('.')}.",
+                            "Wait until it has ended, or increase lock_timeout; then run again.")
         time.sleep(3)
 
 
 def apt_install(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, without: t.Sequence[str] = ()
                 ) -> Completed:
-    """Runs apt-get install, even if other NVIDIA packages lack dependencies.
+    """Runs apt-get install, even if dependencies of other NVIDIA packages are missing. Raises HostError, CommandError.
 
-    apt would refuse every installation then. So these packages are hidden from it; the component that installed them
-    repairs them. words: options, C(install), packages. without: packages that are removed before.
+    Otherwise apt would refuse every installation. Packages with missing dependencies are hidden from apt; the component
+    that installed them repairs them. words: options, C(install), packages. without: packages that are removed first.
     """
-    hidden, asked = set(without), {word.partition("=")[0] for word in words}
+    hidden, requested = set(without), {word.partition("=")[0] for word in words}
     while True:
         with _status_without(hidden, None if "-s" in words else os.path.dirname(STATUS)) as options:
             try:
                 return apt_get(run, [*options, *words], wait=wait)
             except CommandError as error:
-                left = set(_UNMET.findall(str(error.details["stdout"])))
-                now = _UNMET.findall(run(["apt-get", *options, "check"], check=False).stdout)
-                more = left.intersection(now) - asked - hidden
-                if not more or not all(map(_VENDORS.search, more)):
+                reported = set(_UNMET.findall(str(error.details["stdout"])))
+                unmet = _UNMET.findall(run(["apt-get", *options, "check"], check=False).stdout)
+                broken = reported.intersection(unmet) - requested - hidden
+                if not broken or not all(map(_VENDORS.search, broken)):
                     raise
-                hidden |= more
+                hidden |= broken
 
 
 @contextlib.contextmanager
 def _status_without(names: t.Collection[str], folder: str | None) -> t.Iterator[list[str]]:
-    """The option for a copy of dpkg's status without these packages. folder: that of the copy; apt locks this
-    folder."""
+    """Yields the option for a copy of dpkg's status without some packages. folder: where to create it; apt locks it."""
     if not names:
         yield []
         return
@@ -154,7 +153,7 @@ def _status_without(names: t.Collection[str], folder: str | None) -> t.Iterator[
 
 
 def left_copies() -> list[str]:
-    """The paths of copies of dpkg's status that killed runs have left."""
+    """The paths of copies of dpkg's status that killed runs did not delete."""
     return glob.glob(f"{glob.escape(os.path.dirname(STATUS))}/{_COPY}*")
 
 

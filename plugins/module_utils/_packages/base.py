@@ -32,7 +32,7 @@ def columns(text: str, count: int, program: str) -> t.Iterator[list[str]]:
         found = line.split("\t")
         if len(found) != count:
             raise HostError(f"{program} printed a line with {len(found)} columns instead of {count}: {line[:200]!r}.",
-                            f"Run {program} yourself: its database may be damaged.")
+                            f"Run {program} yourself and check whether its database is damaged.")
         yield found
 
 
@@ -61,7 +61,7 @@ class Repository:
             raise InputError(f"'{self.name}' is not a repository name.", "Use lower-case letters, digits and dashes.",
                              path="repository.name", value=self.name)
         if "://" not in self.url or self.url.split() != [self.url]:
-            raise InputError(f"'{self.url}' is not a URL.", "Set its base URL, such as https://host/path/.",
+            raise InputError(f"'{self.url}' is not a URL.", "Set a base URL such as https://host/path/.",
                              path="repository.url", value=self.url)
         for option, uri in (("url", self.url), ("key", self.key)):
             if _SECRET.search(uri):
@@ -150,11 +150,11 @@ class Probe(t.Protocol):
 
     def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str], without: t.Sequence[str] = (),
                  gone: t.Sequence[str] = (), files: t.Mapping[str, bytes] | None = None) -> list[Change]:
-        """The changes that the installation of these versions would make.
+        """The changes that the installation of these versions would make. Raises HostError if it is impossible.
 
-        install, pins: name to version. pins: pinning packages that are installed before. without: packages that are
-        removed before. gone: packages that the same transaction removes. files: path to content of the files of this
-        collection that fix versions, if they change before.
+        install: name to version. pins: the same of pinning packages, which are installed first. without: packages that
+        are removed first. gone: packages that the same transaction removes. files: path to content of the files that
+        fix versions, if they change first.
         """
 
 
@@ -178,7 +178,7 @@ class Manager(t.Protocol):
         """The files that configure the repository on the host: path to content."""
 
     def is_configured(self, repository: Repository) -> bool:
-        """Whether the host has these files, with the key of the expected fingerprint."""
+        """Whether the host has the files of L(files), with the expected key."""
 
     def refresh(self, repository: Repository) -> None:
         """Downloads the package lists of this repository only."""
@@ -202,12 +202,15 @@ class Manager(t.Protocol):
         """
 
     def lost_files(self, names: t.Sequence[str]) -> dict[str, list[str]]:
-        """Missing programs and libraries: installed package to paths. Empty if they cannot be determined."""
+        """Missing or damaged programs and libraries: package to paths. Empty if they cannot be determined.
+
+        names: installed packages.
+        """
 
     def reinstall(self, packages: t.Mapping[str, str], check: bool = False) -> None:
-        """Installs packages again in their present versions.
+        """Installs packages again in their installed versions. packages: name to version.
 
-        check: change nothing, and raise GpuopsError if it is known to fail.
+        check: only simulate it. Raises GpuopsError if it would fail.
         """
 
     def simulate_install(self, names: t.Sequence[str]) -> list[Change]:
@@ -224,14 +227,14 @@ class Manager(t.Protocol):
 
 
 def upstream(version: str) -> str:
-    """The version of the vendor in the version of a package: C(595.91.07) of C(1:595.91.07-1ubuntu1)."""
+    """The vendor version in a package version: C(595.91.07) in C(1:595.91.07-1ubuntu1)."""
     return version.split(":", 1)[-1].rsplit("-", 1)[0]
 
 
 def matches(version: str | None, wanted: str | None) -> bool:
     """Whether a package version is the desired one.
 
-    version: None if the package is not installed. wanted: a package version, a version of the vendor, or None for any.
+    version: None if the package is not installed. wanted: a package version, a vendor version, or None for any.
     """
     return version is not None and (wanted is None or wanted in (version, upstream(version)))
 
@@ -241,14 +244,14 @@ def specifiers(packages: t.Mapping[str, str], separator: str = "=") -> list[str]
     return [f"{name}{separator}{packages[name]}" if packages[name] else name for name in sorted(packages)]
 
 
-def fetch_advice(said: str, proxy: str) -> str:
-    """The hint for a failed download. said: the error of the program. proxy: the setting of its proxy."""
-    if _UNTRUSTED.search(said):
+def fetch_advice(reason: str, proxy: str) -> str:
+    """The hint for a failed download. reason: the error of the program. proxy: the name of the proxy's setting."""
+    if _UNTRUSTED.search(reason):
         return ("Add the certificate of the authority to the trust store of this host with "
                 "update-ca-certificates(8) or update-ca-trust(8), then run again.")
     return f"From this host, check the URL, the network and {proxy}."
 
 
-def fetch_error(uri: str, why: str, proxy: str) -> RepositoryError:
-    """The error for a failed download. proxy: see L(fetch_advice)."""
-    return RepositoryError(f"{uri} cannot be fetched: {why}.", fetch_advice(why, proxy), url=uri)
+def fetch_error(uri: str, reason: str, proxy: str) -> RepositoryError:
+    """The error for a failed download. reason, proxy: see L(fetch_advice)."""
+    return RepositoryError(f"{uri} cannot be fetched: {reason}.", fetch_advice(reason, proxy), url=uri)

@@ -52,8 +52,8 @@ class Dnf(RpmManager):
 
         rpm does not record which scripts did not run, so packages of an interrupted transaction look complete.
         """
-        said = self.run([program(), "-q", "history", "info"], timeout=120, check=False).stdout
-        return "Return-Code" not in said or "Return-Code    : Success" in said
+        history = self.run([program(), "-q", "history", "info"], timeout=120, check=False).stdout
+        return "Return-Code" not in history or "Return-Code    : Success" in history
 
     def probe(self, repository: Repository) -> DnfProbe:
         """See C(dnf_probe.DnfProbe)."""
@@ -76,7 +76,7 @@ class Dnf(RpmManager):
         for name in os.listdir(CACHE) if os.path.isdir(CACHE) else ():
             path = os.path.join(CACHE, name)
             stem = name.rpartition("-")[0] if os.path.isdir(path) else name.partition(".")[0]
-            if not stem.startswith("gpuops-") or os.path.exists(f"{self.repositories}/{_bare(stem)}.repo"):
+            if not stem.startswith("gpuops-") or os.path.exists(f"{self.repositories}/{_repository_of(stem)}.repo"):
                 continue
             if os.path.isdir(path):
                 shutil.rmtree(path)
@@ -84,7 +84,7 @@ class Dnf(RpmManager):
                 os.unlink(path)
 
     def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = (), gone: t.Sequence[str] = ()) -> None:
-        """Runs dnf install, which also downgrades, and removes packages that conflict."""
+        """Runs dnf install. It may also downgrade packages, and remove packages that conflict."""
         if gone:
             self.remove(gone)
         self._dnf(["--allowerasing", "install", *specifiers(packages, "-")])
@@ -112,8 +112,8 @@ class Dnf(RpmManager):
         return dnf(self.run, words, self.lock_timeout, limit)
 
 
-def _bare(stem: str) -> str:
-    """The repository to which a cached file such as C(gpuops-cuda-filenames) belongs."""
+def _repository_of(stem: str) -> str:
+    """The id of the repository of a cached file: C(gpuops-cuda) of C(gpuops-cuda-filenames)."""
     for suffix in ("-filenames", "-updateinfo", "-presto", "-modules"):
         if stem.endswith(suffix):
             return stem[:-len(suffix)]

@@ -28,7 +28,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.dnf_tools 
     problems,
     transfer,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.openpgp import armor, bound
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.openpgp import armor, without_unsigned_subkeys
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.repository_probe import (
+    MIRROR_ADVICE,
+    RepositoryProbe,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.rpm import (
     QUERY,
     copy_database_without,
@@ -37,13 +41,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.rpm import
     repository_id,
     repository_text,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.view import MIRROR_ADVICE, View
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 
 _UNSIGNED = re.compile(r"GPG signature verification|Bad GPG|Signing key not found|repomd\.xml\.asc")
 
 
-class DnfProbe(View):
+class DnfProbe(RepositoryProbe):
     """Implements C(base.Probe) with dnf."""
 
     def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str], without: t.Sequence[str] = (),
@@ -77,8 +80,8 @@ class DnfProbe(View):
     def _open(self) -> None:
         for folder in ("persist", "log"):
             os.mkdir(f"{self.root}/{folder}")
-        ours = repository_id(self.repository)
-        self.link(REPOSITORIES, f"{self.root}/repos", lambda name: name != f"{ours}.repo")
+        ident = repository_id(self.repository)
+        self.link(REPOSITORIES, f"{self.root}/repos", lambda name: name != f"{ident}.repo")
         # Only metadata, without other files of dnf.
         self.link(CACHE, f"{self.root}/cache", lambda name: not name.startswith("gpuops-")
                   and (name.endswith((".solv", ".solvx")) or os.path.isdir(os.path.join(CACHE, name))))
@@ -86,22 +89,22 @@ class DnfProbe(View):
         self.write("key", armor(self.key))
         # The file shows all versions; L(simulate) restricts them.
         extra = ("priority=50", "module_hotfixes=1") if self.repository.held else ()
-        self.write(f"repos/{ours}.repo", repository_text(self.repository, f"{self.root}/key",
-                                                         (*extra, "skip_if_unavailable=0")))
-        self.candidates = self._query(ours)
+        self.write(f"repos/{ident}.repo", repository_text(self.repository, f"{self.root}/key",
+                                                          (*extra, "skip_if_unavailable=0")))
+        self.candidates = self._query(ident)
 
     def _fetch_key(self) -> bytes:
         """The expected key, without others."""
         uri = self.repository.key_uri
         own = uri.startswith(f"{self.repository.url.rstrip('/')}/")
         fetch(self.run, uri, f"{self.root}/fetched", transfer(own), SETTINGS)
-        return bound(self.wanted_key(f"{self.root}/fetched"))
+        return without_unsigned_subkeys(self.wanted_key(f"{self.root}/fetched"))
 
-    def _query(self, ours: str) -> dict[str, list[str]]:
+    def _query(self, ident: str) -> dict[str, list[str]]:
         """All packages of the repository for this machine, whichever stream of a module is enabled."""
         layout = "@%{name}\t%{arch}\t%{epoch}\t%{version}-%{release}"
         try:
-            done = self._dnf(["--disablerepo=*", f"--enablerepo={ours}", "repoquery", "--available", "--arch",
+            done = self._dnf(["--disablerepo=*", f"--enablerepo={ident}", "repoquery", "--available", "--arch",
                               f"{os.uname().machine},noarch", "--qf", layout])
         except CommandError as error:
             raise self.unreadable(problems(error.output), bool(_UNSIGNED.search(error.output)),
@@ -109,7 +112,7 @@ class DnfProbe(View):
         return parse_candidates("\n".join(line[1:] for line in done.stdout.splitlines() if line.startswith("@")))
 
     def _held(self, files: t.Mapping[str, bytes]) -> list[str]:
-        """The option with the content of the variable of dnf, as in C(files) or on the host."""
+        """The option that restricts the visible packages, as the variable in C(files) or on the host does."""
         if not self.repository.held:
             return []
         path = hold_path(self.repository.name)

@@ -20,7 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.rpm import (
     newest_first,
     qualified,
-    waiting,
+    retry_while_locked,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner, which
 
@@ -33,8 +33,8 @@ SETTINGS = "/etc/dnf/dnf.conf"
 _OPTIONS = ("-y", "-d", "3", "--setopt=install_weak_deps=0", "--setopt=exit_on_lock=1")
 _DECISION = re.compile(r"---> Package (\S+)\.([^.\s]+) (\S+) will be (.+)")
 # The words of dnf for a version that is installed; "upgraded", "erased" and "obsoleted" are for one that is removed.
-_COMES = ("installed", "an upgrade", "a downgrade", "reinstalled", "obsoleting")
-_GOES = ("erased", "obsoleted")
+_INSTALLED = ("installed", "an upgrade", "a downgrade", "reinstalled", "obsoleting")
+_REMOVED = ("erased", "obsoleted")
 _LOCKED = re.compile(r".* already locked by \d+|.*can't create transaction lock.*")
 
 
@@ -43,9 +43,9 @@ def parse_decisions(text: str, installed: t.Mapping[str, str]) -> list[Change]:
     after: dict[str, str | None] = {}
     for name, arch, version, fate in _DECISION.findall(text):
         name = qualified(name, arch)
-        if fate in _COMES:
+        if fate in _INSTALLED:
             after[name] = version
-        elif fate in _GOES:
+        elif fate in _REMOVED:
             after.setdefault(name, None)
     return [Change(name, installed.get(name), version) for name, version in after.items()]
 
@@ -68,21 +68,22 @@ def dnf(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, limit: fl
         env: t.Mapping[str, str] | None = None) -> Completed:
     """Runs dnf without questions. wait: seconds to wait for the lock. limit: seconds for the command.
 
-    If words contain C(--assumeno), a possible transaction is a success. Raises HostError, CommandError.
+    With C(--assumeno) among the words, dnf changes nothing, and succeeds if the transaction is possible. Raises
+    HostError, CommandError.
     """
-    def fine(done: Completed) -> bool:
+    def succeeded(done: Completed) -> bool:
         return done.rc == 0 or "--assumeno" in words and "Operation aborted" in done.stdout + done.stderr
 
     def locked(done: Completed) -> str:
-        found = None if fine(done) else _LOCKED.search(done.stderr + done.stdout)
+        found = None if succeeded(done) else _LOCKED.search(done.stderr + done.stdout)
         return found.group().strip() if found else ""
 
     name = program()
-    done = waiting(lambda: run([name, *_OPTIONS, *words], timeout=limit, check=False, env=env), locked, wait)
-    if fine(done):
+    done = retry_while_locked(lambda: run([name, *_OPTIONS, *words], timeout=limit, check=False, env=env), locked, wait)
+    if succeeded(done):
         return done
     if done.rc == 127:
-        raise HostError(f"This host has no {name}, and the module needs dnf 4.",
+        raise HostError(f"This host has no {name}, but this collection needs dnf 4.",
                         "Install it: dnf install /usr/bin/dnf4 on Fedora, tdnf install dnf on Azure Linux.")
     raise CommandError(done.argv, done.rc, done.stdout, done.stderr)
 
@@ -100,7 +101,10 @@ def hold_path(name: str) -> str:
 
 
 def transfer(own: bool) -> dict[str, str]:
-    """The download settings of dnf as options of curl. own: include user and password, for a URL of the repository."""
+    """The download settings of dnf as options of curl.
+
+    own: whether the URL belongs to the repository. User and password are then included.
+    """
     settings = dict(re.findall(r"^(\w+)[ \t]*=[ \t]*(.*\S)", read_text(SETTINGS) or "", re.MULTILINE))
     found = {"proxy": settings["proxy"]} if settings.get("proxy", "_none_") != "_none_" else {}
     for option, prefix, wanted in (("proxy-user", "proxy_", bool(found)), ("user", "", own)):

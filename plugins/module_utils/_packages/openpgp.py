@@ -5,7 +5,7 @@
 
 Source: RFC 4880, sections 4.2 (packet headers), 6.2 (ASCII armor) and 12.2 (the fingerprint of a version 4 key is the
 SHA-1 of 0x99, the length and the body of the public-key packet). The package manager verifies all signatures except
-those of subkeys, which rpm before 4.18 does not verify (CVE-2021-3521); L(bound) does.
+those of subkeys, which rpm before 4.18 does not verify (CVE-2021-3521); L(without_unsigned_subkeys) does.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def is_key(data: bytes, fingerprint: str) -> bool:
         return False
 
 
-def bound(data: bytes) -> bytes:
-    """A binary key without the subkeys that the key has not signed, which anybody can add.
+def without_unsigned_subkeys(data: bytes) -> bytes:
+    """A binary key without the subkeys that it has not signed, because anybody can add such subkeys.
 
     Only RSA signatures are verified; a key of another algorithm loses all subkeys.
     """
@@ -130,8 +130,8 @@ def bound(data: bytes) -> bytes:
             found[-1][2].append(data[body:end])
             found[-1][3].append(data[start:end])
     primary = found[0][1] if found else b""
-    return b"".join(b"".join(whole) for tag, content, signatures, whole in found
-                    if tag != _SUBKEY or any(_binds(primary, content, one) for one in signatures))
+    return b"".join(b"".join(parts) for tag, content, signatures, parts in found
+                    if tag != _SUBKEY or any(_binds(primary, content, signature) for signature in signatures))
 
 
 def _binds(primary: bytes, subkey: bytes, signature: bytes) -> bool:

@@ -34,7 +34,7 @@ QUERY = ("rpm", "-qa", "--qf", f"%{{NAME}}\\t%{{ARCH}}\\t{_EVR}\\n")
 # Packages that can be installed in several versions (installonlypkgs in dnf.conf(5), multiversion in zypp.conf).
 _SEVERAL = re.compile(r"kernel|gpg-pubkey\Z")
 # The suffixes of changed configuration files that rpm keeps.
-_LEFT = (".rpmsave", ".rpmnew", ".rpmorig")
+_KEPT_SUFFIXES = (".rpmsave", ".rpmnew", ".rpmorig")
 
 
 def qualified(name: str, arch: str) -> str:
@@ -62,7 +62,7 @@ def newest_first(found: t.Mapping[str, t.Iterable[str]]) -> dict[str, list[str]]
 
 
 def repository_id(repository: Repository) -> str:
-    """The id of the repository for package managers."""
+    """The name of the repository for dnf and zypper."""
     return f"gpuops-{repository.name}"
 
 
@@ -78,20 +78,20 @@ def repository_text(repository: Repository, key: str, extra: t.Sequence[str] = (
     return "\n".join(lines).encode()
 
 
-def waiting(call: t.Callable[[], Completed], locked: t.Callable[[Completed], str], wait: float) -> Completed:
-    """Repeats a call for up to C(wait) seconds while another package manager holds the lock; returns its result.
+def retry_while_locked(call: t.Callable[[], Completed], locked: t.Callable[[Completed], str], wait: float) -> Completed:
+    """The result of a call, which is repeated while another package manager holds the lock.
 
-    locked: returns the message about the lock, or an empty text. Raises HostError if the time runs out.
+    locked: returns the message about the lock, or an empty text. wait: seconds; after these, raises HostError.
     """
     deadline = time.monotonic() + wait
     while True:
         done = call()
-        who = locked(done)
-        if not who:
+        message = locked(done)
+        if not message:
             return done
         if time.monotonic() >= deadline:
-            raise HostError(f"Another package manager has held its lock for over {wait:.0f} s: {who}.",
-                            "Wait until it has ended, or raise lock_timeout; then run again.")
+            raise HostError(f"Another package manager has held its lock for over {wait:.0f} s: {message}.",
+                            "Wait until it has ended, or increase lock_timeout; then run again.")
         time.sleep(3)
 
 
@@ -127,7 +127,7 @@ class RpmManager:
     """Implements the part of C(base.Manager) that uses rpm. lock_timeout: seconds to wait for a lock."""
 
     repair_command = ("rpm", "--erase", "--allmatches", "--nodeps")
-    # The folder of repository files, and the command that keeps only the newest version of each package.
+    # The folder of repository files, and how an administrator removes older versions of packages.
     repositories = ""
     duplicates = ""
 
@@ -173,7 +173,7 @@ class RpmManager:
             self.run(["rpm", "--erase", package])
 
     def _keys(self, fingerprint: str) -> list[str]:
-        """The packages by which rpm stores a key; their version is the end of the fingerprint, or all of it."""
+        """The packages in which rpm stores a key. Their version is the fingerprint, or its last digits."""
         text = self.run(["rpm", "-q", "gpg-pubkey", "--qf", "%{NAME}-%{VERSION}-%{RELEASE}\n"], check=False).stdout
         return [line for line in text.split() if line.startswith("gpg-pubkey-")
                 and fingerprint.lower().endswith(line.split("-")[2])]
@@ -185,14 +185,14 @@ class RpmManager:
     def remove(self, names: t.Sequence[str], purge: bool = True) -> None:
         """See C(base.Manager). Removes no dependencies.
 
-        purge: also delete the changed configuration files that rpm keeps. Files that it kept earlier stay, because they
+        purge: also delete the changed configuration files that rpm keeps. Those that exist already stay, because they
         may be older than the installation by this collection.
         """
         settings = self.run(["rpm", "-qc", *names], check=False).stdout.splitlines() if purge else []
-        left = [path + suffix for path in settings if os.path.isabs(path) for suffix in _LEFT
+        kept = [path + suffix for path in settings if os.path.isabs(path) for suffix in _KEPT_SUFFIXES
                 if not os.path.lexists(path + suffix)]
         self._remove(names)
-        for path in left:
+        for path in kept:
             if os.path.lexists(path):
                 os.unlink(path)
 
@@ -200,12 +200,13 @@ class RpmManager:
         raise NotImplementedError
 
     def repair(self, names: t.Sequence[str]) -> None:
-        """Removes all versions of packages, not their dependencies. Raises HostError if foreign packages are broken."""
+        """Removes all versions of packages, but no dependencies. Raises HostError if foreign packages are broken."""
         before = self.read()
-        there = [name for name in names if name in {**before.installed, **before.broken}]
-        if there:
-            self.run([*self.repair_command, *there], timeout=TRANSACTION_LIMIT)
+        present = [name for name in names if name in {**before.installed, **before.broken}]
+        if present:
+            self.run([*self.repair_command, *present], timeout=TRANSACTION_LIMIT)
         broken = self.read().broken
-        if broken and not there:
-            raise HostError(f"An interrupted upgrade left two versions: {', '.join(sorted(broken))}.",
-                            f"Repair it: {self.duplicates}.", packages=dict(broken))
+        if broken and not present:
+            raise HostError("An interrupted upgrade left two versions of these packages: "
+                            f"{', '.join(sorted(broken))}.", f"Remove the older ones: {self.duplicates}.",
+                            packages=dict(broken))

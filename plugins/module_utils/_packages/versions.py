@@ -3,8 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Sort keys for package versions of Debian (Policy Manual, section 5.6.12) and RPM.
 
-Any text has a place in the order, as it has for the package managers, so that one malformed version in the index of a
-repository causes no error.
+A malformed version has a key, too: the index of a repository may contain one, and package managers also sort it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _PARTS = re.compile(r"([^0-9]*)([0-9]*)")
 
 
 def _number(digits: str) -> t.Tuple[int, str]:
-    """A sort key for a number of any length, without a conversion, which would take quadratic time."""
+    """A sort key for a number of any length. Converting it to an int would take quadratic time."""
     shown = digits.lstrip("0")
     return (len(shown), shown)
 
@@ -54,7 +53,7 @@ _EPOCH = re.compile(r"([0-9]*):(.*)\Z", re.DOTALL)
 
 
 def _rpm_part_key(text: str) -> Key:
-    """A sort key for a version or a release; characters that are neither letters nor digits only separate."""
+    """A sort key for a version or a release. Other characters than letters, digits, ~ and ^ only separate parts."""
     key: list[object] = []
     for part in _RPM_PARTS.findall(text):
         if part in "~^":

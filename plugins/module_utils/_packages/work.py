@@ -5,7 +5,7 @@
 
 The journal has an entry of kind C(package) for each package that this collection has installed or changed. Its
 C(before) is C({state: absent}), C({state: residual}) or C({state: installed, version}); its C(after) is
-C({version, ours}). ours: whether the package is from the repository, so that drift of it is repaired.
+C({version, ours}). ours: whether the package is from the repository; only then its drift is repaired.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PackageWork:
     """Plans and executes the package steps of one component.
 
     repository: None if only a removal is planned. repaired: whether an earlier step repairs the files of the
-    repository. packages_before: whether earlier tasks install packages, which they do not do in check mode.
+    repository. packages_before: in check mode, whether earlier tasks would have installed packages.
     """
 
     def __init__(self, manager: Manager, journal: Journal, repository: Repository | None) -> None:
@@ -64,25 +64,29 @@ class PackageWork:
     # -- present
 
     def drifted(self, state: PackageState, wanted: t.Mapping[str, str | None]) -> dict[str, str]:
-        """Packages of the repository in the journal, except wanted, whose version differs: name to former version.
+        """The dependencies whose version differs from that in the journal: name to the version in the journal.
 
-        Empty if a wanted package differs, too: then somebody has changed its version together with its dependencies.
+        These are packages from the repository that are not in wanted. Empty if a wanted package differs, too: then
+        somebody has changed its version together with its dependencies.
         """
-        ours = {name: entry["after"]["version"] for name, entry in self.journal.of_kind("package").items()
-                if entry["after"] and entry["after"]["ours"] and entry["after"]["version"]}
-        if any(name in ours and state.installed.get(name, ours[name]) != ours[name] for name in wanted):
+        recorded = {name: entry["after"]["version"] for name, entry in self.journal.of_kind("package").items()
+                    if entry["after"] and entry["after"]["ours"] and entry["after"]["version"]}
+        if any(name in recorded and state.installed.get(name, recorded[name]) != recorded[name] for name in wanted):
             return {}
-        return {name: version for name, version in ours.items()
+        return {name: version for name, version in recorded.items()
                 if name not in wanted and state.installed.get(name) != version}
 
     def is_present(self, state: PackageState, wanted: t.Mapping[str, str | None]) -> bool:
-        """Whether all wanted packages and the repository are present. Runs no command. wanted: see L(base.matches)."""
+        """Whether the repository and all wanted packages are present, without drift. Runs no command.
+
+        wanted: name to version, see L(base.matches).
+        """
         return (not self.plan_repair(state, wanted) and self.repository is not None
                 and all(matches(state.installed.get(name), wanted[name]) for name in wanted)
                 and not self.drifted(state, wanted) and self._has_repository())
 
     def _has_repository(self) -> bool:
-        """Whether the repository is configured, and this journal (not only that of another component) has its files."""
+        """Whether the repository is configured, and its files are in the journal of this component."""
         if self.repository is None or not (self.repaired or self.manager.is_configured(self.repository)):
             return False
         if isinstance(self.repository, Archive):
@@ -104,7 +108,7 @@ class PackageWork:
                 if (self.journal.get("file", path) is not None if content is None else read_bytes(path) != content)}
 
     def plan_holds(self, files: Holds, why: str = "upgrades must not change the version") -> list[Step]:
-        """The steps for the files that fix versions, which run before the installation."""
+        """The steps that write the files that fix versions. They run before the installation."""
         return [Step(RELEASE, path, "a pinning package fixes the version") if content is None else
                 Step(HOLD, path, why, data={"content": content})
                 for path, content in self._differing(files).items()]
@@ -143,8 +147,8 @@ class PackageWork:
     def to_reinstall(self, state: PackageState) -> list[str]:
         """The packages to remove and install again, because a transaction of this collection was interrupted.
 
-        dpkg then has a mix of two versions in various states, from which apt cannot reach exact versions. So all
-        packages that this collection has installed are removed. Of other packages only broken ones are.
+        dpkg then has a mix of two versions in various states, and apt cannot install exact versions. So all packages
+        that this collection has installed are removed, and those of its other packages that are broken.
         """
         if self._reinstalled is None:
             entries = self.journal.of_kind("package")
@@ -159,10 +163,10 @@ class PackageWork:
     def plan_install(self, probe: Probe, state: PackageState, wanted: t.Mapping[str, str | None],
                      pins: t.Mapping[str, str | None] | None = None, also: t.Sequence[str] = (),
                      gone: t.Sequence[str] = (), files: Holds | None = None) -> list[Step]:
-        """The steps that install the missing packages of wanted.
+        """The steps that install wanted packages which are missing or have another version.
 
-        wanted: name to version, see L(base.matches). pins: pinning packages, which a separate step installs before.
-        also: packages from the package sources of the host, in any version. gone: packages to remove in the same
+        wanted: name to version, see L(base.matches). pins: the same of pinning packages, which a separate step installs
+        first. also: packages from the package sources of the host, in any version. gone: packages to remove in the same
         transaction. files: those of L(plan_holds). Raises RepositoryError, HostError.
         """
         reinstalled = self.to_reinstall(state)
@@ -182,7 +186,7 @@ class PackageWork:
         steps = self._refresh_steps()
         old_pins = [name for name in conflicting if _PINNING in name]
         if old_pins:
-            # A separate step, because the preferences of an installed pinning package are in force.
+            # A separate step, because the preferences of a pinning package apply as long as it is installed.
             steps.append(self._install({}, [Change(name, state.installed[name], None) for name in old_pins], probe,
                                        "it fixes another version", gone=old_pins))
         conflicting = [name for name in conflicting if name not in old_pins]
@@ -206,8 +210,8 @@ class PackageWork:
         installed_before = {name for step in steps for name in (
             *step.data.get("packages", ()), *(change[0] for change in step.data.get("changes", ())))}
         # A name with a colon is for another architecture.
-        there = {name for name in names if name in state.installed and ":" not in name}
-        lost = self.manager.lost_files(sorted(there - installed_before))
+        present = {name for name in names if name in state.installed and ":" not in name}
+        lost = self.manager.lost_files(sorted(present - installed_before))
         if not lost:
             return []
         paths = [path for found in lost.values() for path in found]
@@ -244,12 +248,13 @@ class PackageWork:
     def plan_absent(self, state: PackageState, going: t.Collection[str] = ()) -> list[Step]:
         """The steps that remove what this collection has installed: packages, then the repository.
 
-        going: packages that are removed before. Raises HostError if a foreign package needs one of the packages.
+        going: packages that other components remove first. Raises HostError if another package needs one of the
+        packages.
         """
         purge, remove = [], []
         for name, entry in self.journal.of_kind("package").items():
-            there = name in state.installed or name in state.broken or name in state.residual
-            if entry["before"]["state"] == "absent" and there:
+            present = name in state.installed or name in state.broken or name in state.residual
+            if entry["before"]["state"] == "absent" and present:
                 purge.append(name)
             elif entry["before"]["state"] == "residual" and (name in state.installed or name in state.broken):
                 remove.append(name)
@@ -262,7 +267,7 @@ class PackageWork:
     def plan_displaced(self, state: PackageState) -> list[Step]:
         """The steps that remove the installed packages of the repository, because the driver changes to a .run file.
 
-        Build tools stay, because the .run file needs them, too.
+        Build tools are kept, because the installer of the .run file needs them, too.
         """
         names = {name: entry["before"]["state"] for name, entry in self.journal.of_kind("package").items()
                  if (entry["after"] or {}).get("ours")}
@@ -272,13 +277,13 @@ class PackageWork:
     def _plan_removal(self, state: PackageState, purge: t.Sequence[str], remove: t.Sequence[str],
                       going: t.Collection[str] = ()) -> list[Step]:
         steps = self.plan_repair(state) if purge or remove else []
-        ours = [name for name in [*purge, *remove] if name in state.installed]
-        if ours and not steps:
-            foreign = sorted({change.name for change in self.manager.simulate_removal(ours)}
+        installed = [name for name in [*purge, *remove] if name in state.installed]
+        if installed and not steps:
+            foreign = sorted({change.name for change in self.manager.simulate_removal(installed)}
                              - {*purge, *remove, *going})
             if foreign:
-                raise HostError(f"Other packages depend on packages of this collection: {', '.join(foreign)}.",
-                                "Remove them first, or keep the component.", packages=foreign)
+                raise HostError(f"Other packages depend on those that would be removed: {', '.join(foreign)}.",
+                                "Remove the other packages first, or keep the component.", packages=foreign)
         return steps + [Step(action, " ".join(sorted(names)), "this collection installed them",
                              data={"packages": names})
                         for action, names in ((PURGE, purge), (REMOVE, remove)) if names]
@@ -366,9 +371,9 @@ class PackageWork:
 
     def _remove(self, step: Step) -> None:
         state = self.manager.read()
-        there = [name for name in step.data["packages"] if name in {**state.installed, **state.broken}]
-        if there:
-            self.manager.remove(there, purge=False)
+        present = [name for name in step.data["packages"] if name in {**state.installed, **state.broken}]
+        if present:
+            self.manager.remove(present, purge=False)
         self._forget(step)
 
     def _forget(self, step: Step) -> None:
@@ -377,7 +382,7 @@ class PackageWork:
             self.journal.forget("package", name)
 
     def _drop(self, step: Step) -> None:
-        # The source first: without its keyring it would break every apt command.
+        # Remove the source before its keyring: without the keyring, every apt command would fail.
         for path in sorted(step.data["files"], key=lambda path: path.endswith((".gpg", ".asc"))):
             self.journal.restore_file(path)
         for url in list(self.journal.of_kind("lists")):
@@ -389,8 +394,11 @@ class PackageWork:
                 self.manager.distrust(fingerprint)
             self.journal.forget("key", fingerprint)
 
-    def settle(self, state: PackageState) -> None:
-        """After a removal: forgets the packages in their former state, and those that were there before."""
+    def forget_restored(self, state: PackageState) -> None:
+        """Deletes the journal entries of packages that were installed before, or are in their former state again.
+
+        state: that after a removal.
+        """
         for name, entry in self.journal.of_kind("package").items():
             former = entry["before"]["state"]
             gone = name not in {**state.installed, **state.broken}
@@ -398,12 +406,12 @@ class PackageWork:
                 self.journal.forget("package", name)
 
 
-def _is_from(probe: Probe, name: str, there: str | None, version: str | None) -> bool:
+def _is_from(probe: Probe, name: str, installed: str | None, version: str | None) -> bool:
     """Whether the installed version is the desired one, and from this repository if it has that version.
 
     The archives of distributions have packages with the same names and vendor versions as the repository of the vendor.
     """
-    if not matches(there, version) or version is None:
-        return matches(there, version)
+    if not matches(installed, version) or version is None:
+        return matches(installed, version)
     offered = [candidate for candidate in probe.candidates.get(name, ()) if matches(candidate, version)]
-    return there in offered or not offered
+    return installed in offered or not offered

@@ -46,10 +46,10 @@ class Zypper(RpmManager):
     """Implements C(base.Manager) with zypper and rpm."""
 
     repositories = REPOSITORIES
-    duplicates = "rpm --erase the older one of each"
+    duplicates = "rpm --erase NAME-VERSION"
 
     def is_consistent(self) -> bool:
-        """Whether all dependencies are installed: zypper installs packages singly, and rpm records no transaction."""
+        """Whether all dependencies are installed. zypper installs packages one by one, and records no transaction."""
         done = self.run(["rpm", "--verify", "--all", "--nofiles", "--nodigest", "--nosignature"], timeout=300,
                         check=False)
         return "nsatisfied dependencies" not in done.stdout + done.stderr
@@ -80,7 +80,7 @@ class Zypper(RpmManager):
         self._zypper([STALE, *INSTALL, *specifiers(packages), *(f"!{name}" for name in gone)])
 
     def reinstall(self, packages: t.Mapping[str, str], check: bool = False) -> None:
-        """Runs zypper install --force. check: a dry run; packages may be in lists that are not downloaded yet."""
+        """Runs zypper install --force. check: with --dry-run; a package that no downloaded list has is no error."""
         try:
             self._zypper([STALE, *INSTALL, "--force", *(["--dry-run"] if check else []), *specifiers(packages)])
         except CommandError as error:

@@ -17,7 +17,11 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Change, specifiers
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.openpgp import armor, bound
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.openpgp import armor, without_unsigned_subkeys
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.repository_probe import (
+    MIRROR_ADVICE,
+    RepositoryProbe,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.rpm import (
     copy_database_without,
     database_path,
@@ -25,7 +29,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.rpm import
     repository_id,
     repository_text,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.view import MIRROR_ADVICE, View
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.zypper_tools import (
     CACHE,
     CHECKS,
@@ -46,17 +49,17 @@ _LIMIT = 600
 _UNSIGNED = ("Signature verification failed", "unsigned", "unknown key", "not signed")
 
 
-class ZypperProbe(View):
+class ZypperProbe(RepositoryProbe):
     """Implements C(base.Probe) with zypper."""
 
     def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str], without: t.Sequence[str] = (),
                  gone: t.Sequence[str] = (), files: t.Mapping[str, bytes] | None = None) -> list[Change]:
         """See C(base.Probe). C(pins) is empty: zypper has no pinning packages."""
-        where = self._without(without) if without else [
+        folders = self._without(without) if without else [
             "--reposd-dir", self._repositories, "--cache-dir", self._cache]
         words = [*specifiers(install), *(f"!{name}" for name in gone if name not in without)]
         try:
-            done = self._zypper([*where, STALE, *INSTALL, "--dry-run", *words], self._checks(files or {}))
+            done = self._zypper([*folders, STALE, *INSTALL, "--dry-run", *words], self._checks(files or {}))
         except CommandError as error:
             raise HostError(f"zypper cannot install {' '.join(words)}: {problems(error.output)}.",
                             "Check the locks (zypper locks), and whether the repositories have the missing packages "
@@ -82,24 +85,24 @@ class ZypperProbe(View):
         return zypper(self.run, words, self.wait, _LIMIT, {"ZYPP_LOGFILE": f"{self.root}/log", **env})
 
     def _open(self) -> None:
-        ours = repository_id(self.repository)
+        ident = repository_id(self.repository)
         fetch(self.run, self.repository.key_uri, f"{self.root}/fetched", proxy(), PROXY)
-        self.key = bound(self.wanted_key(f"{self.root}/fetched"))
+        self.key = without_unsigned_subkeys(self.wanted_key(f"{self.root}/fetched"))
         self.write("key", armor(self.key))
         database = self._tree + database_path(self.run)
         for folder in (self._repositories, database):
             os.makedirs(folder)
         self.run(["rpm", "--root", self._tree, "--import", f"{self.root}/key"])
-        self.write(f"tree{REPOSITORIES}/{ours}.repo", repository_text(self.repository, f"{self.root}/key"))
-        self.candidates = self._query(ours)
+        self.write(f"tree{REPOSITORIES}/{ident}.repo", repository_text(self.repository, f"{self.root}/key"))
+        self.candidates = self._query(ident)
         shutil.rmtree(f"{self._cache}/solv/@System", ignore_errors=True)
-        self.link(REPOSITORIES, self._repositories, lambda name: name != f"{ours}.repo")
+        self.link(REPOSITORIES, self._repositories, lambda name: name != f"{ident}.repo")
         for kind in ("raw", "solv"):
-            self.link(f"{CACHE}/{kind}", f"{self._cache}/{kind}", lambda name: name not in (ours, "@System"))
+            self.link(f"{CACHE}/{kind}", f"{self._cache}/{kind}", lambda name: name not in (ident, "@System"))
 
-    def _query(self, ours: str) -> dict[str, list[str]]:
+    def _query(self, ident: str) -> dict[str, list[str]]:
         try:
-            self._zypper(["--root", self._tree, "refresh", ours], {})
+            self._zypper(["--root", self._tree, "refresh", ident], {})
         except CommandError as error:
             raise self.unreadable(problems(error.output), any(word in error.output for word in _UNSIGNED),
                                   f"the proxy in {PROXY}", MIRROR_ADVICE) from error
@@ -123,6 +126,6 @@ class ZypperProbe(View):
         return {"ZYPP_CONF": f"{self.root}/zypp.conf"}
 
     def _without(self, names: t.Sequence[str]) -> list[str]:
-        """The options for the temporary root, whose package database becomes that of the host without some packages."""
+        """The options for the temporary root, which gets the host's package database without some packages."""
         copy_database_without(self.run, self._tree + database_path(self.run), names)
         return ["--root", self._tree]

@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.rpm import (
     newest_first,
     qualified,
-    waiting,
+    retry_while_locked,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
 
@@ -48,10 +48,10 @@ def zypper(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, limit:
     def locked(done: Completed) -> str:
         return problems(done.stdout + done.stderr) if done.rc == _LOCKED else ""
 
-    done = waiting(lambda: run(["zypper", "--non-interactive", "--xmlout", *words], timeout=limit, check=False,
-                               env=env), locked, wait)
+    command = ["zypper", "--non-interactive", "--xmlout", *words]
+    done = retry_while_locked(lambda: run(command, timeout=limit, check=False, env=env), locked, wait)
     if done.rc == _MISSING:
-        raise HostError("This host has no zypper.", "Install it, or use source runfile.")
+        raise HostError("This host has no zypper.", "Install zypper, or use source runfile.")
     if done.rc not in _FINE:
         raise CommandError(done.argv, done.rc, done.stdout, done.stderr)
     return done
@@ -73,20 +73,24 @@ def parse_changes(text: str) -> list[Change]:
     changes = []
     for section in _tree(text).iter("install-summary"):
         for kind in section:
-            for one in kind.iter("solvable"):
-                if one.get("type") == "package":
-                    name, version = qualified(str(one.get("name")), str(one.get("arch"))), one.get("edition")
+            for package in kind.iter("solvable"):
+                if package.get("type") == "package":
+                    name, version = _name(package), package.get("edition")
                     changes.append(Change(name, version, None) if kind.tag == "to-remove" else
-                                   Change(name, one.get("edition-old"), version))
+                                   Change(name, package.get("edition-old"), version))
     return changes
 
 
 def parse_candidates(text: str) -> dict[str, list[str]]:
     """Parses C(zypper search --details): name to full versions, newest first."""
     found: dict[str, list[str]] = {}
-    for one in _tree(text).iter("solvable"):
-        found.setdefault(qualified(str(one.get("name")), str(one.get("arch"))), []).append(str(one.get("edition")))
+    for package in _tree(text).iter("solvable"):
+        found.setdefault(_name(package), []).append(str(package.get("edition")))
     return newest_first(found)
+
+
+def _name(package: ElementTree.Element) -> str:
+    return qualified(str(package.get("name")), str(package.get("arch")))
 
 
 def _tree(text: str) -> ElementTree.Element:

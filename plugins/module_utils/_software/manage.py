@@ -170,7 +170,7 @@ class Software:
                 with _named(component.name):
                     self._apply(parts[component.name], works[component.name])
                     if not self.check:
-                        works[component.name].settle()
+                        works[component.name].forget_restored()
             if used and not self.check:
                 state, services = manager.read() if manager else state, self._services(used)
         return self._result(parts, {}, state, services)

@@ -15,8 +15,8 @@ import sys
 import time
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.brief import collect_devices, nvml_snapshot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.gpus import Snapshot
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.label_facts import collect_devices, nvml_snapshot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.versions import (
     library_version,
@@ -46,7 +46,10 @@ _READY = "gpu_operator_node_metrics_ready_ts_seconds"
 
 
 def metrics(root: Root, snapshot: Snapshot, former: str, now: float) -> dict[str, Samples]:
-    """Metric name to samples. snapshot: see L(_facts.brief.nvml_snapshot). former: the former text. now: seconds."""
+    """Maps metric names to samples. snapshot: see L(_facts.label_facts.nvml_snapshot). former: the former text.
+
+    now: seconds since the epoch.
+    """
     found = collect_devices(root, snapshot)
     loaded, library = loaded_version(root), library_version(root)
     gpus = found["gpus"]

@@ -218,10 +218,10 @@ class Work:
             # The timer may have started it, and it would write its output again.
             self.run(["systemctl", "stop", step.target.replace(".timer", ".service")], timeout=_SERVICE_LIMIT)
 
-    def settle(self) -> None:
+    def forget_restored(self) -> None:
         """After a removal: deletes journal entries that are no longer needed."""
         if self.packages is not None and self.journal.of_kind("package"):
-            self.packages.settle(self.packages.manager.read())
+            self.packages.forget_restored(self.packages.manager.read())
         for kind in ("service", "restart", "directory"):
             for key in self.journal.of_kind(kind):
                 self.journal.forget(kind, key)

@@ -187,7 +187,7 @@ class Packages:
             return True
         return self.work is not None and self.work.execute(step)
 
-    def settle(self) -> None:
+    def forget_restored(self) -> None:
         """Ends a removal."""
         if self.work is not None:
-            self.work.settle(self.work.manager.read())
+            self.work.forget_restored(self.work.manager.read())

@@ -69,9 +69,9 @@ class Work:
         elif not self.packages.execute(step):
             raise HostError(f"The step '{step.id}' is unknown.", "This is a bug: report it.")
 
-    def settle(self) -> None:
+    def forget_restored(self) -> None:
         """Ends a removal: drops the rest of the journal."""
-        self.packages.settle()
+        self.packages.forget_restored()
         self.journal.unfinished = None
         for kind in ("config", "default_runtime", "cdi", "settings", "restart"):
             for key in list(self.journal.of_kind(kind)):

@@ -108,11 +108,11 @@ def _board(device_id: str) -> Board:
     return Board(boards.profiles_of(device_id) or [])
 
 
-def _stand(target: profile_names.Target, desired: profile_names.Wish) -> Stand:
+def _stand(target: profile_names.Target, desired: profile_names.DesiredDevices) -> Stand:
     if not desired.enabled:
         return OFF
     if desired.devices is None or target.profiles is None:
         return Stand(True, None)
     layout = planning.goal_of(planning.Gpu(target, _board(target.device_id), (False, False)), desired).layout
     return Stand(True, dict(collections.Counter(piece.profile for piece in layout)),
-                 sum(len(piece.parts) for piece in layout))
+                 sum(len(piece.compute) for piece in layout))

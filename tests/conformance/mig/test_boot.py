@@ -97,7 +97,7 @@ def test_a_boot_brings_it_back_and_the_next_run_changes_nothing(host: Callable[.
     assert (again.returncode, made.stand()) == (0, stand)
     assert ("enable MIG mode" in again.stdout) == (board == "h100-80")
     quiet = made.boot()
-    assert made.writes() == [] and quiet.stdout.count("is as desired") == 2
+    assert made.writes() == [] and quiet.stdout.count("has the desired layout") == 2
     assert not list((made.folder / "lib").rglob("*.tmp")) and quiet.stderr == ""
 
 
@@ -110,7 +110,7 @@ def test_what_is_right_stays(host: Callable[..., Host]) -> None:
     made.want(gpu0=[FIRST, THIRD], gpu1=[THIRD])
     uuids = [line for line in made.machine.run("nvidia-smi", "-L").stdout.splitlines() if "MIG-" in line]
     done = made.boot()
-    assert done.returncode == 0 and "is as desired" in done.stdout
+    assert done.returncode == 0 and "has the desired layout" in done.stdout
     after = made.machine.run("nvidia-smi", "-L").stdout
     assert len(uuids) == 2 and all(uuid in after for uuid in uuids)
     assert not [name for name in made.writes() if "Destroy" in name]
@@ -124,7 +124,7 @@ def test_a_gpu_that_is_gone_is_a_warning(host: Callable[..., Host]) -> None:
     made.write(document)
     done = made.boot()
     assert done.returncode == 0, done.stderr
-    assert "<4>gpu-0, which was GPU 0000:ff:00.0, is not in this host any more." in done.stdout
+    assert "<4>GPU 0000:ff:00.0 (gpu-0) is not in this host any more." in done.stdout
     assert len(made.stand()) == 2 + 2
 
 
@@ -165,7 +165,7 @@ def test_what_somebody_has_made_impossible_is_named_and_the_others_go_on(host: C
     document = json.loads((made.folder / "etc" / "gpuops" / "mig.json").read_text())
     made.write({**document, "gpus": {uuid.upper(): entry for uuid, entry in document["gpus"].items()}})
     done = made.boot()
-    assert done.returncode == 1 and "cannot have its layout in /etc/gpuops/mig.json" in done.stderr
+    assert done.returncode == 1 and "cannot have the layout that /etc/gpuops/mig.json" in done.stderr
     assert [line for line in made.stand() if line.startswith("gi")] == ["gi 1 0@0"]
 
 

@@ -41,7 +41,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml_folder: P
 def go(selected: str | None, state: str = "present", config: Any = None, checkpoint: Any = None,
        devices: list[str] | None = None) -> dict[str, Any]:
     """One run of the module's work at gpu_disruption idle."""
-    kind = shown.Shown if state == "gathered" else work.Work
+    kind = shown.ReadOnlyRun if state == "gathered" else work.MigRun
     with Nvml() as nvml:
         return kind(work.Request(state, config, selected, devices, "idle", False, checkpoint), nvml).run()
 
@@ -188,7 +188,7 @@ def test_a_captured_run_of_the_mode_alone_ends_alike(machine: Make) -> None:
         assert [line for line in host.run("nvidia-smi", "-L").stdout.splitlines() if "MIG-" in line] == uuids
 
 
-@pytest.mark.parametrize("name, words", [("nonesuch", "there is no configuration 'nonesuch'"),
+@pytest.mark.parametrize("name, words", [("nonesuch", "config has no configuration 'nonesuch'"),
                                          ("impossible", "2 x 4g.40gb do not fit together")])
 def test_what_is_wrong_is_refused_before_any_change(machine: Make, name: str, words: str) -> None:
     """mig-parted wipes the first GPU before it finds out that a layout is impossible."""
@@ -245,7 +245,7 @@ def test_an_instance_destroyed_by_hand_comes_back_alone(machine: Make) -> None:
 
 @pytest.mark.parametrize("fault, words", [
     (("create-fails-at", "0", "5"), "INSUFFICIENT_RESOURCES"),
-    (("destroy-in-use", "0"), "IN_USE. No process is listed as using it"),
+    (("destroy-in-use", "0"), "IN_USE. No process is listed that uses GPU"),
     (("no-permission", "0"), "NO_PERMISSION. This needs root"),
 ])
 def test_a_fault_is_named_and_nothing_is_half_done(machine: Make, fault: tuple[str, ...], words: str) -> None:
@@ -300,7 +300,7 @@ def test_a_pending_mode_of_somebody_else_is_taken_up(machine: Make) -> None:
     host.run("nvidia-smi", "-mig", "1", "-i", "0")
     request = work.Request("present", None, "all-disabled", None, "never", False)
     with Nvml() as nvml:
-        waiting = work.Work(request, nvml).run()
+        waiting = work.MigRun(request, nvml).run()
     assert waiting["reset_required"] == ["0000:07:00.0"]
     assert [step["id"] for step in waiting["pending"]] == ["disable MIG mode: 0000:07:00.0"]
     assert [step["id"] for step in go("all-disabled")["plan"]] == ["disable MIG mode: 0000:07:00.0"]

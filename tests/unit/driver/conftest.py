@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Host, Part
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Host, Part
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import SERVICES, Service, Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import SERVICES, DriverState, Service
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
@@ -69,11 +69,11 @@ class Made(Tree):
     answers: dict[str, tuple[int, str]] = field(default_factory=dict)
     asked: list[tuple[str, ...]] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
-    now: Situation = Situation(
+    now: DriverState = DriverState(
         os_id="debian", os_version="12", family="debian", arch="x86_64", kernel=KERNEL, headers=True, secure_boot=False,
         gpus=(("0000:07:00.0", None),), loaded=None, flavour=None, library=None, modules=(), built=(), registered={},
         nouveau=None, services=dict.fromkeys(SERVICES, Service("absent", "")))
-    aim: Aim = Aim(VERSION, "open", delivered=True, source="cuda_repository")
+    desired: DesiredDriver = DesiredDriver(VERSION, "open", delivered=True, source="cuda_repository")
 
     def run(self, argv: t.Sequence[str], **options: t.Any) -> Completed:
         """Answers a command by its beginning; one that nobody foresaw does nothing and is well."""
@@ -89,7 +89,7 @@ class Made(Tree):
         self.now = replace(self.now, loaded=VERSION, flavour="open", library=VERSION, built=(VERSION,),
                            registered={VERSION: "nvidia"}, modules=("nvidia_uvm", "nvidia_modeset", "nvidia"),
                            services={**self.now.services, **units})
-        self.aim = replace(self.aim, delivered=False)
+        self.desired = replace(self.desired, delivered=False)
 
     def part(self, make: t.Type[Part], **spec: t.Any) -> t.Any:
         """A part with a specification."""
@@ -97,12 +97,12 @@ class Made(Tree):
 
     def ids(self, make: t.Type[Part], **spec: t.Any) -> list[str]:
         """The phase and id of each step that a part plans."""
-        return [f"{phase}/{step.id}" for phase, step in self.part(make, **spec).plan(self.now, self.aim)]
+        return [f"{phase}/{step.id}" for phase, step in self.part(make, **spec).plan(self.now, self.desired)]
 
     def do(self, make: t.Type[Part], **spec: t.Any) -> Part:
         """Plans and executes the part's own steps; returns the part."""
         part = self.part(make, **spec)
-        for _phase, step in part.plan(self.now, self.aim):
+        for _phase, step in part.plan(self.now, self.desired):
             part.execute(step)
         return t.cast(Part, part)
 

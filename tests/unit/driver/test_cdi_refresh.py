@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import REFRESH, UNIT, UNIT_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cdi_refresh import CdiRefresh
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.device_nodes import MAKE, Nodes
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.device_nodes import MAKE, DeviceNodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import Initramfs
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import plan_present
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import RESTART, RESUME_CLIENT, START
@@ -28,9 +28,9 @@ def test_only_where_the_unit_is_and_the_driver_changes(made: t.Any) -> None:
     assert made.ids(CdiRefresh) == [STEP]
     made.works()
     assert made.ids(CdiRefresh) == []
-    made.aim = replace(made.aim, reload="another version")
+    made.desired = replace(made.desired, reload="another version")
     assert made.ids(CdiRefresh) == [STEP]
-    made.aim = replace(made.aim, offline=True)
+    made.desired = replace(made.desired, offline=True)
     assert made.ids(CdiRefresh) == []
 
 
@@ -56,11 +56,11 @@ def test_after_what_a_specification_names_has_changed(made: t.Any, action: str, 
     """One that was written while a node or a socket was missing lacks it."""
     made.works()
     steps = [Step("write file", "x"), Step(action, "x")]
-    assert made.part(CdiRefresh).follow(steps, made.aim) == []
+    assert made.part(CdiRefresh).follow(steps, made.desired) == []
     made.put(UNIT_FILE)
-    found = made.part(CdiRefresh).follow(steps, made.aim)
+    found = made.part(CdiRefresh).follow(steps, made.desired)
     assert [f"{phase}/{step.id}" for phase, step in found] == ([STEP] if refreshes else [])
-    assert made.part(CdiRefresh).follow(steps, replace(made.aim, offline=True)) == []
+    assert made.part(CdiRefresh).follow(steps, replace(made.desired, offline=True)) == []
 
 
 @pytest.mark.parametrize(("unit", "refreshes"), [(PERSISTENCED, True), (FABRIC_MANAGER, False)])
@@ -68,7 +68,7 @@ def test_what_may_wait_for_its_level_refreshes_nothing(made: t.Any, unit: str, r
     """The restart of the fabric manager comes last and stays pending below its level."""
     made.works()
     made.put(UNIT_FILE)
-    assert bool(made.part(CdiRefresh).follow([Step(RESTART, unit)], made.aim)) is refreshes
+    assert bool(made.part(CdiRefresh).follow([Step(RESTART, unit)], made.desired)) is refreshes
 
 
 def test_the_refresh_is_a_step_of_the_plan(made: t.Any) -> None:
@@ -76,5 +76,6 @@ def test_the_refresh_is_a_step_of_the_plan(made: t.Any) -> None:
     made.put(UNIT_FILE)
     made.now = replace(made.now, nodes={"/dev/nvidia0": "missing"})
     host = made.part(CdiRefresh).host
-    steps = plan_present(made.now, made.aim, [make(host) for make in (CdiRefresh, Nodes)], Initramfs(host), [], [])
+    parts = [CdiRefresh(host), DeviceNodes(host)]
+    steps = plan_present(made.now, made.desired, parts, Initramfs(host), [], [])
     assert [step.action for step in steps] == [MAKE, REFRESH]

@@ -12,24 +12,28 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.device_nodes import RULES_FILE, Nodes, rules_text
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.device_nodes import (
+    RULES_FILE,
+    DeviceNodes,
+    rules_text,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.device_nodes import node_faults
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 
 
 def test_packages_bring_their_own(made: t.Any) -> None:
-    assert made.ids(Nodes) == []
+    assert made.ids(DeviceNodes) == []
 
 
 def test_the_run_file_does_not(made: t.Any) -> None:
-    made.aim = replace(made.aim, source="runfile")
-    assert made.ids(Nodes) == [f"configure/write device rules: {RULES_FILE}"]
-    made.do(Nodes)
-    assert made.ids(Nodes) == []
+    made.desired = replace(made.desired, source="runfile")
+    assert made.ids(DeviceNodes) == [f"configure/write device rules: {RULES_FILE}"]
+    made.do(DeviceNodes)
+    assert made.ids(DeviceNodes) == []
     assert 'KERNEL=="nvidia_uvm", RUN+="/usr/bin/nvidia-modprobe -u -c 0"' in made.read(RULES_FILE)
-    made.aim = replace(made.aim, source="cuda_repository")
-    assert made.ids(Nodes) == [f"configure/restore file: {RULES_FILE}"]
+    made.desired = replace(made.desired, source="cuda_repository")
+    assert made.ids(DeviceNodes) == [f"configure/restore file: {RULES_FILE}"]
 
 
 def test_a_node_for_each_gpu() -> None:
@@ -77,33 +81,33 @@ def _look(made: t.Any) -> None:
 ])
 def test_a_node_of_a_loaded_driver_is_made(loaded: t.Any, broken: dict[str, t.Any], reason: str, owners: t.Any) -> None:
     _look(loaded)
-    assert loaded.ids(Nodes) == []
+    assert loaded.ids(DeviceNodes) == []
     loaded.devices.update(broken)
     _look(loaded)
-    (phase, step), = loaded.part(Nodes).plan(loaded.now, loaded.aim)
+    (phase, step), = loaded.part(DeviceNodes).plan(loaded.now, loaded.desired)
     assert (phase, step.id, step.reason) == ("load", f"make device nodes: {' '.join(broken)}", reason)
-    loaded.do(Nodes)
+    loaded.do(DeviceNodes)
     assert loaded.owners == owners
     _look(loaded)
-    assert loaded.ids(Nodes) == []
+    assert loaded.ids(DeviceNodes) == []
 
 
 def test_what_is_no_device_gives_way(loaded: t.Any) -> None:
     loaded.put("/dev/nvidia0", "a dump")
     loaded.devices["/dev/nvidia0"] = None
     _look(loaded)
-    loaded.do(Nodes)
+    loaded.do(DeviceNodes)
     assert loaded.devices["/dev/nvidia0"] == 0o660
 
 
 def test_nodes_come_with_modules_that_are_loaded_anew(loaded: t.Any) -> None:
     loaded.devices.clear()
     _look(loaded)
-    loaded.aim = replace(loaded.aim, reload="another version")
-    assert loaded.ids(Nodes) == []
+    loaded.desired = replace(loaded.desired, reload="another version")
+    assert loaded.ids(DeviceNodes) == []
 
 
 def test_a_gpu_that_has_gone_since_gets_no_node(loaded: t.Any) -> None:
     loaded.now = replace(loaded.now, nodes={"/dev/nvidia7": "missing"})
     with pytest.raises(HostError, match="/dev/nvidia7 is no longer a device of the loaded driver"):
-        loaded.do(Nodes)
+        loaded.do(DeviceNodes)

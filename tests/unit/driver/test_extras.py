@@ -49,7 +49,7 @@ def test_another_driver_means_another_build(rdma: t.Any) -> None:
     rdma.do(Extras, gdrcopy=True)
     rdma.works()
     rdma.now = replace(rdma.now, modules=("gdrdrv", *rdma.now.modules))
-    rdma.aim = replace(rdma.aim, version="610.57.04", reload="why", delivered=True)
+    rdma.desired = replace(rdma.desired, version="610.57.04", reload="why", delivered=True)
     assert rdma.ids(Extras, gdrcopy=True) == [BUILDS[1], LOADS[1]]
 
 
@@ -57,20 +57,20 @@ def test_what_others_had_loaded_comes_back(made: t.Any) -> None:
     made.works()
     made.now = replace(made.now, modules=("nv_peer_mem", "gdrdrv", "nvidia_drm", *made.now.modules))
     assert made.ids(Extras) == []
-    made.aim = replace(made.aim, reload="why")
+    made.desired = replace(made.desired, reload="why")
     assert made.ids(Extras) == [f"load/load module: {name}" for name in ("nvidia-drm", "gdrdrv", "nv-peer-mem")]
 
 
 def test_refusals(made: t.Any) -> None:
     with pytest.raises(HostError, match="peermem needs the module ib_core"):
         made.ids(Extras, peermem=True)
-    made.aim = replace(made.aim, flavour="proprietary")
+    made.desired = replace(made.desired, flavour="proprietary")
     with pytest.raises(InputError, match="needs open kernel modules"):
         made.ids(Extras, gds=True)
 
 
 def test_the_run_file_brings_neither(rdma: t.Any, made: t.Any) -> None:
-    made.aim = replace(made.aim, source="runfile")
+    made.desired = replace(made.desired, source="runfile")
     assert rdma.ids(Extras, gds=True)  # known to DKMS already
     shutil.rmtree(made.folder / "var/lib/dkms/nvidia-fs")
     with pytest.raises(HostError, match="does not contain nvidia-fs"):
@@ -79,4 +79,4 @@ def test_the_run_file_brings_neither(rdma: t.Any, made: t.Any) -> None:
 
 def test_disagreements(made: t.Any) -> None:
     made.works()
-    assert made.part(Extras, gdrcopy=True).disagreements(made.now, made.aim) == ["gdrdrv is not loaded"]
+    assert made.part(Extras, gdrcopy=True).disagreements(made.now, made.desired) == ["gdrdrv is not loaded"]

@@ -32,14 +32,14 @@ def test_packages(fabric: str, expected: list[str]) -> None:
     ("nvswitch", []), ("nvlink5", ["load/load module: ib_umad"]), ("nvlink5_rack", []),
 ])
 def test_ib_umad(made: t.Any, fabric: str, expected: list[str]) -> None:
-    made.aim = replace(made.aim, fabric=fabric)
+    made.desired = replace(made.desired, fabric=fabric)
     assert made.ids(Fabric) == expected
     made.put("/sys/module/ib_umad/initstate", "live")
     assert made.ids(Fabric) == []
 
 
 def test_nodes(made: t.Any) -> None:
-    made.aim = replace(made.aim, fabric="nvlink5_rack")
+    made.desired = replace(made.desired, fabric="nvlink5_rack")
     wish = ["10.0.0.1", "fd00::2"]
     assert made.ids(Fabric, imex_nodes=wish) == [f"configure/write IMEX nodes: {NODES}"]
     made.do(Fabric, imex_nodes=wish)
@@ -47,7 +47,7 @@ def test_nodes(made: t.Any) -> None:
     assert made.journal.get("restart", "nvidia-imex.service") is not None
     assert made.ids(Fabric, imex_nodes=wish) == []
     made.works(persistenced="active", imex="active")
-    made.aim = replace(made.aim, fabric="nvlink5_rack")
+    made.desired = replace(made.desired, fabric="nvlink5_rack")
     assert made.ids(Fabric, imex_nodes=wish[:1]) == [
         f"configure/write IMEX nodes: {NODES}", "interrupt/restart service: nvidia-imex.service"]
     assert made.ids(Fabric) == [f"configure/restore file: {NODES}"]
@@ -60,13 +60,13 @@ def test_nodes(made: t.Any) -> None:
     ("nvlink5", ["node-1"], r"imex_nodes\[0\]: 'node-1' is not an IP"),
 ])
 def test_bad_nodes(made: t.Any, fabric: str, nodes: list[str], words: str) -> None:
-    made.aim = replace(made.aim, fabric=fabric)
+    made.desired = replace(made.desired, fabric=fabric)
     with pytest.raises(InputError, match=words):
         made.ids(Fabric, imex_nodes=nodes)
 
 
 def test_the_run_file_brings_no_manager(made: t.Any) -> None:
-    made.aim = replace(made.aim, fabric="nvswitch", source="runfile")
+    made.desired = replace(made.desired, fabric="nvswitch", source="runfile")
     with pytest.raises(HostError, match="does not contain nvidia-fabricmanager.service"):
         made.ids(Fabric)
     made.works(fabricmanager="inactive")
@@ -81,16 +81,16 @@ def test_the_run_file_brings_no_manager(made: t.Any) -> None:
 def test_truth(made: t.Any, monkeypatch: pytest.MonkeyPatch, version: str, state: str, expected: list[str]) -> None:
     monkeypatch.setattr(fabric_module, "_PATIENCE", 0)
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
-    made.aim = replace(made.aim, fabric="nvswitch")
+    made.desired = replace(made.desired, fabric="nvswitch")
     made.answers = {"nv-fabricmanager": (0, f"Fabric Manager version is : {version}\n"),
                     "nvidia-smi -q": (0, STATE.format(state))}
     part = made.do(Fabric)
     made.works(fabricmanager="active")
-    assert part.disagreements(made.now, made.aim) == expected
+    assert part.disagreements(made.now, made.desired) == expected
 
 
 def test_a_converged_host_is_asked_nothing(made: t.Any) -> None:
     made.works(fabricmanager="active")
-    made.aim = replace(made.aim, fabric="nvswitch")
-    assert made.do(Fabric).disagreements(made.now, made.aim) == []
+    made.desired = replace(made.desired, fabric="nvswitch")
+    assert made.do(Fabric).disagreements(made.now, made.desired) == []
     assert made.asked == []

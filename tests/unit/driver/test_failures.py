@@ -10,7 +10,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.disk_space import check_room
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.disk_space import check_free_space
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.failures import explain, explain_error
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
@@ -37,7 +37,7 @@ KERNEL = "6.1.0-28-amd64"
     (f"modprobe: FATAL: Module nvidia not found in directory /lib/modules/{KERNEL}", "no driver module"),
     (f"Error! Your kernel headers for kernel {KERNEL} cannot be found at /lib/modules/{KERNEL}/build.", "headers"),
     ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", "is not loaded"),
-    ("No devices were found", "has no GPU"),
+    ("No devices were found", "finds no GPU"),
     ("ERROR: The installation was canceled due to the availability or presence of an alternate driver installation.",
      "found packages of a driver"),
     ("ERROR: An NVIDIA kernel module 'nvidia-uvm' appears to be already loaded in your kernel.",
@@ -95,14 +95,14 @@ def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, fla
     (tmp_path / "var/lib").mkdir()
     monkeypatch.setattr(os, "statvfs", lambda _path: Disk(free, flag))
     with pytest.raises(HostError, match=words):
-        check_room(root, KERNEL)
+        check_free_space(root, KERNEL)
 
 
 def test_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = folders(tmp_path)
     (tmp_path / f"boot/initrd.img-{KERNEL}").write_bytes(b"0" * (4 << 20))
     monkeypatch.setattr(os, "statvfs", lambda _path: Disk(1931))
-    check_room(root, KERNEL)
+    check_free_space(root, KERNEL)
     monkeypatch.setattr(os, "statvfs", lambda _path: Disk(1930))
     with pytest.raises(HostError, match="/boot has 1930 MiB left"):
-        check_room(root, KERNEL)
+        check_free_space(root, KERNEL)

@@ -10,7 +10,7 @@ import typing as t
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.kernels import (
     NextKernel,
-    lost_headers,
+    explain_missing_headers,
     missing_headers,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
@@ -44,7 +44,7 @@ def newer(made: t.Any) -> t.Any:
 ])
 def test_headers_that_no_repository_has_any_more(said: str, name: str | None) -> None:
     """Archives drop the headers of a kernel when the next one comes; the host still runs it."""
-    with pytest.raises(HostError) as caught, lost_headers():
+    with pytest.raises(HostError) as caught, explain_missing_headers():
         raise HostError(said, "Look for held packages.")
     hint = caught.value.as_result()["error"]["hint"]
     assert hint == "Look for held packages." if name is None else f"no longer have {name}: upgrade the kernel" in hint
@@ -62,11 +62,11 @@ def test_a_newer_kernel(newer: t.Any) -> None:
     assert missing_headers(part.host.root, newer.now, VERSION, False) == []
     assert newer.ids(NextKernel, next_kernel=False) == []
     assert newer.ids(NextKernel) == [BUILD]
-    assert "which boots next" in part.disagreements(newer.now, newer.aim)[0]
+    assert "which boots next" in part.disagreements(newer.now, newer.desired)[0]
     built(newer, NEXT)
     assert newer.ids(NextKernel) == []
     assert missing_headers(part.host.root, newer.now, VERSION, True) == []
-    assert part.disagreements(newer.now, newer.aim) == []
+    assert part.disagreements(newer.now, newer.desired) == []
 
 
 def test_a_build_that_fails_is_no_success(newer: t.Any) -> None:
@@ -79,11 +79,11 @@ def test_a_build_that_fails_is_no_success(newer: t.Any) -> None:
 @pytest.mark.parametrize(("told", "good"), [(VERSION, True), ("580.95.05", False), ("", False)])
 def test_what_that_kernel_would_load_is_looked_at(newer: t.Any, told: str, good: bool) -> None:
     part = newer.part(NextKernel)
-    step = part.plan(newer.now, newer.aim)[0][1]
+    step = part.plan(newer.now, newer.desired)[0][1]
     built(newer, NEXT)
     newer.answers["modinfo -k"] = (0, told)
     if good:
         assert part.execute(step)
     else:
-        with pytest.raises(HostError, match="would load nvidia"):
+        with pytest.raises(HostError, match="would load (nvidia|no module)"):
             part.execute(step)

@@ -87,9 +87,11 @@ ACTS: dict[str, list[t.Union[Act, FabricAct]]] = {
     "start a service of the driver that should run": [
         Act(f"enable and start service: {PERSISTENCED}", f"systemctl enable --now {PERSISTENCED}", NEW,
             prepare=stop_service)],
-    "unload nouveau that nothing uses": [Act("unload rival module: nouveau", "rmmod nouveau", None, prepare=rival())],
+    "unload nouveau that nothing uses": [
+        Act("unload conflicting module: nouveau", "rmmod nouveau", None, prepare=rival())],
     "unload nouveau that a console or a display uses": [
-        Act("unload rival module: nouveau", "rmmod nouveau", None, prepare=rival("fbcon"))],
+        Act("unload conflicting module: nouveau", "rmmod nouveau", None,
+            prepare=rival("fbcon"))],
     "unload and load the modules while nothing uses a GPU": [Act(UNLOAD, "rmmod nvidia")],
     "unload and load the modules while a service of the system uses a GPU": [
         Act(UNLOAD, "rmmod nvidia", unit=unit) for unit in (TRAIN, "nvidia-mps.service")],
@@ -134,10 +136,10 @@ def serviced(made: t.Any, act: FabricAct, level: str) -> str:
         client(made, act.unit)
     part = made.part(Services)
     if act.verb == "restart":
-        phased = restart(part.host, made.now, made.aim, act.service, True)
+        phased = restart(part.host, made.now, made.desired, act.service, True)
     else:
         made.journal.keep("service", act.service, {"state": "inactive", "enabled": "disabled"})
-        phased = part.plan(made.now, made.aim)
+        phased = part.plan(made.now, made.desired)
     allowed, pending = gate_driver([step for _phase, step in phased], level)
     for step in allowed:
         part.execute(step)
@@ -200,7 +202,7 @@ def test_check_mode_foretells_that_a_key_waits_for_the_console(
         result = Driver(Spec(NEW), "drain", check, model.run, Root(str(model.folder))).present()
         assert result["mok"] == {"enrolled": False, "pending": True}
         assert result["reboot_required"] and result["pending"][0]["needs"] == "reboot"
-        assert all(step["action"] == "ask for enrolment of key" for step in result["plan"])
+        assert all(step["action"] == "request enrolment of key" for step in result["plan"])
 
 
 # -- hosts by chance

@@ -77,7 +77,7 @@ def test_the_plan_names_keys_that_are_wanted_no_more(made: t.Any) -> None:
     made.do(Licence, licence=WISH)
     made.works(gridd="active")
     less = {**WISH, "settings": {}}
-    steps = [step for _phase, step in made.part(Licence, licence=less).plan(made.now, made.aim)]
+    steps = [step for _phase, step in made.part(Licence, licence=less).plan(made.now, made.desired)]
     assert (steps[0].action, steps[0].reason) == (WRITE_SETTINGS, "FeatureType without LogLevel")
 
 
@@ -110,7 +110,7 @@ def test_settings_as_we_left_them_are_restored_like_any_other_file(made: t.Any) 
 
 def test_the_token_is_in_no_step(made: t.Any) -> None:
     assert "secret-token" not in repr([(step.as_dict(), step.data) for _phase, step in
-                                       made.part(Licence, licence=WISH).plan(made.now, made.aim)])
+                                       made.part(Licence, licence=WISH).plan(made.now, made.desired)])
 
 
 def test_no_guest_driver(made: t.Any) -> None:

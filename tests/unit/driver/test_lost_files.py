@@ -47,7 +47,7 @@ def test_a_library_that_is_gone_comes_again(made: t.Any, monkeypatch: pytest.Mon
     delivery = PackageDelivery(Host(spec, made.run, Root(str(made.folder)), made.journal), manager,
                                source_of("cuda_repository", "debian", "12", "x86_64"))
     monkeypatch.setattr(delivery.work, "_has_repository", lambda: True)
-    monkeypatch.setattr(delivery, "_also", lambda *_arguments: [])
+    monkeypatch.setattr(delivery, "_prerequisites", lambda *_arguments: [])
     version, steps = delivery.plan(made.now, "open")
     assert version == "595.91.07"
     assert [step.id for step in steps] == ["refresh package lists: cuda",

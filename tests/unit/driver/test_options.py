@@ -40,7 +40,7 @@ def test_files_on_a_bare_host(made: t.Any) -> None:
 
 
 def test_nvlsm_needs_ib_umad_at_boot(made: t.Any) -> None:
-    made.aim = replace(made.aim, fabric="nvlink5")
+    made.desired = replace(made.desired, fabric="nvlink5")
     made.do(Options)
     assert "ib_umad" in made.read(BOOT_FILE).split()
 
@@ -52,7 +52,7 @@ def test_text_and_back() -> None:
 
 
 @pytest.mark.parametrize(("listed", "wish", "expected"), [
-    (PARAMS, PROFILING, "nvidia has NVreg_RestrictProfilingToAdminUsers=1, 0 is wanted"),
+    (PARAMS, PROFILING, "nvidia has NVreg_RestrictProfilingToAdminUsers=1, but 0 is wanted"),
     (PARAMS.replace("Only: 1", "Only: 0"), PROFILING, ""),
     ("RestrictProfilingToAdminUsers: 0\n", PROFILING, ""),  # as drivers before 470 listed it
     (PARAMS, {"nvidia": {"NVreg_ResmanDebugLevel": -1}}, ""),
@@ -69,7 +69,7 @@ def test_a_parameter_that_is_dropped_needs_a_reload_too(made: t.Any) -> None:
     made.works()
     made.put("/proc/driver/nvidia/params", PARAMS.replace("Only: 1", "Only: 0"))
     assert made.part(Options, module_parameters=PROFILING).reload(made.now) == ""
-    assert "no longer wanted" in made.part(Options).reload(made.now)
+    assert "no longer set" in made.part(Options).reload(made.now)
     assert made.ids(Options) == [WRITE]
 
 
@@ -77,10 +77,10 @@ def test_parameters_of_other_modules_are_in_sysfs(made: t.Any) -> None:
     made.works()
     made.put("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm", "N\n")
     part = made.part(Options, module_parameters={"nvidia_uvm": {"uvm_disable_hmm": True}})
-    assert "uvm_disable_hmm=N, 1 is wanted" in part.reload(made.now)
-    assert "another file of modprobe.d" in part.disagreements(made.now, made.aim)[0]
+    assert "uvm_disable_hmm=N, but 1 is wanted" in part.reload(made.now)
+    assert "another file of modprobe.d" in part.disagreements(made.now, made.desired)[0]
     made.put("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm", "Y\n")
-    assert (part.reload(made.now), part.disagreements(made.now, made.aim)) == ("", [])
+    assert (part.reload(made.now), part.disagreements(made.now, made.desired)) == ("", [])
 
 
 def test_a_parameter_that_the_module_does_not_have_is_refused(made: t.Any) -> None:

@@ -16,7 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.manage impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import must_reload
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.nouveau import DENY_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.options import BOOT_FILE, boot_text
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Aim, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import (
     changes_modules,
     gate_driver,
@@ -24,7 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import 
     plan_present,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import SERVICES, Service, Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import SERVICES, DriverState, Service
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.verify import disagreements
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
@@ -44,7 +44,7 @@ def units(service: Service) -> dict[str, Service]:
 
 
 ACTIVE, ABSENT = units(Service("active", "enabled")), units(Service("absent", ""))
-BARE = Situation(
+BARE = DriverState(
     os_id="debian", os_version="12", family="debian", arch="x86_64", kernel=KERNEL, headers=True, secure_boot=False,
     gpus=(("0000:07:00.0", None),), loaded=None, flavour=None, library=None, modules=(), built=(), registered={},
     nouveau=None, services=ABSENT)
@@ -64,13 +64,13 @@ UNLOAD = "unload modules: nvidia_uvm nvidia_modeset nvidia"
 DENY = f"deny nouveau: {DENY_FILE}"
 BOOT = f"list modules for boot: {BOOT_FILE}"
 INITRAMFS = f"rebuild initramfs: {KERNEL}"
-RIVAL = "unload rival module: nouveau"
+RIVAL = "unload conflicting module: nouveau"
 
 
 class Case(t.NamedTuple):
     """What differs from the defaults of one planning."""
 
-    situation: Situation
+    situation: DriverState
     expected: list[str]
     packages: t.Sequence[Step] = ()
     flavour: str = "open"
@@ -99,13 +99,13 @@ CASES = {
     "other flavour": Case(RUNNING, [UNLOAD, INSTALL.id, BUILD, *LOADS, START], [INSTALL], flavour="proprietary"),
     "version mismatch after an upgrade by hand": Case(replace(RUNNING, loaded=OLD), [UNLOAD, *LOADS, START]),
     "libraries of another version under the right module": Case(replace(RUNNING, library=OLD), [SMI.id], [SMI]),
-    "nouveau on disk": Case(replace(BARE, nouveau="there"),
+    "nouveau on disk": Case(replace(BARE, nouveau="installed"),
                             [INSTALL.id, DENY, BOOT, BUILD, INITRAMFS, *LOADS, SHIP, START],
                             [INSTALL], initramfs=True, files=()),
     "nouveau loaded": Case(replace(BARE, nouveau="loaded"), [INSTALL.id, DENY, BOOT, BUILD, RIVAL, *LOADS, SHIP, START],
                            [INSTALL], files=()),
-    "nouveau denied already": Case(replace(RUNNING, nouveau="there"), [], initramfs=True),
-    "killed before the initramfs": Case(replace(RUNNING, nouveau="there"), [INITRAMFS], owed=True, initramfs=True),
+    "nouveau denied already": Case(replace(RUNNING, nouveau="installed"), [], initramfs=True),
+    "killed before the initramfs": Case(replace(RUNNING, nouveau="installed"), [INITRAMFS], owed=True, initramfs=True),
 }
 
 
@@ -131,9 +131,9 @@ def plan(case: Case, host: Host) -> list[Step]:
     if case.owed:
         request_rebuild(host.journal)
     host = replace(host, spec=Spec(persistenced=case.persistenced))
-    aim = Aim(NEW, case.flavour, must_reload(case.situation, NEW, case.flavour), case.holders,
+    desired = DesiredDriver(NEW, case.flavour, must_reload(case.situation, NEW, case.flavour), case.holders,
               changes_modules(case.packages))
-    return plan_present(case.situation, aim, [make(host) for make in PARTS], Initramfs(host), [], case.packages)
+    return plan_present(case.situation, desired, [make(host) for make in PARTS], Initramfs(host), [], case.packages)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -176,7 +176,7 @@ PURGE = Step("purge packages", "nvidia-driver-cuda", data={"packages": ["nvidia-
 DROP = Step("remove repository", "cuda", data={"files": []})
 
 
-def absent(situation: Situation, packages: list[Step], files: list[str], service: dict[str, str],
+def absent(situation: DriverState, packages: list[Step], files: list[str], service: dict[str, str],
            holders: list[dict[str, t.Any]], host: Host) -> list[Step]:
     put(host, "/usr/sbin/update-initramfs", f"/boot/initrd.img-{KERNEL}")
     if service:
@@ -192,7 +192,7 @@ def absent(situation: Situation, packages: list[Step], files: list[str], service
      [DROP.id, f"restore file: {DENY_FILE}", INITRAMFS]),
     (RUNNING, [], [], {}, []),
 ])
-def test_absent(situation: Situation, packages: list[Step], files: list[str], service: dict[str, str],
+def test_absent(situation: DriverState, packages: list[Step], files: list[str], service: dict[str, str],
                 expected: list[str], host: Host) -> None:
     steps = absent(situation, packages, files, service, [], host)
     assert [step.id for step in steps] == expected
@@ -208,11 +208,11 @@ def test_absent_with_holders_stays_pending(host: Host) -> None:
 
 
 @pytest.mark.parametrize(("situation", "expected"), [
-    (RUNNING, ""), (BARE, ""), (FORMER, f"{OLD} is loaded, {NEW} is wanted"),
-    (replace(RUNNING, flavour="proprietary"), "the proprietary module is loaded, the open one is wanted"),
+    (RUNNING, ""), (BARE, ""), (FORMER, f"{OLD} is loaded, but {NEW} is wanted"),
+    (replace(RUNNING, flavour="proprietary"), "the proprietary module is loaded, but the open one is wanted"),
     (replace(RUNNING, loaded=None, flavour=None), "the version of the loaded module is unknown"),
 ])
-def test_must_reload(situation: Situation, expected: str) -> None:
+def test_must_reload(situation: DriverState, expected: str) -> None:
     assert must_reload(situation, NEW, "open") == expected
 
 
@@ -224,7 +224,7 @@ def test_must_reload(situation: Situation, expected: str) -> None:
     (RUNNING, OLD, [f"the packages are {OLD}, not {NEW}"]),
     (replace(RUNNING, flavour="proprietary"), NEW, ["the loaded module is proprietary, not open"]),
 ])
-def test_disagreements(situation: Situation, packages: str, expected: list[str]) -> None:
+def test_disagreements(situation: DriverState, packages: str, expected: list[str]) -> None:
     assert disagreements(situation, NEW, "open", packages) == expected
 
 
@@ -238,7 +238,7 @@ def test_a_driver_that_dkms_has_forgotten_is_registered_by_its_sources(made: t.A
     made.works()
     made.now = replace(made.now, built=(), registered={})
     if not source:
-        with pytest.raises(HostError, match=f"DKMS has not registered driver {NEW}"):
+        with pytest.raises(HostError, match=f"Driver {NEW} is not registered with DKMS"):
             made.ids(Build)
         assert made.asked == []
         return
@@ -250,8 +250,8 @@ def test_a_driver_that_dkms_has_forgotten_is_registered_by_its_sources(made: t.A
 
 
 def test_what_dkms_did_not_build_is_said(host: Host) -> None:
-    aim = Aim(NEW, "open")
-    assert Build(host).disagreements(RUNNING, aim) == []
-    assert Build(host).disagreements(replace(RUNNING, built=()), aim) == [
+    desired = DesiredDriver(NEW, "open")
+    assert Build(host).disagreements(RUNNING, desired) == []
+    assert Build(host).disagreements(replace(RUNNING, built=()), desired) == [
         f"DKMS has not built {NEW} for kernel {KERNEL}"]
-    assert Build(host).disagreements(replace(RUNNING, built=()), replace(aim, dkms=False)) == []
+    assert Build(host).disagreements(replace(RUNNING, built=()), replace(desired, dkms=False)) == []

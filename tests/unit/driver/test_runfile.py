@@ -30,7 +30,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_opti
     parse_digest,
     parse_record,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_record import read_record, take_away
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_record import read_record, remove_driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_tools import missing_packages, signing_key
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
@@ -126,7 +126,7 @@ def test_archive(given: dict[str, str] | None, version: str | None, expected: Ar
     ({"src": "/a b.run"}, NEW, "neither a URL nor an absolute path"),
     ({"src": "https://me:hidden@mirror/a.run"}, NEW, "must not contain a user or password"),
     ({"src": URL}, OLD, f"is version {NEW}, not {OLD}"),
-    ({"src": URL.replace("x86_64", "aarch64")}, NEW, "is for aarch64, this host is x86_64"),
+    ({"src": URL.replace("x86_64", "aarch64")}, NEW, "is for aarch64, but this host is x86_64"),
 ])
 def test_archives_that_cannot_be_right(given: dict[str, str], version: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as raised:
@@ -190,11 +190,11 @@ DATA = b"#!/bin/sh\nexit 0\n" * 100000
 def test_fetched_and_verified(web: Web, folder: Path) -> None:
     web.files["/a.run"] = DATA
     archive, digest = Archive(NEW, f"{web.url}/a.run", ""), hashlib.sha256(DATA).hexdigest()
-    assert fetching.size_of(archive) == len(DATA) and not fetching.is_here(archive, digest)
+    assert fetching.size_of(archive) == len(DATA) and not fetching.is_downloaded(archive, digest)
     fetching.fetch(archive, digest)
     path = Path(fetching.path_of(archive))
     assert path.read_bytes() == DATA and path.stat().st_mode & 0o777 == 0o600 and path.parent == folder
-    assert fetching.is_here(archive, digest) and not fetching.is_here(archive, SHA)
+    assert fetching.is_downloaded(archive, digest) and not fetching.is_downloaded(archive, SHA)
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
@@ -311,9 +311,9 @@ def test_servers_that_do_not_have_it(web: Web, folder: Path) -> None:
 
 
 def test_room(folder: Path) -> None:
-    fetching.check_room(1000)
-    with pytest.raises(HostError, match="MiB free; the .run file needs about"):
-        fetching.check_room(1 << 50)
+    fetching.check_free_space(1000)
+    with pytest.raises(HostError, match="MiB left; the .run file needs about"):
+        fetching.check_free_space(1 << 50)
 
 
 # -- the record
@@ -380,7 +380,7 @@ def test_half_an_installation_is_taken_away(tmp_path: Path) -> None:
     put(tmp_path, f"/usr/src/nvidia-{NEW}/dkms.conf")
     (tmp_path / "usr/lib").mkdir()
     (tmp_path / "usr/lib/libcuda.so.1").symlink_to(f"libcuda.so.{NEW}")
-    take_away(quiet, Root(str(tmp_path)), [NEW], [f"/usr/src/nvidia-{NEW}"], KERNEL, "x86_64")
+    remove_driver(quiet, Root(str(tmp_path)), [NEW], [f"/usr/src/nvidia-{NEW}"], KERNEL, "x86_64")
     assert not (tmp_path / "usr/bin/nvidia-smi").exists() and not (tmp_path / "var/lib/nvidia").exists()
     assert (tmp_path / "etc/OpenCL/vendors/nvidia.icd").read_text() == "former"
     assert os.readlink(tmp_path / "usr/lib/libcuda.so.1") == "libcuda.so.1.former"
@@ -395,7 +395,7 @@ def test_foreign_files_beside_the_record_stay(tmp_path: Path) -> None:
     (tmp_path / "usr/bin/nvidia-smi").mkdir(parents=True)  # somebody has put a folder in the place of a file
     (tmp_path / "etc/OpenCL/vendors").mkdir(parents=True)
     (tmp_path / "usr/lib").mkdir()
-    take_away(quiet, Root(str(tmp_path)), [NEW], [], KERNEL, "x86_64")
+    remove_driver(quiet, Root(str(tmp_path)), [NEW], [], KERNEL, "x86_64")
     assert [path.read_text() for path in kept] == ["foreign"] * 3 and (tmp_path / "usr/bin/nvidia-smi").is_dir()
     assert sorted(path.name for path in (tmp_path / "var/lib/nvidia").iterdir()) == ["101", "licence.tok", "site"]
 
@@ -430,7 +430,7 @@ def actions(host: Host, now: t.Any = RUNNING, flavour: str = "open") -> list[str
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """The archive has been fetched."""
-    monkeypatch.setattr(fetching, "is_here", lambda archive, digest: True)
+    monkeypatch.setattr(fetching, "is_downloaded", lambda archive, digest: True)
 
 
 def test_plans(host: Host, here: None) -> None:
@@ -468,11 +468,11 @@ def test_a_driver_of_somebody_else(host: Host, here: None) -> None:
     installed(host, ours=False)
     delivery = RunfileDelivery(host, RUNNING, None)
     assert delivery.installed() == NEW and actions(host) == [] and delivery.absent() == []
-    assert delivery.left() == [f"the driver {NEW} was installed with a .run file before and stays"]
+    assert delivery.remaining() == [f"driver {NEW} was installed before with a .run file and is kept"]
     for act in (delivery.displaced, lambda: actions(host, flavour="proprietary"),
                 lambda: actions(host, replace(RUNNING, registered={})),
                 lambda: actions(replace(host, spec=Spec(source="runfile", version=OLD)))):
-        with pytest.raises(HostError, match="Somebody has installed .*nvidia-uninstall"):
+        with pytest.raises(HostError, match="not by this collection.*nvidia-uninstall"):
             act()
 
 

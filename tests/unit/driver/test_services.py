@@ -59,19 +59,19 @@ def test_one_command_asks_for_all() -> None:
 
 def test_a_masked_service_is_told_before_anything_is_changed(made: t.Any) -> None:
     made.now = replace(made.now, services={**made.now.services, PERSISTENCED: Service("absent", "masked")})
-    with pytest.raises(HostError, match=f"{PERSISTENCED} is masked, and it keeps the GPUs initialised"):
+    with pytest.raises(HostError, match=f"{PERSISTENCED} is masked, but must run: it keeps the GPUs initialised"):
         made.ids(Services)
     assert made.ids(Services, persistenced=False) == []
 
 
 def test_the_manager_starts_after_persistenced(made: t.Any) -> None:
-    made.aim = replace(made.aim, fabric="nvswitch")
+    made.desired = replace(made.desired, fabric="nvswitch")
     assert made.ids(Services) == [f"serve/enable and start service: {unit}" for unit in (PERSISTENCED, MANAGER)]
 
 
 def test_what_ran_before_an_unload_comes_back(made: t.Any) -> None:
     made.works(persistenced="active", fabricmanager="active", dcgm="active", imex="inactive")
-    made.aim = replace(made.aim, fabric="nvswitch", reload="why")
+    made.desired = replace(made.desired, fabric="nvswitch", reload="why")
     assert running(made.now.services) == [DCGM, MANAGER, PERSISTENCED]
     assert made.ids(Services) == [
         f"serve/enable and start service: {PERSISTENCED}", f"serve/enable and start service: {MANAGER}",
@@ -100,15 +100,16 @@ def test_resume_goes_the_other_way(made: t.Any) -> None:
 def test_changed_files_ask_for_one_restart(made: t.Any) -> None:
     made.works(persistenced="active", imex="active")
     host = made.part(Services).host
-    assert restart(host, made.now, made.aim, IMEX, False) == []
-    assert [step.id for _phase, step in restart(host, made.now, made.aim, IMEX, True)] == [f"restart service: {IMEX}"]
+    assert restart(host, made.now, made.desired, IMEX, False) == []
+    steps = restart(host, made.now, made.desired, IMEX, True)
+    assert [step.id for _phase, step in steps] == [f"restart service: {IMEX}"]
     request_restart(made.journal, IMEX)  # a run was killed after it had written
-    steps = restart(host, made.now, made.aim, IMEX, False)
+    steps = restart(host, made.now, made.desired, IMEX, False)
     assert [step.id for _phase, step in steps] == [f"restart service: {IMEX}"]
     made.part(Services).execute(steps[0][1])
     assert made.asked == [("systemctl", "restart", IMEX)]
-    assert restart(host, made.now, made.aim, IMEX, False) == []
-    assert restart(host, made.now, replace(made.aim, reload="why"), IMEX, True) == []  # it starts anew then
+    assert restart(host, made.now, made.desired, IMEX, False) == []
+    assert restart(host, made.now, replace(made.desired, reload="why"), IMEX, True) == []  # it starts anew then
 
 
 def test_a_service_that_runs_and_is_only_enabled_is_restarted_for_its_files(made: t.Any) -> None:
@@ -149,10 +150,10 @@ def test_what_aborts_jobs_needs_a_level(made: t.Any, unit: str, user: str | None
     for one in (unit, DCGM):
         made.journal.keep("service", one, {"state": "inactive", "enabled": "disabled"})
     part = made.part(Services)
-    assert [(phase, step.target, step.needs) for phase, step in part.plan(made.now, made.aim)] == [
+    assert [(phase, step.target, step.needs) for phase, step in part.plan(made.now, made.desired)] == [
         ("interrupt", unit, needs), ("serve", DCGM, "never")]
     assert {step.target: step.needs for _phase, step in part.absent(made.now)} == {unit: needs, DCGM: "never"}
-    steps = restart(part.host, made.now, made.aim, unit, True)
+    steps = restart(part.host, made.now, made.desired, unit, True)
     assert [(phase, step.needs) for phase, step in steps] == [("interrupt", needs)]
     pending = [gate_driver([steps[0][1]], level)[1] for level in ("never", "idle", "drain")]
     assert ["".join(one["pending_reason"] for one in steps) for steps in pending] == reasons
@@ -165,7 +166,7 @@ def test_clients_that_have_started_since_the_plan_keep_the_service(made: t.Any, 
     part = made.part(Services)
 
     def steps() -> list[Step]:
-        return [part.plan(made.now, made.aim)[0][1], restart(part.host, made.now, made.aim, unit, True)[0][1]]
+        return [part.plan(made.now, made.desired)[0][1], restart(part.host, made.now, made.desired, unit, True)[0][1]]
 
     planned = steps()
     client(made, "train.service")
@@ -187,7 +188,7 @@ def test_a_service_that_has_started_since_the_plan_is_not_stopped_under_clients(
     made.works(persistenced="active", fabricmanager="inactive")
     made.journal.keep("service", MANAGER, {"state": "inactive", "enabled": "disabled"})
     part = made.part(Services)
-    (_phase, step), = part.plan(made.now, made.aim)
+    (_phase, step), = part.plan(made.now, made.desired)
     client(made, "train.service")
     made.answers["systemctl show"] = 0, f"LoadState=loaded\nActiveState={state}\nUnitFileState=enabled"
     if state == "inactive":
@@ -213,10 +214,10 @@ def test_a_service_that_does_not_run_or_is_stopped_for_an_unload_interrupts_noth
     made.journal.keep("service", MANAGER, {"state": "inactive", "enabled": "disabled"})
     made.works(persistenced="active", fabricmanager="failed")
     client(made)
-    steps = made.part(Services).plan(made.now, made.aim)
-    assert restart(made.part(Services).host, made.now, made.aim, MANAGER, True) == []
+    steps = made.part(Services).plan(made.now, made.desired)
+    assert restart(made.part(Services).host, made.now, made.desired, MANAGER, True) == []
     made.works(fabricmanager="active")
-    steps += made.part(Services).plan(made.now, replace(made.aim, reload="why"))
+    steps += made.part(Services).plan(made.now, replace(made.desired, reload="why"))
     assert [(step.action, step.needs) for _phase, step in steps if step.target == MANAGER] == [
         ("disable and stop service", "never")] * 2
 
@@ -225,13 +226,13 @@ def test_to_enable_a_service_does_not_restart_it(made: t.Any) -> None:
     """IMEX runs and is not enabled; its nodes have changed."""
     made.works(persistenced="active")
     made.now = replace(made.now, services={**made.now.services, IMEX: Service("active", "disabled")})
-    made.aim = replace(made.aim, fabric="nvlink5_rack")
+    made.desired = replace(made.desired, fabric="nvlink5_rack")
     client(made)
     spec = {"imex_nodes": ["10.0.0.1"]}
     request_restart(made.journal, IMEX)
     made.do(Services, **spec)
     assert made.asked == [("systemctl", "enable", "--now", IMEX)]
-    steps = [step for phase, step in made.part(Fabric, **spec).plan(made.now, made.aim) if phase == "interrupt"]
+    steps = [step for phase, step in made.part(Fabric, **spec).plan(made.now, made.desired) if phase == "interrupt"]
     assert [(step.id, step.needs) for step in steps] == [(f"restart service: {IMEX}", "drain")]
 
 
@@ -240,7 +241,7 @@ def test_services_that_a_killed_run_stopped_start_beside_an_interruption_that_wa
     pause(made.run, made.journal, ["training.service"])
     client(made)
     made.journal.keep("service", IMEX, {"state": "inactive", "enabled": "disabled"})
-    steps = in_order(made.part(Services).plan(made.now, made.aim))
+    steps = in_order(made.part(Services).plan(made.now, made.desired))
     allowed, pending = gate_driver(steps, "never", ["training.service"])
     assert [step.target for step in allowed] == ["training.service"]
     assert [step["target"] for step in pending] == [IMEX]
@@ -248,5 +249,5 @@ def test_services_that_a_killed_run_stopped_start_beside_an_interruption_that_wa
 
 def test_disagreements(made: t.Any) -> None:
     made.works(persistenced="active", fabricmanager="failed")
-    made.aim = replace(made.aim, fabric="nvswitch")
-    assert made.part(Services).disagreements(made.now, made.aim) == [f"{MANAGER} is failed"]
+    made.desired = replace(made.desired, fabric="nvswitch")
+    assert made.part(Services).disagreements(made.now, made.desired) == [f"{MANAGER} is failed"]

@@ -62,7 +62,7 @@ def test_what_is_built_already_is_signed_again(made: t.Any) -> None:
     made.works()
     assert made.ids(Signing, module_signing=GIVEN) == [WRITE, RESIGN]
     part = made.part(Signing, module_signing=GIVEN)
-    part.execute(part.plan(made.now, made.aim)[0][1])
+    part.execute(part.plan(made.now, made.desired)[0][1])
     assert made.ids(Signing, module_signing=GIVEN) == [RESIGN]  # killed in between
     made.do(Signing, module_signing=GIVEN)
     assert made.ids(Signing, module_signing=GIVEN) == []
@@ -72,9 +72,9 @@ def test_what_is_built_already_is_signed_again(made: t.Any) -> None:
 def test_a_fresh_host_asks_before_it_loads(secure: t.Any, asked: bool) -> None:
     if asked:
         secure.put(VARIABLES.format("MokNew"), b"\7\0\0\0" + DER)
-    steps = secure.part(Signing, module_signing=GIVEN).plan(secure.now, secure.aim)
+    steps = secure.part(Signing, module_signing=GIVEN).plan(secure.now, secure.desired)
     assert [f"{phase}/{step.action}" for phase, step in steps][1:] == [
-        *([] if asked else ["load/ask for enrolment of key"]), "load/enrol key at the next boot"]
+        *([] if asked else ["load/request enrolment of key"]), "load/enrol key at the next boot"]
     assert "module_signing.password" in steps[-1][1].data["blocked"]
     assert mok_state(secure.part(Signing).host.root, Spec(module_signing=GIVEN), secure.now) == {
         "enrolled": False, "pending": asked}
@@ -82,10 +82,10 @@ def test_a_fresh_host_asks_before_it_loads(secure: t.Any, asked: bool) -> None:
 
 def test_a_driver_that_runs_stays_until_the_next_one_can_be_loaded(secure: t.Any) -> None:
     secure.works()
-    secure.aim = replace(secure.aim, version="610.57.04", delivered=True, reload="why")
+    secure.desired = replace(secure.desired, version="610.57.04", delivered=True, reload="why")
     secure.put(OWN, DER)
     assert secure.ids(Signing) == [
-        f"prepare/{act}: {OWN}" for act in ("ask for enrolment of key", "enrol key at the next boot")]
+        f"prepare/{act}: {OWN}" for act in ("request enrolment of key", "enrol key at the next boot")]
     secure.put(VARIABLES.format("MokListRT"), b"\6\0\0\0distributor" + DER)
     assert secure.ids(Signing) == []
 
@@ -97,7 +97,7 @@ def test_what_is_loaded_is_trusted(secure: t.Any) -> None:
 
 
 def test_modules_that_come_signed(secure: t.Any) -> None:
-    secure.aim = replace(secure.aim, dkms=False)
+    secure.desired = replace(secure.desired, dkms=False)
     assert secure.ids(Signing, module_signing=GIVEN) == []
 
 
@@ -114,7 +114,7 @@ def test_the_password_is_no_argument(secure: t.Any, given: dict[str, str], comma
 
 
 @pytest.mark.parametrize(("gone", "words"), [
-    ("usr/bin/mokutil", "mokutil.* is not installed"), ("etc/shadow", "root does not have"),
+    ("usr/bin/mokutil", "mokutil.* is not installed"), ("etc/shadow", "root has none"),
 ])
 def test_what_enrolment_needs(secure: t.Any, gone: str, words: str) -> None:
     (secure.folder / gone).unlink()
@@ -124,7 +124,7 @@ def test_what_enrolment_needs(secure: t.Any, gone: str, words: str) -> None:
 
 def test_no_key_to_enrol(secure: t.Any) -> None:
     secure.works()
-    secure.aim = replace(secure.aim, version="610.57.04", delivered=True, reload="why")
+    secure.desired = replace(secure.desired, version="610.57.04", delivered=True, reload="why")
     with pytest.raises(HostError, match="DKMS has no key yet"):
         secure.ids(Signing)
 

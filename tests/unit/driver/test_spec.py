@@ -51,11 +51,11 @@ def test_impossible_kernel_module_type(wanted: str, ids: list[str], error: type[
 
 
 @pytest.mark.parametrize(("version", "flavour", "ids", "words"), [
-    ("595.91.07", "proprietary", [V100], "The last branch that does is 580"),
+    ("595.91.07", "proprietary", [V100], "Set branch to 580, the last one that supports it"),
     ("590", "proprietary", [A100, V100], "Branch 590 does not support Tesla V100"),
     ("620.10.01", "proprietary", [A100], "no proprietary kernel modules"),
     ("510.108.03", "open", [A100], "no open kernel modules"),
-    ("565.57.01", "open", [A100, B200], "The first driver that does is 570.133.20"),
+    ("565.57.01", "open", [A100, B200], "Set version to 570.133.20 or newer"),
 ])
 def test_branch_that_cannot_drive(version: str, flavour: str, ids: list[str], words: str) -> None:
     with pytest.raises(InputError, match=words):

@@ -17,9 +17,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import
     modinfo,
     name_holders,
     read_dkms,
+    read_driver_state,
     read_holders,
     read_services,
-    read_situation,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.verify import ask_smi
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
@@ -85,7 +85,7 @@ def loaded(host: Host) -> Host:
 
 
 def test_bare_host(host: Host) -> None:
-    situation = read_situation(host.root, host.run)
+    situation = read_driver_state(host.root, host.run)
     assert (situation.os_id, situation.os_version, situation.family) == ("debian", "12", "debian")
     assert situation.kernel == KERNEL
     assert (situation.loaded, situation.modules, situation.built, situation.nouveau) == (None, (), (), None)
@@ -97,7 +97,7 @@ def test_loaded_host(loaded: Host) -> None:
     loaded.answers["systemctl show"] = (
         0, "\n\n".join("LoadState=loaded\nActiveState=active\nUnitFileState=enabled" if unit == PERSISTENCED
                        else "LoadState=not-found\nActiveState=inactive\nUnitFileState=" for unit in SERVICES))
-    situation = read_situation(loaded.root, loaded.run)
+    situation = read_driver_state(loaded.root, loaded.run)
     assert (situation.loaded, situation.flavour) == ("595.91.07", "open")
     assert situation.modules == ("nvidia_uvm", "nvidia_modeset", "nvidia")
     assert situation.built == ("595.91.07",)
@@ -109,7 +109,7 @@ def test_loaded_host(loaded: Host) -> None:
 def test_modules_in_the_order_in_which_they_can_be_unloaded(loaded: Host) -> None:
     for name in ("nvidia_drm", "gdrdrv", "nvidia_fs", "nvidia_peermem", "nv_peer_mem", "nvidia_vgpu_vfio", "ext4"):
         loaded.module(name)
-    assert read_situation(loaded.root, loaded.run).modules == (
+    assert read_driver_state(loaded.root, loaded.run).modules == (
         "nv_peer_mem", "nvidia_peermem", "nvidia_vgpu_vfio", "nvidia_fs", "gdrdrv", "nvidia_uvm", "nvidia_drm",
         "nvidia_modeset", "nvidia")
 
@@ -136,28 +136,28 @@ def test_service(host: Host, text: str, expected: Service) -> None:
 
 def test_gpus_with_their_fabric(host: Host) -> None:
     pci(host.folder, "0000:07:00.0", "2330", "10de:16c1")
-    bare = read_situation(host.root, host.run)
+    bare = read_driver_state(host.root, host.run)
     assert [(address, model and model.name) for address, model in bare.gpus] == [
         ("0000:07:00.0", "NVIDIA H100 80GB HBM3")]
     pci(host.folder, "0000:0f:00.0", "ffff")
     pci(host.folder, "0000:17:00.0", "22a3", pci_class="0680")
-    found = read_situation(host.root, host.run)
+    found = read_driver_state(host.root, host.run)
     assert found.gpus[1] == ("0000:0f:00.0", None)
     assert (bare.fabric, found.fabric) == ("none", "nvswitch")
 
 
 def test_what_modules_can_be_built_and_loaded(host: Host) -> None:
-    assert (read_situation(host.root, host.run).secure_boot, read_situation(host.root, host.run).headers) == (
+    assert (read_driver_state(host.root, host.run).secure_boot, read_driver_state(host.root, host.run).headers) == (
         False, False)
     host.put(f"lib/modules/{KERNEL}/build/Makefile", "all:\n")
     host.put("sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", b"\6\0\0\0\1")
-    found = read_situation(host.root, host.run)
+    found = read_driver_state(host.root, host.run)
     assert (found.secure_boot, found.headers, found.arch) == (True, True, ARCH)
 
 
 def test_a_loaded_module_of_the_other_flavour(loaded: Host) -> None:
     loaded.put("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  595.91.07  Mon\n")
-    found = read_situation(loaded.root, loaded.run)
+    found = read_driver_state(loaded.root, loaded.run)
     assert (found.loaded, found.flavour) == ("595.91.07", "proprietary")
     assert found.as_dict() == {"loaded": "595.91.07", "flavour": "proprietary", "library": None,
                                "built": ["595.91.07"], "modules": ["nvidia_uvm", "nvidia_modeset", "nvidia"],
@@ -189,25 +189,25 @@ def test_the_module_file_that_a_kernel_would_load(there: dict[str, str], expecte
 
 def test_nouveau_that_is_built_in_drives_a_gpu(host: Host) -> None:
     pci(host.folder, "0000:07:00.0", "20b2", driver="nouveau")
-    assert read_situation(host.root, host.run).nouveau == "loaded"
+    assert read_driver_state(host.root, host.run).nouveau == "loaded"
 
 
 def test_no_nouveau(host: Host) -> None:
     pci(host.folder, "0000:07:00.0", "20b2", driver="vfio-pci")
     host.put(f"lib/modules/{KERNEL}/modules.dep", "kernel/drivers/gpu/drm/i915/i915.ko.xz:\n")
-    assert read_situation(host.root, host.run).nouveau is None
+    assert read_driver_state(host.root, host.run).nouveau is None
 
 
 @pytest.mark.parametrize(("refcnt", "expected"), [
     (0, "loaded"), (1, "used"), (-1, "loaded"), ("9" * 5000, "used"), ("-", "used")])
 def test_nouveau_loaded(host: Host, refcnt: int | str, expected: str) -> None:
     host.module("nouveau", refcnt)
-    assert read_situation(host.root, host.run).nouveau == expected
+    assert read_driver_state(host.root, host.run).nouveau == expected
 
 
 def test_nouveau_on_disk(host: Host) -> None:
     host.put(f"lib/modules/{KERNEL}/modules.dep", "kernel/drivers/gpu/drm/nouveau/nouveau.ko.xz: kernel/drm.ko\n")
-    assert read_situation(host.root, host.run).nouveau == "there"
+    assert read_driver_state(host.root, host.run).nouveau == "installed"
 
 
 def test_idle_with_the_drivers_own_services(loaded: Host) -> None:

@@ -30,7 +30,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.manage impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.options import BOOT_FILE, boot_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import SERVICES, Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import SERVICES, DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, GpuopsError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
@@ -60,7 +60,7 @@ class Model(Tree):
     lines: list[str] = field(default_factory=list)
     full: bool = False
 
-    def check_room(self, *_words: t.Any) -> None:
+    def check_free_space(self, *_words: t.Any) -> None:
         """The disk has room for one driver; a second one that has come leaves none."""
         if self.full:
             raise HostError("The file system of /usr has 900 MiB left, the driver needs 1024 MiB there.")
@@ -164,7 +164,7 @@ class Delivery:
     def installed(self) -> str | None:
         return self.model.disk
 
-    def plan(self, now: Situation, flavour: str) -> tuple[str, list[Step]]:
+    def plan(self, now: DriverState, flavour: str) -> tuple[str, list[Step]]:
         wanted = self.host.spec.version or self.model.disk or NEW
         if wanted == self.model.disk:
             return wanted, []
@@ -187,17 +187,17 @@ class Delivery:
         self.model.show()
         return True
 
-    def settle(self) -> None:
+    def forget_restored(self) -> None:
         pass
 
-    def left(self) -> list[str]:
+    def remaining(self) -> list[str]:
         return []
 
 
 def place(made: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the module reads and writes is the model's."""
     monkeypatch.setattr(manage, "Journal", functools.partial(Journal, root=str(made.folder / "journal")))
-    monkeypatch.setattr(manage, "check_room", made.check_room)
+    monkeypatch.setattr(manage, "check_free_space", made.check_free_space)
     monkeypatch.setattr(attempt, "choose", lambda host, _now: (Delivery(host, made), []))
     monkeypatch.setattr(rollback, "installed",
                         lambda _host, _now: (Delivery.name, made.disk) if made.disk else None)

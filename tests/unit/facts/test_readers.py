@@ -329,7 +329,7 @@ def test_device_nodes(tmp_path: Path, modes: dict[str, t.Any], faults: dict[str,
     trees.put(tmp_path, "/proc/driver/nvidia/params", PARAMS)
     wanted = {"/dev/nvidiactl": (195, 255), "/dev/nvidia0": (195, 0), "/dev/nvidia1": (195, 1)}
     root = Nodes(tmp_path, {**dict.fromkeys(wanted, 0o660), **modes})
-    assert device_nodes.nodes(root) == wanted
+    assert device_nodes.required_nodes(root) == wanted
     assert device_nodes.node_faults(root) == faults
 
 

@@ -14,7 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import R
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.apply import Executor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.holders import Pauses
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Piece
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Placement
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
@@ -131,7 +131,7 @@ def test_an_instance_that_has_gone_meanwhile_needs_no_destroying(tmp_path: Path)
         executor = Executor(t.cast(t.Any, machine), Pauses(machine, journal), Root(str(tmp_path)),
                             {GPU.pci: (GPU._replace(handle=1), True, ())})
         executor(Step("destroy MIG instances", GPU.pci, data={
-            "pci": GPU.pci, "pieces": (Piece("1g.10gb", 0, ((1, 0),)),)}))
+            "pci": GPU.pci, "placements": (Placement("1g.10gb", 0, ((1, 0),)),)}))
     assert machine.calls == []
 
 
@@ -184,5 +184,5 @@ def test_a_former_layout_that_cannot_be_put_back_is_said(tmp_path: Path, monkeyp
     monkeypatch.setattr(machine, "set_mode", once)
     with pytest.raises(HostError) as caught:
         switch(machine, tmp_path)
-    assert "Its former layout could not be restored: GPU is lost." in caught.value.hint
+    assert "The former layout of GPU 0000:07:00.0 could not be restored: GPU is lost." in caught.value.hint
     assert tried == [True, False]

@@ -66,9 +66,9 @@ class Host:
            state: str = "present", boot: bool = True, devices: list[str] | None = None,
            files_before: t.Sequence[str] = ()) -> dict[str, t.Any]:
         request = work.Request(state, None, selected, devices, level, check, files_before=files_before)
-        self.work: work.Work = boot_module.LastingWork(request, self.model, boot)  # type: ignore[arg-type]
+        self.work: work.MigRun = boot_module.PersistentMigRun(request, self.model, boot)  # type: ignore[arg-type]
         if state == "gathered":
-            self.work = shown.Shown(request, self.model)  # type: ignore[arg-type]
+            self.work = shown.ReadOnlyRun(request, self.model)  # type: ignore[arg-type]
         return self.work.run()
 
     def last(self, result: dict[str, t.Any]) -> list[str]:
@@ -129,7 +129,7 @@ def test_a_spoilt_file_is_written_anew(host: Host, spoil: t.Callable[[t.Any], t.
     assert mig_boot.read_mig_boot(Root(str(host.root)))["gpus"] is None
     result = host.go(devices=[A])
     assert host.last(result) == host.steps[:1] and list(host.remembered()) == [f"gpu-of-{A.replace(':', '-')}"]
-    assert "at boot only the GPUs of this task get their layout" in host.work.warnings[0]
+    assert "the next boot restores only the layouts of this task's GPUs" in host.work.warnings[0]
     assert host.commands[-1] == "systemctl reset-failed gpuops-mig.service"
 
 

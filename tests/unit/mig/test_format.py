@@ -28,7 +28,7 @@ def entry(**changes: t.Any) -> dict[str, t.Any]:
     return {key: value for key, value in found.items() if value is not ...}
 
 
-def resolve(config: dict[str, t.Any], *gpus: profile_names.Target) -> dict[str, profile_names.Wish]:
+def resolve(config: dict[str, t.Any], *gpus: profile_names.Target) -> dict[str, profile_names.DesiredDevices]:
     there = gpus or (target(0),)
     entries = config_file.select(config_file.parse(config), None)[1]
     return config_file.resolve(entries, there, {gpu.pci for gpu in there})
@@ -44,7 +44,7 @@ def resolve(config: dict[str, t.Any], *gpus: profile_names.Target) -> dict[str, 
     (document(entry(mig_enabled="yes")), "mig-configs.one[0].mig-enabled: 'yes' is not true or false"),
     (document(entry(devices="none")), "mig-configs.one[0].devices: this host has no GPU 'none'"),
     (document(entry(devices=[1, "all"])), "mig-configs.one[0].devices: [1, 'all'] is neither"),
-    (document(entry(devices=[420.0])), "in quotes, because YAML parses it as a number"),
+    (document(entry(devices=[420.0])), "in quotes: YAML can parse it as a number"),
     (document(entry(devices=...)), "mig-configs.one[0].devices: None is neither"),
     (document(entry(devices=[])), "mig-configs.one[0].devices: [] is neither"),
     (document(entry(devices=[True])), "mig-configs.one[0].devices: [True] is neither"),
@@ -55,12 +55,13 @@ def resolve(config: dict[str, t.Any], *gpus: profile_names.Target) -> dict[str, 
     (document(entry(mig_devices={"1g.10gb+me,me": 1})), "'1g.10gb+me,me' is not the name"),
     (document(entry(mig_devices={"1g.10gb": 0})), "mig-configs.one[0].mig-devices: all counts are 0"),
     (document(entry(mig_devices=...)), "mig-configs.one[0].mig-devices: it is required if mig-enabled is true"),
-    (document(entry(mig_devices={"1g.10gb": -1})), "mig-configs.one[0].mig-devices.1g.10gb: -1 is not a count"),
+    (document(entry(mig_devices={"1g.10gb": -1})),
+     "mig-configs.one[0].mig-devices.1g.10gb: -1 is not a number of devices"),
     (document(entry(mig_devices=["1g.10gb"])), "mig-configs.one[0].mig-devices: it must be a mapping"),
-    (document(entry(mig_enabled=False)), "mig-configs.one[0].mig-devices: there cannot be MIG devices"),
+    (document(entry(mig_enabled=False)), "mig-configs.one[0].mig-devices: MIG devices need MIG mode"),
     (document(entry(devices=[1])), "mig-configs.one[0].devices: this host has no GPU '1'"),
     (document(entry(mig_devices={"1g.5gb": 7})), "has no profile 1g.5gb (nearest: 1g.20gb). It has 1g.10gb, 2g.20gb"),
-    (document(entry(), entry(mig_devices={"2g.20gb": 3})), "is configured differently by mig-configs.one[0]"),
+    (document(entry(), entry(mig_devices={"2g.20gb": 3})), "has another configuration in mig-configs.one[0]"),
 ])
 def test_refusals(config: t.Any, words: str) -> None:
     with pytest.raises(InputError) as caught:
@@ -71,10 +72,10 @@ def test_refusals(config: t.Any, words: str) -> None:
 def test_mig_on_a_gpu_without_it_is_refused_where_it_is_named() -> None:
     """C(all) passes them over, as mig-parted does."""
     gpus = [target(0), target(1, "26b9")]
-    with pytest.raises(InputError, match=r"mig-configs.one\[0\]: GPU 0000:01:00.0 \(model 26b9\) cannot do MIG"):
+    with pytest.raises(InputError, match=r"mig-configs.one\[0\]: GPU 0000:01:00.0 \(model 26b9\) does not support MIG"):
         resolve(document(entry(devices=[0, 1])), *gpus)
     assert list(resolve(document(entry()), *gpus)) == ["0000:00:00.0"]
-    with pytest.raises(InputError, match="cannot do MIG"):
+    with pytest.raises(InputError, match="does not support MIG"):
         resolve(document(entry()), gpus[1])
     assert not resolve(document(entry(devices=[1], mig_enabled=False, mig_devices={})), *gpus)["0000:01:00.0"].enabled
 
@@ -130,7 +131,7 @@ def test_several_entries_and_untouched_gpus() -> None:
 
 def test_selection() -> None:
     configs = config_file.parse({"version": "v1", "mig-configs": {"half": [entry()], "full": [entry()]}})
-    with pytest.raises(InputError, match="selected: a configuration must be chosen. Choose one of half, full"):
+    with pytest.raises(InputError, match="selected: config has several.*Set selected to one of half, full"):
         config_file.select(configs, None)
     with pytest.raises(InputError, match=r"no configuration 'haff' \(nearest: half\)"):
         config_file.select(configs, "haff")
@@ -166,11 +167,11 @@ def test_generated_names_leave_other_gpus_alone() -> None:
     assert list(profile_names.generate("all-1g.18gb", gpus)) == ["0000:02:00.0"]
     assert list(profile_names.generate("all-disabled", gpus)) == ["0000:00:00.0", "0000:02:00.0"]
     assert profile_names.generate("all-disabled", [target(1, "26b9")]) == {}
-    for name, words in ((None, "no configuration is chosen"), ("all-1g.5gb", "'all-1g.5gb' for the GPUs"),
+    for name, words in ((None, "no configuration is selected"), ("all-1g.5gb", "'all-1g.5gb' for the GPUs"),
                         ("all-enable", "nearest: all-enabled")):
         with pytest.raises(InputError, match=words):
             profile_names.generate(name, gpus)
-    with pytest.raises(InputError, match="None can do MIG"):
+    with pytest.raises(InputError, match="None of these GPUs supports MIG"):
         profile_names.generate("all-enabled", [target(1, "26b9")])
 
 

@@ -102,7 +102,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 
 def go(host: Host, selected: str, level: str = "drain", check: bool = False) -> dict[str, t.Any]:
     request = work.Request("present", None, selected, None, level, check)
-    return work.Work(request, host.model).run()  # type: ignore[arg-type]
+    return work.MigRun(request, host.model).run()  # type: ignore[arg-type]
 
 
 def test_holders_are_named_and_stopped_by_their_own_means(host: Host) -> None:
@@ -165,7 +165,7 @@ def test_a_pod_that_is_not_in_the_way_hinders_nothing(host: Host) -> None:
     document = {"version": "v1", "mig-configs": {"one": [
         {"devices": "all", "mig-enabled": True, "mig-devices": {"3g.40gb": 1, "1g.10gb": 1}}]}}
     request = work.Request("present", document, "one", [A], "drain", False)
-    work.Work(request, host.model).run()  # type: ignore[arg-type]
+    work.MigRun(request, host.model).run()  # type: ignore[arg-type]
     assert host.calls == [f"kill {BOX}"] and host.model.clients_of[A] == [(POD, 0)]
 
 
@@ -224,7 +224,7 @@ def test_who_is_not_in_the_way_goes_on(host: Host) -> None:
     document = {"version": "v1", "mig-configs": {"one": [
         {"devices": "all", "mig-enabled": True, "mig-devices": {"3g.40gb": 1, "1g.10gb": 1}}]}}
     request = work.Request("present", document, "one", [A], "drain", False)
-    done = work.Work(request, host.model).run()  # type: ignore[arg-type]
+    done = work.MigRun(request, host.model).run()  # type: ignore[arg-type]
     assert done["plan"][0]["id"] == f"stop GPU clients: {A} job ({SERVICE}, train.service)"
     assert host.calls == ["systemctl stop train.service", "systemctl start train.service"]
     assert host.model.clients_of[A] == [(SECOND, 0)]
@@ -283,7 +283,7 @@ def test_services_of_a_killed_run_start_again_in_the_next(host: Host, monkeypatc
 def test_a_service_that_does_not_start_again_is_said_once(host: Host) -> None:
     host.model.clients_of[A] = [(SERVICE, 0)]
     host.refused.add("systemctl start train.service")
-    with pytest.raises(CommandError, match="It was stopped while MIG changed"):
+    with pytest.raises(CommandError, match="The service was stopped for the change of MIG"):
         go(host, "all-7g.80gb")
     assert host.model.counts()[A] == {"7g.80gb": 1}
     assert go(host, "all-7g.80gb")["changed"] is False
@@ -313,7 +313,7 @@ def test_in_use_by_nobody_who_is_listed_is_an_error(host: Host, monkeypatch: pyt
         raise DeviceError("GPU: nvmlComputeInstanceDestroy failed with IN_USE.", name="IN_USE", gpu=A)
 
     monkeypatch.setattr(host.model, "destroy_compute", refuse)
-    with pytest.raises(DeviceError, match="No process is listed as using it") as caught:
+    with pytest.raises(DeviceError, match="No process is listed that uses GPU") as caught:
         go(host, "all-7g.80gb", "idle")
     assert caught.value.details["holders"] == [] and host.model.counts()[A] == {"1g.10gb": 7}
 
@@ -359,7 +359,7 @@ def test_of_a_shared_gpu_instance_only_the_busy_part_waits(host: Host) -> None:
 
     def reach(name: str) -> dict[str, t.Any]:
         request = work.Request("present", document, name, None, "idle", False)
-        return work.Work(request, host.model).run()  # type: ignore[arg-type]
+        return work.MigRun(request, host.model).run()  # type: ignore[arg-type]
 
     reach("three")
     host.model.clients_of[A] = [(SERVICE, 0, 0), (SERVICE, 0, 1), (BOX, 4, 0)]
@@ -377,7 +377,7 @@ def test_where_the_part_is_not_told_it_may_be_any(host: Host) -> None:
 
     def reach(name: str) -> dict[str, t.Any]:
         request = work.Request("present", document, name, [A], "idle", False)
-        return work.Work(request, host.model).run()  # type: ignore[arg-type]
+        return work.MigRun(request, host.model).run()  # type: ignore[arg-type]
 
     reach("six")
     host.model.writes.clear()
@@ -395,7 +395,7 @@ def test_of_the_parts_of_an_instance_exactly_the_busy_ones_stay(host: Host) -> N
         for name, count in (("six", 6), ("two", 2))}}
     for name in ("six", "two"):
         request = work.Request("present", document, name, [A], "idle", False)
-        result = work.Work(request, host.model).run()  # type: ignore[arg-type]
+        result = work.MigRun(request, host.model).run()  # type: ignore[arg-type]
         host.model.clients_of[A] = [(SERVICE, 0, 2), (BOX, 4, 1)]
     assert result["pending"] == []
     assert {start: parts for start, (_profile, parts) in host.model.placed[A].items()} == {0: {(1, 2)}, 4: {(1, 1)}}

@@ -12,7 +12,7 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Board, Layout, Piece, difference
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Board, Layout, Placement, difference
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.search import Search
 
 from tests.conformance.tables import published
@@ -28,9 +28,9 @@ def board(device_id: str = A100) -> Board:
 
 def full(grid: Board, *places: tuple[str, int], busy: t.Container[int] = ()) -> Layout:
     """GPU instances, each filled by one compute instance."""
-    pieces = (Piece(name, start, ((grid.profiles[name].slices, 0),)) for name, start in sorted(
+    placements = (Placement(name, start, ((grid.profiles[name].slices, 0),)) for name, start in sorted(
         places, key=lambda place: place[1]))
-    return tuple(piece._replace(busy=piece.parts) if piece.start in busy else piece for piece in pieces)
+    return tuple(item._replace(busy=item.compute) if item.start in busy else item for item in placements)
 
 
 def wish(grid: Board, **counts: int) -> dict[tuple[str, int], int]:
@@ -62,7 +62,7 @@ def test_situations(before: list[tuple[str, int]], wanted: dict[str, int], destr
     target = grid.target(present, wish(grid, **wanted))
     assert target is not None
     assert grid.devices(target) == dict(sorted(wanted.items()))
-    assert sorted(piece.start for piece in difference(present, target).destroyed) == destroyed
+    assert sorted(placement.start for placement in difference(present, target).destroyed) == destroyed
 
 
 @pytest.mark.parametrize("device_id, wanted", [
@@ -92,35 +92,35 @@ def test_busy_is_spared_even_where_more_idle_ones_go() -> None:
     present = full(grid, ("1g.10gb", 0), ("1g.10gb", 4), ("1g.10gb", 5), busy={0})
     target = grid.target(present, wish(grid, **{"3g.40gb": 1, "1g.10gb": 3}))
     assert target is not None
-    assert [piece.start for piece in difference(present, target).destroyed] == [4, 5]
+    assert [placement.start for placement in difference(present, target).destroyed] == [4, 5]
 
 
 def test_compute_instances_pack_into_gpu_instances() -> None:
     grid = board()
     six = grid.target((), {("3g.40gb", 1): 6})
-    assert six is not None and [(piece.start, piece.parts) for piece in six] == [
+    assert six is not None and [(placement.start, placement.compute) for placement in six] == [
         (0, ((1, 0), (1, 1), (1, 2))), (4, ((1, 0), (1, 1), (1, 2)))]
     assert grid.describe(six) == "1c.3g.40gb at 0.0,0.1,0.2,4.0,4.1,4.2"
     mixed = grid.target((), {("7g.80gb", 3): 1, ("7g.80gb", 2): 2})
-    assert mixed is not None and [(piece.start, piece.parts) for piece in mixed] == [(0, ((2, 0), (2, 2), (3, 4)))]
+    assert mixed is not None and [(item.start, item.compute) for item in mixed] == [(0, ((2, 0), (2, 2), (3, 4)))]
     assert grid.target((), {("4g.40gb", 3): 1}) is None, "three of four slices are no profile"
 
 
 def test_only_the_missing_compute_instance_is_made() -> None:
     grid = board()
-    present = (Piece("3g.40gb", 4, ((1, 0), (1, 2))),)
+    present = (Placement("3g.40gb", 4, ((1, 0), (1, 2))),)
     target = grid.target(present, {("3g.40gb", 1): 3})
     assert target is not None
     change = difference(present, target)
-    assert (change.destroyed, change.created) == ((), (Piece("3g.40gb", 4, ((1, 1),)),))
+    assert (change.destroyed, change.created) == ((), (Placement("3g.40gb", 4, ((1, 1),)),))
 
 
 def test_gpu_instance_left_without_compute_instance_serves_again() -> None:
     """What a run that was killed between the two creations leaves."""
     grid = board()
-    present = (Piece("1g.10gb", 3, ()),)
+    present = (Placement("1g.10gb", 3, ()),)
     target = grid.target(present, wish(grid, **{"1g.10gb": 1}))
-    assert target == (Piece("1g.10gb", 3, ((1, 0),)),)
+    assert target == (Placement("1g.10gb", 3, ((1, 0),)),)
     nothing = grid.target(present, {})
     assert nothing == ()
     assert difference(present, ()).destroyed == present
@@ -128,10 +128,10 @@ def test_gpu_instance_left_without_compute_instance_serves_again() -> None:
 
 def test_of_several_compute_instances_the_idle_one_goes() -> None:
     grid = board()
-    present = (Piece("3g.40gb", 4, ((1, 0), (1, 1), (1, 2)), busy=((1, 1), (1, 2))),)
+    present = (Placement("3g.40gb", 4, ((1, 0), (1, 1), (1, 2)), busy=((1, 1), (1, 2))),)
     target = grid.target(present, {("3g.40gb", 1): 2})
     assert target is not None
-    assert difference(present, target).destroyed[0].parts == ((1, 0),)
+    assert difference(present, target).destroyed[0].compute == ((1, 0),)
 
 
 @pytest.mark.parametrize("values", [
@@ -142,11 +142,11 @@ def test_of_several_compute_instances_the_idle_one_goes() -> None:
 ], ids=str)
 def test_what_somebody_has_edited_is_no_layout(values: t.Any) -> None:
     """Else the instances that are there would be destroyed for some that cannot be created."""
-    assert not board().holds((Piece(*values),))
+    assert not board().holds((Placement(*values),))
 
 
 def test_a_layout_of_other_origin_holds() -> None:
-    assert board().holds((Piece("3g.40gb", 0, ()), Piece("3g.40gb", 4, ((1, 0), (2, 1)))))
+    assert board().holds((Placement("3g.40gb", 0, ()), Placement("3g.40gb", 4, ((1, 0), (2, 1)))))
 
 
 def test_no_compute_instance_has_no_slices() -> None:
@@ -234,11 +234,11 @@ def exhaustive(profiles: dict[str, t.Any], present: set[Device], busy: set[Devic
 
 
 def devices_of(layout: Layout) -> set[Device]:
-    return {(piece.profile, piece.start, size, first) for piece in layout for size, first in piece.parts}
+    return {(item.profile, item.start, size, first) for item in layout for size, first in item.compute}
 
 
 def random_layout(profiles: dict[str, t.Any], chance: random.Random, whole: bool) -> Layout:
-    pieces: list[Piece] = []
+    placements: list[Placement] = []
     taken: set[int] = set()
     for _ignored in range(chance.randint(0, 9)):
         name = chance.choice(list(profiles))
@@ -249,8 +249,8 @@ def random_layout(profiles: dict[str, t.Any], chance: random.Random, whole: bool
         taken |= cells
         slices = profiles[name]["slices"]
         parts = ((slices, 0),) if whole else chance.choice(fillings(slices))
-        pieces.append(Piece(name, start, parts, tuple(part for part in parts if chance.random() < 0.25)))
-    return tuple(sorted(pieces, key=lambda piece: piece.start))
+        placements.append(Placement(name, start, parts, tuple(part for part in parts if chance.random() < 0.25)))
+    return tuple(sorted(placements, key=lambda placement: placement.start))
 
 
 def random_wish(profiles: dict[str, t.Any], chance: random.Random, whole: bool) -> dict[tuple[str, int], int]:
@@ -271,7 +271,7 @@ def test_never_more_destroyed_than_an_exhaustive_search(name: str, whole: bool) 
     for _ignored in range(60):
         present, wanted = random_layout(profiles, chance, whole), random_wish(profiles, chance, whole)
         there = devices_of(present)
-        busy = {(piece.profile, piece.start, size, first) for piece in present for size, first in piece.busy}
+        busy = {(item.profile, item.start, size, first) for item in present for size, first in item.busy}
         target = grid.target(present, wanted)
         best = exhaustive(profiles, there, busy, wanted)
         assert (target is None) == (best is None), (present, wanted)
@@ -279,7 +279,7 @@ def test_never_more_destroyed_than_an_exhaustive_search(name: str, whole: bool) 
             refused += 1
             continue
         assert collections.Counter((one[0], one[2]) for one in devices_of(target)) == wanted
-        assert any(sorted((piece.profile, piece.start) for piece in target) == sorted(places)
+        assert any(sorted((placement.profile, placement.start) for placement in target) == sorted(places)
                    for places in gpu_instances(profiles, sorted({key for key, _slices in wanted}))), target
         lost = there - devices_of(target)
         assert (len(lost & busy), len(lost)) == best, (present, wanted, target)

@@ -77,7 +77,7 @@ def carried_out(host: Host, act: Act, level: str) -> str:  # noqa: F811
     for pid in act.opens:
         host.opens(pid, A, 0)
     request = work.Request("present", None, act.selected, [A], level, False)
-    result = work.Work(request, host.model).run()  # type: ignore[arg-type]
+    result = work.MigRun(request, host.model).run()  # type: ignore[arg-type]
     calls = {*(str(write[0]) for write in host.model.writes), *host.calls}
     done = [step["action"] for step in result["plan"]]
     assert (act.step in done) == (act.call in calls)
@@ -125,7 +125,7 @@ def reach(host: Host, layouts: t.Sequence[t.Any], level: str) -> dict[str, t.Any
                for number, layout in enumerate(layouts)]
     request = work.Request("present", {"version": "v1", "mig-configs": {"x": entries}}, "x", None, level, False)
     try:
-        return work.Work(request, host.model).run()  # type: ignore[arg-type]
+        return work.MigRun(request, host.model).run()  # type: ignore[arg-type]
     except InputError:
         return None
 

@@ -25,8 +25,9 @@ def test_rendered_needs_no_gpu() -> None:
 
 
 @pytest.mark.parametrize("word, words", [("H200", []), ("2330", []), ("nvidia h100 nvl", []), (
-    "H100", ["H100 is planned as PCI device 2339; these models have other profiles: H100 80GB HBM3, H100 PCIe."])])
+    "H100", ["H100 is planned as PCI device 2339. Models with similar names have other profiles: "
+             "H100 80GB HBM3, H100 PCIe."])])
 def test_a_word_that_means_several_boards_is_said(word: str, words: list[str]) -> None:
     request = work.Request("rendered", None, "all-balanced", [word], "never", False)
-    job = shown.Shown(request, Model())  # type: ignore[arg-type]
+    job = shown.ReadOnlyRun(request, Model())  # type: ignore[arg-type]
     assert len(job.run()["plan"]) == 2 and job.warnings == words

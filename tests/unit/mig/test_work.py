@@ -48,7 +48,7 @@ def hosts() -> Model:
 def go(model: Model, selected: str | None = None, level: str = "idle", check: bool = False, state: str = "present",
        config: t.Any = None, devices: list[str] | None = None, checkpoint: t.Any = None) -> dict[str, t.Any]:
     request = work_module.Request(state, config, selected, devices, level, check, checkpoint)
-    kind = shown.Shown if state in ("gathered", "rendered") else work_module.Work
+    kind = shown.ReadOnlyRun if state in ("gathered", "rendered") else work_module.MigRun
     return kind(request, model).run()  # type: ignore[arg-type]
 
 
@@ -97,12 +97,12 @@ def test_a_driver_that_nvml_cannot_ask_tells_nothing_so_nothing_is_planned(monke
     on_bus(monkeypatch, "nvidia")
     model = hosts()
     model.available, model.error = False, "NVML cannot be used (LIB_RM_VERSION_MISMATCH)."
-    work = work_module.Work(work_module.Request("present", None, "all-1g.10gb", None, "idle", True), model)  # type: ignore[arg-type]
+    work = work_module.MigRun(work_module.Request("present", None, "all-1g.10gb", None, "idle", True), model)  # type: ignore[arg-type]
     result = work.run()
     assert result["plan"] == [] and [step["id"] for step in result["pending"]] == [f"configure MIG: {A}",
                                                                                     f"configure MIG: {B}"]
     assert "LIB_RM_VERSION_MISMATCH" in result["pending"][0]["pending_reason"]
-    assert len(work.warnings) == 2 and f"GPU {A}: its MIG state is unknown" in work.warnings[0]
+    assert len(work.warnings) == 2 and f"The MIG state of GPU {A} is unknown" in work.warnings[0]
     assert "LIB_RM_VERSION_MISMATCH" in work.warnings[0]
     assert go(model, "all-1g.10gb")["pending"] == result["pending"]
 
@@ -112,11 +112,11 @@ def test_check_mode_before_a_reload_plans_for_gpus_that_nvml_cannot_ask(monkeypa
     model = hosts()
     model.available, model.error = False, "NVML cannot be used (LIB_RM_VERSION_MISMATCH)."
     request = work_module.Request("present", None, "all-1g.10gb", None, "idle", True, after_reload=True)
-    work = work_module.Work(request, model)  # type: ignore[arg-type]
+    work = work_module.MigRun(request, model)  # type: ignore[arg-type]
     result = work.run()
     assert (result["pending"], work.warnings) == ([], [])
     assert ids(result) == ids(go(hosts(), "all-1g.10gb"))
-    waits = work_module.Work(request._replace(check=False), model).run()  # type: ignore[arg-type]
+    waits = work_module.MigRun(request._replace(check=False), model).run()  # type: ignore[arg-type]
     assert [step["id"] for step in waits["pending"]] == [f"configure MIG: {A}", f"configure MIG: {B}"]
 
 
@@ -129,11 +129,11 @@ def test_a_gpu_that_does_not_answer_keeps_no_other_from_its_layout(
         go(model, "all-3g.40gb")
         model.writes.clear()
         spoil(model)
-        work = work_module.Work(work_module.Request("present", None, selected, None, "idle", False), model)  # type: ignore[arg-type]
+        work = work_module.MigRun(work_module.Request("present", None, selected, None, "idle", False), model)  # type: ignore[arg-type]
         result = work.run()
         assert result["touched"] == [B] and [step["id"] for step in result["pending"]] == [f"configure MIG: {A}"]
         assert {write[1] for write in model.writes} == {B}
-        assert f"GPU {A}: its MIG state is unknown" in work.warnings[0]
+        assert f"The MIG state of GPU {A} is unknown" in work.warnings[0]
         assert "GPU_IS_LOST" in work.warnings[0] or "RESET_REQUIRED" in work.warnings[0]
 
 
@@ -198,7 +198,7 @@ def test_check_mode_plans_from_what_a_reload_of_the_driver_leaves(device_id: str
     model = Model((A, device_id))
     go(model, f"all-{profile}")
     request = work_module.Request("present", None, f"all-{profile}", None, "idle", True, None, True)
-    check = work_module.Work(request, model).run()  # type: ignore[arg-type]
+    check = work_module.MigRun(request, model).run()  # type: ignore[arg-type]
     model.placed[A].clear()
     model.modes[A] = [enabled, enabled]
     assert ids(check) == ids(go(model, f"all-{profile}")) != []
@@ -392,7 +392,7 @@ def test_absent_puts_back_what_was_there_at_first(journal: Path) -> None:
 def test_absent_gives_back_all_or_says_so() -> None:
     model = hosts()
     go(model, "all-enabled")
-    with pytest.raises(InputError, match="devices: it cannot be used with state absent"):
+    with pytest.raises(InputError, match="devices: the option cannot be used with state absent"):
         go(model, state="absent", devices=[A])
     assert model.counts() == {A: {}, B: {}}
 
@@ -427,14 +427,14 @@ def test_a_journal_that_somebody_has_edited_is_named(journal: Path, before: t.An
     document = json.loads((journal / "mig.json").read_text())
     document["entries"][0]["before"] = before
     (journal / "mig.json").write_text(json.dumps(document))
-    with pytest.raises(HostError, match=r"GPU 0000:07:00.0 .* cannot have its layout in .*mig.json"):
+    with pytest.raises(HostError, match=r"GPU 0000:07:00.0 .* cannot have the layout that .*mig.json"):
         go(model, state="absent")
     assert model.counts() == {A: {"1g.10gb": 7}, B: None}
 
 
 def test_a_gpu_that_has_left_is_forgotten(journal: Path) -> None:
     go(hosts(), "all-enabled", devices=[B])
-    work = work_module.Work(work_module.Request("absent", None, None, None, "idle", False), Model((A, "20b2")))  # type: ignore[arg-type]
+    work = work_module.MigRun(work_module.Request("absent", None, None, None, "idle", False), Model((A, "20b2")))  # type: ignore[arg-type]
     assert work.run()["changed"] is False
     assert "GPU-of-0000-0f-00.0".lower() in work.warnings[0]
     assert not journal.exists()
@@ -531,7 +531,7 @@ def test_instances_of_a_checkpoint_that_overlap() -> None:
     with pytest.raises(InputError, match="do not fit together on GPU 0000:07:00.0"):
         go(hosts(), checkpoint=document)
     document["MigState"]["Devices"] *= 2
-    with pytest.raises(InputError, match=r"Devices\[1\].UUID: GPU .* is here twice"):
+    with pytest.raises(InputError, match=r"Devices\[1\].UUID: GPU .* has two entries"):
         go(hosts(), checkpoint=document)
 
 
@@ -548,11 +548,11 @@ H100 = {"version": "v1", "mig-configs": {"h100": [
 
 
 @pytest.mark.parametrize("document, selected, devices, words", [
-    (H100, None, None, "has no entry for the GPUs of this host (NVIDIA A100-SXM4-80GB)"),
+    (H100, None, None, "has no entry for a GPU of this host that supports MIG (NVIDIA A100-SXM4-80GB)"),
     (H100, None, [], "devices selects no GPU of this host"),
     (None, "all-1g.10gb", [], "devices selects no GPU of this host")])
 def test_what_concerns_no_gpu_says_so(document: t.Any, selected: str | None, devices: t.Any, words: str) -> None:
-    job = work_module.Work(work_module.Request("present", document, selected, devices, "idle", False), hosts())  # type: ignore[arg-type]
+    job = work_module.MigRun(work_module.Request("present", document, selected, devices, "idle", False), hosts())  # type: ignore[arg-type]
     assert job.run()["changed"] is False and words in job.warnings[0]
 
 
@@ -607,7 +607,7 @@ def test_containers_are_told_where_the_unit_is(monkeypatch: pytest.MonkeyPatch, 
     (tmp_path / "unit").touch()
     go(model, "all-balanced", check=True)
     assert started == []
-    job = work_module.Work(work_module.Request("present", None, "all-balanced", None, "idle", False), model)  # type: ignore[arg-type]
+    job = work_module.MigRun(work_module.Request("present", None, "all-balanced", None, "idle", False), model)  # type: ignore[arg-type]
     job.run()
     assert (started, bool(job.warnings)) == ([True], not well)
     go(model, "all-balanced")
@@ -621,7 +621,7 @@ def test_a_killed_run_tells_them_later(monkeypatch: pytest.MonkeyPatch, tmp_path
     (tmp_path / "unit").touch()
     model = hosts()
     with monkeypatch.context() as patch:
-        patch.setattr(work_module.Work, "_prove", lambda *_args: (one for one in ()).throw(KeyboardInterrupt))
+        patch.setattr(work_module.MigRun, "_check_result", lambda *_args: (one for one in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             go(model, "all-1g.10gb")
     assert started == []
@@ -637,13 +637,13 @@ def test_instances_in_free_space_wait_where_operands_have_to_learn_of_them() -> 
     before = copy.deepcopy(model.placed)
     for check in (True, False):
         request = work_module.Request("present", None, "all-1g.10gb", None, "never", check, create=False)
-        result = work_module.Work(request, model).run()  # type: ignore[arg-type]
+        result = work_module.MigRun(request, model).run()  # type: ignore[arg-type]
         assert model.placed == before and not result["changed"] and result["in_free_space"] == [A]
         assert [(one["target"][:12], one["needs"], one["pending_reason"]) for one in result["pending"]][0] == (
             A, "never", planning.LATER)
         assert "gpu_disruption is 'never'" in result["pending"][1]["pending_reason"]
     request = work_module.Request("present", None, "all-1g.10gb", None, "idle", False, create=False)
-    result = work_module.Work(request, model).run()  # type: ignore[arg-type]
+    result = work_module.MigRun(request, model).run()  # type: ignore[arg-type]
     assert model.placed == before and result["in_free_space"] == [A] and not result["changed"]
     assert go(model, "all-1g.10gb", devices=[A], level="never")["in_free_space"] == [A]
     assert model.placed != before and go(model, "all-1g.10gb", devices=[A])["in_free_space"] == []

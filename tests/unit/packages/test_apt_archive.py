@@ -87,7 +87,7 @@ def test_what_fails_of_the_archive_is_said(said: str, targets: str) -> None:
 
 @pytest.mark.parametrize(("there", "said"), [
     (set(), "Ubuntu's archive .Origin Ubuntu. is not a package source"),
-    ({"main", "universe"}, "lack the components restricted; they have main, universe"),
+    ({"main", "universe"}, "do not have the components restricted; they have main, universe"),
 ])
 def test_sources_that_lack_something(there: set[str], said: str) -> None:
     with pytest.raises(RepositoryError, match=said):

@@ -469,7 +469,7 @@ def test_a_repair_that_is_not_enough_is_said(host: Host, monkeypatch: pytest.Mon
 
 def test_a_file_that_is_gone_comes_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apt, "Root", lambda: Root(str(host.root)))
-    monkeypatch.setattr(package_files, "_COUNTS", re.compile("/usr/share/tool"))
+    monkeypatch.setattr(package_files, "_CHECKED", re.compile("/usr/share/tool"))
     host.configure()
     host.manager.install({"tool": "1.0-1", "tool-lib": "1.0-1"})  # not the newest
     former = host.files()

@@ -147,7 +147,7 @@ def test_dnf_4_by_its_name(target: str, name: str, tmp_path: Path, monkeypatch: 
     (tmp_path / "dnf").symlink_to(target)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert dnf_tools.program() == name
-    with pytest.raises(HostError, match=f"no {name}, and the module needs dnf 4"):
+    with pytest.raises(HostError, match=f"no {name}, but this collection needs dnf 4"):
         dnf(Host(install=(127, "")), ["install", "x"])
 
 

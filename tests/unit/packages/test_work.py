@@ -319,7 +319,7 @@ def test_absent_takes_exactly_what_came(manager: FakeManager, journal: Journal) 
     assert ids(steps)[:2] == ["purge packages: compiler pin-1.0 tool",
                               "remove packages, keep their former configuration: library"]
     execute(manager, journal, steps)
-    work.settle(manager.read())
+    work.forget_restored(manager.read())
     assert manager.installed == before
     assert not journal.entries
     assert ("forget_lists", REPOSITORY.url) in manager.calls
@@ -376,7 +376,7 @@ def test_a_repository_of_two_components_goes_with_the_last(tmp_path: Path) -> No
             work = PackageWork(manager, journal, None)
             for step in work.plan_absent(manager.read()):
                 work.execute(step)
-            work.settle(manager.read())
+            work.forget_restored(manager.read())
     assert not manager.is_configured(REPOSITORY) and ("forget_lists", REPOSITORY.url) in manager.calls
     assert not (tmp_path / "journal").exists()
 

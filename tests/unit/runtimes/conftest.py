@@ -176,7 +176,7 @@ class Host:
                       work.execute, journal)
                 if state == "absent":
                     work.packages.settle = lambda *_args: None  # type: ignore[method-assign]
-                    work.settle()
+                    work.forget_restored()
         return [step.id for step in steps]
 
     def effective(self) -> dict[str, t.Any]:

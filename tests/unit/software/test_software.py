@@ -238,7 +238,7 @@ def one_run(tmp_path: Path, desired: Desired | None, systemd: Systemd) -> list[s
         steps = work.plan(state, service) if desired else work.plan_absent(state, service, ())
         apply(steps, work.execute, journal)
         if desired is None:
-            work.settle()
+            work.forget_restored()
     return [step.action for step in steps]
 
 

@@ -62,7 +62,7 @@ class Play:
                          "steps": [work._pack(step) for step in self.packages]},
             "cdi": {"specs": ["/var/run/cdi/nvidia.yaml"], "driver": None, "steps": [], "pending": [], "warnings": []}})
         patch.setattr(packages.Packages, "execute", lambda _self, step: self._install(step))
-        patch.setattr(packages.Packages, "settle", lambda _self: None)
+        patch.setattr(packages.Packages, "forget_restored", lambda _self: None)
 
     def _install(self, _step: Step) -> bool:
         self.packages.clear()

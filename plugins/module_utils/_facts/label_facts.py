@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The facts that labels need. A module that imports only this has a smaller payload. PRIVATE to the collection."""
+"""Collects the facts that labels need. Modules that import only this file have a smaller payload. PRIVATE."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.versions impo
 
 
 def nvml_snapshot(clients: bool = True) -> Snapshot:
-    """See L(snapshot.Snapshots.snapshot). Raises only MissingLibrary."""
+    """The facts of a new NVML session, see L(snapshot.Snapshots.snapshot). Raises only MissingLibrary."""
     with Snapshots() as nvml:
         return nvml.snapshot(clients)
 
@@ -27,10 +27,10 @@ def collect_devices(root: Root, snapshot: Snapshot) -> Fact:
 
 
 def nvml_fact(snapshot: Snapshot) -> Fact:
-    """The fact C(driver.nvml)."""
+    """The fact C(driver.nvml) of gpu_info: C({available, error, cuda})."""
     return {"available": snapshot["available"], "error": snapshot["error"], "cuda": snapshot["cuda"]}
 
 
 def vgpu_fact(bus: Bus) -> dict[str, str] | None:
-    """The fact C(vgpu)."""
+    """The fact C(vgpu) of gpu_info: C({version, branch}) of the host's driver, None outside a vGPU guest."""
     return None if bus.vgpu is None else {"version": bus.vgpu[0], "branch": bus.vgpu[1]}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The common part of all probes: a temporary folder, the key of the repository, and the choice of a version."""
+"""The common part of all probes of repositories: a temporary folder, the key, and the choice of a version."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Complete
 MIRROR_ADVICE = "; a mirror needs repodata/repomd.xml.asc, too"
 # The number of versions in an error.
 _NAMED = 12
-_Self = t.TypeVar("_Self", bound="View")
+_Self = t.TypeVar("_Self", bound="RepositoryProbe")
 
 
-class View:
-    """A context manager that implements the common part of C(base.Probe). wait: seconds to wait for locks."""
+class RepositoryProbe:
+    """The base class of all implementations of C(base.Probe). wait: seconds to wait for locks."""
 
     def __init__(self, run: Runner, repository: Repository, wait: float = 0) -> None:
         self._runner = run
@@ -56,7 +56,7 @@ class View:
 
     def run(self, argv: t.Sequence[str], *, timeout: float = 60, check: bool = True, stdin: str | None = None,
             env: t.Mapping[str, str] | None = None, hint: str = "") -> Completed:
-        """As L(_run.run). Errors name the files of the host instead of their links in the temporary folder."""
+        """As L(_run.run). Errors contain the paths of the host instead of those of links in the temporary folder."""
         try:
             done = self._runner(argv, timeout=timeout, check=check, stdin=stdin, env=env, hint=hint)
         except CommandError as error:
@@ -73,7 +73,7 @@ class View:
         return text
 
     def _places(self) -> dict[str, str]:
-        """Folders in C(root) and the folders of the host that they replace."""
+        """Name of a folder in C(root) to the folder of the host that it replaces."""
         return {}
 
     def link(self, folder: str, into: str, wanted: t.Callable[[str], bool] = lambda _name: True) -> None:
@@ -98,13 +98,16 @@ class View:
         """Reads the repository into the folder C(root); sets key and candidates."""
         raise NotImplementedError
 
-    def unreadable(self, why: str, unsigned: bool, proxy: str, advice: str = "") -> RepositoryError:
-        """The error for package lists that cannot be read. unsigned: the expected key has not signed them."""
+    def unreadable(self, reason: str, unsigned: bool, proxy: str, advice: str = "") -> RepositoryError:
+        """The error for package lists that cannot be read. unsigned: whether they are not signed by the expected key.
+
+        proxy: see L(base.fetch_advice). advice: the end of the hint about the key.
+        """
         url = self.repository.url
         if unsigned:
-            return RepositoryError(f"{url} is not signed by the key {self.repository.wanted_fingerprint}: {why}.",
+            return RepositoryError(f"{url} is not signed by the key {self.repository.wanted_fingerprint}: {reason}.",
                                    f"Nothing was installed. Check repository.key{advice}.", url=url)
-        return RepositoryError(f"{url} cannot be read: {why}.", fetch_advice(why, proxy), url=url)
+        return RepositoryError(f"{url} cannot be read: {reason}.", fetch_advice(reason, proxy), url=url)
 
     def resolve(self, name: str, version: str | None) -> str:
         """See C(base.Probe)."""
