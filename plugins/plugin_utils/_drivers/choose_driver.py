@@ -316,18 +316,19 @@ def _level(driver: Candidate, situation: Situation, request: Request) -> str:
 
 def _reason(conflict: t.Sequence[Constraint]) -> str:
     texts = [rule.text for rule in conflict]
-    return ", but ".join(texts) if len(texts) < 3 else f"{'; '.join(texts)}: no driver does all of it"
+    return ", but ".join(texts) if len(texts) < 3 else f"{'; '.join(texts)}: no driver meets all of these"
 
 
 def _remedy(conflict: t.Sequence[Constraint], free: t.Sequence[Change], situation: Situation,
             request: Request) -> str:
     if free:
-        return f"What would free it: {', or '.join(one['result'] for one in free)}."
+        return f"A driver is found with one of these changes: {', or '.join(change['result'] for change in free)}."
     if conflict and all(rule.id.startswith("gpu:") for rule in conflict):
         only = [gpu.name for gpu in situation.gpus if gpu.open_modules == "required"]
         mixed = any(gpu.open_modules == "no" for gpu in situation.gpus)
-        partly = f" Open modules would install here, but drive only {' and '.join(only)}." if only and mixed else ""
+        partly = f" Open modules can be installed, but support only {' and '.join(only)}." if only and mixed else ""
         return f"Put these GPUs into different hosts.{partly}"
     if request.cluster:
-        return "Install a driver on these Nodes yourself and set driver.enabled to false."
-    return "Install a driver that suits it yourself and set driver_state to adopted, or take the host out of gpu_hosts."
+        return "Install a driver on these Nodes yourself, and set driver.enabled: false in the policy."
+    return ("Install a suitable driver yourself and set driver_state: adopted, or remove the host from the group "
+            "gpu_hosts.")

@@ -112,13 +112,15 @@ def _service(state: RuntimeState) -> list[Pending]:
     if unit is None:
         return []
     if state.boot == "masked":
-        return [_pending("unmask service", unit, f"it is masked; whoever masked it decides (systemctl unmask {unit})")]
+        return [_pending("unmask service", unit,
+                         f"it is masked; a run does not change this (to unmask it: systemctl unmask {unit})")]
     if not state.running and not state.on_demand:
         return [_pending("start service", unit,
-                         f"it does not run; whoever stopped it decides (systemctl enable --now {unit})")]
+                         f"it does not run; a run does not change this (to start it: systemctl enable --now {unit})")]
     if state.boot == "no":
         return [_pending("enable service", unit,
-                         f"it does not start at boot; whoever disabled it decides (systemctl enable {unit})")]
+                         f"it does not start at boot; a run does not change this (to enable it: systemctl enable "
+                         f"{unit})")]
     return []
 
 
