@@ -76,7 +76,7 @@ class Result(t.NamedTuple):
 
 @dataclass
 class Host:
-    """What the plan of a component on a host depends on. variables: those of roles that its inventory sets; place:
+    """The inputs of a component's plan on a host. variables: those of roles that its inventory sets; place:
     C(host), or C(none) if the component is not delivered, for the reason why; notes: for the user, planning adds to
     them."""
 

@@ -269,7 +269,7 @@ def _refusals(situation: Situation, request: Request, release: Release) -> t.Ite
 
 def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[Constraint], situation: Situation,
           request: Request, release: Release) -> t.Iterator[Change]:
-    """The plan without each constraint that a user can change."""
+    """For each constraint that a user can change: the change that lifts it, if a driver is then left."""
     for dropped in dict.fromkeys(one.id for one in conflict if one.change):
         more = solve.also(space.all, rules, dropped)
         if more is None:
@@ -287,7 +287,7 @@ def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[C
 
 
 def _enough(free: t.Sequence[Change]) -> list[Change]:
-    """The changes without those that include all of another one."""
+    """The changes, without each change that includes all of another change."""
     sets = [{one["drop"], *one["also"]} for one in free]
     return [one for one, own in zip(free, sets) if not any(other < own for other in sets)]
 
@@ -304,7 +304,7 @@ def _change(rule: Constraint, driver: Candidate, situation: Situation, request: 
 
 
 def _level(driver: Candidate, situation: Situation, request: Request) -> str:
-    """The CUDA level nearest to the requested one that the driver and the GPUs run."""
+    """The CUDA level that the driver and the GPUs run and that is nearest to the requested one."""
     limits = [gpu.architecture.cuda for gpu in situation.gpus if gpu.architecture and gpu.architecture.cuda]
     first = max((one[0] for one in limits), key=version_key, default="")
     if request.cuda and version_key(request.cuda) < version_key(first):

@@ -68,7 +68,7 @@ class Request:
 
 
 def constraints(space: Universe, situation: Situation, request: Request, release: Release) -> list[Constraint]:
-    """All constraints that exclude a candidate."""
+    """All constraints of a host or pool, in the order in which explanations prefer them."""
     every = [*_requested(space, request), *_host(space, situation, request), *_gpus(space, situation, request),
              *_coherent(space, situation), _flavours(space, request), *_system(space, situation, request, release),
              *_fabric(space, situation, request), *_defaults(space, situation, request, release)]
@@ -76,7 +76,7 @@ def constraints(space: Universe, situation: Situation, request: Request, release
 
 
 def _requested(space: Universe, request: Request) -> t.Iterator[Constraint]:
-    """The constraints that a user can lift."""
+    """The constraints that come from requests of the user."""
     if request.version:
         change = f"{request.key}: {{branch}}" if request.key == "driver_branch" else f"{request.key}: {{version}}"
         if request.key == "driver_runfile_src":
@@ -132,7 +132,7 @@ def _cuda(space: Universe, level: str) -> Constraint:
 
 
 def _host(space: Universe, situation: Situation, request: Request) -> t.Iterator[Constraint]:
-    """What its administrator can change on the host itself."""
+    """The constraints that an administrator of the host can lift on the host itself."""
     if situation.secure_boot == "signed" and not request.own_key:
         own = "" if request.cluster else ", driver_signing_key of this host"
         yield Constraint("secure_boot", "Secure Boot is on and no key of DKMS is enrolled, so only signed modules can "

@@ -42,7 +42,7 @@ def found(policy: Policy, facts: ClusterFacts | None) -> bool:
 
 
 def claims(node: Node) -> bool:
-    """Whether a Node reports that it is a Node of OpenShift."""
+    """Whether the facts of a Node say that it runs OpenShift."""
     return _LABEL in node["labels"] or _coreos(node)
 
 

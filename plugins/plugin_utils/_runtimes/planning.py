@@ -48,7 +48,7 @@ class Plan:
 
 
 def plan(state: HostState, options: Options) -> Plan:
-    """The plan to the desired state, or of a removal. Raises HostError and InputError."""
+    """The plan that leads to the desired state, or the plan of a removal. Raises HostError and InputError."""
     return _plan_removal(state) if options.state == "absent" else _plan(state, options)
 
 
@@ -80,7 +80,7 @@ def _plan(state: HostState, options: Options) -> Plan:
 
 
 def present(state: HostState, runtime: str | None, proposal: Proposal, settings: t.Mapping[str, Value]) -> list[Step]:
-    """The steps to the desired state, in order. settings: the option of the module."""
+    """The steps that lead to the desired state, in order. settings: the option of the module."""
     packages, cdi = state.packages.steps, state.cdi.steps
     # Links of device nodes come first: the scripts of packages can make systemd reload its units, and containers would
     # lose devices without a link.
@@ -226,7 +226,7 @@ def _value_end(text: str, start: int) -> int:
 
 
 def prove(steps: t.Sequence[Step], after: t.Sequence[Step]) -> None:
-    """Raises HostError if there are still steps after the run."""
+    """Raises HostError if steps are left after the run."""
     left = [step.id for step in after]
     if left:
         raise HostError(f"After the run the host still differs: {', '.join(left)}.",

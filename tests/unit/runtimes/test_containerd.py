@@ -117,7 +117,7 @@ def test_edit_by_hand_is_repaired_and_kept_at_removal(host: t.Any, version: str)
     steps, _proposal = one.plan()
     action = "edit" if version == "1.7" else "write"
     assert [step.id for step in steps] == [f"{action} file: {target}", "restart service: containerd.service"]
-    assert steps[0].reason == "somebody has edited it since"
+    assert steps[0].reason == "the file was edited after a run had written it"
     one.converge()
     assert one.converge() == []
     one.converge("absent")
