@@ -13,7 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys imp
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import cleaned
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.cluster_nodes import has_gpu
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import offered_gpus, is_ready
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_ready, offered_gpus
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
 
 # The version of the result of L(describe) in caches. Increase it if a key is added or removed or changes its meaning.

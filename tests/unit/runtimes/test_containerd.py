@@ -136,7 +136,7 @@ def test_former_default_returns_from_an_edited_file(host: t.Any, version: str) -
     one.converge()
     one.config.write_bytes(one.config.read_bytes() + b"# edited\n")
     _steps, proposal = one.plan("absent")
-    assert any("only its part was removed" in warning for warning in proposal.warnings)
+    assert any("only the part of this collection was removed" in warning for warning in proposal.warnings)
     one.converge("absent")
     assert one.config.read_bytes() == content + b"# edited\n"
 
