@@ -127,7 +127,7 @@ def _labels(node: Mapping[str, Any]) -> None:
 
 def _stuck(given: tuple[Mapping[str, Any], list[str]]) -> None:
     pod, said = given
-    for stuck in (pods.stuck_pod(pod, "validator"), pods.after_a_restart(pod, "driver")):
+    for stuck in (pods.not_ready_pod(pod, "validator"), pods.restarted_pod(pod, "driver")):
         cause = causes.explain(stuck, said, "gpu", said)
         style = terminal.Style()
         calm(style.text(cause.cause))
@@ -144,7 +144,7 @@ def _log(text: str) -> None:
 
 def _table(table: Mapping[str, Any]) -> None:
     pods.rows(table)
-    pods.restarted_lately(table)
+    pods.recently_restarted(table)
 
 
 def _answer(answer: dict[str, Any]) -> None:

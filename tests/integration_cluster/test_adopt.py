@@ -317,7 +317,7 @@ def handed_back(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
     land.comes_to_newest()
     assert land.pods() == drivers
     # And we leave it alone again.
-    with pytest.raises(ClusterError, match="A GPU Operator owns this cluster"):
+    with pytest.raises(ClusterError, match="A GPU Operator manages this cluster"):
         refuse_operator.refuse_operator(land.client)
 
 

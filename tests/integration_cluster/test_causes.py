@@ -81,15 +81,15 @@ def test_the_root_is_told_once_with_its_log(site: Site, kubelet: int, kubeconfig
     for node in site.nodes:
         endpoint(site, node, 9)
     [cause] = site.conclude(*INITS, timeout=1)[0]["driver"]["causes"]
-    assert "the kubelet of the node does not answer" in cause["log_problem"] and cause["log"] == []
-    assert cause["cause"].startswith("the driver manager cannot clear the node") and cause["pod"] in cause["do"][0]
+    assert "the kubelet of the node does not respond" in cause["log_problem"] and cause["log"] == []
+    assert cause["cause"].startswith("the driver manager cannot prepare the node") and cause["pod"] in cause["do"][0]
     for node in site.nodes:
         endpoint(site, node, kubelet)
     audit.start()
     run = verify(site, tmp_path, kubeconfig=kubeconfig, timeout=2)
     text = run.output
     assert run.rc == 2 and "1 failing" not in text
-    assert "2 failing: " in text and "(nouveau holds the GPU)" in text
+    assert "2 failing: " in text and "(the kernel module nouveau uses the GPU)" in text
     problems = [line for line in text.splitlines() if "likely cause" in line and not line.startswith("fatal")]
     assert len(problems) == 1 and "2 nodes" in problems[0] and "k8s-driver-manager Init:0/1" in problems[0], text
     # One on the way, each pod's at the end. The server notes when an answer begins and, maybe later, when it ends.

@@ -192,7 +192,7 @@ def test_etcd_stops_in_the_middle_of_a_run(site: Site) -> None:
     assert failed.rc == 2, failed.output
     (message,) = failed.errors()
     assert f"ServiceAccount {SPACE}/node-feature-discovery: the API server could not apply it (Timeout)" in message
-    assert message.endswith("Read its log and that of etcd, then run again."), message
+    assert message.endswith("Read the logs of the API server and of etcd, then run again."), message
     left = site.found()
     with Outage(site, "daemonsets", 3) as server:
         done = site.run(server.kubeconfig(site.folder))

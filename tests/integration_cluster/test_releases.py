@@ -107,7 +107,7 @@ def test_a_release_is_changed_in_place_and_back(site: Site) -> None:
     assert not any(set(after[name].values()) & set(before[name].values()) for name in after if name != DRIVER)
     assert site.labels() == labels
     told = " ".join(said.split())
-    assert "gpu-[1-2]" in told and "the pod is outdated (its image is " in told
+    assert "gpu-[1-2]" in told and "the pod is outdated (current image: " in told
 
     site.run(NEW)
     assert not site.writes() and site.pods() == after

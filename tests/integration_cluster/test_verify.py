@@ -155,7 +155,7 @@ def test_a_held_validator_is_named_with_node_container_and_cause(site: Site) -> 
     assert [checks[name]["state"] for name in INITS] == ["ok", "failed", "ok"]
     detail = checks["validator"]["detail"]
     assert detail.startswith(f"1/2 ready; {site.nodes[1]}: toolkit-validation Init:1/4")
-    assert "likely cause: the nvidia runtime is not injected" in detail and checks["validator"]["hint"]
+    assert "likely cause: the driver is not injected" in detail and checks["validator"]["hint"]
     site.heal()
     assert site.follow(*INITS)["validator"]["ok"]
 
@@ -263,7 +263,7 @@ def test_a_user_sees_progress_and_the_reason(site: Site, kubeconfig: str, tmp_pa
 
 def test_check_mode_waits_for_nothing(site: Site, kubeconfig: str, tmp_path: Path) -> None:
     run = verify(site, tmp_path, "--check", "-v", kubeconfig=kubeconfig, timeout=3600)  # a run here gets less
-    assert run.rc == 0 and "check mode: the cluster has no object of it" in run.output
+    assert run.rc == 0 and "check mode: the cluster has no objects of this component" in run.output
 
 
 def test_no_cluster_is_taken_from_the_environment(site: Site, kubeconfig: str, tmp_path: Path,

@@ -76,7 +76,8 @@ def test_a_device_plugin_that_fails_is_named_and_comes_back(world: World) -> Non
     with world.fault("nvidia-device-plugin", said):
         world.delete_pod(PLUGIN)
         until(lambda: world.allocatable == 0, "the kubelet takes the GPUs back")
-        assert "the pod finds no driver" in failed(world, PLUGIN, "device_plugin", "nvidia-device-plugin", said)
+        assert "the pod does not find the driver" in failed(
+            world, PLUGIN, "device_plugin", "nvidia-device-plugin", said)
     until(world.up, "the kubelet offers the GPUs again")
 
 
@@ -84,7 +85,7 @@ def test_a_toolkit_that_fails_is_named_and_comes_back(world: World) -> None:
     said = "unable to load config: permission denied"
     with world.fault("nvidia-toolkit", said):
         world.delete_pod(TOOLKIT)
-        assert "cannot read the runtime's configuration" in failed(
+        assert "cannot read the configuration of the runtime" in failed(
             world, TOOLKIT, "container_toolkit", "nvidia-container-toolkit-ctr", said)
     until(world.up, "the toolkit does its work")
     assert "runtimes.nvidia]" in world.drop_in()

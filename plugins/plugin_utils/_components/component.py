@@ -76,7 +76,7 @@ class Result(t.NamedTuple):
 
 @dataclass
 class Host:
-    """What the plan of a component on a host depends on. variables: those of roles that its inventory sets; place:
+    """The inputs of a component's plan on a host. variables: those of roles that its inventory sets; place:
     C(host), or C(none) if the component is not delivered, for the reason why; notes: for the user, planning adds to
     them."""
 
@@ -243,8 +243,8 @@ def gated(context: Context, path: str, env: t.Mapping[str, str], levels: t.Mappi
         found[name] = "false"
         # A value that this version of the manager cannot read can be true for another version.
         if env[name] not in ("", "0", "f", "F", "FALSE", "false", "False"):
-            note = (f"{path}: {name} stays false, as gpu_disruption is {context.disruption} and this needs {level} or "
-                    "higher.")
+            note = (f"{path}: {name} stays false, because gpu_disruption is {context.disruption}; true needs {level} "
+                    "or higher.")
             context.notes += [note] if note not in context.notes else []
     return found
 
@@ -255,7 +255,7 @@ def config_map(context: Context, section: str, key: str = "") -> Config:
     config = context.get(f"{section}.config") or {}
     name, data = str(config.get("name") or ""), config.get("data")
     if config.get("create") and not name:
-        raise Refused(f"{section}.config.create asks for a ConfigMap without a name", f"Set {section}.config.name.")
+        raise Refused(f"{section}.config.create is true, but the ConfigMap has no name", f"Set {section}.config.name.")
     if isinstance(data, str):
         data = {key: data}
     texts = dict(data) if config.get("create") and isinstance(data, dict) else {}

@@ -87,7 +87,7 @@ def host_plan(host: component.Host) -> ToolkitPlan:
         raise Refused(f"toolkit version {text!r} is not a version", "Write a version such as 1.20.0 or v1.20.0.")
     if host.place == "host":
         if not any(host.facts["runtimes"].values()) and host.facts["host"]["markers"]["kubernetes"] not in OWN_RUNTIME:
-            host.notes.append("no container runtime is installed; the toolkit's configuration waits for one.")
+            host.notes.append("no container runtime is installed, so the container toolkit cannot be configured.")
         pods = sorted(name for name in environment if name not in _SETTINGS and name not in _DEFAULT)
         if pods:
             host.notes.append(f"toolkit.env {', '.join(pods)}: of the operator's pod alone, without a meaning on a "
@@ -198,7 +198,7 @@ def check(want: ToolkitPlan, seen: component.Seen) -> component.Result:
         return component.Result("absent", "not installed", "Run site.yml.")
     faults = []
     if want.get("version") and toolkit["version"] != want["version"]:
-        faults.append(f"version {toolkit['version']} is installed, {want['version']} is wanted")
+        faults.append(f"version {toolkit['version']} is installed, desired is {want['version']}")
     runtimes = {name: state for name, state in facts["runtimes"].items() if state}
     chosen = str(want.get("runtime") or "auto")
     if chosen in facts["runtimes"] and chosen not in runtimes:
@@ -215,7 +215,7 @@ def check(want: ToolkitPlan, seen: component.Seen) -> component.Result:
     if name and name in ready and runtimes[name]["stale"]:
         faults.append(f"{name} runs with an older configuration than that of its files")
     if faults:
-        return component.Result("failed", "; ".join(faults), "Run site.yml; it repairs exactly this.")
+        return component.Result("failed", "; ".join(faults), "Run site.yml: it repairs this.")
     idle = _idle(name, runtimes[name]) if name else None
     if idle:
         return component.Result("pending", *idle)
@@ -237,11 +237,13 @@ def _configured(chosen: str, facts: HostFacts) -> str | None:
 def _idle(name: str, runtime: Runtime) -> tuple[str, str] | None:
     """(reason, remedy) if a runtime does not start containers now or after a boot; None if it does, or is not known."""
     if runtime["boot"] == "masked":
-        return f"{name} is masked", f"Whoever masked it decides: systemctl unmask {name}."
+        return f"{name} is masked", f"A run does not change this. To unmask the service: systemctl unmask {name}."
     if runtime["running"] is False:
-        return f"{name} does not run", f"Whoever stopped it decides: systemctl enable --now {name}."
+        return (f"{name} does not run",
+                f"A run does not change this. To start the service: systemctl enable --now {name}.")
     if runtime["boot"] == "no":
-        return f"{name} does not start at boot", f"Whoever disabled it decides: systemctl enable {name}."
+        return (f"{name} does not start at boot",
+                f"A run does not change this. To enable the service: systemctl enable {name}.")
     return None
 
 
@@ -252,7 +254,7 @@ def _cdi_faults(facts: HostFacts) -> list[str]:
     specification = toolkit["cdi"]
     if not toolkit["cdi_specs"]:
         # There is none if all GPUs are in MIG mode without MIG devices.
-        return [] if loaded and devices == set() else ["there is no CDI specification"]
+        return [] if loaded and devices == set() else ["the CDI specification is missing"]
     if specification is None:
         return []
     driver = specification["driver"]

@@ -26,7 +26,7 @@ def host_plan(host: component.Host) -> CudaPlan:
     """The variable cuda_version takes precedence over the policy. Raises Refused."""
     version = str(host.variables.get("cuda_version") or host.asked.policy.get("cuda.version") or "")
     if host.place == "host" and version and not _LEVEL.match(version):
-        raise Refused(f"CUDA is asked for with the version {version!r}",
+        raise Refused(f"CUDA is requested with the version {version!r}",
                       "Set cuda.version, or cuda_version of the host, to a level such as 13.0.")
     profile = host.switched("cuda_profile", False)
     placement, because = software.placed(host, "the CUDA toolkit")

@@ -139,7 +139,7 @@ def _mig_under_mps(found: Sharing, wanted: t.Mapping[str, str],
     with_mig = [node for node, one in nodes.items() if one["labels"].get(MIG_CONFIG, "all-disabled") not in
                 ("", "all-disabled") and found.strategy(
                     wanted.get(node) or one["labels"].get(PLUGIN_CONFIG) or found.default) == "mps"]
-    return [(Refused(f"MPS sharing is asked for, and {MIG_CONFIG} cuts the GPUs there: these exclude each other",
+    return [(Refused(f"MPS sharing is requested, and {MIG_CONFIG} cuts the GPUs there: these exclude each other",
                      f"Set device_plugin_config of these hosts to a configuration without MPS, or {MIG_CONFIG}="
                      "all-disabled."), with_mig)] if with_mig else []
 

@@ -147,11 +147,11 @@ _BY_HAND = (
     ("kernelModuleConfig.name", "ConfigMap", "set driver_module_parameters", "driver_module_parameters"),
     ("licensingConfig.secretName", "Secret", "set driver_licence_token, from a vault", "driver_licence_token"),
     ("licensingConfig.configMapName", "ConfigMap", "set driver_licence_token, from a vault", "driver_licence_token"),
-    ("repoConfig.configMapName", "ConfigMap", "name a mirror in driver_repository_url", "driver_repository_url"),
-    ("certConfig.name", "ConfigMap", "add the certificates to those that the host trusts (update-ca-certificates, "
+    ("repoConfig.configMapName", "ConfigMap", "set driver_repository_url to a mirror", "driver_repository_url"),
+    ("certConfig.name", "ConfigMap", "install the certificates on the host (update-ca-certificates, "
      "update-ca-trust)", ""),
     ("virtualTopology.config", "ConfigMap", "write /etc/nvidia/nvidia-topologyd.conf yourself", ""),
-    ("secretEnv", "Secret", "give the package manager its proxies and credentials in its own files", ""),
+    ("secretEnv", "Secret", "configure proxies and credentials in the files of the package manager", ""),
 )
 
 
@@ -161,13 +161,14 @@ def _by_hand(policy: Policy, variables: HostVars) -> t.Iterator[str]:
         name = look(section, key)
         carried = key == "kernelModuleConfig.name" and policy.module_parameters is not None
         if name and not carried and not variables.get(variable):
-            yield f"driver.{key} names the {kind} {name}, which is in the cluster and not on hosts; {todo}."
+            yield f"driver.{key} names the {kind} {name}, which hosts cannot read; for hosts, {todo}."
 
 
 def _not_beside(asked: Asked, variables: HostVars) -> list[str]:
     """A note about additional kernel modules that are requested for a foreign driver."""
     named = [EXTRAS[name] for name, on in extras(asked.policy, variables).items() if on]
-    return [f"{', '.join(named)}: asked for, and not delivered beside a driver that is not ours."] if named else []
+    return [f"{', '.join(named)}: requested, but not delivered, because this collection does not manage the driver "
+            "here."] if named else []
 
 
 def _secure_boot(situation: Situation, driver: Candidate, request: Request) -> str | None:
@@ -211,12 +212,13 @@ _installs = functools.lru_cache(maxsize=256)(packages.installs)
 def _notes(situation: Situation, driver: Candidate, source: str, cuda: str | None) -> t.Iterator[str]:
     branch = releases.branch(driver.version.branch)
     if branch is None:
-        yield f"driver branch {driver.version.branch} is not known to this collection; what it drives is not checked."
+        yield (f"driver branch {driver.version.branch} is not known to this collection, so it is not checked whether "
+               "the branch supports the GPUs.")
     elif branch.end_of_life == "ended":
         yield f"driver branch {branch.number} gets no more fixes."
     for gpu in situation.gpus:
         if gpu.open_modules is None:
-            yield f"{gpu.name} is not known; what it needs is not checked."
+            yield f"{gpu.name} is not known, so it is not checked which driver this GPU needs."
     if situation.secure_boot == "unknown":
         yield "Secure Boot is on: kernel modules built here load only if their key is enrolled (mokutil)."
     if cuda and branch and branch.cuda and version_key(cuda) > version_key(branch.cuda):
@@ -238,19 +240,19 @@ def check(want: DriverPlan, seen: component.Seen) -> component.Result:
     driver = facts["driver"]
     loaded, library = driver["loaded"], driver["library"]
     faults: list[str] = []
-    hint = "Run site.yml; its plan names the steps."
+    hint = "Run site.yml: its plan lists the steps."
     if want.get("placement") == "none":
-        hint = "driver.enabled is false: install a driver yourself, or enable it."
+        hint = "Install a driver yourself, or set driver.enabled: true in the policy."
     if not loaded and not driver["packages"] and not library:
         return component.Result("absent", "no driver is installed", hint)
     version, branch = want.get("version"), want.get("branch")
     if not loaded:
         faults.append("no kernel module is loaded")
-        hint = "Look at dmesg and dkms status on the host; then run site.yml."
+        hint = "Read the kernel log (dmesg) and the output of dkms status on the host; then run site.yml."
     elif version and loaded != version:
-        faults.append(f"{loaded} is loaded, {version} is wanted")
+        faults.append(f"{loaded} is loaded, desired is {version}")
     elif branch and branch_of(loaded) != int(branch):
-        faults.append(f"{loaded} is loaded, branch {branch} is wanted")
+        faults.append(f"{loaded} is loaded, desired is branch {branch}")
     elif want.get("kernel_module_type") in ("open", "proprietary") and driver["flavour"] not in (
             None, want["kernel_module_type"]):
         faults.append(f"{driver['flavour']} modules are loaded, {want['kernel_module_type']} are wanted")
@@ -274,7 +276,7 @@ def check(want: DriverPlan, seen: component.Seen) -> component.Result:
     if not faults:
         return component.Result("ok", f"{loaded} {driver['flavour'] or ''}".strip())
     if driver.get("reboot_pending"):
-        return component.Result("pending", "; ".join(faults), "Reboot the host, or allow it by gpu_disruption: reboot.")
+        return component.Result("pending", "; ".join(faults), "Reboot the host, or set gpu_disruption: reboot.")
     return component.Result("failed", "; ".join(faults), hint)
 
 
@@ -317,7 +319,7 @@ def _service_faults(want: DriverPlan, facts: HostFacts) -> list[str]:
     spare = known.get(PERSISTENCED)
     if want.get("persistenced") is False and spare and (
             spare["state"] == "active" or spare["enabled"] == "enabled"):
-        faults.append(f"{PERSISTENCED} runs, and is not wanted")
+        faults.append(f"{PERSISTENCED} runs, but should not")
     return faults
 
 
@@ -352,8 +354,8 @@ _REBOOT = "Reboot the host, and power-cycle it if that does not help; the other 
 _STATES = (
     ("RESET_REQUIRED", "needs a reset", _RESET),
     ("GPU_IS_LOST", "is lost", _REBOOT),
-    ("does not list it", "has fallen off the bus, or its driver has given it up", _REBOOT),
-    ("GPU_NOT_FOUND", "has fallen off the bus, or its driver has given it up", _REBOOT),
+    ("does not list it", "has fallen off the bus, or the driver no longer uses it", _REBOOT),
+    ("GPU_NOT_FOUND", "has fallen off the bus, or the driver no longer uses it", _REBOOT),
     ("TIMEOUT", "does not answer in time", f"{_LOOK}. {_RESET}"),
     ("UNKNOWN", "answers with an unknown error", f"{_LOOK}. {_RESET}"),
 )

@@ -141,7 +141,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> c
     refused = {name for _reason, having in (*context.without_driver, *context.faults()) for name in having}
     left = [name for name in names if name not in refused]
     if gpu and not left:
-        because = ["no Node is left that could get it"]
+        because = ["no Node is left that could get a driver"]
         if context.faulty:
             return _part(shared, [], because, _kept(context))
         return {"state": "absent", "because": because}
@@ -177,7 +177,7 @@ def _asked_systems(node_os: t.Sequence[object]) -> list[nodes.System]:
 def _of_known_systems(context: component.Context, names: t.Sequence[str]) -> list[str]:
     """The Nodes whose system is known; the others get no driver. Raises Refused if none is known."""
     unknown = [name for name in names if not context.nodes[name].get("os")]
-    reason = Refused("the operating system is not known", "Let NFD label the Node, or set gpu_node_os.")
+    reason = Refused("the operating system of the Node is not known", "Let NFD label the Node, or set gpu_node_os.")
     # Until a Node has NFD's labels, the system of Nodes without a GPU does not matter.
     if unknown and context.gpu_nodes:
         context.without_driver.append((reason, unknown))

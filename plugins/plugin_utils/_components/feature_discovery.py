@@ -61,11 +61,11 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> L
 
 def check(_want: LabelsPlan, seen: component.Seen) -> component.Result:
     """The result of the labels or, if they were not computed, of the GPUs that can be read."""
-    labels, remedy = seen.labels, "Make the driver work first."
+    labels, remedy = seen.labels, "Repair the driver first."
     if labels is None:
         count = sum(1 for gpu in seen.facts["gpus"] if gpu.get("uuid") is not None)
         return component.Result("ok", counted(count, "GPU")) if count else component.Result(
-            "failed", "no GPU can be read, so there is nothing to label", remedy)
+            "failed", "no GPU can be read, so no labels can be computed", remedy)
     number = labels.get("nvidia.com/gpu.count", "0")
     if not re.fullmatch("[0-9]{1,9}", number) or int(number) == 0:
         return component.Result("failed", "the labels count no GPU", remedy)

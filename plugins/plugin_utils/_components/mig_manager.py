@@ -58,7 +58,7 @@ def host_plan(host: component.Host) -> MigPlan:
     devices = named if isinstance(named, list) else []
     if (selected or own) and host.place != "host":
         raise Refused(f"MIG layout {selected!r} is selected while {host.why}, which switches MIG off",
-                      "Remove mig_manager_selected, or switch migManager on.",
+                      "Remove mig_manager_selected, or set migManager.enabled: true in the policy.",
                       [("mig.layout", f"MIG layout {selected!r} is selected for this host")], [NO_LAYOUT])
     try:
         if own and not selected:
@@ -159,28 +159,30 @@ def check(want: MigPlan, seen: component.Seen) -> component.Result:
         if goal is not None and stand == mig_layouts.UNKNOWN:
             unknown.append(gpu["pci"])
         elif goal is not None and (_becomes(gpu) or stand).enabled != goal.enabled:
-            faults.append(f"{gpu['pci']} has {_becomes(gpu) or stand}, wanted is {goal}")
+            faults.append(f"{gpu['pci']} has {_becomes(gpu) or stand}, desired is {goal}")
         elif goal is not None and not _becomes(gpu) and not stand.satisfies(goal):
-            faults.append(f"{gpu['pci']} has {stand}, wanted is {goal}")
+            faults.append(f"{gpu['pci']} has {stand}, desired is {goal}")
     if faults:
         more = f" and {counted(len(faults) - 1, 'more GPU')}" if len(faults) > 1 else ""
-        return component.Result("failed", faults[0] + more, "Run site.yml; it changes only GPUs that differ.")
+        return component.Result("failed", faults[0] + more, "Run site.yml: it changes only the GPUs that differ.")
     if unknown:
         return component.Result("failed", f"the MIG state of {', '.join(unknown)} is not known",
-                                "Make the driver and these GPUs answer first; nothing is planned for them until then.")
+                                "Repair the driver and these GPUs first; until then, no steps are planned for them.")
     waiting = [gpu["pci"] for gpu in gpus if _becomes(gpu)]
     if waiting:
         return component.Result("pending", f"the MIG mode of {', '.join(waiting)} changes with the next reset",
-                                "Allow a reset of idle GPUs by gpu_disruption: idle." if set(waiting) & set(wanted) else
-                                "Nobody has selected a layout for them: reset them while they are idle, or take the "
-                                "mode back by nvidia-smi -mig.")
+                                "Set gpu_disruption: idle, which allows the reset of idle GPUs."
+                                if set(waiting) & set(wanted) else
+                                "No layout is selected for these GPUs: reset them while they are idle, or restore the "
+                                "mode with nvidia-smi -mig.")
     if not selected:
         return component.Result("ok", f"not managed ({mig_layouts.overview(gpus)})")
     lost = _lost_at_boot(wanted, facts) if want.get("boot") and wanted else ""
     if lost:
-        return component.Result("failed", lost, "Run site.yml; it repairs exactly this.")
+        return component.Result("failed", lost, "Run site.yml: it repairs this.")
     devices = sum(mig_layouts.present(gpu).devices for gpu in gpus if gpu["pci"] in wanted)
-    forgotten = f"; {UNIT} is masked, so a boot ends it" if want.get("boot") and facts["mig_boot"]["masked"] else ""
+    masked = want.get("boot") and facts["mig_boot"]["masked"]
+    forgotten = f"; {UNIT} is masked, so the layout is lost at the next boot" if masked else ""
     return component.Result("ok", f"{selected} ({devices} devices){forgotten}")
 
 
@@ -198,14 +200,14 @@ def _lost_at_boot(wanted: t.Mapping[str, mig_layouts.Stand], facts: HostFacts) -
     if boot["masked"]:
         return ""  # an administrator has decided that
     if boot["vendor"]:
-        return f"{boot['vendor']} is enabled: at boot it applies a layout of its own"
+        return f"{boot['vendor']} is enabled, and applies its own layout at boot"
     if not boot["enabled"]:
-        return "gpuops-mig.service is not enabled, so the layout ends with the next boot"
+        return "gpuops-mig.service is not enabled, so the layout is lost at the next boot"
     kept = {uuid.lower(): mig_layouts.kept(entry) for uuid, entry in (boot["gpus"] or {}).items()}
     for gpu in facts["gpus"]:
         goal, after = wanted.get(gpu["pci"]), kept.get(str(gpu["uuid"]).lower())
         if goal is not None and (after is None or not after.satisfies(goal)):
-            return f"{gpu['pci']} will have {after or 'nothing'} after a boot, wanted is {goal}"
+            return f"{gpu['pci']} will have {after or 'no layout'} after a boot, desired is {goal}"
     return ""
 
 

@@ -71,4 +71,5 @@ def _leaves(section: Section, path: str) -> t.Iterator[tuple[str, object]]:
 
 COMPONENT: component.Component[component.HostPlan] = component.Component(
     "nfd", images=("nfd",), cluster_plan=cluster_plan,
-    foreign=lambda facts: "reused: the cluster has an NFD of somebody else" if facts["nfd"] == "foreign" else "")
+    foreign=lambda facts: ("reused: the cluster has an NFD that another tool manages" if facts["nfd"] == "foreign"
+                           else ""))

@@ -25,7 +25,7 @@ def placed(host: component.Host, title: str) -> tuple[str, list[str]]:
     """(placement, because) of a component. If it cannot be installed on the host, adds a note with its title."""
     why = _nowhere(host) if host.place == "host" else host.why
     if why and host.place == "host":
-        host.notes.append(f"{title} is not delivered there: {why}.")
+        host.notes.append(f"{title} is not delivered: {why}.")
     return "none" if why else host.place, [f"not delivered: {why}"] if why else []
 
 
@@ -36,7 +36,7 @@ def packaged(host: component.Host, name: str, pattern: str) -> str | None:
     text = str(host.asked.policy.get(f"{section}.version") or host.asked.release.components[name])
     found = re.match(pattern, text)
     if found is None:
-        host.notes.append(f"{section}.version {text!r} is none of a package; hosts get the newest.")
+        host.notes.append(f"{section}.version {text!r} is not the version of a package; hosts get the newest version.")
         return None
     # DCGM 3 has packages with other names, and its exporter has none.
     return found.group(1) if version_key(text)[0] >= _FIRST_SPLIT else None
@@ -46,7 +46,7 @@ def _nowhere(host: component.Host) -> str:
     """Why packages of NVIDIA's repository cannot be installed on the host, empty if they can."""
     facts, variables = host.facts, host.variables
     if facts["host"]["markers"].get("immutable"):
-        return "/usr cannot be written"
+        return "/usr is read-only"
     system = facts["host"]["os"]
     given = ((name, str(variables.get(f"driver_repository_{name}") or "")) for name in ("url", "key", "fingerprint"))
     return _unserved(system["id"] or "", system["version_id"] or "", facts["host"]["arch"],
@@ -59,7 +59,7 @@ def _unserved(os_id: str, version: str, arch: str, given: tuple[tuple[str, str],
     source = source_for(os_id, version, arch)
     if source is None:
         release = f"{os_id} {version}".strip()
-        return f"this version of the collection installs nothing from NVIDIA's repository on {release}"
+        return f"this version of the collection cannot install packages of NVIDIA's repository on {release}"
     try:
         source.repository(Spec(repository=dict(given)))
     except InputError as error:
@@ -73,7 +73,7 @@ def no_driver(placement: str, state: str, facts: HostFacts) -> str:
     if state == "absent":
         return "driver_state is absent"
     brought = placement == "host" or facts["driver"]["library"] is not None
-    return "" if brought else "no driver is installed on the host, and the plan brings none to it"
+    return "" if brought else "no driver is installed on the host, and the plan does not deliver one"
 
 
 def check_service(name: str, want: Section, seen: component.Seen, *same: str) -> component.Result:
@@ -81,10 +81,10 @@ def check_service(name: str, want: Section, seen: component.Seen, *same: str) ->
     have = t.cast(t.Mapping[str, Program], seen.facts["software"])[name]
     if have is None:
         return component.Result("absent", "not installed", "Run site.yml.")
-    faults = [f"{key} is {have[key]}, {want[key]} is wanted" for key in ("version", *same)
+    faults = [f"{key} is {have[key]}, desired is {want[key]}" for key in ("version", *same)
               if key in have and want.get(key) and have[key] != want[key]]
     if not have["running"]:
-        faults.append("its service does not run")
+        faults.append("the service does not run")
     if faults:
-        return component.Result("failed", "; ".join(faults), "Run site.yml; it repairs exactly this.")
+        return component.Result("failed", "; ".join(faults), "Run site.yml: it repairs this.")
     return component.Result("ok", " ".join(str(have[key]) for key in ("version", *same) if key in have))

@@ -43,7 +43,7 @@ def check(_want: component.HostPlan, seen: component.Seen) -> component.Result |
     if failed:
         more = f" and {counted(len(failed) - 1, 'more GPU')}" if len(failed) > 1 else ""
         return component.Result("failed", f"{failed[0]['gpu'] or 'CUDA'}: {failed[0]['reason']}{more}",
-                                "Look at dmesg for NVRM and Xid messages.")
+                                "Search the kernel log (dmesg) for NVRM and Xid.")
     skipped = sum(1 for one in samples if one["state"] != "ok")
     busy = f", {skipped} in use" if skipped else ""
     return component.Result("ok", f"CUDA works on {counted(len(samples) - skipped, 'GPU')}{busy}")

@@ -80,7 +80,7 @@ def with_answers(checks: t.Sequence[Check], plans: Steps, pending: Steps,
             result.append(_refused(check, error))
         elif check.ok and steps:
             result.append(Check(check.component, "failed", f"a run would {_first(steps)}",
-                                "Run site.yml; it repairs exactly this."))
+                                "Run site.yml: it repairs this."))
         elif check.ok and waiting:
             result.append(_waits(check, waiting))
         else:
@@ -92,7 +92,7 @@ def _waits(check: Check, waiting: t.Sequence[Section]) -> Check:
     """A pending check. waiting: the pending steps."""
     level = waiting[0].get("needs") or "never"  # all levels allow such a step, which waits for something else
     return Check(check.component, "pending", f"{_first(waiting)}: {waiting[0]['pending_reason']}",
-                 check.hint if level == "never" else f"Allow it by gpu_disruption: {level}.")
+                 check.hint if level == "never" else f"Set gpu_disruption: {level}.")
 
 
 def _first(steps: t.Sequence[Section]) -> str:

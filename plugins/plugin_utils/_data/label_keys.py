@@ -89,7 +89,7 @@ def wrong_feature(labels: Labels) -> str:
     """
     for key, value in labels.items():
         if not is_feature(key):
-            return f"{key} says nothing about GPUs"
+            return f"{key} is not a label of GPU features"
         if value and not _NAME.fullmatch(value):
             return f"{value!r} cannot be the value of a label ({key})"
     return ""
@@ -101,6 +101,6 @@ def parse_adopt(given: t.Iterable[str]) -> t.FrozenSet[str]:
     for key in sorted(keys):
         if not may_be_ours(key):
             raise InputError(f"{key!r} is not a label that this module writes.",
-                             "Name labels as gathered or present return them in foreign; input of users, such as "
-                             f"{OPERANDS} and {WORKLOAD}, is not among them.", path="adopt", value=key)
+                             "Use keys that the states gathered and present return in foreign. Labels that users set, "
+                             f"such as {OPERANDS} and {WORKLOAD}, cannot be adopted.", path="adopt", value=key)
     return keys

@@ -40,7 +40,7 @@ class Version:
 
     @property
     def key(self) -> tuple[int, ...]:
-        """For comparisons. The newest version of a branch is higher than any version of it."""
+        """The sort key. The newest version of a branch is higher than each named version of the branch."""
         return version_key(self.text) if self.text else (self.branch, 10 ** 6)
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ class Universe:
 @functools.lru_cache(maxsize=64)
 def universe(versions: t.Tuple[Version, ...], sources: t.Tuple[t.Tuple[str, bool], ...],
              features: t.FrozenSet[str]) -> Universe:
-    """All combinations. features: the requested ones, the others are off in all candidates."""
+    """All combinations. features: the requested features; the other features are off in all candidates."""
     switches = [(False, True) if name in features else (False,) for name in FEATURES]
     return Universe(Candidate(version, flavour, source, signed, arch, *on)
                     for version, flavour, (source, signed), arch, on in itertools.product(

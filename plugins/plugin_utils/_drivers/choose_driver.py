@@ -269,7 +269,7 @@ def _refusals(situation: Situation, request: Request, release: Release) -> t.Ite
 
 def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[Constraint], situation: Situation,
           request: Request, release: Release) -> t.Iterator[Change]:
-    """The plan without each constraint that a user can change."""
+    """For each constraint that a user can change: the change that lifts it, if a driver is then left."""
     for dropped in dict.fromkeys(one.id for one in conflict if one.change):
         more = solve.also(space.all, rules, dropped)
         if more is None:
@@ -287,7 +287,7 @@ def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[C
 
 
 def _enough(free: t.Sequence[Change]) -> list[Change]:
-    """The changes without those that include all of another one."""
+    """The changes, without each change that includes all of another change."""
     sets = [{one["drop"], *one["also"]} for one in free]
     return [one for one, own in zip(free, sets) if not any(other < own for other in sets)]
 
@@ -304,7 +304,7 @@ def _change(rule: Constraint, driver: Candidate, situation: Situation, request: 
 
 
 def _level(driver: Candidate, situation: Situation, request: Request) -> str:
-    """The CUDA level nearest to the requested one that the driver and the GPUs run."""
+    """The CUDA level that the driver and the GPUs run and that is nearest to the requested one."""
     limits = [gpu.architecture.cuda for gpu in situation.gpus if gpu.architecture and gpu.architecture.cuda]
     first = max((one[0] for one in limits), key=version_key, default="")
     if request.cuda and version_key(request.cuda) < version_key(first):
@@ -316,18 +316,19 @@ def _level(driver: Candidate, situation: Situation, request: Request) -> str:
 
 def _reason(conflict: t.Sequence[Constraint]) -> str:
     texts = [rule.text for rule in conflict]
-    return ", but ".join(texts) if len(texts) < 3 else f"{'; '.join(texts)}: no driver does all of it"
+    return ", but ".join(texts) if len(texts) < 3 else f"{'; '.join(texts)}: no driver meets all of these"
 
 
 def _remedy(conflict: t.Sequence[Constraint], free: t.Sequence[Change], situation: Situation,
             request: Request) -> str:
     if free:
-        return f"What would free it: {', or '.join(one['result'] for one in free)}."
+        return f"A driver is found with one of these changes: {', or '.join(change['result'] for change in free)}."
     if conflict and all(rule.id.startswith("gpu:") for rule in conflict):
         only = [gpu.name for gpu in situation.gpus if gpu.open_modules == "required"]
         mixed = any(gpu.open_modules == "no" for gpu in situation.gpus)
-        partly = f" Open modules would install here, but drive only {' and '.join(only)}." if only and mixed else ""
+        partly = f" Open modules can be installed, but support only {' and '.join(only)}." if only and mixed else ""
         return f"Put these GPUs into different hosts.{partly}"
     if request.cluster:
-        return "Install a driver on these Nodes yourself and set driver.enabled to false."
-    return "Install a driver that suits it yourself and set driver_state to adopted, or take the host out of gpu_hosts."
+        return "Install a driver on these Nodes yourself, and set driver.enabled: false in the policy."
+    return ("Install a suitable driver yourself and set driver_state: adopted, or remove the host from the group "
+            "gpu_hosts.")

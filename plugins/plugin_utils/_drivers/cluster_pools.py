@@ -71,7 +71,7 @@ def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerne
         if len(takers) > 1:
             rivals = " and ".join(policy.pools[taker].name for taker in takers)
             unfit.setdefault((f"NVIDIADrivers {rivals} select the same Nodes",
-                              "Give them nodeSelectors that never hold for one Node together."), []).append(name)
+                              "Give them nodeSelectors that never select the same Node."), []).append(name)
         if len(takers) != 1:
             continue
         which = takers[0]
@@ -141,7 +141,7 @@ class Running:
 
 
 def running_of(facts: ClusterFacts) -> Running:
-    """What runs, from objects that kubelets cannot change."""
+    """The systems and drivers of the driver DaemonSets, read from objects that kubelets cannot change."""
     images = facts.get("driver_images", {}).values()
     return Running(frozenset(facts.get("driver_daemon_sets", {}).values()), frozenset(one["tag"] for one in images),
                    frozenset(one["kernel_module_type"] for one in images))
@@ -206,7 +206,7 @@ def _of_one_flavour(pools: list[Pool], _flavours: list[str]) -> Refused:
 
 
 def _understands_auto(version: str) -> bool:
-    """Whether the container of a version chooses the type of kernel modules itself."""
+    """Whether the driver container of a version supports the kernel module type auto."""
     return version_key(version) >= version_key(releases.floor("container_auto"))
 
 
@@ -256,7 +256,7 @@ class Described(t.TypedDict):
 
 
 def described(pool: Pool, release: Release, mirror: str, nodes: Nodes) -> Described:
-    """A pool of these Nodes for reports."""
+    """The description of a pool and its Nodes for reports."""
     gpus = sorted({str(nodes[name]["labels"].get(cluster_nodes.GPU_PRODUCT) or "") for name in pool.nodes} - {""})
     driver = pool.driver
     return {"nodes": list(pool.nodes), "os": cluster_nodes.words(nodes[pool.nodes[0]]),
@@ -267,7 +267,7 @@ def described(pool: Pool, release: Release, mirror: str, nodes: Nodes) -> Descri
 
 
 def _version(pool: Pool) -> str:
-    """The version, a branch or a digest."""
+    """The version of the driver in a report: a version, a branch or a digest."""
     if pool.driver is None:
         return str(pool.policy.get("driver.version"))
     return pool.driver.version.text or str(pool.driver.version.branch)

@@ -68,7 +68,7 @@ class Request:
 
 
 def constraints(space: Universe, situation: Situation, request: Request, release: Release) -> list[Constraint]:
-    """All constraints that exclude a candidate."""
+    """All constraints of a host or pool, in the order in which explanations prefer them."""
     every = [*_requested(space, request), *_host(space, situation, request), *_gpus(space, situation, request),
              *_coherent(space, situation), _flavours(space, request), *_system(space, situation, request, release),
              *_fabric(space, situation, request), *_defaults(space, situation, request, release)]
@@ -76,7 +76,7 @@ def constraints(space: Universe, situation: Situation, request: Request, release
 
 
 def _requested(space: Universe, request: Request) -> t.Iterator[Constraint]:
-    """The constraints that a user can lift."""
+    """The constraints that come from requests of the user."""
     if request.version:
         change = f"{request.key}: {{branch}}" if request.key == "driver_branch" else f"{request.key}: {{version}}"
         if request.key == "driver_runfile_src":
@@ -132,25 +132,25 @@ def _cuda(space: Universe, level: str) -> Constraint:
 
 
 def _host(space: Universe, situation: Situation, request: Request) -> t.Iterator[Constraint]:
-    """What its administrator can change on the host itself."""
+    """The constraints that an administrator of the host can lift on the host itself."""
     if situation.secure_boot == "signed" and not request.own_key:
         own = "" if request.cluster else ", driver_signing_key of this host"
-        yield Constraint("secure_boot", "Secure Boot is on and no key of DKMS is enrolled: only signed modules load",
-                         space.where(lambda driver: driver.signed), "a key of DKMS that is enrolled (mokutil --import)"
-                         f"{own}, or Secure Boot off")
+        yield Constraint("secure_boot", "Secure Boot is on and no key of DKMS is enrolled, so only signed modules can "
+                         "be loaded", space.where(lambda driver: driver.signed),
+                         f"an enrolled key of DKMS (mokutil --import){own}, or Secure Boot off")
     if not situation.headers and not request.cluster:
         yield Constraint("kernel.headers", f"the headers of kernel {situation.kernel} are neither installed nor in "
                          "the index of the package manager: no modules can be built for it",
                          space.where(lambda driver: driver.signed), "a kernel whose headers are in the repositories")
     if situation.secure_boot and request.gds:
-        yield Constraint("secure_boot", "Secure Boot is on, and GPUDirect Storage does not work under it",
+        yield Constraint("secure_boot", "GPUDirect Storage does not work while Secure Boot is on",
                          space.where(lambda driver: not driver.gds), "Secure Boot off")
     if request.vgpu and request.cluster:
-        yield Constraint("vgpu", "driverType asks for a vGPU driver, which is built in the container",
+        yield Constraint("vgpu", "driverType requests a vGPU driver, which is built in the container",
                          space.where(lambda driver: not driver.signed))
     elif (situation.vgpu or request.vgpu) and not request.grid:
-        what = "this is a vGPU guest" if situation.vgpu else "driverType asks for vGPU"
-        yield Constraint("vgpu", f"{what}: its guest driver comes from the vGPU licence portal, no repository has it",
+        what = "this host is a vGPU guest" if situation.vgpu else "driverType is vgpu"
+        yield Constraint("vgpu", f"{what}: the guest driver is only in NVIDIA's licensing portal, not in a repository",
                          space.where(lambda driver: request.own_image if request.cluster else
                                      request.runfile and driver.source == "runfile"),
                          "" if request.cluster else "driver_runfile_src with the guest driver of your licence")

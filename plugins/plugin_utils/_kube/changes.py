@@ -14,15 +14,15 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
 
 @dataclass(frozen=True)
 class Change:
-    """One object and the action of a run on it.
+    """A planned action on one object.
 
-    action: C(create); C(update), because the plan has changed; C(repair), because somebody else has changed the object;
-    C(replace), a repair or update of an immutable field by deletion and creation; C(adopt), an object of a GPU Operator
-    becomes owned; C(delete); C(release), a foreign object loses the marks of owned objects; C(stop) and C(start) the
-    Deployment of an operator. Two actions write nothing: C(keep), the object is as planned; C(reuse), a foreign object
-    serves in place of the planned one.
-    manifest: desired, None for a deletion; live: current, None for a creation; reasons: the fields that differ;
-    orphans: whether the deletion of a DaemonSet leaves its pods running.
+    action: C(create); C(update), because the plan has changed; C(repair), because another client has changed the
+    object; C(replace), which deletes the object and creates it again to change an immutable field; C(adopt), which
+    makes an object of a GPU Operator an owned one; C(delete); C(release), which removes the marks of owned objects from
+    a foreign object; C(stop) and C(start), for the Deployment of an operator. Two actions write nothing: C(keep), the
+    object is as planned; C(reuse), a foreign object is used instead of the planned one.
+    manifest: the desired object, None for a deletion; live: the current object, None for a creation; reasons: the
+    fields that differ; orphans: whether the deletion of a DaemonSet leaves its pods running.
     """
 
     action: str
@@ -35,22 +35,22 @@ class Change:
 
     @property
     def writes(self) -> bool:
-        """Whether it changes the cluster."""
+        """Whether the action changes the cluster."""
         return self.action not in ("keep", "reuse")
 
     @property
     def label(self) -> str:
-        """C(DaemonSet gpu-operator/nvidia-dcgm)."""
+        """The name of the object in messages, such as C(DaemonSet gpu-operator/nvidia-dcgm)."""
         return objects.label_of(self._object)
 
     @property
     def namespace(self) -> str:
-        """Empty for a cluster-wide object."""
+        """The namespace of the object, empty for a cluster-wide object."""
         return str(self._object["metadata"].get("namespace", ""))
 
     @property
     def id(self) -> str:
-        """The name of the step, the same in check mode and in the run."""
+        """The name of the step. It is the same in check mode and in a run."""
         return f"{self.action}: {self.label}"
 
     @property

@@ -16,8 +16,9 @@ Model = t.TypeVar("Model")
 
 
 def read(model: t.Callable[..., Model], document: Document, **nested: object) -> Model:
-    """A dataclass from a mapping. Other keys are ignored, and null is as a missing key."""
-    known = {one.name for one in fields(t.cast(t.Any, model))} - nested.keys()
+    """A dataclass with the values of a mapping. Unknown keys and null values are ignored. nested: values to use as is.
+    """
+    known = {item.name for item in fields(t.cast(t.Any, model))} - nested.keys()
     return model(**{key: value for key, value in document.items() if key in known and value is not None}, **nested)
 
 
@@ -25,10 +26,11 @@ def read(model: t.Callable[..., Model], document: Document, **nested: object) ->
 class Problem:
     """Why a component is not ready on one Node.
 
-    node, pod, container: empty if unknown; state: the state of the pod in kubectl, or a word for another problem;
-    reason, message: those of the container or pod; since: when the pod became not ready (RFC 3339); restarts: those of
-    the container; cause, hint: for users; do: commands; log: the last lines of the container; log_problem: why there
-    are none; waits_for: the component that must be ready first; level: C(failed), or C(pending) if it resolves itself.
+    node, pod, container: empty if unknown; state: the state of the pod as kubectl shows it, or a word for a problem
+    without a pod; reason, message: those of the container or pod; since: when the pod became not ready (RFC 3339);
+    restarts: the restarts of the container; cause, hint: the cause and what a user should do; do: commands for the
+    user; log: the last lines of the container; log_problem: why there are no lines; waits_for: the component that must
+    be ready first, empty for none; level: C(failed), or C(pending) if the problem is no failure of this component.
     """
 
     component: str = ""
@@ -51,10 +53,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class SharedProblem(Problem):
-    """A problem that several Nodes have. The fields of Problem are those of one of the Nodes.
+    """A problem that one or more Nodes have. The inherited fields are those of one of the Nodes.
 
-    nodes: their names; where: the names, shortened; holds_up: by component that waits for this one, on how many of the
-    Nodes; text: the problem in one line.
+    nodes: the names of the Nodes; where: the names as a short text; holds_up: maps a component that waits for this one
+    to the number of Nodes on which it waits; text: the problem in one line.
     """
 
     nodes: t.Sequence[str] = ()
@@ -67,9 +69,9 @@ class SharedProblem(Problem):
 class Check:
     """Whether a component is ready.
 
-    state: C(ok), C(pending), C(failed), or C(absent) if the cluster has no object of the component; detail: in one
-    line; desired, ready, updated: numbers of pods; nodes: each Node's problem; causes: the same problems, once for all
-    Nodes with the same cause.
+    state: C(ok), C(pending), C(failed), or C(absent) if the cluster has no object of the component; detail: the state
+    and its causes in one line; hint: what a user should do; desired, ready, updated: numbers of pods; nodes: the
+    problems, one for each Node; causes: the same problems, one for all Nodes with the same cause.
     """
 
     component: str
@@ -85,14 +87,14 @@ class Check:
 
     def as_dict(self) -> dict[str, t.Any]:
         """The check as JSON."""
-        nodes = [{key: value for key, value in vars(one).items() if key != "component"} for one in self.nodes]
-        return {**vars(self), "nodes": nodes, "causes": [dict(vars(one)) for one in self.causes]}
+        nodes = [{key: value for key, value in vars(problem).items() if key != "component"} for problem in self.nodes]
+        return {**vars(self), "nodes": nodes, "causes": [dict(vars(cause)) for cause in self.causes]}
 
     @classmethod
     def of(cls, check: Document) -> Check:
         """The check of a JSON document."""
-        return read(cls, check, nodes=[read(Problem, one) for one in check.get("nodes") or ()],
-                    causes=[read(SharedProblem, one) for one in check.get("causes") or ()])
+        return read(cls, check, nodes=[read(Problem, problem) for problem in check.get("nodes") or ()],
+                    causes=[read(SharedProblem, cause) for cause in check.get("causes") or ()])
 
 
 class Failing(t.NamedTuple):
@@ -103,7 +105,7 @@ class Failing(t.NamedTuple):
 
 
 class Waiting(t.NamedTuple):
-    """A Node where a component is not ready yet. container: the one that is starting, or a MIG layout."""
+    """A Node where a component is not ready yet. container: the container that is starting, or a MIG layout."""
 
     node: str
     container: str
@@ -120,10 +122,11 @@ class Open(t.NamedTuple):
 
 
 class Progress(t.NamedTuple):
-    """A message while a rollout runs.
+    """The progress of a rollout.
 
-    elapsed: seconds; left: seconds until the timeout; done: components that became ready, with their numbers of pods;
-    open: the other components, in their order; ends: why the rollout stops waiting, empty while it waits.
+    elapsed: seconds since its begin; left: seconds until the timeout; done: components that became ready since the last
+    report, with their numbers of pods; open: the components that are not ready, in their order; ends: why the rollout
+    stops waiting, empty while it waits.
     """
 
     elapsed: float

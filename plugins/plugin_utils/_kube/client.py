@@ -30,15 +30,15 @@ _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLi
 Item = t.TypeVar("Item")
 Result = t.TypeVar("Result")
 
-_UNABLE = "The API server still fails to answer. Read its log and that of etcd, then run again."
+_UNABLE = "Repeated requests failed, too. Read the logs of the API server and of etcd, then run again."
 # The messages of the API server if an admission webhook or an admission policy refuses a request.
 _DENIED = re.compile(r"admission webhook .* denied the request|AdmissionPolicy .* denied request")
 
 
 class Later(t.NamedTuple):
-    """A refused eviction that can be tried again.
+    """A refused eviction that can be tried again later.
 
-    after: seconds to wait, from the header Retry-After, 0 without it; why: the server's message.
+    after: seconds to wait, from the header Retry-After, 0 without the header; why: the server's message.
     """
 
     after: float
@@ -46,11 +46,12 @@ class Later(t.NamedTuple):
 
 
 class Client:
-    """A client of one API server. It can be used from several threads.
+    """A client of one API server. Several threads can use it at the same time.
 
-    kubeconfig: path of a file; context: a context in it, by default the current one; workers: the most concurrent
-    requests; server: the URL of the API server. Raises InputError for a missing or invalid kubeconfig; each method
-    raises ClusterError. If the server is busy or a connection breaks, a request is tried again for about 6 s.
+    kubeconfig: the path of the file; context: the name of a context in the file, None for the current one; workers: the
+    greatest number of concurrent requests; server: the URL of the API server. If the server is busy or a connection
+    breaks, a request is repeated for about 6 s. The constructor raises InputError for a missing or invalid kubeconfig;
+    each method raises ClusterError if a request fails.
     """
 
     def __init__(self, kubeconfig: str, context: str | None = None, workers: int = 16) -> None:
@@ -61,37 +62,37 @@ class Client:
 
     def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None,
              field_selector: str | None = None, metadata_only: bool = False) -> t.List[Object]:
-        """All objects of a kind (in a namespace), read in pages. Empty if the server does not have the kind."""
+        """All objects of a kind (in a namespace), in pages of C(PAGE). Empty if the server does not have the kind."""
         return self.list_row(kinds.find(api_version, kind), namespace, label_selector, field_selector, metadata_only)
 
     def list_row(self, row: kinds.Kind, namespace: str | None = None, label_selector: str | None = None,
                  field_selector: str | None = None, metadata_only: bool = False) -> t.List[Object]:
-        """As L(list), also for a kind that is not in L(kinds.KINDS)."""
+        """The same as L(list), for any kind: it need not be in L(kinds.KINDS)."""
         query: dict[str, str | int | None] = {
             "labelSelector": label_selector, "fieldSelector": field_selector, "limit": PAGE}
         accept = _METADATA if metadata_only else "application/json"
-        found: t.List[Object] = []
+        objects: t.List[Object] = []
         more: str | None = None
         while True:
             answer = self._wire.send("list", row.plural, "GET", row.path(None, namespace),
                                      {**query, "continue": more}, accept=accept)
             if answer.status == 410 and more and query["limit"]:
                 # The continue token has expired: list all objects in one request, as client-go does.
-                found, more, query["limit"] = [], None, None
+                objects, more, query["limit"] = [], None, None
                 continue
             if not self._has_kind(row, answer):
                 return []
             items, metadata = _page(answer, row.plural)
-            found += items
+            objects += items
             more = metadata.get("continue")
             if not more:
                 break
-        for item in found:
+        for item in objects:
             item["apiVersion"], item["kind"] = row.api_version, row.kind
-        return found
+        return objects
 
     def count(self, api_version: str, kind: str, namespace: str) -> int:
-        """The number of objects of a kind in a namespace. The request returns only one of them."""
+        """The number of objects of a kind in a namespace. The request returns only the first object and the count."""
         row = kinds.find(api_version, kind)
         answer = self._wire.send("list", row.plural, "GET", row.path(None, namespace), {"limit": 1}, accept=_METADATA)
         items, metadata = _page(answer, row.plural)
@@ -99,7 +100,7 @@ class Client:
 
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None,
             metadata_only: bool = False) -> Object | None:
-        """One object, None if the object or its kind is missing."""
+        """One object, or None if the object or its kind is missing."""
         row = kinds.find(api_version, kind)
         target = row.label(name, namespace)
         accept = _METADATA_OF_ONE if metadata_only else "application/json"
@@ -108,13 +109,13 @@ class Client:
         return None if answer.status == 404 else _checked(answer, "get", target)
 
     def knows(self, api_version: str, kind: str) -> bool:
-        """Whether the server has this kind. Sends a request only if no earlier answer says so."""
+        """Whether the server has this kind. Sends a request only if no earlier answer has shown it."""
         if (api_version, kind) not in self._known:
             return self.serves(kinds.find(api_version, kind))
         return self._known[api_version, kind]
 
     def serves(self, row: kinds.Kind) -> bool:
-        """Whether the server has this kind now, also one that is not in L(kinds.KINDS)."""
+        """Whether the server has this kind now. The kind need not be in L(kinds.KINDS)."""
         answer = self._wire.send("list", row.plural, "GET", row.path(), {"limit": 1}, accept=_METADATA)
         if not self._has_kind(row, answer):
             return False
@@ -122,21 +123,21 @@ class Client:
         return True
 
     def namespaced_kinds(self) -> t.List[kinds.Kind] | None:
-        """All namespaced kinds, from aggregated discovery; None if the server is too old for it."""
-        found: t.List[kinds.Kind] = []
+        """All namespaced kinds, from aggregated discovery; None if the server does not support it."""
+        namespaced: t.List[kinds.Kind] = []
         for path in ("/api", "/apis"):
             answer = self._wire.send("list", "the server's kinds", "GET", path, {}, accept=_DISCOVERY)
             groups = _checked(answer, "list", "the server's kinds")
             if groups.get("kind") != "APIGroupDiscoveryList":
                 return None
-            found += [row for group in groups["items"] for row in _rows(group)]
-        return found
+            namespaced += [row for group in groups["items"] for row in _rows(group)]
+        return namespaced
 
     def may(self, verb: str, row: kinds.Kind, namespace: str = "", name: str = "") -> bool:
-        """Whether the user has this right, by a SelfSubjectAccessReview.
+        """Whether the user has this permission, by a SelfSubjectAccessReview.
 
-        row: its plural may name a subresource (C(pods/eviction)); namespace: empty for the whole cluster; name: one
-        object, empty for all. If the review fails, the result is true, and the request itself will show the error.
+        row: its plural may name a subresource (C(pods/eviction)); namespace: empty for the whole cluster; name: the
+        name of one object, empty for all objects. True if the review fails: then the request itself shows the error.
         """
         resource, _slash, subresource = row.plural.partition("/")
         asked = {"verb": verb, "group": row.group, "resource": resource, "namespace": namespace,
@@ -152,19 +153,19 @@ class Client:
         return str(_checked(self._wire.send("get", target, "GET", "/version", {}), "get", target)["gitVersion"])
 
     def apply(self, manifest: Live, dry_run: bool = False) -> Object:
-        """Server-side apply as the field manager MANAGER, with force. Returns the object as the server answers it."""
+        """Applies a manifest (server-side apply with the field manager MANAGER, forced). Returns the applied object."""
         row = kinds.find(manifest["apiVersion"], manifest["kind"])
         name, namespace = manifest["metadata"]["name"], manifest["metadata"].get("namespace")
         query = {"fieldManager": MANAGER, "force": "true", "fieldValidation": "Strict"}
-        # After a conflict the request is tried again, unless it has a resourceVersion: then the caller must read again.
+        # A conflict is tried again, unless the manifest has a resourceVersion: then the caller must read again.
         retry = () if "resourceVersion" in manifest["metadata"] else (409,)
         return self._patch("apply", row, name, namespace, manifest, "apply-patch+yaml", query, dry_run, retry)
 
     def merge_patch(self, api_version: str, kind: str, name: str, namespace: str | None, body: Live,
                     field_manager: str = MANAGER) -> Object:
-        """JSON merge patch (RFC 7396): null removes a key, a list replaces a list.
+        """Applies a JSON merge patch (RFC 7396): null removes a key, a list replaces a list. Returns the new object.
 
-        If the patch has a resourceVersion, a conflict is a ClusterError with status 409.
+        Raises ClusterError with the status 409 for a conflict if the patch has a resourceVersion.
         """
         retry = () if "resourceVersion" in body.get("metadata", {}) else (409,)
         return self._patch("patch", kinds.find(api_version, kind), name, namespace, body, "merge-patch+json",
@@ -172,9 +173,10 @@ class Client:
 
     def json_patch(self, api_version: str, kind: str, name: str, namespace: str | None,
                    operations: t.Sequence[Live], field_manager: str = MANAGER, dry_run: bool = False) -> Object:
-        """JSON patch (RFC 6902). If a test fails, the ClusterError has status 422; after a conflict it has 409.
+        """Applies a JSON patch (RFC 6902). Returns the new object.
 
-        dry_run: with strict validation of fields, as L(apply) has it.
+        dry_run: writes nothing, and validates the fields strictly, as L(apply) does. Raises ClusterError: with the
+        status 422 if a test of the patch fails, with 409 for a conflict.
         """
         query = {"fieldManager": field_manager, "fieldValidation": "Strict" if dry_run else None}
         return self._patch("patch", kinds.find(api_version, kind), name, namespace, operations, "json-patch+json",
@@ -182,7 +184,7 @@ class Client:
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None, uid: str | None = None,
                propagation: str = "Background") -> bool:
-        """Deletes an object, with uid only the object with this UID. False if it was already deleted."""
+        """Deletes an object; with uid only if the object has this UID. Returns False if it was already deleted."""
         row = kinds.find(api_version, kind)
         target = row.label(name, namespace)
         body = {"propagationPolicy": propagation, **({"preconditions": {"uid": uid}} if uid else {})}
@@ -198,9 +200,9 @@ class Client:
         return True
 
     def log(self, name: str, namespace: str, container: str, previous: bool = False, lines: int = 40) -> str:
-        """The last lines of a container's log. previous: whether to read the log of the container's previous instance.
+        """The last lines of a container's log. previous: read the log of the previous instance of the container.
 
-        The request is not tried again: the API server itself has a timeout for a kubelet that does not answer.
+        The request is sent only once: the API server itself has a timeout for a kubelet that does not respond.
         """
         target = f"the log of Pod {namespace}/{name}"
         answer = self._wire.send("read", target, "GET", f"/api/v1/namespaces/{namespace}/pods/{name}/log", {
@@ -209,7 +211,8 @@ class Client:
         return str(_checked(answer, "read", target).get("message") or "")
 
     def pod_rows(self, namespace: str) -> Object:
-        """The pods of a namespace as a Table, as kubectl gets them: small, with ages by the server's clock."""
+        """The pods of a namespace as a Table, as kubectl reads them. It is small, and its ages use the server's clock.
+        """
         target = f"Pods of {namespace}"
         return _checked(self._wire.send("list", target, "GET", f"/api/v1/namespaces/{namespace}/pods",
                                         {"includeObject": "None"}, accept=_TABLE), "list", target)
@@ -218,9 +221,9 @@ class Client:
               dry_run: bool = False) -> Later | None:
         """Evicts the pod with this UID (policy/v1).
 
-        grace_period: seconds, by default that of the pod. Returns None if the pod terminates or is already deleted,
-        L(Later) if a disruption budget or a busy server refuses now. Raises ClusterError for any other refusal.
-        dry_run: returns the same, and the pod keeps running.
+        grace_period: in seconds, by default that of the pod; dry_run: the result is the same, and the pod keeps
+        running. Returns None if the pod terminates or is already deleted, L(Later) if a disruption budget does not
+        allow the eviction now or the server is busy. Raises ClusterError for any other refusal.
         """
         target = f"Pod {namespace}/{name}"
         grace = {} if grace_period is None else {"gracePeriodSeconds": grace_period}
@@ -237,8 +240,9 @@ class Client:
         return None
 
     def many(self, do: t.Callable[[Item], Result], items: t.Iterable[Item]) -> t.List[Result | GpuopsError]:
-        """Calls a function for all items concurrently. Returns in their order its results, or the GpuopsError."""
-        def one(item: Item) -> Result | GpuopsError:
+        """Calls a function for all items concurrently. Returns its result or its GpuopsError for each, in their order.
+        """
+        def result(item: Item) -> Result | GpuopsError:
             try:
                 return do(item)
             except GpuopsError as error:
@@ -246,9 +250,9 @@ class Client:
 
         todo = [*items]
         if len(todo) < 2:
-            return [one(item) for item in todo]
+            return [result(item) for item in todo]
         with ThreadPoolExecutor(min(self.workers, len(todo))) as threads:
-            return [*threads.map(one, todo)]
+            return [*threads.map(result, todo)]
 
     def _patch(self, verb: str, row: kinds.Kind, name: str, namespace: str | None, body: Body, form: str, query: Query,
                dry_run: bool, retry: t.Sequence[int]) -> Object:
@@ -260,9 +264,9 @@ class Client:
         return _checked(answer, verb, target)
 
     def _has_kind(self, row: kinds.Kind, answer: Answer) -> bool:
-        """Whether an answer says that the server has the kind: a 404 that names no object means that it has not."""
+        """Whether the server has the kind, by an answer: a 404 that names no object means that the kind is missing."""
         if answer.status >= 300 and answer.status != 404:
-            return True  # this answer says nothing about the kind
+            return True  # such an answer does not depend on the kind
         known = answer.status < 300 or bool(answer.details.get("name"))
         self._known[row.api_version, row.kind] = known
         return known
@@ -284,18 +288,18 @@ def _checked(answer: Answer, verb: str, target: str) -> Object:
         return answer.body
     fields = [str(cause["field"]) for cause in answer.causes if cause.get("field")]
     reason = str(answer.body.get("reason") or answer.status)
-    said = str(answer.body.get("message") or "it gave no reason").rstrip(".")
+    message = str(answer.body.get("message") or "the answer has no message").rstrip(".")
     failed = "could not" if answer.status >= 500 else "refused to"
-    raise ClusterError(f"{target}: the API server {failed} {verb} it ({reason}): {said}.", _hint(answer),
+    raise ClusterError(f"{target}: the API server {failed} {verb} it ({reason}): {message}.", _hint(answer),
                        verb=verb, object=target, status=answer.status, reason=reason, fields=fields)
 
 
 def _page(answer: Answer, plural: str) -> t.Tuple[t.List[Object], Object]:
     """(items, metadata) of a page of a list. Raises ClusterError if the answer is not such a page."""
     page = _checked(answer, "list", plural)
-    items, metadata = page.get("items") or [], page.get("metadata")  # null where there is nothing
+    items, metadata = page.get("items") or [], page.get("metadata")  # items of an empty list may be null
     if not isinstance(items, list) or not isinstance(metadata, dict) or not all(isinstance(one, dict) for one in items):
-        raise ClusterError(f"{plural}: the answer to the request to list them is not a list of objects.",
+        raise ClusterError(f"{plural}: the server did not answer with a list of objects.",
                            "Check that the server of this kubeconfig is an API server.", verb="list", object=plural,
                            reason="NoList")
     return items, metadata
@@ -303,19 +307,19 @@ def _page(answer: Answer, plural: str) -> t.Tuple[t.List[Object], Object]:
 
 def _hint(answer: Answer) -> str:
     if answer.status == 403 and '"system:anonymous"' in str(answer.body.get("message")):
-        return ("The user of this kubeconfig has no credentials. If the kubeconfig names a command (exec), run it by "
-                "hand.")
+        return ("The kubeconfig gives no credentials for its user. If it names a command for them (exec), run this "
+                "command by hand to see its error.")
     if answer.status in (400, 403, 422) and _DENIED.search(str(answer.body.get("message"))):
         return ("An admission webhook or an admission policy of this cluster refused the request. Change what the "
                 "message names, or ask the owner of the webhook or policy for an exception.")
     return {
         401: "The API server rejects the credentials of this kubeconfig. Renew the token or certificate.",
-        403: "Give the user of this kubeconfig the right that the message names.",
+        403: "Give the user of this kubeconfig the permission that the message names.",
         404: "Create the namespace first." if answer.details.get("kind") == "namespaces" else
              "Install the CustomResourceDefinition of this kind first.",
-        409: "Another client writes this object at the same time. Run again when it has finished.",
-        410: "The list expired twice while it was read. Run again when the API server is less busy.",
+        409: "Another client writes this object at the same time. Run again when that client has finished.",
+        410: "The list expired twice while it was being read. Run again when the API server is less busy.",
         422: "Correct the fields that the message names.",
         400: "Correct the fields that the message names.",
-        429: "The API server is still busy. Run again later.",
+        429: "The API server is too busy. Run again later.",
     }.get(answer.status, _UNABLE if answer.status >= 500 else "")

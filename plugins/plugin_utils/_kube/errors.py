@@ -13,11 +13,12 @@ Result = t.TypeVar("Result")
 
 
 class ClusterError(GpuopsError):
-    """The API server refused a request or could not be reached, or the state of the cluster forbids the run.
+    """The API server refused a request or could not be reached, or the state of the cluster does not allow the run.
 
     verb: the verb of the request (C(list), C(apply)); object: C(DaemonSet gpu-operator/x) or a kind; status: the HTTP
-    status, 0 without an answer; reason: that of the server's Status (C(Forbidden)), or our own word; fields: the
-    paths that the server names; details: more keys of the result C(error).
+    status, 0 without an answer; reason: the reason in the server's Status (C(Forbidden)) or, without a Status, a word
+    of this collection (C(NoAnswer)); fields: the paths of the fields that the server rejects; details: further keys of
+    the result C(error).
     """
 
     kind = "cluster"
@@ -33,9 +34,9 @@ class ClusterError(GpuopsError):
 
 def without_errors(answers: t.Iterable[Result | GpuopsError]) -> list[Result]:
     """The results of L(client.Client.many). Raises the first error among them."""
-    found: list[Result] = []
+    results: list[Result] = []
     for answer in answers:
         if isinstance(answer, GpuopsError):
             raise answer
-        found.append(answer)
-    return found
+        results.append(answer)
+    return results

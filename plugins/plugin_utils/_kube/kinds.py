@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The kinds of objects that the collection creates or reads: their paths on the API server and their order. PRIVATE.
 
-This is a fixed table, because discovery costs a request for each API group and does not list a kind whose
-CustomResourceDefinition is still to be created.
+The table is fixed, because discovery needs a request for each API group and does not list a kind whose
+CustomResourceDefinition does not exist yet.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _NAME = re.compile(r"(?!\.{1,2}$)[^/%\s\x00-\x1f\x7f]+")
 
 
 def is_name(text: object) -> bool:
-    """Whether a value can be the name of an object or a namespace. The server has stricter rules for some kinds."""
+    """Whether a value can be the name of an object or of a namespace. For some kinds the server has stricter rules."""
     return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of object.
+    """A kind of objects.
 
-    rank: objects of a lower rank are created earlier and deleted later; shipped: components create objects of this
-    kind, so each run looks for owned objects that are no longer planned.
+    rank: objects of a lower rank are created earlier and deleted later; shipped: whether components create objects of
+    this kind, so that each run searches for owned objects that are no longer planned.
     """
 
     api_version: str
@@ -41,21 +41,21 @@ class Kind:
 
     @property
     def root(self) -> str:
-        """The path of its API version: C(/api/v1), C(/apis/apps/v1)."""
+        """The URL path of the API version: C(/api/v1), C(/apis/apps/v1)."""
         return f"/{'apis' if '/' in self.api_version else 'api'}/{self.api_version}"
 
     @property
     def group(self) -> str:
-        """C(apps); empty for the core."""
+        """The API group, such as C(apps); empty for the core group."""
         return self.api_version.rpartition("/")[0]
 
     @property
     def resource(self) -> str:
-        """The name in roles and for kubectl: C(nodes), C(daemonsets.apps)."""
+        """The name of the resource in roles and for kubectl: C(nodes), C(daemonsets.apps)."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, name: str | None = None, namespace: str | None = None) -> str:
-        """The URL path of an object, without a name that of the list. Raises InputError for an invalid name."""
+        """The URL path of an object, or of the list if there is no name. Raises InputError for an invalid name."""
         for text in (name, namespace or None):
             if text is not None and not is_name(text):
                 raise InputError(f"{text!r} is not a valid name of a {self.kind} or of its namespace.",
@@ -75,7 +75,7 @@ class Kind:
 
 CUSTOM, _READ = 90, 99
 _WEBHOOKS = "admissionregistration.k8s.io/v1"
-# apiVersion, kind, plural, namespaced, rank, shipped. An object comes after those that it needs.
+# The fields of L(Kind). An object has a higher rank than the objects that it needs.
 _ROWS: t.Sequence[t.Tuple[str, str, str, bool, int, bool]] = (
     ("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", False, 0, True),
     ("v1", "Namespace", "namespaces", False, 10, True),
@@ -104,7 +104,7 @@ _ROWS: t.Sequence[t.Tuple[str, str, str, bool, int, bool]] = (
     ("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules", True, CUSTOM, True),
     ("nvidia.com/v1", "ClusterPolicy", "clusterpolicies", False, CUSTOM, False),
     ("nvidia.com/v1alpha1", "NVIDIADriver", "nvidiadrivers", False, CUSTOM, False),
-    # Only read.
+    # Kinds that are only read.
     ("nvidia.com/v1alpha1", "GPUCluster", "gpuclusters", False, _READ, False),
     ("v1", "Node", "nodes", False, _READ, False),
     ("v1", "Pod", "pods", True, _READ, False),
@@ -117,8 +117,8 @@ KINDS: t.Mapping[t.Tuple[str, str], Kind] = {(row[0], row[1]): Kind(*row) for ro
 
 
 def shipped(everything: bool = False) -> list[Kind]:
-    """The kinds that can have owned objects; everything: also the kinds of a user's own manifests."""
-    return [one for one in KINDS.values() if one.shipped or (everything and one.rank < _READ)]
+    """The kinds of which components create objects. everything: also the kinds of a user's own manifests."""
+    return [kind for kind in KINDS.values() if kind.shipped or (everything and kind.rank < _READ)]
 
 
 def of_crd(crd: t.Mapping[str, t.Any]) -> Kind:
@@ -130,12 +130,12 @@ def of_crd(crd: t.Mapping[str, t.Any]) -> Kind:
 
 
 def find(api_version: str, kind: str) -> Kind:
-    """The entry of a kind. Raises InputError if the table does not have it."""
-    found = KINDS.get((api_version, kind))
-    if found is None:
-        near = sorted({one.api_version for one in KINDS.values() if one.kind == kind})
-        raise InputError(f"Objects of the kind {kind} in {api_version} are not supported.",
-                         f"Write apiVersion: {near[0]}." if near else "Apply this object by other means.",
+    """The kind in the table. Raises InputError if the table does not have it."""
+    row = KINDS.get((api_version, kind))
+    if row is None:
+        versions = sorted({known.api_version for known in KINDS.values() if known.kind == kind})
+        raise InputError(f"The collection does not support the kind {kind} of {api_version}.",
+                         f"Write apiVersion: {versions[0]}." if versions else "Apply this object with another tool.",
                          path="apiVersion, kind", value=f"{api_version} {kind}",
-                         allowed=[f"{one.api_version} {one.kind}" for one in KINDS.values()])
-    return found
+                         allowed=[f"{known.api_version} {known.kind}" for known in KINDS.values()])
+    return row

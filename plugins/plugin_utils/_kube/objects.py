@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Kubernetes objects: the type, names and keys, and the marks of owned objects. Pure. PRIVATE to the collection.
+"""Kubernetes objects: their type, names and keys, and the marks of owned objects. Pure. PRIVATE to the collection.
 
 An owned object has three marks: the label C(app.kubernetes.io/managed-by), the label C(gpuops.nvidia/component), and
-the annotation C(gpuops.nvidia/applied), the SHA-256 of the manifest as it was rendered. By the annotation a run sees
-that the manifest has changed, also if it only lacks a field that it had.
+the annotation C(gpuops.nvidia/applied) with the SHA-256 of the rendered manifest. The annotation shows that the
+manifest has changed, even if the only change is a removed field.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ COMPONENT = "gpuops.nvidia/component"
 APPLIED = "gpuops.nvidia/applied"
 # An annotation of a Namespace that the collection has created: `state: absent` deletes such a Namespace.
 CREATED = "gpuops.nvidia/created"
-# A label of a Namespace on OpenShift. The value that a user has set is kept.
+# A label of a Namespace on OpenShift. A value that a user has set is not changed.
 MONITORED = "openshift.io/cluster-monitoring"
-# The component of the Namespace, which all components share.
+# The component name of objects that all components share, such as the Namespace.
 SHARED = "cluster"
 
-# The name of a component is the value of a label, and the name of a folder.
+# The name of a component is used as the value of a label and as the name of a folder.
 _COMPONENT = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
-# The DaemonSet whose pods GPU clients need if they share GPUs by MPS.
+# The DaemonSet of the MPS daemons. GPU clients that share GPUs by MPS need its pods.
 MPS_DAEMON = "nvidia-device-plugin-mps-control-daemon"
 
 # By these labels DaemonSets select their pods: the user's labels do not replace them (as in GPU Operator 26.7).
 _SELECTING = ("app", "app.kubernetes.io/part-of")
 
-# A Kubernetes object, or a part of one, as the API server sends it. Its shape is that of the Kubernetes API.
+# A Kubernetes object or a part of one, with the structure of the Kubernetes API.
 Object = t.Dict[str, t.Any]
 # An object that is only read.
 Live = t.Mapping[str, t.Any]
@@ -50,7 +50,7 @@ Key = t.Tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class Wanted:
-    """One desired object. component: the component that it belongs to; manifest: with the marks of owned objects."""
+    """A desired object. component: the component that it belongs to; manifest: has the marks of owned objects."""
 
     component: str
     kind: kinds.Kind
@@ -58,23 +58,23 @@ class Wanted:
 
     @property
     def key(self) -> Key:
-        """Its key among the current objects."""
+        """The key of the object, by which the current object is found."""
         return key_of(self.manifest)
 
     @property
     def label(self) -> str:
-        """Its name in messages."""
+        """The name of the object in messages, such as C(DaemonSet gpu-operator/nvidia-dcgm)."""
         return label_of(self.manifest)
 
 
 def key_of(item: Live) -> Key:
-    """The key of a manifest or a current object."""
+    """The key of a manifest or of a current object."""
     metadata = item["metadata"]
     return item["apiVersion"], item["kind"], metadata.get("namespace", ""), metadata["name"]
 
 
 def label_of(item: Live) -> str:
-    """C(DaemonSet gpu-operator/nvidia-dcgm)."""
+    """The name of an object in messages, such as C(DaemonSet gpu-operator/nvidia-dcgm)."""
     api_version, kind, namespace, name = key_of(item)
     return kinds.find(api_version, kind).label(name, namespace or None)
 
@@ -85,22 +85,22 @@ def wanted(manifests: t.Mapping[str, t.Sequence[Live]]) -> list[Wanted]:
     manifests: maps a component to its manifests. Raises InputError for an invalid manifest, and if two components have
     different manifests of the same object.
     """
-    found: dict[Key, Wanted] = {}
+    by_key: dict[Key, Wanted] = {}
     for component, items in manifests.items():
         for index, item in enumerate(items):
-            one = _marked(component, item, f"{component}[{index}]")
-            other = found.setdefault(one.key, one)
-            if other is not one and _plain(other.manifest) != _plain(one.manifest):
-                raise InputError(f"{other.component} and {component} have different manifests of {one.label}.",
+            desired = _marked(component, item, f"{component}[{index}]")
+            first = by_key.setdefault(desired.key, desired)
+            if first is not desired and _plain(first.manifest) != _plain(desired.manifest):
+                raise InputError(f"{first.component} and {component} have different manifests of {desired.label}.",
                                  "Give one of the two objects another name.", path=f"{component}[{index}]")
-    return sorted(found.values(), key=lambda one: (one.kind.rank, one.key))
+    return sorted(by_key.values(), key=lambda desired: (desired.kind.rank, desired.key))
 
 
 def namespace_manifest(name: str, privileged: bool, monitored: bool = False) -> Object:
     """The Namespace of the operands.
 
-    privileged: with the labels by which Pod Security Admission admits their pods; monitored: with the label by which
-    the Prometheus of OpenShift scrapes the Namespace.
+    privileged: add the labels that let Pod Security Admission admit privileged pods; monitored: add the label that lets
+    the Prometheus of OpenShift scrape the Namespace.
     """
     modes = ("enforce", "audit", "warn") if privileged else ()
     labels = {f"pod-security.kubernetes.io/{mode}": "privileged" for mode in modes}
@@ -117,7 +117,8 @@ def is_operators(owner: Live) -> bool:
 
 
 def is_ours(live: Live) -> bool:
-    """Whether a current object is owned: by its label or, if somebody has removed the label, by its field manager."""
+    """Whether a current object is owned: it has the managed-by label or, if the label was removed, the field manager.
+    """
     metadata = live["metadata"]
     if (metadata.get("labels") or {}).get(MANAGED_BY) == MANAGER_NAME:
         return True
@@ -136,7 +137,7 @@ def component_of(live: Live) -> str:
 
 
 def for_namespace(one: Wanted, live: Live | None) -> Wanted:
-    """A Namespace as it is applied. A new one gets the annotation CREATED; a foreign one keeps its managed-by label.
+    """The Namespace to apply. A new Namespace gets the annotation CREATED; a foreign one keeps its managed-by label.
 
     live: the current Namespace, None if it is missing.
     """
@@ -146,34 +147,35 @@ def for_namespace(one: Wanted, live: Live | None) -> Wanted:
         metadata["annotations"][CREATED] = "true"
     else:
         del metadata["labels"][MANAGED_BY]
-    said = ((live or {"metadata": {}})["metadata"].get("labels") or {}).get(MONITORED)
-    if said is not None and MONITORED in metadata["labels"]:
-        metadata["labels"][MONITORED] = said
+    monitored = ((live or {"metadata": {}})["metadata"].get("labels") or {}).get(MONITORED)
+    if monitored is not None and MONITORED in metadata["labels"]:
+        metadata["labels"][MONITORED] = monitored
     return Wanted(one.component, one.kind, manifest)
 
 
 def _marked(component: str, item: object, path: str) -> Wanted:
     if not _COMPONENT.fullmatch(component):
-        raise InputError(f"{component!r} is not the name of a component.", "Write at most 63 letters, digits, '-', '_' "
-                         "and '.', with a letter or a digit at both ends.", path="component", value=component)
+        raise InputError(f"{component!r} is not a valid name of a component.", "Write at most 63 letters, digits, '-', "
+                         "'_' and '.', with a letter or a digit at both ends.", path="component", value=component)
     if not isinstance(item, dict) or not isinstance(item.get("metadata"), dict):
-        raise InputError("This is not a manifest.", "Give a mapping with apiVersion, kind and metadata.name.",
+        raise InputError(f"{path} is not a manifest.", "Write a mapping with apiVersion, kind and metadata.name.",
                          path=path)
     for name in ("apiVersion", "kind"):
         if not isinstance(item.get(name), str):
-            raise InputError(f"The manifest has no {name}.", "Give a manifest with apiVersion and kind.", path=path)
+            raise InputError(f"The manifest {path} has no {name}.", f"Add {name} to the manifest.", path=path)
     kind = kinds.find(item["apiVersion"], item["kind"])
     metadata = item["metadata"]
     if not isinstance(metadata.get("name"), str) or not metadata["name"]:
-        raise InputError(f"The {item['kind']} has no name.", "Give metadata.name.", path=f"{path}.metadata.name")
+        raise InputError(f"The {item['kind']} of the manifest {path} has no name.", "Add metadata.name.",
+                         path=f"{path}.metadata.name")
     if kind.namespaced != bool(metadata.get("namespace")):
-        raise InputError(f"{item['kind']} {metadata['name']} {'needs a' if kind.namespaced else 'can have no'} "
-                         "namespace.", "Correct metadata.namespace.", path=f"{path}.metadata.namespace",
-                         value=metadata.get("namespace"))
+        raise InputError(f"{item['kind']} {metadata['name']} {'needs a' if kind.namespaced else 'cannot have a'} "
+                         "namespace.", f"{'Add' if kind.namespaced else 'Remove'} metadata.namespace.",
+                         path=f"{path}.metadata.namespace", value=metadata.get("namespace"))
     for key in ("name", "namespace"):
         if metadata.get(key) and not kinds.is_name(metadata[key]):
             raise InputError(f"{metadata[key]!r} is not a valid {key}.",
-                             "Write a name without spaces, slashes and percent signs.", path=f"{path}.metadata.{key}",
+                             f"Write a {key} without spaces, slashes and percent signs.", path=f"{path}.metadata.{key}",
                              value=metadata[key])
     if kind.kind == "Namespace":
         component = SHARED
@@ -187,14 +189,14 @@ def _marked(component: str, item: object, path: str) -> Wanted:
 
 
 def copied(item: Object, path: str) -> Object:
-    """A copy that has only the types of JSON, because YAML writers do not know the tagged strings of Ansible.
+    """A copy of a manifest with only the types of JSON, because YAML writers reject the tagged strings of Ansible.
 
-    Raises InputError for other values, such as dates.
+    path: the path of the manifest, for the error. Raises InputError for values that JSON does not have, such as dates.
     """
     try:
         return t.cast(Object, json.loads(json.dumps(item)))
     except (TypeError, ValueError) as error:
-        raise InputError(f"A manifest can have only strings, numbers, lists and mappings: {error}.",
+        raise InputError(f"A manifest can have only strings, numbers, booleans, lists and mappings: {error}.",
                          "Put dates and times in quotes.", path=path) from error
 
 
@@ -206,7 +208,7 @@ def _plain(manifest: Object) -> Object:
 
 
 def _encoded(manifest: Object) -> Object:
-    """The manifest with stringData of a Secret moved to data, as the API server stores it."""
+    """The manifest; of a Secret with its stringData moved to data, as the API server stores it."""
     plain = manifest.pop("stringData", None) if manifest["kind"] == "Secret" else None
     if plain:
         manifest["data"] = {**(manifest.get("data") or {}),

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The GPU Operator of a cluster: how it is detected, whether it can be stopped, how it is stopped and started. PRIVATE.
+"""Detects the GPU Operator of a cluster, checks whether it can be stopped, and stops and starts it. PRIVATE.
 
 Source: the chart, the bundle and the controllers of GPU Operator 26.7 (github.com/NVIDIA/gpu-operator).
 """
@@ -19,33 +19,38 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live, Object
 
-# The annotation of a stopped operator's Deployment that has its former number of replicas.
+# The annotation of the Deployment of a stopped operator. Its value is the former number of replicas.
 REPLICAS = "gpuops.nvidia/replicas"
 # The operator updates a DaemonSet only if the manifest that it renders has another hash than this annotation.
 HASH = "nvidia.com/last-applied-hash"
 UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
 
-_NAMED = 12  # the most Nodes that a message names
-_NAME = "gpu-operator"  # the Deployment's name, and the value of its label app in the chart
+_NAMED = 12  # a message names at most so many Nodes
+_NAME = "gpu-operator"  # the name of the Deployment, and in the chart the value of its label app
 # The states of a driver upgrade in which the operator has not started to change a Node, or has finished.
 _AT_REST = ("", "upgrade-required", "upgrade-done", "upgrade-failed")
-# Maps a label or annotation of a Deployment to the tool that would scale it up again, and to the remedy.
+# Maps a label or annotation of a Deployment to the tool that would scale the Deployment up again, and to the remedy.
 _KEEPERS = {
-    "olm.owner": ("the Operator Lifecycle Manager", "Delete its Subscription, then its ClusterServiceVersion {value}: "
-                  "that removes the operator and leaves the ClusterPolicy, its definition and the operands."),
-    "helm.toolkit.fluxcd.io/name": ("Flux (HelmRelease {value})", "Suspend it: flux suspend helmrelease {value}."),
-    "kustomize.toolkit.fluxcd.io/name": ("Flux (Kustomization {value})", "Take the operator out of it."),
-    "argocd.argoproj.io/tracking-id": ("Argo CD ({value})", "Take the operator out of this application, or switch its "
-                                       "automatic sync off."),
-    "argocd.argoproj.io/instance": ("Argo CD ({value})", "Take the operator out of this application, or switch its "
-                                    "automatic sync off."),
+    "olm.owner": ("the Operator Lifecycle Manager", "Delete the operator's Subscription, then its "
+                  "ClusterServiceVersion {value}: this removes the operator and keeps the ClusterPolicy, its "
+                  "CustomResourceDefinition and the operands."),
+    "helm.toolkit.fluxcd.io/name": ("Flux (HelmRelease {value})", "Suspend the HelmRelease: flux suspend helmrelease "
+                                    "{value}."),
+    "kustomize.toolkit.fluxcd.io/name": ("Flux (Kustomization {value})", "Remove the operator from the Kustomization."),
+    "argocd.argoproj.io/tracking-id": ("Argo CD ({value})", "Remove the operator from this application, or disable the "
+                                       "automatic sync of the application."),
+    "argocd.argoproj.io/instance": ("Argo CD ({value})", "Remove the operator from this application, or disable the "
+                                    "automatic sync of the application."),
 }
 
 
 @dataclass(frozen=True)
 class Operator:
-    """The objects of an operator. policies: ClusterPolicies; clusters: GPUClusters; deployments: those of the operator
-    itself; nodes: all Nodes. Only the Deployments are complete, the other objects have only metadata."""
+    """The objects of an operator.
+
+    policies: the ClusterPolicies; clusters: the GPUClusters; deployments: the Deployments of the operator itself;
+    nodes: all Nodes. Only the Deployments are complete; the other objects have only their metadata.
+    """
 
     policies: t.Sequence[Object] = field(default=())
     clusters: t.Sequence[Object] = field(default=())
@@ -55,11 +60,11 @@ class Operator:
     @property
     def running(self) -> t.List[Object]:
         """The Deployments with at least one replica."""
-        return [one for one in self.deployments if replicas(one) > 0]
+        return [deployment for deployment in self.deployments if replicas(deployment) > 0]
 
 
 def read(client: Client) -> Operator:
-    """Reads the objects of an operator. Without a ClusterPolicy this is one request, and the result is empty."""
+    """The objects of the operator; empty, and read with one request, if the cluster has no ClusterPolicy."""
     policies = client.list("nvidia.com/v1", "ClusterPolicy", metadata_only=True)
     if not policies:
         return Operator()
@@ -68,16 +73,17 @@ def read(client: Client) -> Operator:
 
 
 def deployments(client: Client) -> t.List[Object]:
-    """The Deployments of the operator itself: with the label of the chart, or with the name in chart and bundle."""
-    found = [*client.list("apps/v1", "Deployment", label_selector=f"app={_NAME}"),
-             *client.list("apps/v1", "Deployment", field_selector=f"metadata.name={_NAME}")]
-    return list({one["metadata"]["uid"]: one for one in found}.values())
+    """The Deployments of the operator itself: those with the label of the chart, or with the name gpu-operator."""
+    candidates = [*client.list("apps/v1", "Deployment", label_selector=f"app={_NAME}"),
+                  *client.list("apps/v1", "Deployment", field_selector=f"metadata.name={_NAME}")]
+    return list({deployment["metadata"]["uid"]: deployment for deployment in candidates}.values())
 
 
 def version(client: Client) -> str:
     """The release of the operator, such as C(26.7.0), from the label that the chart sets; empty without the label."""
-    said = [(one["metadata"].get("labels") or {}).get("app.kubernetes.io/version", "") for one in deployments(client)]
-    return next((one.lstrip("v") for one in said if one), "")
+    versions = [(deployment["metadata"].get("labels") or {}).get("app.kubernetes.io/version", "")
+                for deployment in deployments(client)]
+    return next((text.lstrip("v") for text in versions if text), "")
 
 
 def replicas(deployment: Object) -> int:
@@ -86,60 +92,60 @@ def replicas(deployment: Object) -> int:
 
 
 def owns(live: Live) -> bool:
-    """Whether the owner of an object is a ClusterPolicy or NVIDIADriver."""
+    """Whether an owner reference of the object names a ClusterPolicy or NVIDIADriver."""
     return any(objects.is_operators(owner) for owner in live["metadata"].get("ownerReferences") or [])
 
 
 def other_owners(live: Object) -> t.List[Object]:
-    """The owner references of an object, without those to resources of the GPU Operator."""
+    """The owner references of an object, without those that name resources of the GPU Operator."""
     return [owner for owner in live["metadata"].get("ownerReferences") or [] if not objects.is_operators(owner)]
 
 
 def refuse(found: Operator) -> None:
-    """Raises ClusterError if this operator cannot be stopped now, or if a tool would start it again."""
-    for one in found.clusters:
-        name = one["metadata"]["name"]
+    """Raises ClusterError if the operator cannot be stopped now, or if another tool would start it again."""
+    for gpu_cluster in found.clusters:
+        name = gpu_cluster["metadata"]["name"]
         raise ClusterError(
-            f"The cluster has the GPUCluster {name}. Its finalizer needs the operator, so the operator cannot be "
-            "stopped.",
-            f"Delete it while the operator runs (kubectl delete gpucluster {name}), then run again. Nothing has been "
-            "changed.", verb="plan", object=f"GPUCluster {name}", reason="Owned")
-    for one in found.deployments:
-        metadata = one["metadata"]
+            f"The operator cannot be stopped, because the finalizer of the GPUCluster {name} needs it.",
+            f"Delete the GPUCluster while the operator runs (kubectl delete gpucluster {name}), then run again. "
+            "Nothing has been changed.", verb="plan", object=f"GPUCluster {name}", reason="Owned")
+    for deployment in found.deployments:
+        metadata = deployment["metadata"]
         marks = {**(metadata.get("annotations") or {}), **(metadata.get("labels") or {})}
-        for key, (who, remedy) in _KEEPERS.items():
+        for key, (tool, remedy) in _KEEPERS.items():
             if key in marks:
                 label = f"Deployment {metadata['namespace']}/{metadata['name']}"
                 raise ClusterError(
-                    f"{label} is managed by {who.format(value=marks[key])}, which would start it again.",
+                    f"{label} is managed by {tool.format(value=marks[key])}, which would start the operator again.",
                     f"{remedy.format(value=marks[key])} Then run again. Nothing has been changed.", verb="plan",
                     object=label, reason="Owned")
-    busy = {one["metadata"]["name"]: state for one in found.nodes
-            if (state := (one["metadata"].get("labels") or {}).get(UPGRADE_STATE, "")) not in _AT_REST}
+    busy = {node["metadata"]["name"]: state for node in found.nodes
+            if (state := (node["metadata"].get("labels") or {}).get(UPGRADE_STATE, "")) not in _AT_REST}
     if busy and found.running:
-        # The label of one Node is enough to refuse, even if the Node may have forged it: a Node stays cordoned if the
-        # operator is stopped during the upgrade, and it is cheaper to wait or to remove a label.
+        # The label of one Node is enough to refuse, although the Node may have forged it: if the operator is stopped
+        # during an upgrade, the Node stays cordoned. To wait or to remove a label is the smaller harm.
         name = next(iter(busy))
-        told = some_of([f"{one} ({state})" for one, state in busy.items()], _NAMED)
+        upgrading = some_of([f"{node} ({state})" for node, state in busy.items()], _NAMED)
         raise ClusterError(
-            f"The operator is upgrading the driver of {counted(len(busy), 'Node')}: {told}. If it were stopped now, "
-            f"they would stay cordoned.", f"Wait until their label {UPGRADE_STATE} is upgrade-done, or set "
-            "driver.upgradePolicy.autoUpgrade to false in the ClusterPolicy and uncordon them. If no upgrade runs on a "
-            f"Node, remove its label: kubectl label node {name} {UPGRADE_STATE}-. If the label comes back, the Node "
-            "itself may write it: remove such a Node from the cluster. Nothing has been changed.", verb="plan",
+            f"The operator is upgrading the driver of {counted(len(busy), 'Node')}: {upgrading}. If the operator were "
+            "stopped now, these Nodes would stay cordoned.",
+            f"Wait until the label {UPGRADE_STATE} of these Nodes is upgrade-done, or set "
+            "driver.upgradePolicy.autoUpgrade to false in the ClusterPolicy and uncordon the Nodes. If no upgrade runs "
+            f"on a Node, remove its label: kubectl label node {name} {UPGRADE_STATE}-. If the label appears again, the "
+            "Node itself may write it: remove the Node from the cluster. Nothing has been changed.", verb="plan",
             object=f"Node {name}", reason="Busy", nodes=busy)
 
 
 def stop(found: Operator) -> t.List[Change]:
     """The changes that scale the operator's Deployments to 0. An annotation keeps the former number of replicas."""
-    return [_scaled("stop", one, 0, str(replicas(one))) for one in found.running]
+    return [_scaled("stop", deployment, 0, str(replicas(deployment))) for deployment in found.running]
 
 
 def start(found: t.Sequence[Object]) -> t.List[Change]:
-    """The changes that scale the Deployments that L(stop) has stopped to their former number of replicas."""
-    kept = {id(one): (one["metadata"].get("annotations") or {}).get(REPLICAS) for one in found}
-    return [_scaled("start", one, max(1, replicas(one), _number(kept[id(one)])), None) for one in found
-            if kept[id(one)] is not None or not replicas(one)]
+    """The changes that scale stopped Deployments to their former number of replicas, at least 1."""
+    former = {id(deployment): (deployment["metadata"].get("annotations") or {}).get(REPLICAS) for deployment in found}
+    return [_scaled("start", deployment, max(1, replicas(deployment), _number(former[id(deployment)])), None)
+            for deployment in found if former[id(deployment)] is not None or not replicas(deployment)]
 
 
 def scale(client: Client, change: Change) -> None:
@@ -152,23 +158,23 @@ def scale(client: Client, change: Change) -> None:
 
 def notes(found: Operator) -> t.List[str]:
     """Notes about the Helm release that installed the operator."""
-    said = []
-    for one in found.deployments:
-        annotations = one["metadata"].get("annotations") or {}
+    texts = []
+    for deployment in found.deployments:
+        annotations = deployment["metadata"].get("annotations") or {}
         release, space = (annotations.get(f"meta.helm.sh/release-{part}") for part in ("name", "namespace"))
         if release:
-            said.append(
-                f"The Helm release {release} in namespace {space} still has the operator. Do not upgrade this release: "
-                f"that would start the operator again. 'helm uninstall {release} -n {space} --no-hooks' deletes the "
-                "operator, its ClusterPolicy with the objects that it still owns, and Node Feature Discovery if it is "
-                "part of the release (the next run of site.yml delivers it again). The operands and the "
-                "CustomResourceDefinitions stay. Without --no-hooks the labels of Node Feature Discovery are removed "
-                "from all Nodes, and with operator.cleanupCRD the CustomResourceDefinitions are deleted, too.")
-    return said
+            texts.append(
+                f"The Helm release {release} in namespace {space} still contains the operator. Do not upgrade this "
+                f"release: an upgrade would start the operator again. 'helm uninstall {release} -n {space} --no-hooks' "
+                "deletes the operator, the ClusterPolicy with the objects that it still owns and, if it is part of the "
+                "release, Node Feature Discovery (the next run of site.yml delivers it again). It keeps the operands "
+                "and the CustomResourceDefinitions. Without --no-hooks, it also removes the labels of Node Feature "
+                "Discovery from all Nodes and, with operator.cleanupCRD, the CustomResourceDefinitions.")
+    return texts
 
 
 def _scaled(action: str, live: Object, count: int, mark: t.Optional[str]) -> Change:
-    """A change whose manifest is a merge patch. live has the same fields only, so that the difference is short.
+    """A change whose manifest is a merge patch; its live object has only the fields of the patch, for a short diff.
 
     mark: the value of the annotation REPLICAS, None to remove it.
     """

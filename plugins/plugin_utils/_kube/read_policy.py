@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads the policy of a cluster: the custom resources of the GPU Operator. The operator need not run. PRIVATE."""
+"""Reads the policy of a cluster from the custom resources of a GPU Operator, which need not run. PRIVATE."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def read_policy(client: Client) -> list[Object]:
                 for item in sorted(found, key=lambda item: (item["kind"], item["metadata"]["name"]))]
     missing = [kind for api_version, kind in _KINDS if not client.knows(api_version, kind)]
     if len(missing) == len(_KINDS):
-        message = (f"{client.server} has no ClusterPolicy, and does not know this kind: no GPU Operator was installed "
-                   "there.")
+        message = (f"{client.server} has no ClusterPolicy and not even its CustomResourceDefinition: no GPU Operator "
+                   "was installed in this cluster.")
     else:
         message = f"{client.server} has no ClusterPolicy, GPUCluster or NVIDIADriver."
-    raise ClusterError(message, "Give the policy as a file or a mapping.", verb="list", object="ClusterPolicy",
+    raise ClusterError(message, "Set the policy to a file or a mapping.", verb="list", object="ClusterPolicy",
                        reason="NotFound")

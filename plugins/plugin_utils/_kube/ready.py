@@ -17,38 +17,44 @@ _PAUSE = 1.0
 
 
 def wait(client: Client, wanted: t.Sequence[Wanted], timeout: float) -> None:
-    """Waits until the workloads among these objects are ready. Raises ClusterError after timeout seconds."""
-    waited = [one for one in wanted if one.kind.kind in _MISSING]
+    """Waits until the DaemonSets, Deployments and Jobs among these objects are ready.
+
+    timeout: in seconds. Raises ClusterError if one is not ready at the timeout.
+    """
+    waited = [desired for desired in wanted if desired.kind.kind in _MISSING]
     end = time.monotonic() + timeout
     while True:
-        places = {(one.kind, one.manifest["metadata"]["namespace"]) for one in waited}
+        places = {(desired.kind, desired.manifest["metadata"]["namespace"]) for desired in waited}
         live = {objects.key_of(item): item for kind, namespace in places
                 for item in client.list_row(kind, namespace)}
-        missing = {one.label: why for one in waited for why in [not_ready(live.get(one.key))] if why}
+        missing = {desired.label: why for desired in waited for why in [not_ready(live.get(desired.key))] if why}
         if not missing:
             return
         if time.monotonic() > end:
             raise ClusterError(
-                f"Not ready after {timeout:.0f} s: {'; '.join(f'{name}: {why}' for name, why in missing.items())}.",
-                "Run gpu_verify for the reasons, or read the events of the pods: kubectl describe pod.", verb="wait",
+                f"Objects are not ready after {timeout:.0f} s: "
+                f"{'; '.join(f'{name}: {why}' for name, why in missing.items())}.",
+                "Run gpu_verify, which names the causes, or read the events of the pods: kubectl describe pod.",
+                verb="wait",
                 object=next(iter(missing)), reason="Timeout", missing=missing)
         time.sleep(_PAUSE)
 
 
 def not_ready(live: Object | None) -> str:
-    """Why a workload is not ready, as a sentence; empty if it is ready. live: the current object, None if missing."""
+    """Why a workload is not ready, as a clause; empty if it is ready. live: the current object, None if it is missing.
+    """
     if live is None:
         return "it is missing"
     status = live.get("status") or {}
     if live["kind"] != "Job" and status.get("observedGeneration", 0) < live["metadata"]["generation"]:
-        return "its controller has not observed the last change yet"
+        return "the controller has not observed the last change yet"
     return _MISSING[live["kind"]](live["spec"], status)
 
 
 def _daemon_set(spec: Object, status: Object) -> str:
     desired, available = status.get("desiredNumberScheduled", 0), status.get("numberAvailable", 0)
     updated = status.get("updatedNumberScheduled", 0)
-    # With OnDelete, outdated pods stay until somebody deletes them.
+    # With OnDelete, outdated pods run until they are deleted, so they do not count as missing.
     if spec["updateStrategy"]["type"] == "RollingUpdate" and updated < desired:
         return f"{updated} of {desired} pods are updated"
     return f"{available} of {desired} pods are available" if available < desired else ""
@@ -56,12 +62,12 @@ def _daemon_set(spec: Object, status: Object) -> str:
 
 def _deployment(spec: Object, status: Object) -> str:
     desired = spec["replicas"]
-    good = min(status.get("updatedReplicas", 0), status.get("availableReplicas", 0))
-    return f"{good} of {desired} pods are updated and available" if good < desired else ""
+    done = min(status.get("updatedReplicas", 0), status.get("availableReplicas", 0))
+    return f"{done} of {desired} pods are updated and available" if done < desired else ""
 
 
 def _job(spec: Object, status: Object) -> str:
-    conditions = {one["type"]: one["status"] for one in status.get("conditions") or []}
+    conditions = {condition["type"]: condition["status"] for condition in status.get("conditions") or []}
     return "" if conditions.get("Complete") == "True" else "it is not complete"
 
 

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Checks before the first write that the user of the kubeconfig has all rights that a run needs. PRIVATE.
+"""Checks before the first write that the user of the kubeconfig has all permissions that a run needs. PRIVATE.
 
-A user may create a role with rights that he does not have only with the verb escalate, and a binding of such a role
-only with the verb bind (Kubernetes documentation, "Privilege escalation prevention").
+To create a role with permissions that the user does not have, the verb escalate is needed; to bind such a role, the
+verb bind (Kubernetes documentation, "Privilege escalation prevention and bootstrapping").
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Right = t.Tuple[str, kinds.Kind, str]
 
 _RBAC = "rbac.authorization.k8s.io/v1"
 _ROLES, _BINDINGS = ("Role", "ClusterRole"), ("RoleBinding", "ClusterRoleBinding")
-# Maps the action of a change to its verbs, if it needs other verbs than patch. A server-side apply that creates an
+# Maps the action of a change to the verbs that it needs; other actions need patch. A server-side apply that creates an
 # object needs create and patch.
 _VERBS: t.Mapping[str, t.Sequence[str]] = {"create": ("create", "patch"), "delete": ("delete",),
                                            "replace": ("delete", "create", "patch")}
@@ -33,12 +33,15 @@ _LISTED = (("v1", "Node"), ("v1", "Pod"), ("v1", "Event"), ("apps/v1", "Controll
            ("nvidia.com/v1", "ClusterPolicy"))
 _READ = (("apiextensions.k8s.io/v1", "CustomResourceDefinition"), ("v1", "Node"), ("v1", "Pod"),
          ("apps/v1", "DaemonSet"))
-_HINT = ("Give the user these rights (docs/cluster.md has a ClusterRole with all rights that a run needs), or use the "
+_HINT = ("Give the user these permissions (a ClusterRole with all of them is in docs/cluster.md), or use the "
          "kubeconfig of another user.")
 
 
 def require(client: Client, changes: t.Sequence[Change], besides: t.Sequence[Right] = ()) -> None:
-    """Raises ClusterError (status 403) with all rights that are missing for these changes and for besides."""
+    """Raises ClusterError (status 403) that names all missing permissions.
+
+    changes: their permissions are checked; besides: further permissions to check.
+    """
     needed: dict[Right, str] = {}
     granted: dict[Right, list[Change]] = {}
     for change in changes:
@@ -55,15 +58,16 @@ def require(client: Client, changes: t.Sequence[Change], besides: t.Sequence[Rig
     missing = [right for right in _lacking(client, needed) if right not in granted or not all(
         _holds(client, right, change, roles) for change in granted[right])]
     if missing:
-        raise _error(f"The user of this kubeconfig may not {_told(missing)}. Nothing has been changed.", missing,
+        raise _error(f"The user of this kubeconfig may not {_text(missing)}. Nothing has been changed.", missing,
                      needed[missing[0]])
 
 
 @contextlib.contextmanager
 def named(client: Client, namespace: str = "", everything: bool = False) -> t.Iterator[None]:
-    """Replaces the error of a forbidden read with one error that names all missing rights.
+    """If a read in this context is forbidden: raises one ClusterError that names all missing permissions.
 
-    namespace: that of the operands, empty if it is not known yet; everything: check also what only a removal reads.
+    namespace: the namespace of the operands, empty if it is not known yet; everything: also check the kinds that only a
+    removal reads.
     """
     try:
         yield
@@ -79,13 +83,13 @@ def named(client: Client, namespace: str = "", everything: bool = False) -> t.It
             raise
         writes = _lacking(client, [(verb, row, space) for row, space in rows if row.shipped
                                    for verb in ("create", "patch", "delete")] + [LABEL_NODES])
-        more = f" To write, a run also needs: {_told(writes)}." if writes else ""
-        raise _error(f"The user of this kubeconfig may not {_told(reads)}.{more}", [*reads, *writes],
+        more = f" To write, a run also needs: {_text(writes)}." if writes else ""
+        raise _error(f"The user of this kubeconfig may not {_text(reads)}.{more}", [*reads, *writes],
                      error.object) from error
 
 
 def _anywhere(row: kinds.Kind) -> bool:
-    """Whether a run lists a kind in all namespaces, for example to find another NFD, or monitors of Prometheus."""
+    """Whether a run lists a kind in all namespaces, for example to find another NFD or the objects of Prometheus."""
     return not row.namespaced or row.kind in ("DaemonSet", "Deployment") or row.rank == kinds.CUSTOM
 
 
@@ -95,13 +99,16 @@ def _error(message: str, missing: t.Sequence[Right], label: str) -> ClusterError
 
 
 def _lacking(client: Client, rights: t.Iterable[Right]) -> list[Right]:
-    asked = list(dict.fromkeys(rights))
-    return [right for right, held in zip(asked, without_errors(client.many(lambda one: client.may(*one), asked)))
+    unique = list(dict.fromkeys(rights))
+    return [right for right, held in zip(unique, without_errors(client.many(lambda right: client.may(*right), unique)))
             if not held]
 
 
 def _grants(change: Change) -> Right | None:
-    """The right escalate or bind that a change needs if the user does not have all rights of the role."""
+    """The permission escalate or bind, which a change of a role or binding needs; None for other changes.
+
+    It is not needed if the user has all permissions of the role.
+    """
     if not change.writes or not change.manifest or change.action == "delete":
         return None
     if change.kind.kind in _ROLES:
@@ -112,9 +119,9 @@ def _grants(change: Change) -> Right | None:
 
 
 def _holds(client: Client, right: Right, change: Change, roles: t.Mapping[t.Tuple[str, str, str], Object]) -> bool:
-    """Whether the user may create this role or binding: with escalate or bind, or because he has all its rights.
+    """Whether the user may create this role or binding: with escalate or bind, or with all permissions of the role.
 
-    roles: the roles among the changes, by kind, namespace and name. A binding to another role is not checked.
+    roles: maps kind, namespace and name to a role among the changes. A binding to another role is not checked.
     """
     verb, kind, namespace = right
     manifest = t.cast(Object, change.manifest)
@@ -122,15 +129,15 @@ def _holds(client: Client, right: Right, change: Change, roles: t.Mapping[t.Tupl
     role = roles.get((kind.kind, namespace if kind.namespaced else "", name))
     if role is None or client.may(verb, kind, namespace, name):
         return True
-    rules = {(verb, kinds.Kind(f"{group}/v1" if group else "v1", resource, resource, True, 0), namespace, one)
+    rules = {(verb, kinds.Kind(f"{group}/v1" if group else "v1", resource, resource, True, 0), namespace, object_name)
              for rule in role.get("rules") or () for group in rule.get("apiGroups") or ()
              for resource in rule.get("resources") or () for verb in rule["verbs"]
-             for one in rule.get("resourceNames") or ("",)}
-    return all(without_errors(client.many(lambda one: client.may(*one), rules)))
+             for object_name in rule.get("resourceNames") or ("",)}
+    return all(without_errors(client.many(lambda rule: client.may(*rule), rules)))
 
 
-def _told(rights: t.Sequence[Right]) -> str:
-    """C(create, patch serviceaccounts, configmaps in namespace x; delete daemonsets.apps in namespace y)."""
+def _text(rights: t.Sequence[Right]) -> str:
+    """For messages: C(create, patch serviceaccounts, configmaps in namespace x; delete daemonsets.apps)."""
     verbs: dict[tuple[kinds.Kind, str], list[str]] = {}
     for verb, kind, namespace in rights:
         verbs.setdefault((kind, namespace), []).append(verb)

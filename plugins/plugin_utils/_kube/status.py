@@ -10,31 +10,31 @@ import re
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live
 
 _PREFIX = "nvidia.com/"
-# A whole number of ASCII digits. int() would accept other digits, and refuses numbers that are too long.
+# A number of ASCII digits. int() alone would accept other digits, and raises ValueError for very long numbers.
 _COUNT = re.compile("[0-9]{1,19}")
 
 
-def says_ready(one: Live) -> bool:
-    """Whether a pod or a Node has the condition Ready and is not being deleted."""
-    conditions = (one.get("status") or {}).get("conditions") or ()
-    return "deletionTimestamp" not in one["metadata"] and any(
-        each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+def is_ready(live: Live) -> bool:
+    """Whether the condition Ready of a pod or a Node is True and the object is not being deleted."""
+    conditions = (live.get("status") or {}).get("conditions") or ()
+    return "deletionTimestamp" not in live["metadata"] and any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def is_gpu(resource: str) -> bool:
     """Whether an extended resource is a GPU or a MIG device: C(nvidia.com/gpu), C(nvidia.com/gpu.shared),
     C(nvidia.com/mig-1g.10gb), or a name of the device plugin's configuration.
 
-    Other resources of NVIDIA, such as those of the network operator, are not.
+    Other resources of NVIDIA, such as those of the Network Operator, are no GPUs.
     """
-    word = resource[len(_PREFIX):]
-    return resource.startswith(_PREFIX) and ("gpu" in word or word.startswith("mig-"))
+    name = resource[len(_PREFIX):]
+    return resource.startswith(_PREFIX) and ("gpu" in name or name.startswith("mig-"))
 
 
 def offered_gpus(node: Live) -> dict[str, int]:
-    """Maps resources to the number of GPUs or MIG devices that are allocatable on a Node, without those with 0.
+    """Maps each GPU resource of a Node to its allocatable number, without the resources with 0.
 
-    If the Node is NotReady, the numbers may be out of date.
+    The numbers of a Node that is NotReady may be out of date.
     """
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     return {name: int(amount) for name, amount in allocatable.items()

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""DaemonSets and Deployments as numbers of pods. Pure. PRIVATE."""
+"""Reads the numbers of pods from the status of DaemonSets and Deployments. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
 class Workload:
     """An owned DaemonSet or Deployment.
 
-    desired, ready, updated: numbers of pods; uncounted: pods on Nodes where the controller wants none
+    desired, ready, updated: numbers of pods; uncounted: the number of pods on Nodes that should have none
     (numberMisscheduled), for example because the Node is NotReady; manual: whether the update strategy is OnDelete;
-    seen: whether the controller has observed the last change; labels: those that select its pods; node_selector: the
-    labels that a Node needs.
+    seen: whether the controller has observed the last change; labels: the labels that select its pods; node_selector:
+    the labels that a Node must have.
     """
 
     component: str
@@ -37,22 +37,22 @@ class Workload:
 
     @property
     def settled(self) -> bool:
-        """Whether all pods are ready, and updated unless the update strategy is OnDelete."""
+        """Whether all pods are ready and updated. With the update strategy OnDelete: whether all pods are ready."""
         return self.seen and self.ready >= self.desired and (self.manual or self.updated >= self.desired)
 
-    def made(self, pod: str) -> bool:
-        """Whether a pod has a name of this workload: NAME-xxxxx of a DaemonSet, NAME-HASH-xxxxx of a Deployment."""
+    def has_pod(self, pod: str) -> bool:
+        """Whether a pod's name is that of this workload: NAME-xxxxx of a DaemonSet, NAME-HASH-xxxxx of a Deployment."""
         between = "" if self.kind == "DaemonSet" else "[a-z0-9]+-"
         return re.fullmatch(rf"{re.escape(self.name)}-{between}[a-z0-9]{{5}}", pod) is not None
 
     @property
     def selector(self) -> str:
-        """The label selector of its pods."""
+        """The label selector of the pods, as the API server expects it."""
         return ",".join(f"{key}={value}" for key, value in sorted(self.labels.items()))
 
 
 def workload(item: Live) -> Workload:
-    """The Workload of a DaemonSet or Deployment object."""
+    """Reads a DaemonSet or Deployment object."""
     meta, spec, status = item["metadata"], item["spec"], item.get("status") or {}
     pod = spec["template"]["spec"]
     if item["kind"] == "DaemonSet":
@@ -68,27 +68,28 @@ def workload(item: Live) -> Workload:
         (spec.get("selector") or {}).get("matchLabels") or {}, pod.get("nodeSelector") or {})
 
 
-def without_place(template: Live) -> Object:
-    """A pod template without its node selector and node affinity, which do not affect pods that are already placed."""
+def without_node_selection(template: Live) -> Object:
+    """A pod template without node selector and node affinity, which do not affect pods that are already scheduled."""
     spec = {key: value for key, value in template["spec"].items() if key not in ("nodeSelector", "affinity")}
     affinity = {key: value for key, value in (template["spec"].get("affinity") or {}).items() if key != "nodeAffinity"}
     return {**template, "spec": {**spec, **({"affinity": affinity} if affinity else {})}}
 
 
-def asking(work: Workload, nodes: t.Iterable[Live]) -> list[str]:
+def matching_nodes(work: Workload, nodes: t.Iterable[Live]) -> list[str]:
     """The names of the Nodes that match the node selector of a workload."""
     return [str(node["metadata"]["name"]) for node in nodes
             if work.node_selector.items() <= (node["metadata"].get("labels") or {}).items()]
 
 
-def lagging(works: t.Iterable[Workload], nodes: t.Collection[Live]) -> bool:
+def counts_too_few(works: t.Iterable[Workload], nodes: t.Collection[Live]) -> bool:
     """Whether a DaemonSet has fewer desired pods than Nodes match its node selector.
 
-    The driver DaemonSets of several pools have the same node selector and differ in affinity: their sum counts.
+    The driver DaemonSets of several pools have the same node selector and different affinities, so their sum is
+    compared.
     """
     groups: dict[str, list[Workload]] = {}
     for work in works:
         if work.kind == "DaemonSet" and work.node_selector:
             groups.setdefault("driver" if work.component == "driver" else work.name, []).append(work)
     return any(sum(work.desired + work.uncounted for work in group)
-               < len({name for work in group for name in asking(work, nodes)}) for group in groups.values())
+               < len({name for work in group for name in matching_nodes(work, nodes)}) for group in groups.values())

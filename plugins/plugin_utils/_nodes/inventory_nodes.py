@@ -13,7 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys imp
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import cleaned
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.cluster_nodes import has_gpu
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import offered_gpus, says_ready
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_ready, offered_gpus
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
 
 # The version of the result of L(describe) in caches. Increase it if a key is added or removed or changes its meaning.
@@ -143,7 +143,7 @@ def describe(node: Live) -> Facts:
         if is_address(address):
             reachable.append(address)
     count = labels.get("nvidia.com/gpu.count", "")
-    ready, schedulable = says_ready(node), not spec.get("unschedulable")
+    ready, schedulable = is_ready(node), not spec.get("unschedulable")
     facts: GpuNode = {
         "model": labels.get("nvidia.com/gpu.product") or None,
         "count": int(count) if re.fullmatch("[0-9]{1,9}", count) else None,

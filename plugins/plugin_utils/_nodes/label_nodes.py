@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import rights
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.refuse_operator import refuse_operator
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import says_ready
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, read_cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import (
     Change,
@@ -187,7 +187,7 @@ def _with_readiness(client: Client, nodes: t.Sequence[Node], deploy: Deploy | No
     """The same Nodes. For those that seem to have lost their GPU, reads whether they are Ready."""
     lost = [node for node in nodes if node.host is None and deploy_labels.seems_gone(node, deploy)]
     states = without_errors(client.many(lambda node: client.get("v1", "Node", node.name), lost))
-    ready = {node.name for node, state in zip(lost, states) if state and says_ready(state)}
+    ready = {node.name for node, state in zip(lost, states) if state and is_ready(state)}
     return [replace(node, ready=node.name in ready) for node in nodes]
 
 

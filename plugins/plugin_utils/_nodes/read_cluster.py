@@ -25,7 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import rights
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import MANAGER, Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MANAGED_BY, MANAGER_NAME, Live
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import says_ready
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import ANNOTATION
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_openshift import claims
 
@@ -189,7 +189,7 @@ def _node(node: Live) -> Node:
         "kernel": info.get("kernelVersion") or "", "arch": info.get("architecture") or "",
         "runtime": _RUNTIMES.get(name, name), "runtime_version": version,
         "kubelet": info.get("kubeletVersion") or "", "taints": list(spec.get("taints") or ()),
-        "provider": _PROVIDERS.get((spec.get("providerID") or "").partition("://")[0]), "ready": says_ready(node),
+        "provider": _PROVIDERS.get((spec.get("providerID") or "").partition("://")[0]), "ready": is_ready(node),
         "gpu": has_gpu(labels),
     }
     ours = () if ANNOTATION in annotations else written(node["metadata"])

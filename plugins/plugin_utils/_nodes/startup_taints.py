@@ -16,7 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Gpuop
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Result, diff_entry
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import offered_gpus, says_ready
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_ready, offered_gpus
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodePatch, NodeState
@@ -76,7 +76,7 @@ def _missing(one: Live) -> str:
     The GPUs are checked because a DaemonSet does not count a Node whose taint its pods do not tolerate, and so seems
     complete.
     """
-    if not says_ready(one):
+    if not is_ready(one):
         return _NOT_READY
     return "" if offered_gpus(one) else _NO_GPUS
 

@@ -44,7 +44,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
     is_ours,
     label_of,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import says_ready
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, drain, node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
@@ -551,7 +551,7 @@ class NodeByNode:
             pods = [pod for pod in self._client.list("v1", "Pod", label_selector=_selector(LABELS[component]),
                                                      field_selector=f"spec.nodeName={name}")
                     if (_controller(pod) or keeps(coming, pod, one)) and "deletionTimestamp" not in pod["metadata"]]
-            if any(says_ready(pod) for pod in pods) or not (pods or coming):
+            if any(is_ready(pod) for pod in pods) or not (pods or coming):
                 return
             if time.monotonic() >= end:
                 what = f"{label_of({'apiVersion': 'v1', 'kind': 'Pod', **pods[0]})} is not Ready" if pods else \

@@ -53,15 +53,15 @@ TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedu
 
 # What this version does not support: (path of the policy, value, remedy).
 _UNSUPPORTED: tuple[tuple[str, object, str], ...] = (
-    ("sandboxWorkloads.enabled", True, "Set it to false: this version delivers containers only."),
-    ("gpuCluster.deployCR", True, "Give a ClusterPolicy, or values with false here: dynamic resource allocation is not "
+    ("sandboxWorkloads.enabled", True, "Set it to false: this version supports only containers."),
+    ("gpuCluster.deployCR", True, "Set it to false, or use a ClusterPolicy: dynamic resource allocation is not "
                                   "supported yet."),
 )
 # What this version ignores: (path of the policy, the note).
 _LEFT_OUT: tuple[tuple[str, str], ...] = (
-    ("operator.labels", "they are for the pod of the GPU Operator, which does not run"),
-    ("operator.annotations", "they are for the pod of the GPU Operator, which does not run"),
-    ("operator.metrics", "they are those of the GPU Operator, which does not run"),
+    ("operator.labels", "it is ignored, because it applies to the pod of the GPU Operator, which does not run"),
+    ("operator.annotations", "it is ignored, because it applies to the pod of the GPU Operator, which does not run"),
+    ("operator.metrics", "it is ignored, because it applies to the GPU Operator, which does not run"),
 )
 _CHECKS = ("driver", "toolkit", "cuda", "plugin")
 
@@ -136,12 +136,13 @@ def _of_platform(context: Context) -> list[str]:
     """Notes about keys and variables that have no effect on this platform."""
     if not context.openshift:
         toolkit = context.get("operator.use_ocp_driver_toolkit")
-        return ["operator.use_ocp_driver_toolkit is set in the policy: it is for OpenShift alone."] if toolkit else []
+        return ["operator.use_ocp_driver_toolkit is set in the policy: it is ignored, because this cluster is not "
+                "OpenShift."] if toolkit else []
     if context.namespace == OPENSHIFT_NAMESPACE:
         return []
     psa = ", and psa.enabled does not set its labels" if context.get("psa.enabled") else ""
-    return [f"gpu_namespace is {context.namespace}: OpenShift's own Prometheus does not read metrics there{psa}. Set "
-            f"it to {OPENSHIFT_NAMESPACE}."]
+    return [f"gpu_namespace is {context.namespace}: the Prometheus of OpenShift does not scrape this namespace{psa}. "
+            f"Set gpu_namespace to {OPENSHIFT_NAMESPACE}."]
 
 
 def namespace_of(settings: Settings) -> str:
@@ -156,14 +157,14 @@ def _hosts(facts: ClusterFacts | None, inventory_hosts: t.Mapping[str, str],
     strangers = []
     for host, node in inventory_hosts.items():
         if node in taken:
-            reasons.append(Refused(f"hosts {taken[node]} and {host} both are Node {node!r}",
-                                   "Set gpu_node_name of each host to its own Node."))
+            reasons.append(Refused(f"the hosts {taken[node]} and {host} have the same Node {node!r}",
+                                   "Set gpu_node_name of each host to the name of its own Node."))
         elif facts is not None and node not in facts["nodes"]:
             strangers.append(host)
         else:
             taken[node] = host
-    notes = [f"{', '.join(strangers)}: no such Node is in the cluster; served as hosts only (gpu_node_name names a "
-             "host's Node)."] if strangers else []
+    notes = [f"{', '.join(strangers)}: treated as hosts only, because the cluster has no Node of this name "
+             "(gpu_node_name sets the name of a host's Node)."] if strangers else []
     return dict(sorted(taken.items())), notes
 
 
@@ -224,9 +225,9 @@ def _named(refused: t.Iterable[Concerned]) -> set[str]:
 def _other_runtimes(runtime: nodes.Agreed, served: Nodes) -> list[str]:
     """A note about Nodes with another container runtime than the one that the toolkit configures."""
     others = [name for name, node in served.items() if node["runtime"] not in ("", runtime.value)]
-    return [f"{some_of(others)}: the container runtime is not {runtime.value}, the only one that the toolkit of the "
-            f"cluster configures, because {runtime.because}. Install the toolkit on these Nodes yourself, or add them "
-            "to gpu_hosts and set gpu_placement: hybrid."] if others else []
+    return [f"{some_of(others)}: the container runtime is not {runtime.value}, and the container toolkit in the "
+            f"cluster configures only {runtime.value}, because {runtime.because}. Install the toolkit on these Nodes "
+            "yourself, or add them to the group gpu_hosts and set gpu_placement: hybrid."] if others else []
 
 
 def _unsupported(policy: Policy) -> list[Refused]:
@@ -235,7 +236,7 @@ def _unsupported(policy: Policy) -> list[Refused]:
     selector = policy.get("driver.nvidiaDriverCRD.nodeSelector")
     if selector and policy.get("driver.useNvidiaDriverCRD"):
         found.append(Refused(f"driver.nvidiaDriverCRD.nodeSelector: {shown(selector)} is not supported in a cluster",
-                             "Give an NVIDIADriver with this nodeSelector instead, beside the policy."))
+                             "Add an NVIDIADriver with this nodeSelector to the policy instead."))
     return found
 
 
@@ -245,11 +246,11 @@ def _absent(context: Context, component: Component[Value], place: str) -> str:
     if section and not context.enabled(section):
         return f"{section}.enabled is false"
     if place in ("none", "host"):
-        return "gpu_placement delivers it on hosts" if place == "host" else "gpu_placement says so"
+        return "gpu_placement delivers it on hosts" if place == "host" else "it is set to none in gpu_placement"
     foreign = component.foreign(context.facts) if context.facts is not None else ""
     known = context.gpu_nodes or list(context.nodes)
     if not foreign and known and all(component.name in context.on_host.get(name, ()) for name in known):
-        return "every GPU node has it itself"
+        return "every GPU node has it on its host"
     return foreign
 
 
@@ -293,28 +294,27 @@ def _partly(context: Context, parts: t.Mapping[str, ClusterPart], on_host: t.Map
     """Notes about keys of the policy with no or a partial effect."""
     found = []
     if context.get("nfd.nodefeaturerules") and "nfd" in parts and parts["nfd"]["state"] == "absent":
-        found.append("nfd.nodefeaturerules is set in the policy: NFD is not delivered here, and neither are its rules.")
+        found.append("nfd.nodefeaturerules is set in the policy: it is ignored, because NFD is not delivered.")
     extra = [one.get("kind") for one in context.get("extraObjects") or () if isinstance(one, dict)]
     left = sorted({str(kind) for kind in extra if kind != "NVIDIADriver"})
     if left:
-        found.append(f"extraObjects is set in the policy: {', '.join(left)} may be anything and is not delivered with "
-                     "it. Give these manifests to gpuops.nvidia.operands (its option manifests).")
+        found.append(f"extraObjects is set in the policy: objects of the kind {', '.join(left)} are not delivered. "
+                     "Apply them with gpuops.nvidia.operands (option manifests).")
     automatic = any(look(source.spec, "driver.upgradePolicy.autoUpgrade") for source in context.policy.sources)
     if automatic and "driver" in context.present:
-        found.append("driver.upgradePolicy.autoUpgrade is true in the policy: no running driver is replaced in a "
-                     "cluster by itself. A run names the Nodes whose driver is outdated, and the commands.")
+        found.append("driver.upgradePolicy.autoUpgrade is true in the policy, but in a cluster no running driver is "
+                     "replaced automatically. A run lists the Nodes whose driver is outdated, and the commands.")
     former = of_former_releases(context.policy, context.release)
     if former:
         stated = some_of([f"{path} {version}" for path, version in former.items()])
-        found.append(f"{stated} in the policy: the version of an older release, which {context.release.version} has "
-                     "replaced. Take it out of the policy unless it was chosen.")
+        found.append(f"{stated} in the policy: this is the version of a release older than {context.release.version}. "
+                     "Remove it from the policy, unless you have chosen it on purpose.")
     # The packages of hosts have nvidia-cdi-hook where the device plugin looks for it.
     theirs = [name for name, names in on_host.items() if name not in by_host
               and "container_toolkit" in names and "device_plugin" not in names]
     if theirs and {"container_toolkit", "device_plugin"} <= context.present and context.enabled("cdi"):
-        found.append(f"{some_of(theirs)}: the toolkit is the system's there and the cluster's elsewhere. The device "
-                     "plugin takes its nvidia-cdi-hook from /usr/bin; where it is in another folder, give these Nodes "
-                     "a link.")
+        found.append(f"{some_of(theirs)}: the system includes the container toolkit, so the device plugin uses "
+                     "/usr/bin/nvidia-cdi-hook. If the program is in another folder on these Nodes, create a link.")
     return found
 
 
@@ -338,9 +338,9 @@ def _without_layout(context: Context, nodes_labels: t.Mapping[str, t.Mapping[str
         return []
     kept = [name for name, labels in nodes_labels.items()
             if deploy_labels.mig_capable(labels) and not labels.get(MIG_CONFIG)]
-    return [f"{some_of(kept)}: no MIG layout is asked for, and migManager.config.default ({layout}) is not, as "
-            f"gpu_disruption is {context.disruption}: it would destroy instances that were made by hand. Label the "
-            f"Nodes with {MIG_CONFIG}, or set gpu_disruption: idle."] if kept else []
+    return [f"{some_of(kept)}: migManager.config.default ({layout}) is not applied, because gpu_disruption is "
+            f"{context.disruption}, and the layout would destroy existing MIG instances. Label the Nodes with "
+            f"{MIG_CONFIG}, or set gpu_disruption: idle."] if kept else []
 
 
 def _hook(context: Context) -> str:

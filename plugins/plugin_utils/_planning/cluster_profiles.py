@@ -20,8 +20,7 @@ OTHERS = ""
 
 def theirs(nodes: Nodes, places: t.Mapping[str, str], named: t.Collection[str], asked: t.Mapping[str, str | None],
            refused: list[Concerned]) -> dict[str, dict[str, str]]:
-    """Maps Nodes to components that they already have, and these to the reason, of those that the cluster would
-    deliver.
+    """Maps a Node to the components that its system includes and the cluster would deliver, each with the reason.
 
     nodes: those with GPUs; named: components that the user names in gpu_placement; asked: as the setting C(profiles).
     Adds refusals of Nodes whose system does not allow the named components.
@@ -41,8 +40,9 @@ def theirs(nodes: Nodes, places: t.Mapping[str, str], named: t.Collection[str], 
                 found.setdefault(name, {})[component] = why
             if component in named and not profile.replaceable(component):
                 title = components.by_name(component).title
-                fixed.setdefault(f"the {title} is asked for, but {why}", []).append(name)
-    refused += [(Refused(text, "Leave it to the system, or set gpu_profile: none.", [("profile", text)]), names)
+                fixed.setdefault(f"the component {title} is requested, but {why}", []).append(name)
+    refused += [(Refused(text, "Remove the component from gpu_placement, or set gpu_profile: none.",
+                         [("profile", text)]), names)
                 for text, names in fixed.items()]
     return found
 
@@ -54,5 +54,5 @@ def notes_about(found: t.Mapping[str, t.Mapping[str, str]]) -> list[str]:
         for component, why in reasons.items():
             nodes, titles = groups.setdefault(why, ({}, {}))
             nodes[name] = titles[components.by_name(component).title] = None
-    return [f"{some_of(list(nodes))}: {', '.join(titles)} left to the system; {why}."
+    return [f"{some_of(list(nodes))}: not delivered, because the system includes it: {', '.join(titles)}; {why}."
             for why, (nodes, titles) in groups.items()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import asdict, dataclass
 
-# error: the run, or GPU work after it, will fail; warning: it can fail; info: it will not.
+# error: the run, or a GPU workload after it, will fail; warning: it may fail; info: it will not fail.
 SEVERITIES = ("error", "warning", "info")
 # The result of a check: (severity, text, fix).
 Result = t.Tuple[str, str, str]
@@ -19,8 +19,11 @@ _Mapping = t.TypeVar("_Mapping", bound=t.Mapping[str, object])
 
 @dataclass(frozen=True)
 class Finding:
-    """host: a host, a Node, C(cluster) or C(policy); check: the name of the check; severity: one of L(SEVERITIES);
-    text, fix: sentences without a full stop."""
+    """A problem or a note that a preflight found.
+
+    host: a host, a Node, C(cluster) or C(policy); check: the name of the check; severity: one of L(SEVERITIES);
+    text: what is wrong; fix: what a user should do; both without a full stop.
+    """
 
     host: str
     check: str
@@ -34,12 +37,12 @@ class Finding:
 
 
 def ordered(found: t.Iterable[Finding]) -> list[Finding]:
-    """Findings sorted by severity, without duplicates."""
+    """The findings sorted by severity, without duplicates."""
     return sorted(dict.fromkeys(found), key=lambda one: SEVERITIES.index(one.severity))
 
 
 def counts(found: t.Iterable[t.Mapping[str, object]]) -> dict[str, int]:
-    """The number of findings by severity. The same finding of several hosts counts once."""
+    """Maps a severity to its number of findings. A finding that several hosts have counts once."""
     alike = {(one["severity"], one["check"], one["text"], one["fix"]) for one in found}
     return {severity: sum(one[0] == severity for one in alike) for severity in SEVERITIES}
 

@@ -31,8 +31,9 @@ def checks(plan: FleetPlan | None, facts: t.Mapping[str, HostFacts | None], clus
            today: datetime.date | None = None) -> list[Finding]:
     """All findings, sorted by severity.
 
-    plan: None if it is refused, hosts are then checked as if they got their driver; facts: by host, None for a host
-    without facts; cluster_facts: None without a cluster; today: for ends of life.
+    plan: None if it is refused; then the checks assume that the driver is delivered on hosts; facts: maps a host to its
+    facts, None if it has none; cluster_facts: None without a cluster; today: to decide whether a driver branch has
+    ended, by default the current date.
     """
     day = today or datetime.date.today()
     release = releases.release(plan["release"]) if plan else None
@@ -46,8 +47,10 @@ def checks(plan: FleetPlan | None, facts: t.Mapping[str, HostFacts | None], clus
 
 def refused(error: Section, facts: t.Mapping[str, HostFacts | None], cluster_facts: ClusterFacts | None = None,
             today: datetime.date | None = None) -> list[Finding]:
-    """All findings if there is no plan. error: C(result.error) of gpu_policy, C({kind, message, hint, refusals?,
-    faults?})."""
+    """All findings if there is no plan.
+
+    error: C(result.error) of gpu_policy, C({kind, message, hint, refusals?, faults?}).
+    """
     refusals, kind = error.get("refusals"), error.get("kind")
     if refusals is None:
         host = "policy" if kind in ("input", "policy", Unexpected.kind) else "cluster"
@@ -57,7 +60,7 @@ def refused(error: Section, facts: t.Mapping[str, HostFacts | None], cluster_fac
         first = [Finding(host, "policy", "error", _sentence(one["reason"]), _sentence(one["remedy"]))
                  for one in refusals for host in one["hosts"]]
     if kind == Unexpected.kind:
-        return first  # the facts can be the cause
+        return first  # invalid facts may be the cause of the error, so they are not checked
     known = {(host, _SAME_PROBLEM.get(constraint["id"])) for refusal in refusals or () for host in refusal["hosts"]
              for constraint in refusal.get("constraints") or ()}
     found = [one for one in checks(None, facts, cluster_facts, today) if (one.host, one.check) not in known]
@@ -82,17 +85,19 @@ def of_result(result: Section, facts: t.Mapping[str, HostFacts | None]) -> list[
 
 
 def of_rejected(rejected: t.Mapping[str, t.Mapping[str, str]]) -> list[Finding]:
-    """Rejected hosts and Nodes, C({NAME: {path, message, hint}}), as errors. They have invalid facts or variables, or
-    cannot follow the policy."""
+    """An error for each rejected host and Node. They have invalid facts or variables, or cannot follow the policy.
+
+    rejected: C({NAME: {path, message, hint}}).
+    """
     def check(path: str) -> str:
         return {"gpu_policy": "policy", "hostvars": "variables"}.get(path.partition(".")[0], "facts")
 
-    return [Finding(host, check(one["path"]), "error", f"it is left out: {_sentence(one['message'])}",
+    return [Finding(host, check(one["path"]), "error", f"not part of the plan: {_sentence(one['message'])}",
                     _sentence(one["hint"])) for host, one in rejected.items()]
 
 
 def with_failures(found: t.Sequence[FindingDict], failed: t.Mapping[str, t.Mapping[str, Section]]) -> list[FindingDict]:
-    """Findings, and the errors of modules in check mode, C({HOST: {COMPONENT: error}})."""
+    """The findings and, before them, the errors of modules in check mode. failed: C({HOST: {COMPONENT: error}})."""
     errors = [Finding(host, component, "error", _sentence(error["message"]), _sentence(error["hint"]))
               for host, of_host in failed.items() for component, error in of_host.items()]
     return [*listed(errors), *found]

@@ -35,7 +35,8 @@ _NRI_FROM = {1: (1, 7, 30), 2: (2, 1)}
 
 @dataclass(frozen=True)
 class Cluster:
-    """plan: None if there is no plan; hosts: facts by host, None if a host has none."""
+    """A cluster and what its checks need. plan: None without a plan; hosts: maps a host to its facts, None if unknown.
+    """
 
     facts: ClusterFacts
     plan: ClusterPlan | None
@@ -64,7 +65,7 @@ class Cluster:
         return component in parts and parts[component]["state"] == "present"
 
     def brings(self, component: str, node: str) -> bool:
-        """Whether a Node gets a component from the cluster."""
+        """Whether a component is delivered to a Node in the cluster, not on its host."""
         on_host = self.plan["deploy"]["on_host"] if self.plan else {}
         return self.delivers(component) and component not in on_host.get(node, ())
 
@@ -73,11 +74,11 @@ def of_cluster(facts: ClusterFacts, plan: FleetPlan | None, release: Release | N
                hosts: t.Mapping[str, HostFacts | None]) -> t.Iterator[Finding]:
     """All findings of a cluster. hosts: their facts."""
     cluster = Cluster(facts, plan.get("cluster") if plan else None, release, hosts)
-    for check, look in CLUSTER_CHECKS.items():
-        for severity, text, fix in look(cluster):
+    for check, of_whole in CLUSTER_CHECKS.items():
+        for severity, text, fix in of_whole(cluster):
             yield Finding(CLUSTER, check, severity, text, fix)
-    for check, tell in NODE_CHECKS.items():
-        for node, severity, text, fix in tell(cluster):
+    for check, of_nodes in NODE_CHECKS.items():
+        for node, severity, text, fix in of_nodes(cluster):
             yield Finding(node, check, severity, text, fix)
 
 
@@ -94,7 +95,7 @@ def _kubernetes(cluster: Cluster) -> t.Iterator[Result]:
     if unsupported:
         on_systems = f" on {' and '.join(unsupported)}" if found else ""
         yield ("warning", f"Kubernetes {version}{on_systems} is not in the support table of release {release.version}",
-               "Choose a release that has it (gpu_release)")
+               "Choose a release that supports it (gpu_release)")
 
 
 def _nfd(cluster: Cluster) -> t.Iterator[Result]:
@@ -102,21 +103,21 @@ def _nfd(cluster: Cluster) -> t.Iterator[Result]:
     if cluster.gpu_nodes:
         return
     if cluster.facts["nfd"] == "none" and not cluster.delivers("nfd"):
-        yield ("error", f"there is no NFD, and no Node carries {label}: nothing tells where GPUs are",
-               "Set nfd.enabled to true, or install NFD")
+        yield ("error", f"NFD is not installed, and no Node has the label {label}: the GPU nodes are not known",
+               "Set nfd.enabled: true in the policy, or install NFD")
     elif cluster.facts["nfd"] == "none":
-        yield "info", "no Node is labelled as having a GPU yet: NFD comes with this run", ""
+        yield "info", f"no Node has the label {label} yet: this run installs NFD, which sets it", ""
     else:
-        yield ("warning", f"NFD is there and no Node carries {label}: it finds no GPU",
-               "Make sure that its worker runs on the GPU nodes (taints) and that its PCI labels have the vendor, or "
-               "class and vendor, only (sources.pci.deviceLabelFields)")
+        yield ("warning", f"NFD is installed, but no Node has the label {label}: NFD finds no GPU",
+               "Make sure that the NFD worker runs on the GPU nodes (taints), and that its PCI labels have only the "
+               "vendor, or class and vendor (sources.pci.deviceLabelFields)")
 
 
 def _runtimes(cluster: Cluster) -> t.Iterator[Result]:
     runtimes = sorted({node["runtime"] for node in cluster.gpu_nodes.values()})
     if len(runtimes) > 1 and cluster.plan and cluster.toolkit:
         yield ("warning", f"GPU nodes have different container runtimes ({', '.join(runtimes)}); the toolkit "
-               f"configures {cluster.plan['common']['runtime']} alone", "Give the GPU nodes one runtime")
+               f"configures only {cluster.plan['common']['runtime']}", "Use one container runtime on all GPU nodes")
 
 
 def _undetected(cluster: Cluster) -> NodeResults:
@@ -127,14 +128,14 @@ def _undetected(cluster: Cluster) -> NodeResults:
     for name, host in cluster.by_host.items():
         facts = cluster.hosts.get(host)
         if facts and facts["gpus"] and name in nodes and not nodes[name]["gpu"]:
-            yield (name, "error", f"the host has GPUs and its Node does not carry {label}: NFD does not detect them",
-                   "Make sure that the NFD worker runs on this Node, and look at its log")
+            yield (name, "error", f"the host has GPUs, but its Node does not have the label {label}: NFD does not "
+                   "detect them", "Make sure that the NFD worker runs on this Node, and read its log")
 
 
 def _ready(cluster: Cluster) -> NodeResults:
     for name, node in cluster.gpu_nodes.items():
         if not node["ready"]:
-            yield name, "warning", "the Node is not ready: its pods do not start until it is", "Look at its kubelet"
+            yield name, "warning", "the Node is NotReady, so no pods start on it", "Read the log of its kubelet"
 
 
 def _taints(cluster: Cluster) -> NodeResults:
@@ -142,9 +143,9 @@ def _taints(cluster: Cluster) -> NodeResults:
         return
     for name, node in cluster.gpu_nodes.items():
         for taint in untolerated(node.get("taints") or (), cluster.plan["common"]["tolerations"]):
-            words = f"{taint['key']}={taint['value']}" if taint.get("value") else taint["key"]
-            yield (name, "warning", f"no pod of the components comes here: taint {words}:{taint['effect']} is not "
-                   "tolerated", "Add it to daemonsets.tolerations (and to the tolerations of the NFD worker)")
+            text = f"{taint['key']}={taint['value']}" if taint.get("value") else taint["key"]
+            yield (name, "warning", f"the pods of the components do not tolerate the taint {text}:{taint['effect']} of "
+                   "this Node", "Add a toleration to daemonsets.tolerations (and to the tolerations of the NFD worker)")
 
 
 def _systems(cluster: Cluster) -> NodeResults:
@@ -162,7 +163,7 @@ def _containerd(cluster: Cluster) -> NodeResults:
         if release and node["runtime"] == "containerd" and version and cluster.brings(
                 "container_toolkit", name) and releases.containerd_supported(release, version) is False:
             yield (name, "warning", f"containerd {version} is not in the support table of release {release.version}",
-                   "Upgrade containerd, or choose a release that has it (gpu_release)")
+                   "Upgrade containerd, or choose a release that supports it (gpu_release)")
 
 
 def _toolkit(cluster: Cluster) -> t.Iterator[Result]:
@@ -179,7 +180,7 @@ def _nri(cluster: Cluster) -> NodeResults:
         version = version_key(node["runtime_version"])
         if node["runtime"] == "containerd" and version and version < _NRI_FROM.get(version[0], (0,)):
             yield (name, "error", f"containerd {node['runtime_version']} is too old for the NRI plugin, which needs "
-                   "1.7.30 or 2.1", "Set cdi.nriPluginEnabled to false, or upgrade containerd")
+                   "1.7.30 or 2.1", "Set cdi.nriPluginEnabled: false in the policy, or upgrade containerd")
 
 
 def _gke(cluster: Cluster) -> NodeResults:
@@ -187,8 +188,8 @@ def _gke(cluster: Cluster) -> NodeResults:
         return
     for name, node in cluster.gpu_nodes.items():
         if _GKE_GPU in node["labels"] and node["labels"].get(_NO_GKE_PLUGIN) != "true":
-            yield (name, "warning", "GKE's own device plugin serves this Node, too, and conflicts with the planned one",
-                   f"Make the node pool with the label {_NO_GKE_PLUGIN}=true, or set devicePlugin.enabled to false")
+            yield (name, "warning", "the device plugin of GKE runs here, too, and conflicts with the planned one",
+                   f"Create the node pool with the label {_NO_GKE_PLUGIN}=true, or set devicePlugin.enabled: false")
 
 
 def _profiles(cluster: Cluster) -> NodeResults:
@@ -208,10 +209,11 @@ def _conflicts(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iter
         if not cluster.brings(component, name):
             continue
         yield ("warning" if profile.replaceable(component) else "error",
-               f"the {by_name(component).title} is delivered to this Node, which has one: {profile.reason(component)}",
-               f"Set {by_name(component).section}.enabled to false, or label the Nodes that have it with "
-               f"{LABELS[component]}=false" if component in LABELS else
-               f"Set {by_name(component).section}.enabled to false")
+               f"the plan delivers the {by_name(component).title} to this Node, which already has one: "
+               f"{profile.reason(component)}",
+               f"Set {by_name(component).section}.enabled: false in the policy, or label the Nodes that already have "
+               f"one with {LABELS[component]}=false" if component in LABELS else
+               f"Set {by_name(component).section}.enabled: false in the policy")
 
 
 def _settings(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iterator[Result]:

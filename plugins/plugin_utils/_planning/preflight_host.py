@@ -29,15 +29,18 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.profiles i
 
 # Linux cuts names of processes to 15 characters.
 _MANAGER = "nv-fabricmanage"
-_802 = "without it CUDA says 'system not yet initialized' (802)"
+_802 = "without this, CUDA fails with 'system not yet initialized' (802)"
 # Services that the roles driver and mig_manager stop and start again.
 _STEP_ASIDE = (*SERVICES, "nvsm.service")
 
 
 @dataclass(frozen=True)
 class Host:
-    """A host. plan: None if it has no plan; place, toolkit_place: where driver and toolkit are delivered, C(host),
-    C(cluster) or C(none); today: for ends of life."""
+    """A host and what its checks need.
+
+    plan: None if the host has no plan; place, toolkit_place: where the driver and the toolkit are delivered, C(host),
+    C(cluster) or C(none); today: to decide whether a driver branch has ended.
+    """
 
     facts: HostFacts
     plan: PlanOfHost | None
@@ -54,12 +57,12 @@ class Host:
 
     @property
     def driver(self) -> DriverPlan:
-        """The plan of the driver. Some or all keys are missing if the host does not get a driver, or has no plan."""
+        """The plan of the driver. Keys are missing if no driver is delivered on the host, or if it has no plan."""
         return self.plan["driver"] if self.plan else t.cast("DriverPlan", {})
 
     @property
     def desired(self) -> str | None:
-        """The desired version or branch of the driver, None if it is not known without a plan."""
+        """The desired version or branch of the driver, None if there is no plan and it is not known."""
         planned = self.driver.get("version") or self.driver.get("branch")
         return str(planned or (self.loaded if self.place != "host" else None) or "") or None
 
@@ -71,7 +74,7 @@ class Host:
 
     @property
     def brings_fabric(self) -> bool:
-        """Whether the driver role installs what NVSwitches need. Without a plan it is assumed."""
+        """Whether the driver role installs the fabric manager. True if there is no plan for a driver on the host."""
         fabric = self.driver.get("fabric")
         return self.place == "host" and (self.plan is None or bool(fabric and fabric["manager"]))
 
@@ -83,8 +86,8 @@ def of_host(name: str, facts: HostFacts | None, fleet: FleetPlan | None, release
         # Hosts get nothing.
         return
     if facts is None:
-        yield Finding(name, "facts", "error", "it could not be asked, as it is not reached or gave an error",
-                      "Make it reachable, or leave it out by --limit")
+        yield Finding(name, "facts", "error", "the host has no facts: it is unreachable, or gpu_info failed there",
+                      "Repair the connection or the error above, or exclude the host with --limit")
         return
     if not facts["gpus"]:
         # resolve refuses such a host.
@@ -96,8 +99,8 @@ def of_host(name: str, facts: HostFacts | None, fleet: FleetPlan | None, release
     places = (_place(fleet, plan and plan["driver"], profile, "driver"),
               _place(fleet, plan and plan["container_toolkit"], profile, "container_toolkit"))
     host = Host(facts, plan, *places, profile, release, today)
-    for check, look in CHECKS.items():
-        for severity, text, fix in look(host):
+    for check, function in CHECKS.items():
+        for severity, text, fix in function(host):
             yield Finding(name, check, severity, text, fix)
 
 
@@ -114,13 +117,14 @@ def _profile(host: Host) -> t.Iterator[Result]:
     if host.profile is not None:
         because = host.plan["profile"]["because"] if host.plan and host.plan["profile"] else ""
         yield ("info", f"{host.profile.summary}; {because or host.profile.because}",
-               "Set gpu_profile of the host to none, or to another profile, where this is wrong")
+               "If this is wrong, set gpu_profile of the host to none or to another profile")
 
 
 def _immutable(host: Host) -> t.Iterator[Result]:
     if host.facts["host"]["markers"]["immutable"] and "host" in (host.place, host.toolkit_place):
-        yield ("error", "/usr cannot be written, so no packages can be installed on this system",
-               "Deliver in the cluster (gpu_placement: cluster), or leave the host to its system (gpu_profile)")
+        yield ("error", "/usr is read-only, so packages cannot be installed on this system",
+               "Deliver the components in the cluster (gpu_placement: cluster), or set gpu_profile to the profile of "
+               "this system")
 
 
 def _nouveau(host: Host) -> t.Iterator[Result]:
@@ -130,12 +134,12 @@ def _nouveau(host: Host) -> t.Iterator[Result]:
     if host.loaded:
         return
     if loaded and host.place == "host":
-        yield ("info", "nouveau drives the GPUs; the driver role deny-lists it, and unloads it unless a display uses "
-               "it", "")
+        yield ("info", "the kernel module nouveau uses the GPUs; the driver role deny-lists it, and unloads it unless "
+               "a display uses it", "")
     elif loaded:
-        yield "error", "nouveau drives the GPUs, so the NVIDIA driver cannot be loaded", how
+        yield "error", "the kernel module nouveau uses the GPUs, so the NVIDIA driver cannot be loaded", how
     elif denied is False and host.place == "cluster":
-        yield "warning", "nouveau is not deny-listed and may take the GPUs at the next boot", how
+        yield "warning", "nouveau is not deny-listed, so it may use the GPUs after the next boot", how
 
 
 def _kernel_headers(host: Host) -> t.Iterator[Result]:
@@ -145,12 +149,12 @@ def _kernel_headers(host: Host) -> t.Iterator[Result]:
     package, available = kernel.get("headers_package"), kernel.get("headers_available")
     if available is False:
         yield ("error" if host.place == "host" else "warning",
-               f"the driver cannot be built: kernel {kernel['release']} has no headers here, and {package} is not in "
-               "the package index",
-               "Boot a kernel whose headers the package source has, or add the source of this one")
+               f"the driver cannot be built: the headers of kernel {kernel['release']} are not installed, and "
+               f"{package} is not in the package index",
+               "Boot a kernel whose headers are in a package repository, or add the repository of this kernel")
     elif available is None and host.place == "host":
-        yield ("warning", f"kernel {kernel['release']} has no headers here; whether {package or 'a package of them'} "
-               "can be had is not known", "Refresh the package index, or install the headers")
+        yield ("warning", f"the headers of kernel {kernel['release']} are not installed, and it is not known whether "
+               f"{package or 'their package'} is available", "Refresh the package index, or install the headers")
 
 
 def _next_kernel(host: Host) -> t.Iterator[Result]:
@@ -160,27 +164,27 @@ def _next_kernel(host: Host) -> t.Iterator[Result]:
         return
     built = any(module["kernel"] == newest and str(module["state"]).startswith("installed")
                 for module in host.facts["driver"].get("dkms") or ())
-    what = f"kernel {newest} boots next, {kernel['release']} runs"
+    what = f"kernel {newest} boots next, kernel {kernel['release']} is running"
     if built and (host.place == "none" or host.runs):
         return
     if host.place == "none":
-        yield ("warning", f"{what}: DKMS has no driver for the next one",
-               "Install the driver for it, by DKMS or by packages with modules, before the next boot")
+        yield ("warning", f"{what}: DKMS has no driver for kernel {newest}",
+               "Before the next boot, install the driver for this kernel, with DKMS or with packages of modules")
     elif host.driver.get("next_kernel") is False:
-        yield ("warning", f"{what}: driver_next_kernel is false, so the driver is built for the running one alone",
-               "Leave driver_next_kernel at true, or reboot first")
+        yield ("warning", f"{what}: driver_next_kernel is false, so the driver is built only for the running kernel",
+               "Set driver_next_kernel to true, or reboot first")
     else:
-        yield "info", f"{what}: the driver role installs modules for both", ""
+        yield "info", f"{what}: the driver role installs modules for both kernels", ""
 
 
 def _dkms(host: Host) -> t.Iterator[Result]:
     release = host.facts["host"]["kernel"]["release"]
     for module in host.facts["driver"].get("dkms") or ():
         if module["kernel"] in (None, release) and not str(module["state"]).startswith("installed"):
-            yield ("warning", f"DKMS has {module['name']} {module['version']} for kernel {release} as "
-                   f"{module['state']}, not installed",
-                   f"Look at /var/lib/dkms/{module['name']}/{module['version']}/build/make.log; remove what is not "
-                   "wanted by dkms remove")
+            yield ("warning", f"DKMS has not installed {module['name']} {module['version']} for kernel {release}: its "
+                   f"state is {module['state']}",
+                   f"Read /var/lib/dkms/{module['name']}/{module['version']}/build/make.log, or remove the module with "
+                   "dkms remove if it is not needed")
 
 
 def _secure_boot(host: Host) -> t.Iterator[Result]:
@@ -194,15 +198,15 @@ def _secure_boot(host: Host) -> t.Iterator[Result]:
         return
     what = "Secure Boot is on" if facts["secure_boot"] else f"the kernel is locked down ({lockdown})"
     if host.driver.get("secure_boot") == "mok":
-        yield ("warning", f"{what} and the key of driver_signing_key is not enrolled: the driver role asks for its "
-               "enrolment, and the driver waits for it", "At the next boot choose 'Enroll MOK' at the console and give "
-               "the password (driver_signing_password, else root's); then run again")
+        yield ("warning", f"{what}, and the key of driver_signing_key is not enrolled: the driver role requests its "
+               "enrolment, and the driver cannot be loaded before", "At the next boot choose 'Enroll MOK' at the "
+               "console and enter the password (driver_signing_password, otherwise root's). Then run again")
         return
-    known = "no key that DKMS signs with is enrolled" if enrolled is False else \
-        "whether a key that DKMS signs with is enrolled is not known"
-    yield ("error" if enrolled is False else "warning", f"{what} and {known}: modules built here are not loaded",
-           "Use modules that the distribution signs (driver_source: precompiled), let the driver role sign with a key "
-           "of yours and ask for its enrolment (driver_signing_key), or switch Secure Boot off")
+    known = "the key with which DKMS signs is not enrolled" if enrolled is False else \
+        "it is not known whether the key with which DKMS signs is enrolled"
+    yield ("error" if enrolled is False else "warning", f"{what}, and {known}: modules built here cannot be loaded",
+           "Use modules that the distribution signs (driver_source: precompiled), set driver_signing_key so that the "
+           "driver role signs with your key and requests its enrolment, or disable Secure Boot")
 
 
 def _end_of_life(host: Host) -> t.Iterator[Result]:
@@ -227,15 +231,16 @@ def _known_faults(host: Host) -> t.Iterator[Result]:
 
 def _no_driver(host: Host) -> t.Iterator[Result]:
     if host.place == "none" and host.driver and software.no_driver("none", host.driver.get("state", ""), host.facts):
-        yield ("error", "no driver is installed, and the plan brings none, so that no program can use the GPUs",
-               "Install a driver, or have it delivered: driver: host in gpu_placement, and driver.enabled true")
+        yield ("error", "no driver is installed, and the plan does not deliver one, so no program can use the GPUs",
+               "Install a driver, or let the plan deliver one: set driver: host in gpu_placement and driver.enabled: "
+               "true in the policy")
 
 
 def _foreign_driver(host: Host) -> t.Iterator[Result]:
     if host.place == "host" and host.facts["driver"]["source"] == "container":
-        yield ("error", "a driver container delivers the driver here, and a driver on the host would conflict with it",
-               "Remove the container (the GPU Operator's driver on the Node), or place the driver in the "
-               "cluster")
+        yield ("error", "a driver container has loaded the driver, and a driver on the host would conflict with it",
+               "Remove the container (the GPU Operator's driver pod on the Node), or set driver: cluster in "
+               "gpu_placement")
 
 
 def _fabric(host: Host) -> t.Iterator[Result]:
@@ -249,7 +254,7 @@ def _fabric(host: Host) -> t.Iterator[Result]:
     if host.brings_fabric:
         if not host.runs or not _manager_runs(host):
             more = f" and {_companion(host, 'nvlsm')}" if fabric == "nvlink5" else ""
-            yield ("info", f"the driver role brings {_companion(host, 'fabric_manager')}{more}, which the NVSwitches "
+            yield ("info", f"the driver role installs {_companion(host, 'fabric_manager')}{more}, which the NVSwitches "
                    "of this host need", "")
     else:
         yield from _fabric_manager(host, fabric, packages)
@@ -257,28 +262,29 @@ def _fabric(host: Host) -> t.Iterator[Result]:
     missing = [module for module in ("ib_umad", "mlx5_core")[host.brings_fabric:]
                if host.facts["modules"].get(module) is False]
     if fabric == "nvlink5" and missing:
-        yield ("warning", f"{' and '.join(missing)} not loaded: the NVLink switches cannot be managed, and {_802}",
-               "Install the kernel's extra modules (linux-modules-extra) and load them at boot")
+        yield ("warning", f"the kernel modules {' and '.join(missing)} are not loaded, which manage the NVLink "
+               f"switches; {_802}",
+               "Install the extra modules of the kernel (linux-modules-extra) and load these modules at boot")
 
 
 def _imex(host: Host, packages: t.Mapping[str, str]) -> t.Iterator[Result]:
-    what = "this is a tray of an NVLink rack"
+    what = "this host is a tray of an NVLink rack"
     fabric = host.driver.get("fabric") or {}
     if host.place == "host" and fabric.get("imex"):
         if not fabric.get("imex_nodes"):
-            yield ("warning", f"{what}, and driver_imex_nodes is not set: IMEX does not run, its GPUs share no memory "
-                   "with other trays", "Set driver_imex_nodes to the addresses of all trays of the rack")
+            yield ("warning", f"{what}, and driver_imex_nodes is not set: IMEX does not run, so the GPUs cannot share "
+                   "memory with other trays", "Set driver_imex_nodes to the addresses of all trays of the rack")
     elif not any("imex" in name for name in packages):
-        yield ("warning", f"{what}, and nvidia-imex is not installed: its GPUs share no memory with other trays",
-               f"Install {_companion(host, 'imex')} and name the trays in /etc/nvidia-imex/nodes_config.cfg")
+        yield ("warning", f"{what}, and nvidia-imex is not installed: the GPUs cannot share memory with other trays",
+               f"Install {_companion(host, 'imex')} and list the trays in /etc/nvidia-imex/nodes_config.cfg")
 
 
 def _fabric_manager(host: Host, fabric: str, packages: t.Mapping[str, str]) -> t.Iterator[Result]:
     """Findings about a fabric manager that the role does not install."""
     name = next((name for name in packages if "fabric" in name and "manager" in name and "dev" not in name), None)
     if name and host.runs and not _same(packages[name], str(host.loaded)):
-        yield ("error", f"{name} {packages[name]} does not fit driver {host.loaded}: it ends at its start, and {_802}",
-               f"Install {name} of version {host.loaded}")
+        yield ("error", f"{name} {packages[name]} does not match driver {host.loaded}, so it cannot start; {_802}",
+               f"Install version {host.loaded} of {name}")
     elif host.runs and not _manager_runs(host):
         # On boards with NVLink 5, the manager does not have to be a GPU client, so that it can run unseen.
         yield ("error" if fabric == "nvswitch" else "warning", f"no fabric manager runs on this host with "
@@ -287,12 +293,12 @@ def _fabric_manager(host: Host, fabric: str, packages: t.Mapping[str, str]) -> t
                f"Install {_companion(host, 'fabric_manager')} and start nvidia-fabricmanager")
     elif not host.runs and not name:
         more = f" and {_companion(host, 'nvlsm')}" if fabric == "nvlink5" else ""
-        yield ("warning", f"this host needs a fabric manager, which nobody brings: {_802}",
+        yield ("warning", f"this host needs a fabric manager, which is not installed and not in the plan; {_802}",
                f"Install {_companion(host, 'fabric_manager')}{more} after the driver and start nvidia-fabricmanager")
 
 
 def _companion(host: Host, what: str) -> str:
-    """The additional package of a kind (what) with its version, as far as they are known."""
+    """The name and version of the additional package of a kind (what); a description if they are not known."""
     system, version = host.facts["host"]["os"], host.desired
     found = companions((system["id"] or "", system["version_id"] or ""), host.facts["host"]["arch"],
                        "cuda_repository", version, (what,)) if version else {}
@@ -302,7 +308,7 @@ def _companion(host: Host, what: str) -> str:
 
 
 def _same(package: str, version: str) -> bool:
-    """Whether a package's version (C(1:580.95.05-1)) is that of a driver."""
+    """Whether the version of a package (C(1:580.95.05-1)) is that of a driver (C(580.95.05))."""
     return package.rpartition(":")[2].split("-")[0] == version
 
 
@@ -317,9 +323,9 @@ def _gpu_clients(host: Host) -> t.Iterator[Result]:
              and not str(client["name"]).startswith(("nvidia-persiste", _MANAGER))]
     what = "the driver" if "driver" in preview and _reloads(host) else "MIG" if "mig_manager" in preview else None
     if what and loose:
-        held = some_of(list(dict.fromkeys(_client(client) for client in loose)))
-        yield ("warning", f"{what} is to be changed while GPUs are held by {held}",
-               "Stop them, or allow it by gpu_disruption (drain, reboot); else the change stays pending")
+        clients = some_of(list(dict.fromkeys(_client(client) for client in loose)))
+        yield ("warning", f"the plan changes {what} while these GPU clients run: {clients}",
+               "Stop the GPU clients, or set gpu_disruption to drain or reboot; otherwise the change stays pending")
 
 
 def _reloads(host: Host) -> bool:
@@ -341,15 +347,15 @@ def _runtime(host: Host) -> t.Iterator[Result]:
         return
     runtimes = {name: one for name, one in host.facts["runtimes"].items() if one}
     if not runtimes:
-        yield ("warning", "no container runtime is installed; the toolkit's configuration waits for one",
-               "Install containerd, or set container_toolkit to none in gpu_placement")
+        yield ("warning", "no container runtime is installed, so the container toolkit cannot be configured",
+               "Install containerd, or set container_toolkit: none in gpu_placement")
     for name, one in runtimes.items():
         if one["boot"] == "masked":
-            yield "warning", f"{name} is installed and masked", f"Run: systemctl unmask {name}"
+            yield "warning", f"the service {name} is masked", f"Run: systemctl unmask {name}"
         elif one["running"] is False:
-            yield "warning", f"{name} is installed and does not run", f"Run: systemctl enable --now {name}"
+            yield "warning", f"the service {name} does not run", f"Run: systemctl enable --now {name}"
         elif one["boot"] == "no":
-            yield "warning", f"{name} does not start at boot", f"Run: systemctl enable {name}"
+            yield "warning", f"the service {name} does not start at boot", f"Run: systemctl enable {name}"
 
 
 def _toolkit(host: Host) -> t.Iterator[Result]:
@@ -361,14 +367,14 @@ def _toolkit(host: Host) -> t.Iterator[Result]:
     yield from preflight_release.toolkit(str(version or ""))
     if len(set(packages.values())) > 1:
         listed = ", ".join(f"{name} {version}" for name, version in packages.items())
-        yield ("warning", f"packages of the container toolkit are of different versions: {listed}",
-               "Install all of them in one version; the role does so where it delivers the toolkit")
+        yield ("warning", f"the packages of the container toolkit have different versions: {listed}",
+               "Install one version of all packages; the role container_toolkit does this if it delivers the toolkit")
 
 
 def _reboot(host: Host) -> t.Iterator[Result]:
     if host.facts["driver"]["reboot_pending"]:
-        yield ("warning", "a reboot is pending: the loaded driver is not the installed one, or the distribution asks "
-               "for it", "Reboot the host, or allow it by gpu_disruption: reboot")
+        yield ("warning", "the host must be rebooted: the loaded driver is not the installed one, or the distribution "
+               "requires a reboot", "Reboot the host, or set gpu_disruption: reboot")
 
 
 def _gpus(host: Host) -> t.Iterator[Result]:
@@ -377,8 +383,8 @@ def _gpus(host: Host) -> t.Iterator[Result]:
             yield ("warning", *fault_of(gpu))
     models = dict.fromkeys(gpu["model"] or f"GPU {gpu['device_id']}" for gpu in host.facts["gpus"])
     if len(models) > 1:
-        yield ("info", f"GPUs of several models in one host: {', '.join(models)}",
-               "Labels and the resource nvidia.com/gpu do not distinguish them; select by MIG profile or by host")
+        yield ("info", f"the host has GPUs of several models: {', '.join(models)}",
+               "Labels and the resource nvidia.com/gpu do not distinguish the models; select a MIG profile or a host")
 
 
 def _journals(host: Host) -> t.Iterator[Result]:
@@ -390,7 +396,8 @@ def _journals(host: Host) -> t.Iterator[Result]:
 def _mig_boot(host: Host) -> t.Iterator[Result]:
     mig = host.plan["mig_manager"] if host.plan else None
     if host.facts["mig_boot"].get("masked") and mig and mig.get("selected") and mig.get("boot"):
-        yield ("warning", f"{UNIT} is masked and stays so: after a boot, the GPUs do not have their MIG layout",
+        yield ("warning", f"{UNIT} is masked, and a run does not change this: after a boot, the GPUs do not have their "
+               "MIG layout",
                f"Run: systemctl unmask {UNIT}; or set mig_manager_boot to false")
 
 
@@ -398,13 +405,13 @@ def _vgpu(host: Host) -> t.Iterator[Result]:
     vgpu = host.facts["vgpu"]
     if vgpu and host.driver.get("source") == "runfile":
         if not host.driver.get("licence"):
-            yield ("warning", f"this is a guest with a vGPU (host driver {vgpu['version']}), and driver_licence_token "
-                   "is not set: without a licence it works for a short time only",
+            yield ("warning", f"this host is a guest with a vGPU (host driver {vgpu['version']}), and "
+                   "driver_licence_token is not set: without a licence the vGPU works only for a short time",
                    "Set driver_licence_token, from a vault, to the token of your licence server")
     elif vgpu and host.place == "host":
-        yield ("error", f"this is a guest with a vGPU (host driver {vgpu['version']}), which needs the vGPU guest "
-               "driver", "Name its .run file in driver_runfile_src, or install it yourself and set driver_state to "
-               "adopted")
+        yield ("error", f"this host is a guest with a vGPU (host driver {vgpu['version']}), which needs the vGPU guest "
+               "driver", "Set driver_runfile_src to the .run file of the guest driver; or install the guest driver "
+               "yourself, and set driver_state: adopted")
 
 
 def _system(host: Host) -> t.Iterator[Result]:

@@ -50,9 +50,9 @@ class Profile:
 
     @property
     def summary(self) -> str:
-        """The profile for people, such as C(profile dgx_os, theirs: driver, container toolkit)."""
-        theirs = ", ".join(component.title for component in COMPONENTS if component.name in self.components)
-        return f"profile {self.name}, theirs: {theirs or 'nothing'}"
+        """The profile in messages, such as C(profile dgx_os, which includes: driver, container toolkit)."""
+        included = ", ".join(component.title for component in COMPONENTS if component.name in self.components)
+        return f"profile {self.name}, which includes: {included or 'no components'}"
 
     def reason(self, component: str) -> str:
         """Why the profile includes a component, with the source; empty if it does not."""
@@ -90,7 +90,7 @@ def by_name(name: str, cluster: bool = False) -> Profile:
             meant = f"Did you mean {near}? " if near else ""
             allowed = ["auto", "none", *names()]
             raise InputError(f"{part!r} is not a profile.", f"{meant}Choose from {', '.join(allowed)}, or join several "
-                             "by +, such as dgx_os+rke2.", path="gpu_profile", value=name, allowed=allowed)
+                             "profiles with +, such as dgx_os+rke2.", path="gpu_profile", value=name, allowed=allowed)
         found.append(_entries(cluster)[part].profile)
     return _together(found)
 

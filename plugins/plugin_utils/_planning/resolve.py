@@ -35,15 +35,16 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.profiles import Profile
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
-# Hosts that a note names.
+# A note names at most so many hosts.
 _SHOWN = 20
-_NO_SANDBOX = "sandboxWorkloads is enabled in the policy; this version of the collection does not deliver it on hosts."
+_NO_SANDBOX = "sandboxWorkloads.enabled is true in the policy; this version of the collection ignores it on hosts."
 
 
 def check_level(disruption: object) -> None:
     """Raises InputError for a value of gpu_disruption that is not a level."""
     if disruption not in LEVELS:
-        raise InputError(f"{disruption!r} is not a level.", f"Choose from {', '.join(LEVELS)}.", path="gpu_disruption",
+        raise InputError(f"{disruption!r} is not a level of gpu_disruption.", f"Choose from {', '.join(LEVELS)}.",
+                         path="gpu_disruption",
                          value=disruption, allowed=list(LEVELS))
 
 
@@ -63,7 +64,8 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, HostFacts | 
         facts = {}
     silent = sorted(host for host, known in facts.items() if known is None)
     if silent:
-        notes.append(f"{', '.join(silent)}: no facts (unreachable, or left out by --limit); not part of this plan.")
+        notes.append(f"{', '.join(silent)}: not part of this plan, because there are no facts (unreachable, or "
+                     "excluded with --limit).")
     hosts: dict[str, PlanOfHost] = {}
     explanations: dict[str, list[str]] = {}
     refusals: dict[tuple[str, str], tuple[Refused, list[str]]] = {}
@@ -110,11 +112,11 @@ class _Planning:
         return t.cast("MigPlan", self.parts["mig_manager"])
 
     def delivered(self) -> list[Component[Value]]:
-        """The components that the host gets as a host."""
+        """The components that are delivered on the host."""
         return [one for one in ON_HOSTS if self.parts[one.name]["placement"] == "host"]
 
     def explanations(self) -> list[str]:
-        """The reasons of all parts."""
+        """The reasons of all components, as C(component: reason)."""
         return [f"{one.name}: {text}" for one in ON_HOSTS for text in self.parts[one.name]["because"]]
 
     def preview(self) -> list[str]:
@@ -142,7 +144,7 @@ def _plan(asked: Asked, facts: HostFacts, variables: HostVars, places: t.Mapping
     refusals."""
     reasons = _invalid(variables)
     if not facts["gpus"]:
-        reasons.append(Refused("no NVIDIA GPU is on its PCI bus", "Take the host out of the group gpu_hosts."))
+        reasons.append(Refused("no NVIDIA GPU is on its PCI bus", "Remove the host from the group gpu_hosts."))
     if reasons:
         raise Refusals(reasons)
     planning = _Planning(facts, profiles.chosen(facts, variables.get("gpu_profile")))
@@ -160,10 +162,10 @@ def _plan(asked: Asked, facts: HostFacts, variables: HostVars, places: t.Mapping
     if reasons:
         raise Refusals(reasons)
     _leave_out_without_driver(planning)
-    # With autoUpgrade false, a running driver is not replaced. The other keys of upgradePolicy are about how.
+    # With autoUpgrade false, a running driver is not replaced. The other keys of upgradePolicy say how to replace it.
     if asked.policy.get("driver.upgradePolicy.autoUpgrade") is False and planning.levels["driver"] != "never":
         planning.levels["driver"] = "never"
-        planning.driver["because"].append("driver.upgradePolicy.autoUpgrade is false: what runs is not disturbed")
+        planning.driver["because"].append("driver.upgradePolicy.autoUpgrade is false: a running driver is not replaced")
     planning.notes += _no_longer_managed(planning)
     return planning
 
@@ -185,13 +187,13 @@ def _leave_out_without_driver(planning: _Planning) -> None:
     why = software.no_driver(driver["placement"], driver.get("state", ""), planning.facts)
     if why and mig["placement"] == "host" and mig["selected"]:
         text = f"MIG layout {mig['selected']!r} is selected"
-        raise Refusals([Refused(f"{text}, but {why}", "Remove mig_manager_selected, or have a driver installed first.",
+        raise Refusals([Refused(f"{text}, but {why}", "Remove mig_manager_selected, or install a driver first.",
                                 [("mig.layout", text)], [NO_LAYOUT])])
     for component in planning.delivered():
         part = planning.parts[component.name]
         if why and component.needs_driver(part):
             part["placement"], part["because"] = "none", [f"not delivered: {why}"]
-            planning.notes.append(f"{component.entry.title} is not delivered there: {why}.")
+            planning.notes.append(f"{component.entry.title} is not delivered: {why}.")
 
 
 def _no_longer_managed(planning: _Planning) -> t.Iterator[str]:
@@ -199,9 +201,9 @@ def _no_longer_managed(planning: _Planning) -> t.Iterator[str]:
     for component in ON_HOSTS:
         name, part = component.name, planning.parts[component.name]
         if part["placement"] == "none" and (component.journal or name) in planning.facts["journals"]["brought"]:
-            yield (f"{component.entry.title}: no longer managed, and what earlier runs have brought stays "
-                   f"({'; '.join(part['because'])}). To remove it: ansible-playbook gpuops.nvidia.remove --tags "
-                   f"{name}, with --limit for some hosts alone.")
+            yield (f"{component.entry.title} is no longer managed ({'; '.join(part['because'])}), and what earlier "
+                   "runs have installed is kept. To remove it: ansible-playbook gpuops.nvidia.remove --tags "
+                   f"{name}, with --limit for some hosts only.")
 
 
 def _place(asked: Asked, component: Component[Value], place: str, profile: Profile | None, variables: HostVars,
@@ -216,12 +218,13 @@ def _place(asked: Asked, component: Component[Value], place: str, profile: Profi
     if place == "cluster" and enabled:
         return place, "delivered in the cluster"
     if place == "none":
-        return place, "gpu_placement says so"
+        return place, "it is set to none in gpu_placement"
     if not enabled and (place == "cluster" or not needed):
         return "none", f"{section}.enabled is false"
     if profile is None or profile.owner(name) == "ours" or (requested and profile.replaceable(name)):
         return "host", ""
     if requested:
-        raise Refused(f"the {component.entry.title} is asked for, but {profile.reason(name)}",
-                      "Leave it to the system.", [("profile", profile.reason(name))])
+        raise Refused(f"the component {component.entry.title} is requested, but {profile.reason(name)}",
+                      "Remove the component from gpu_placement and its variables from this host.",
+                      [("profile", profile.reason(name))])
     return "none", profile.reason(name)

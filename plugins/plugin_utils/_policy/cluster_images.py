@@ -40,7 +40,7 @@ _VERSIONS = {"nfd": "node_feature_discovery", "feature_discovery": "device_plugi
 
 
 def section(policy: Policy, name: str) -> Section:
-    """The section of the policy with the keys of an image, empty if it is not set."""
+    """The section of the policy that has the keys of an image; empty if the policy does not set it."""
     found = policy.get(_IMAGES[name][0]) if _IMAGES[name][0] else None
     return found if isinstance(found, dict) else {}
 
@@ -64,7 +64,7 @@ def image(policy: Policy, release: Release, name: str, mirror: str, version: str
 
 
 def for_system(policy: Policy, release: Release, name: str, mirror: str, version: str, os_tag: str) -> str:
-    """The reference of an image for one system, with os_tag (C(ubuntu24.04)) after the version. A digest has none."""
+    """The reference of an image for one system: os_tag (C(ubuntu24.04)) follows the version, but not a digest."""
     reference = image(policy, release, name, mirror, version)
     return reference if "sha256:" in reference else f"{reference}-{os_tag}"
 

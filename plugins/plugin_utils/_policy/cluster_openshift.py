@@ -45,7 +45,7 @@ def reported(facts: ClusterFacts) -> bool:
 
 
 def claims(node: Node) -> bool:
-    """Whether a Node reports that it is a Node of OpenShift."""
+    """Whether the facts of a Node say that it runs OpenShift."""
     return _LABEL in node["labels"] or _coreos(node)
 
 

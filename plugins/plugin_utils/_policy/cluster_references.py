@@ -58,8 +58,9 @@ def _missing(policy: Policy, path: str, facts: ClusterFacts, namespace: str) -> 
         files = " ".join(f"--from-file={key}" for key in needed or ("FILE",))
         if path == "driver.secretEnv":
             files = "--from-literal=NAME=VALUE"
-        yield Refused(f"{where} is not in namespace {namespace}, and the driver's pods would never start",
-                      f"Create it (kubectl -n {namespace} create {what} {name} {files}), or leave {path} out.")
+        yield Refused(f"{where} is not in namespace {namespace}, so the pods of the driver cannot start",
+                      f"Create the object (kubectl -n {namespace} create {what} {name} {files}), or remove {path} "
+                      "from the policy.")
     elif isinstance(known, t.Mapping):
         absent = " and ".join(key for key in needed if key not in known)
         if absent or not known:

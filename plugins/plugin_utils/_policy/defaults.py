@@ -43,7 +43,7 @@ def on_when_silent(section: str) -> bool:
 
 
 def merge(below: Section, above: Section, drop_null: bool = False) -> Data:
-    """Both mappings, merged at all levels. The values of above take precedence.
+    """Both mappings, merged at all levels. Values of the argument above take precedence.
 
     drop_null: null in above removes the key, as in values of Helm.
     """

@@ -36,7 +36,7 @@ def compare(one: Policy, other: Policy) -> t.List[Data]:
 
 
 def described(difference: Section) -> str:
-    """A difference for people, such as C(driver.version: '580.126.20' becomes '595.91.07')."""
+    """A difference as text, such as C(driver.version: '580.126.20' becomes '595.91.07')."""
     path, before, after = difference["path"], difference["before"], difference["after"]
     if before is None:
         return f"{path}: {shown(after)} is new"

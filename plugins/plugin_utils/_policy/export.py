@@ -122,7 +122,7 @@ def _of_kind(policy: Policy, kind: str) -> list[Source]:
 
 
 def _stated(policy: Policy) -> Data:
-    """What the main document sets, in the common shape. For values, with the defaults of the chart."""
+    """The keys that the main document sets, in the common shape; for values also the defaults of the chart."""
     main = next((source for source in policy.sources if source.kind != "NVIDIADriver"), None)
     if main is not None and main.kind != "values":
         return translate.common(main.kind, main.spec)
@@ -131,10 +131,10 @@ def _stated(policy: Policy) -> Data:
 
 
 def _cluster_policy(policy: Policy) -> tuple[Data, list[str]]:
-    """(spec of a ClusterPolicy, paths that it cannot have). Raises InputError."""
+    """(spec of a ClusterPolicy, paths of the policy that a ClusterPolicy cannot have). Raises InputError."""
     if policy.kind in ("GPUCluster", "GPUClusterPolicy"):
-        raise InputError(f"{policy.origin}: a {policy.kind} cannot become another format: it says what no other can "
-                         "hold.", "Export a ClusterPolicy, NVIDIADrivers or the chart's values.", path="export")
+        raise InputError(f"{policy.origin}: a {policy.kind} cannot be converted, because no other format has its "
+                         "keys.", "Export a ClusterPolicy, NVIDIADrivers or the chart's values.", path="export")
     if policy.kind != "NVIDIADriver":
         stated = _stated(policy)
         if not any(source.kind == "ClusterPolicy" for source in policy.sources):

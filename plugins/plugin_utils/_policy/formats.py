@@ -78,7 +78,7 @@ class Policy:
 
     @property
     def documents(self) -> tuple[str, ...]:
-        """Kinds of the documents, in their order."""
+        """The kinds of the documents, in their order."""
         return tuple(source.kind for source in self.sources)
 
     def get(self, path: str) -> Value:
@@ -139,8 +139,8 @@ def read(source: str | Section | t.Sequence[Value] | None, release: Release, ori
 
 
 def _empty(policy: Policy, origin: str) -> Policy:
-    """The policy with a warning that an empty one was given."""
-    note = f"{origin} is given and empty: the defaults of release {policy.release} count."
+    """The policy, with a warning that the given document is empty."""
+    note = f"{origin} is empty: the defaults of release {policy.release} apply."
     return replace(policy, warnings=(note, *policy.warnings))
 
 
@@ -158,7 +158,7 @@ def _from_file(path: str) -> list[Document]:
         raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.",
                          "Give the path of the policy's file.", path="gpu_policy", value=path) from error
     if text.startswith("$ANSIBLE_VAULT"):
-        raise InputError(f"{path} is encrypted.", "Give the policy in variables: gpu_policy may be a mapping.",
+        raise InputError(f"{path} is encrypted.", "Write the policy as a mapping into gpu_policy, from a vault.",
                          path="gpu_policy", value=path)
     try:
         return parse(text, path) or [Document({})]
@@ -183,7 +183,7 @@ def _flat(text: str) -> int | None:
 
 def _indentation_lost(where: str) -> InputError:
     return InputError(f"{where}: nothing is below spec: the indentation of this document is lost.",
-                      "Indent metadata's and spec's keys, as kubectl explain shows them.", path="spec")
+                      "Indent the keys of metadata and spec, as kubectl explain shows them.", path="spec")
 
 
 def _from_data(source: object) -> list[Document]:
@@ -395,9 +395,9 @@ def hosts_cannot(policy: Policy) -> list[str]:
     if policy.driver_type not in ("gpu", "vgpu"):
         found.append(f"spec.driverType: {policy.driver_type!r} is not supported on hosts; allowed: 'gpu', 'vgpu'")
     if (policy.pools and not policy.fallback) or policy.get("driver.nodeAffinity"):
-        found.append("spec.nodeSelector: hosts have no node labels; give an NVIDIADriver without one, or use groups of "
+        found.append("spec.nodeSelector: hosts have no node labels; use an NVIDIADriver without it, or groups of "
                      "the inventory")
     if policy.documents == ("GPUCluster",):
-        found.append("GPUCluster describes parts of a cluster only, hosts take nothing of it; give NVIDIADrivers with "
-                     "it, or another format")
+        found.append("a GPUCluster describes only parts of a cluster and has no effect on hosts; add NVIDIADrivers, or "
+                     "use another format")
     return found

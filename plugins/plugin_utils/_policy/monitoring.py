@@ -52,7 +52,7 @@ class Selectors(t.TypedDict):
 
 
 class MonitoringPlan(Monitoring, Selectors):
-    """What the templates need. full: whether the exporter has all counters; node: see L(node_label)."""
+    """The values for the templates. full: whether the exporter has all counters; node: see L(node_label)."""
 
     full: bool
     node: str
@@ -86,7 +86,7 @@ def plan(wanted: Monitoring, image: str, monitor: Section, known: bool | None, o
     """
     if wanted["rules"] and known is False:
         raise Refused("gpu_monitoring.rules is true, and the cluster has no PrometheusRule (monitoring.coreos.com)",
-                      "Install the Prometheus operator first, or leave rules out.")
+                      "Install the Prometheus operator first, or remove rules from gpu_monitoring.")
     if own_config and wanted["counters"] == "full":
         raise Refused("gpu_monitoring.counters is full, and dcgmExporter.config of the policy has counters",
                       "Keep one of them.")

@@ -70,7 +70,7 @@ def beside(kinds: t.Sequence[str]) -> list[str]:
              for kind in dict.fromkeys(kinds) if kind != "NVIDIADriver" and kinds.count(kind) > 1]
     if {"ClusterPolicy", "GPUCluster"} <= set(kinds):
         found.append("GPUCluster and ClusterPolicy exclude each other; remove one of them")
-    return found + [f"{kind} cannot stand beside other documents ({', '.join(dict.fromkeys(kinds))}); give it alone"
+    return found + [f"{kind} cannot be combined with other documents ({', '.join(dict.fromkeys(kinds))}); give it alone"
                     for kind in _ALONE if kind in kinds and set(kinds) != {kind}]
 
 
@@ -81,7 +81,7 @@ def of_drivers(drivers: t.Sequence[tuple[str, Section]]) -> list[str]:
              for name in dict.fromkeys(names) if names.count(name) > 1]
     defaults = [name for name, spec in drivers if spec.get("default")]
     if len(defaults) > 1:
-        found.append(f"NVIDIADrivers {', '.join(defaults)} all are the default; one may be")
+        found.append(f"NVIDIADrivers {', '.join(defaults)} all have default: true; only one may have it")
     others = [(name, spec.get("nodeSelector") or {}) for name, spec in drivers if not spec.get("default")]
     for (one, wider), (other, narrower) in itertools.combinations(others, 2):
         if wider.items() <= narrower.items() or narrower.items() <= wider.items():

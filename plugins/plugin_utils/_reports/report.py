@@ -38,7 +38,7 @@ def headline(report: Report) -> str:
 def gpus_of(facts: Document | None) -> str:
     """The models of a host's GPUs with their numbers, such as C(8 x A100-SXM4-80GB)."""
     if facts is None:
-        return "not asked"
+        return "no facts"
     counts: dict[str, int] = {}
     for gpu in facts["gpus"]:
         name = str(gpu.get("model") or f"GPU {gpu['device_id']}").replace("NVIDIA ", "", 1)
@@ -52,7 +52,7 @@ def change_of(current: str, desired: str) -> Cell:
 
 
 def host_rows(report: Report) -> list[list[Cell]]:
-    """A row for each host: the current state, and the desired one if there is a plan. The columns are HOST_HEAD."""
+    """A row for each host: its current state and, with a plan, its desired state. The columns are HOST_HEAD."""
     return [_host_cells(name, host, (report.plan or {}).get("hosts", {}).get(name))
             for name, host in report.hosts.items()]
 
@@ -83,7 +83,7 @@ def _host_cells(name: str, host: Host, planned: Document | None) -> list[Cell]:
 
 
 def steps_by_hosts(report: Report, pending: bool = False) -> Groups:
-    """The steps, or the pending steps, once for all hosts with the same steps."""
+    """The steps, or the pending steps, of all hosts. Hosts with the same steps are one group."""
     groups: Groups = []
     for name, host in report.hosts.items():
         own = host.pending if pending else host.steps
@@ -107,7 +107,7 @@ def render_preflight(report: Report, style: Style) -> str:
     lines = [style.entry("", f"GPU preflight: {headline(report)}", 0)]
     lines += _plan_lines(report, style) if report.plan else _overview(report, style)
     if report.problem:
-        lines.append(style.paint(style.entry("", f"{problem(report)}: see the errors below.", 0), "failed"))
+        lines.append(style.paint(style.entry("", f"{problem(report)}. See the errors below.", 0), "failed"))
     return "\n".join([*lines, *report_findings.render(report.findings, style)])
 
 
@@ -169,7 +169,7 @@ def _alike(items: t.Sequence[Step]) -> list[str]:
         key = _PCI.sub("*", text)
         texts.setdefault(key, text)
         counts[key] = counts.get(key, 0) + 1
-    return [f"{text}; likewise on {counted(counts[key] - 1, 'more GPU')}" if counts[key] > 1 else text
+    return [f"{text}; the same on {counted(counts[key] - 1, 'more GPU')}" if counts[key] > 1 else text
             for key, text in texts.items()]
 
 

@@ -256,7 +256,7 @@ def pod_line(cause: SharedProblem) -> str:
 
 
 def held_up(cause: SharedProblem) -> str:
-    """C(waiting for it: container toolkit (12), validator (12)), with the number of Nodes of each component."""
+    """The components that wait for this one: C(waiting for it: container toolkit (12), validator (12)), with Nodes."""
     return "waiting for it: " + ", ".join(f"{title_of(name)} ({count})" for name, count in cause.holds_up.items())
 
 
@@ -279,7 +279,7 @@ def _steps(cluster: Cluster, style: Style, head: str) -> list[str]:
 def progress(told: Progress, style: Style) -> str:
     """A line for the components that became ready, and one for the others, cut to the width of the terminal.
 
-    C( 1:05  driver ████░░░░ 37/100, 1 failing: gpu-07 (nouveau holds the GPU); then validator 30/100)
+    C( 1:05  driver ████░░░░ 37/100, 1 failing: gpu-07 (the container exits repeatedly); then validator 30/100)
     """
     minutes, seconds = divmod(int(told.elapsed), 60)
     clock = f"{minutes:>2}:{seconds:02}  "
@@ -292,7 +292,7 @@ def progress(told: Progress, style: Style) -> str:
         others = [f"{title_of(one.component)} {one.ready}/{one.desired}" for one in told.open if one is not front]
         lines.append(clock + _front(front, style) + (f"; then {', '.join(others)}" if others else ""))
     if told.ends:
-        lines.append(f"{clock}{style.sign('failed')} {told.ends}; see the result for what is not ready")
+        lines.append(f"{clock}{style.sign('failed')} {told.ends}; the result lists what is not ready")
     return "\n".join(text if len(text) <= style.width else f"{text[:style.width - 3]}..." for text in lines)
 
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The shapes of the documents that a report reads. A user may write them by hand. Pure. PRIVATE.
+"""Checks the documents that a report reads, which a user may write by hand. Pure. PRIVATE.
 
 A report ignores other keys. A test compares these shapes with the documents of real runs.
 """

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Computes a check for each component from numbers of pods and from the pods that are not ready. Pure. PRIVATE."""
+"""Computes the check of each component: how many of its pods are ready, and why the others are not. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.causes impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.cluster import Cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.drift import Difference
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.logs import SHOWN, Log
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import Stuck
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import NotReadyPod
 
 _LOST = Cause("the node is NotReady: its kubelet does not report to the API server",
-              "Bring {node} back; its pods then come by themselves.",
+              "Repair {node}. When it is Ready again, its pods start without further action.",
               do=("kubectl describe node {node}",))
-_LONGEST_MESSAGE = 160  # characters, in the line of a problem
-_LAYOUT = "layout "  # the state of a Node whose MIG layout is not applied yet begins with it
+_MAX_MESSAGE = 160  # characters of a message in the line of a problem
+_LAYOUT = "layout "  # the state of a problem begins with this word if a MIG layout is not applied yet
 
 
 class Outdated(t.NamedTuple):
     """An outdated pod of a DaemonSet with the update strategy OnDelete.
 
-    current, desired: the image tags of its first container, in the pod and in the newest revision; empty if unknown.
+    current, desired: the image tags of the first container, in the pod and in the newest revision; empty if unknown.
     """
 
-    stuck: Stuck
+    stuck: NotReadyPod
     current: str = ""
     desired: str = ""
 
 
 class Observed(t.NamedTuple):
-    """What a rollout has read of the cluster.
+    """What a rollout has read from the cluster.
 
-    stuck: the pods that are not ready; lost: the Nodes that are NotReady; uncounted: C((component, Node)) of lost Nodes
-    that the numbers of a workload leave out; outdated: pods; events: by C((kind, name)) the messages of warnings;
-    layouts: MIG layouts that are not applied, with the pod of the MIG manager; logs: by pod; labels: by Node, of Nodes
-    with a pod that is not ready.
+    stuck: the pods that are not ready; lost: the Nodes that are NotReady; uncounted: a C((component, Node)) for each
+    lost Node that the numbers of a workload leave out; outdated: the outdated pods; events: maps the C((kind, name)) of
+    an object to the messages of its warnings; layouts: each MIG layout that is not applied, with the pod of the MIG
+    manager on its Node; logs: maps a pod to its log; labels: maps a Node with a pod that is not ready to its labels.
     """
 
-    stuck: t.Sequence[Stuck] = ()
+    stuck: t.Sequence[NotReadyPod] = ()
     lost: t.AbstractSet[str] = frozenset()
     uncounted: t.Sequence[t.Tuple[str, str]] = ()
     outdated: t.Sequence[Outdated] = ()
@@ -59,15 +59,15 @@ class Observed(t.NamedTuple):
 
 
 class Explained(t.NamedTuple):
-    """A pod that is not ready, and its cause. waits_for: the component that must be ready first, or empty."""
+    """A pod that is not ready, and the cause. waits_for: the component that must be ready first, empty for none."""
 
-    stuck: Stuck
+    stuck: NotReadyPod
     cause: Cause
     waits_for: str
 
 
 def explained(cluster: Cluster, observed: Observed) -> list[Explained]:
-    """The causes of all pods that are not ready, without those of lost Nodes."""
+    """Each pod that is not ready with its cause, without the pods on lost Nodes."""
     not_ready = {(stuck.component, stuck.node) for stuck in observed.stuck}
     found = []
     for stuck in observed.stuck:
@@ -80,14 +80,14 @@ def explained(cluster: Cluster, observed: Observed) -> list[Explained]:
     return found
 
 
-def roots(cluster: Cluster, observed: Observed) -> list[Stuck]:
-    """The pods that wait for no other component. Their logs are worth reading."""
+def roots(cluster: Cluster, observed: Observed) -> list[NotReadyPod]:
+    """The pods that are not ready and do not wait for another component: their logs show the cause."""
     return [one.stuck for one in explained(cluster, observed) if not one.waits_for]
 
 
 def checks(cluster: Cluster, components: t.Sequence[str], works: t.Sequence[Workload], observed: Observed,
            check_mode: bool = False) -> list[Check]:
-    """A check for each component, in the order of components. In check mode what is not ready is pending."""
+    """A check for each component, in the order of components. In check mode the state is pending instead of failed."""
     problems = _problems(cluster, works, observed)
     found = [_check(name, [work for work in works if work.component == name], problems, cluster)
              for name in components]
@@ -96,11 +96,11 @@ def checks(cluster: Cluster, components: t.Sequence[str], works: t.Sequence[Work
 
 
 def compared(found: t.Sequence[Check], differences: t.Sequence[Difference], check_mode: bool = False) -> list[Check]:
-    """The checks with the differences from the plan as further causes.
+    """The checks, to which the differences from the plan are added as causes.
 
-    A check with the state absent is kept as it is. Differences that belong to no checked component, such as those of
-    labels of Nodes, get a check of their own. In check mode differences are pending, because the run has not repaired
-    them yet.
+    A check with the state absent does not change. Differences of a component that was not checked, and those of the
+    labels of Nodes, become a separate check. In check mode differences are pending, because the run did not repair
+    them.
     """
     by_component: dict[str, list[SharedProblem]] = {}
     for one in differences:
@@ -118,7 +118,7 @@ def _difference(one: Difference, level: str) -> SharedProblem:
 
 
 def _with_causes(check: Check, causes: t.Sequence[SharedProblem]) -> Check:
-    """A check with further causes. Its state and hint are those of the first failed cause."""
+    """The check with these causes added. Its state and hint become those of the first failed cause."""
     if not causes:
         return check
     own = [] if check.ok or check.causes else [_difference(
@@ -133,7 +133,7 @@ def _with_causes(check: Check, causes: t.Sequence[SharedProblem]) -> Check:
 
 
 def verified(gpu_nodes: t.Sequence[str], found: t.Sequence[Check]) -> list[str]:
-    """The GPU Nodes without a problem; none if a component is not ready on a Node that is not known."""
+    """The GPU Nodes without a problem. Empty if a component is not ready and the Node of its pod is not known."""
     affected = {problem.node for check in found for problem in check.nodes}
     unknown = any(not check.ok and len(check.nodes) < max(1, check.desired - check.ready) for check in found)
     return [] if unknown or "" in affected else [name for name in gpu_nodes if name not in affected]
@@ -145,7 +145,7 @@ def _problems(cluster: Cluster, works: t.Sequence[Workload], observed: Observed)
     outdated = {one.stuck.pod for one in observed.outdated}
     found = [_problem(one.stuck, _outdated(one, cluster), "pending")
              for one in sorted(observed.outdated, key=lambda one: one.stuck.node)]
-    found += [_problem(Stuck(component, node, "", "", "not counted"), _LOST, "pending")
+    found += [_problem(NotReadyPod(component, node, "", "", "not counted"), _LOST, "pending")
               for component, node in observed.uncounted if (component, node) not in not_ready]
     found += [_layout(stand, pod, cluster.namespace) for stand, pod in observed.layouts]
     found += [_problem(stuck, explain(stuck, (), cluster.namespace), "failed")
@@ -164,21 +164,21 @@ def _problems(cluster: Cluster, works: t.Sequence[Workload], observed: Observed)
     return found
 
 
-def _events(stuck: Stuck, observed: Observed) -> t.Sequence[str]:
+def _events(stuck: NotReadyPod, observed: Observed) -> t.Sequence[str]:
     return observed.events.get(("Pod", stuck.pod), ()) if stuck.pod else ()
 
 
-def _problem(stuck: Stuck, cause: Cause, level: str) -> Problem:
+def _problem(stuck: NotReadyPod, cause: Cause, level: str) -> Problem:
     return Problem(stuck.component, stuck.node, stuck.pod, stuck.container, stuck.state, stuck.reason,
                    masked(stuck.message), stuck.since, stuck.restarts, cause.cause, cause.hint.format(node=stuck.node),
                    [one.format(node=stuck.node) for one in cause.do], level=level)
 
 
 def shared(problems: t.Sequence[Problem], everything: t.Sequence[Problem] = ()) -> list[SharedProblem]:
-    """The problems of one component, once for all Nodes with the same cause; failed ones and those of many Nodes first.
+    """The problems of one component, Nodes with the same cause as one problem.
 
-    everything: the problems of all components, by which C(holds_up) is counted. The fields of the result are those of
-    a problem whose log was read, if there is one.
+    The order: failed problems first, then those of most Nodes. everything: the problems of all components, to count
+    C(holds_up). The other fields are those of the first problem whose log was read, or of the first one.
     """
     alike: dict[tuple[str, ...], list[Problem]] = {}
     for one in problems:
@@ -200,14 +200,14 @@ def shared(problems: t.Sequence[Problem], everything: t.Sequence[Problem] = ()) 
 
 
 def _sentence(one: Problem, where: str) -> str:
-    """A problem in one line: Nodes, container and state, cause."""
+    """A problem in one line: the Nodes, the container, its state and the cause."""
     if one.waits_for:
         return f"waits for {one.waits_for.replace('_', ' ')} on {where}"
-    place = f" {one.container}" if one.container else ""
+    container = f" {one.container}" if one.container else ""
     reason = f", {one.reason}" if one.reason else ""
     message = f" (message: {_end(one.message)})" if one.message else ""
     likely = "likely cause: " if one.level == "failed" and not one.state.startswith(_LAYOUT) else ""
-    return f"{where}:{place} {one.state}{reason}; {likely}{one.cause}{message}"
+    return f"{where}:{container} {one.state}{reason}; {likely}{one.cause}{message}"
 
 
 def _where(nodes: t.AbstractSet[str]) -> str:
@@ -216,64 +216,67 @@ def _where(nodes: t.AbstractSet[str]) -> str:
 
 
 def _outdated(one: Outdated, cluster: Cluster) -> Cause:
-    """Nothing but a deletion replaces an outdated pod. The driver manager of a driver pod may evict GPU pods itself."""
-    images = "" if one.current == one.desired else f" (its image is {one.current}, planned is {one.desired})"
+    """The cause of an outdated pod. Its hint is to delete the pod: an OnDelete DaemonSet replaces only deleted pods."""
+    images = "" if one.current == one.desired else f" (current image: {one.current}, desired: {one.desired})"
     delete = f"kubectl -n {cluster.namespace} delete pod {one.stuck.pod}"
     do: tuple[str, ...] = (delete,)
     if one.stuck.component != "driver":
-        hint = "Delete the pod when its Node may be disturbed."
+        hint = "Delete the pod when workloads on its Node may be interrupted."
     elif cluster.driver_evicts:
-        hint = ("Node by Node: delete the pod; its driver manager evicts the GPU pods of {node} first "
+        hint = ("One Node at a time: delete the pod. Its driver manager first evicts the GPU pods of {node} "
                 "(gpu_disruption).")
     else:
-        hint = "Node by Node: drain {node}, delete the pod and, once the new one is ready, uncordon."
+        hint = "One Node at a time: drain {node}, delete the pod and, when the new pod is ready, uncordon the Node."
         do = ("kubectl drain {node} --ignore-daemonsets", delete, "kubectl uncordon {node}")
-    return Cause(f"the pod is outdated{images} and runs until it is deleted", hint, do=do)
+    return Cause(f"the pod is outdated{images} and keeps running until it is deleted", hint, do=do)
 
 
 def _layout(stand: mig.Stand, pod: str, namespace: str) -> Problem:
     cause, hint = mig.says(stand, namespace, pod)
-    stuck = Stuck("mig_manager", stand.node, pod, "", f"{_LAYOUT}{stand.asked} {stand.state or 'not begun'}")
+    stuck = NotReadyPod("mig_manager", stand.node, pod, "", f"{_LAYOUT}{stand.asked} {stand.state or 'not started'}")
     return replace(_problem(stuck, _LOST, "failed" if stand.state == mig.FAILED else "pending"), cause=cause, hint=hint)
 
 
-def _uncreated(works: t.Sequence[Workload], observed: Observed) -> t.Iterator[Stuck]:
-    """A pod without a name for each workload whose controller fails to create pods, with the reason from its events."""
+def _uncreated(works: t.Sequence[Workload], observed: Observed) -> t.Iterator[NotReadyPod]:
+    """For each workload whose controller cannot create pods: a pod without a name, with the message of the last event.
+    """
     for work in works:
         created = sum(stuck.component == work.component for stuck in observed.stuck)
         events = observed.events.get((work.kind, work.name), ())
         if events and work.ready + created < work.desired:
-            yield Stuck(work.component, "", "", "", "not created", "FailedCreate", events[-1])
+            yield NotReadyPod(work.component, "", "", "", "not created", "FailedCreate", events[-1])
 
 
-def _on_host(cause: Cause, stuck: Stuck, cluster: Cluster) -> Cause:
-    """The cause, with another hint if the pod waits for a component that is delivered on the host."""
+def _on_host(cause: Cause, stuck: NotReadyPod, cluster: Cluster) -> Cause:
+    """The cause. If the pod waits for components that are delivered on the host, the hint names the host."""
     delivered = [name for name in cause.waits_for if name in cluster.on_host.get(stuck.node, ())]
     if not delivered:
         return cause
-    return replace(cause, hint=f"{' and '.join(delivered)} of this node are delivered on the host "
-                               f"{cluster.hosts.get(stuck.node, stuck.node)}: see its checks.")
+    return replace(cause, hint=f"Read the checks of the host {cluster.hosts.get(stuck.node, stuck.node)}: this node "
+                               f"uses {' and '.join(delivered)} of its host.")
 
 
-def _by_label(cause: Cause, stuck: Stuck, cluster: Cluster, observed: Observed) -> Cause:
-    """The cause, or another one if a deploy label of the Node keeps a component away that the pod waits for."""
+def _by_label(cause: Cause, stuck: NotReadyPod, cluster: Cluster, observed: Observed) -> Cause:
+    """The cause; or, if the pod waits for a component that a deploy label of the Node disables, this label."""
     for name in cause.waits_for:
         key = LABELS.get(name, "")
         value = observed.labels.get(stuck.node, {}).get(key, "true")
         if value == "true" or name in cluster.on_host.get(stuck.node, ()) or name not in cluster.delivered:
             continue
-        label, what = f"{key}={value}", name.replace("_", " ")
+        label, title = f"{key}={value}", name.replace("_", " ")
         remove = f"kubectl label node {stuck.node} {key}-"
         if value == "pre-installed":
-            return Cause(f"the node has the label {label}, so it gets no driver pod, but its own driver does not work",
-                         "Repair the driver of the host (nvidia-smi must work). If the host must not have a driver: "
+            return Cause(f"the node has the label {label}, so it gets no driver pod, but the driver of the host does "
+                         "not work",
+                         "Repair the driver of the host (nvidia-smi must work). If the host should not have a driver, "
                          "remove nvidia-smi and the label, and run site.yml.", cause.waits_for, False,
                          (f"ssh {stuck.node} command -v nvidia-smi", remove))
         if value.startswith("paused-"):
-            return Cause(f"the {what} of the node is paused by the label {label}", "A driver upgrade or a change of "
-                         "MIG is under way. If none is, it was interrupted: set the label to true.", cause.waits_for,
+            return Cause(f"the label {label} pauses the {title} on the node",
+                         "Wait until the driver upgrade or the change of MIG has ended. If none is in progress, it was "
+                         "interrupted: set the label to true.", cause.waits_for,
                          False, (f"kubectl label node {stuck.node} --overwrite {key}=true",))
-        return Cause(f"the {what} is kept off the node by the label {label}",
+        return Cause(f"the label {label} excludes the node from the {title}",
                      "Remove the label and run site.yml, or deliver the component on the host.", cause.waits_for,
                      False, (remove,))
     return cause
@@ -290,29 +293,32 @@ def _check(name: str, works: t.Sequence[Workload], problems: t.Sequence[Problem]
         return Check(name, state == "ok", state, detail, hint, desired, ready, updated, nodes, causes)
 
     if not works and cluster.take_over:
-        return check("absent", "it still belongs to the operator", "Run adopt.yml without check mode.")
+        return check("absent", "the GPU Operator still owns this component", "Run adopt.yml without check mode.")
     if not works:
-        return check("absent", "the cluster has no object of it", "Run site.yml; its plan names the objects.")
+        return check("absent", "the cluster has no objects of this component",
+                     "Run site.yml: it creates the objects that its plan lists.")
     if causes:
         more = f"; {len(causes) - 1} more causes" if len(causes) > 2 else "; 1 more cause" if causes[1:] else ""
-        # A lost Node is not a failure of the run, unless all Nodes are lost and the component is ready on none.
+        # Lost Nodes are a failure of the run only if the component is ready on no Node and all its problems are lost
+        # Nodes.
         lost = not ready and all(cause.cause == _LOST.cause for cause in causes)
         return check("failed" if lost else causes[0].level, f"{ready}/{desired} ready; {causes[0].text}{more}",
                      causes[0].hint)
-    unseen = [work.name for work in works if not work.seen]
-    if unseen:
-        return check("failed", f"its controller has not observed the last change of {', '.join(unseen)}",
+    unobserved = [work.name for work in works if not work.seen]
+    if unobserved:
+        return check("failed", f"the controller has not observed the last change of {', '.join(unobserved)}",
                      "Check that kube-controller-manager runs.")
     if not all(work.settled for work in works):
-        count, what = (ready, "ready") if ready < desired else (updated, "updated")
-        return check("failed", f"{count}/{desired} {what} at the timeout", "Raise the timeout.")
-    return check("ok", f"{ready}/{desired} ready" if desired else f"no Node needs it: {_why_none(name, cluster)}")
+        count, condition = (ready, "ready") if ready < desired else (updated, "updated")
+        return check("failed", f"{count}/{desired} {condition} at the timeout", "Raise the timeout.")
+    return check("ok", f"{ready}/{desired} ready" if desired
+                 else f"no Node needs this component: {_why_none(name, cluster)}")
 
 
 def _end(message: str) -> str:
-    """The end of a message in one line, because messages of container runtimes have their cause at the end."""
+    """The end of a message as one line. Container runtimes put the cause at the end of their messages."""
     line = " ".join(message.split())
-    return line if len(line) <= _LONGEST_MESSAGE else f"...{line[-_LONGEST_MESSAGE:].partition(' ')[2]}"
+    return line if len(line) <= _MAX_MESSAGE else f"...{line[-_MAX_MESSAGE:].partition(' ')[2]}"
 
 
 def _why_none(name: str, cluster: Cluster) -> str:
@@ -320,7 +326,7 @@ def _why_none(name: str, cluster: Cluster) -> str:
     if not cluster.gpu_nodes:
         return "the cluster has no GPU node"
     if all(name in cluster.on_host.get(node, ()) for node in cluster.gpu_nodes):
-        return "every GPU node has it on its host"
+        return "it is delivered on the host of every GPU node"
     if name == "mig_manager":
-        return "no GPU node is labelled as MIG capable"
-    return "no GPU node has its label"
+        return "no GPU node has the label for MIG-capable GPUs"
+    return "no GPU node has its deploy label"

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a rollout needs of the plan of a cluster (C(gpu_plan.cluster)). Pure. PRIVATE."""
+"""The part of a cluster's plan (C(gpu_plan.cluster)) that a rollout needs. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cluster:
-    """Parts of the plan of a cluster.
+    """The part of a cluster's plan that a rollout needs.
 
-    namespace: that of the operands; gpu_nodes: the GPU Nodes; hosts: maps a Node to its host, if that has another name;
-    on_host: maps a Node to the components that are delivered on its host; delivered: the components that are delivered
-    in the cluster; driver_evicts: whether the driver manager of each pool evicts GPU pods; take_over: whether the run
-    adopts the objects of a GPU Operator.
+    namespace: the namespace of the operands; gpu_nodes: the names of the GPU Nodes; hosts: maps a Node to its host if
+    the host has another name; on_host: maps a Node to the components that are delivered on its host; delivered: the
+    components that are delivered in the cluster; driver_evicts: whether the driver manager of every pool evicts GPU
+    pods; take_over: whether the run adopts the objects of a GPU Operator.
     """
 
     namespace: str
@@ -29,7 +29,7 @@ class Cluster:
 
     @classmethod
     def of(cls, plan: t.Mapping[str, t.Any]) -> Cluster:
-        """The parts of a plan."""
+        """Reads the plan of a cluster."""
         components = plan.get("components") or {}
         pools = (components.get("driver") or {}).get("pools") or ()
         return cls(str(plan["namespace"]), plan["nodes"]["gpu"], plan["nodes"].get("by_host") or {},

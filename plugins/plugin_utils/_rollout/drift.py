@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Finds where objects and the labels of Nodes differ from the plan of a cluster. Reads, never writes. PRIVATE.
+"""Finds objects and labels of Nodes that differ from the plan of a cluster. Reads only. PRIVATE.
 
-To find what a run of site.yml would do, this calls the same functions: for the plan of the objects, for the changes
-that gpu_disruption forbids, and for the plan of the labels. Pods are checked in L(rollout).
+It calls the functions that site.yml uses to plan objects and labels and to hold back what gpu_disruption does not
+allow, so it finds exactly what a run would change. L(rollout) checks the pods.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan impor
 
 NODES = "nodes"
 _REPAIR = "Run site.yml: it repairs this."
-# The most objects or labels, and fields of an object, that a difference names.
+# A difference names at most so many objects or labels, and so many fields of an object.
 _NAMED, _FIELDS = 3, 2
 # The cluster's part of a plan (C(gpu_plan.cluster)), as it comes from a task.
 Plan = t.Mapping[str, t.Any]
@@ -33,8 +33,8 @@ class Difference(t.NamedTuple):
     """A difference from the plan.
 
     component: a component, C(cluster) for objects that all components share, or C(nodes) for the labels of Nodes;
-    cause: what differs, in words; hint: for users; level: C(failed), or C(pending) for what only a higher
-    gpu_disruption allows; nodes: the Nodes whose labels differ.
+    cause: what differs; hint: what a user should do; level: C(failed), or C(pending) if the repair needs a higher
+    gpu_disruption; nodes: the Nodes whose labels differ.
     """
 
     component: str
@@ -46,20 +46,21 @@ class Difference(t.NamedTuple):
 
 def differences(client: Client, cluster: Plan, components: t.Collection[str] | None,
                 with_gpus: t.Mapping[str, int] | None = None) -> list[Difference]:
-    """The differences that a run would repair.
+    """The differences that a run of site.yml would repair.
 
-    components: only these, or None for all and the labels; with_gpus: maps a Node to the number of GPUs of its host,
-    for hosts that compute the labels of their Nodes. If the cluster cannot be compared with the plan, because of a
-    foreign object with a planned name or a missing right, this is the only difference. Raises InputError for an invalid
-    plan.
+    components: the components to compare, None for all of them and the labels of Nodes; with_gpus: maps a Node to the
+    number of GPUs of its host, for hosts that compute the labels of their Nodes. If the comparison is not possible (a
+    foreign object has a planned name, or a permission is missing), this reason is the only difference. Raises
+    InputError for an invalid plan.
     """
     wanted, names = deliver.of_plan(cluster, None if components is None else [*components])
     try:
         with rights.named(client, str(cluster["namespace"])):
-            found = _of_objects(client, cluster, wanted, names)
-            return found if components is not None else found + _of_labels(client, cluster, with_gpus or {})
+            objects_differ = _of_objects(client, cluster, wanted, names)
+            return objects_differ if components is not None else [
+                *objects_differ, *_of_labels(client, cluster, with_gpus or {})]
     except ClusterError as error:
-        return [Difference(objects.SHARED, f"the cluster cannot be compared with its plan: {error.message}".rstrip("."),
+        return [Difference(objects.SHARED, f"the cluster cannot be compared with the plan: {error.message}".rstrip("."),
                            error.hint)]
 
 
@@ -71,16 +72,16 @@ def _of_objects(client: Client, cluster: Plan, wanted: t.Sequence[objects.Wanted
                                             lambda: client.list("v1", "Node"))
     found = []
     for name in dict.fromkeys(change.component for change in changes if change.writes):
-        mine = [_told(change) for change in changes if change.writes and change.component == name]
-        more = f"; {counted(len(mine) - _NAMED, 'more object')}" if len(mine) > _NAMED else ""
-        found.append(Difference(name, "; ".join(mine[:_NAMED]) + more, _REPAIR))
-    return found + [Difference(components[one["id"]], f"{one['id']}: {one['pending_reason']}",
-                               f"Set gpu_disruption: {one['needs']} in a maintenance window.", "pending")
-                    for one in pending]
+        texts = [_describe(change) for change in changes if change.writes and change.component == name]
+        more = f"; {counted(len(texts) - _NAMED, 'more object')}" if len(texts) > _NAMED else ""
+        found.append(Difference(name, "; ".join(texts[:_NAMED]) + more, _REPAIR))
+    return found + [Difference(components[step["id"]], f"{step['id']}: {step['pending_reason']}",
+                               f"Set gpu_disruption: {step['needs']} in a maintenance window.", "pending")
+                    for step in pending]
 
 
-def _told(change: Change) -> str:
-    """C(DaemonSet gpu-operator/nvidia-dcgm differs in spec.template...image)."""
+def _describe(change: Change) -> str:
+    """A clause such as C(DaemonSet gpu-operator/nvidia-dcgm differs in spec.template...image)."""
     if change.action == "create":
         return f"{change.label} is missing"
     if change.action in ("delete", "release"):
@@ -89,18 +90,24 @@ def _told(change: Change) -> str:
 
 
 def startup_taint(client: Client, key: str, verified: t.Collection[str]) -> list[Difference]:
-    """The Nodes from which a run would remove the startup taint. verified: Nodes without a problem."""
+    """One difference for the Nodes from which a run would remove the startup taint; empty without such Nodes.
+
+    key: the key of the taint; verified: the Nodes without a problem.
+    """
     nodes = startup_taints.ready_with(client, key, verified)
     return [Difference(NODES, f"the startup taint {key} is still set", "Run site.yml: it removes this taint from "
-                       "Nodes whose GPUs are ready.", "pending", tuple(nodes))] if nodes else []
+                       "the Nodes whose GPUs are ready.", "pending", tuple(nodes))] if nodes else []
 
 
 def _of_labels(client: Client, cluster: Plan, with_gpus: t.Mapping[str, int]) -> list[Difference]:
-    """The Nodes whose deploy labels differ, grouped by keys. Labels that hosts compute are compared on the hosts."""
+    """The Nodes whose deploy labels differ, one difference for each set of keys.
+
+    Labels that hosts compute are not compared here, but on the hosts.
+    """
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, summary in label_nodes.differing(client, cluster["deploy"], with_gpus).items():
         keys = tuple(sorted({**summary["added"], **summary["changed"], **summary["removed"]}))
-        if keys:  # without keys only the annotation differs that says when a GPU was last seen
+        if keys:  # without keys only an annotation differs: when a GPU of the Node was last seen
             groups.setdefault(keys, []).append(name)
     return [Difference(NODES, f"{'labels differ' if keys[1:] else 'a label differs'} from the plan "
                        f"({some_of(keys, _NAMED)})", _REPAIR, nodes=tuple(sorted(names)))

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reports the progress of a rollout: changes only, and seldom enough to be read. PRIVATE."""
+"""Reports the progress of a rollout: only changes, and not too often for a reader. PRIVATE."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.checks import Explained
 
 Tell = t.Callable[[model.Progress], None]
-# Seconds until a progress without changes is reported again.
-AGAIN = 60.0
+# Seconds after which the state is reported again although it has not changed.
+REPEAT_AFTER = 60.0
 
 
-class _Look(t.NamedTuple):
-    """A component at one look. done: whether nothing more is waited for; changing: MIG layouts that the manager
-    applies; updated: pods."""
+class _State(t.NamedTuple):
+    """The state of a component at one poll.
+
+    done: whether the rollout no longer waits for it; changing: the number of MIG layouts that are being applied;
+    updated: the number of updated pods.
+    """
 
     open: model.Open
     done: bool
@@ -27,55 +30,60 @@ class _Look(t.NamedTuple):
     updated: int
 
     @property
-    def moves(self) -> tuple[str, int, int, int, int, int]:
-        """Values that change between two requests if the rollout makes progress."""
-        one = self.open
-        return one.component, one.ready, one.desired, len(one.failing), self.changing, self.updated
+    def measures(self) -> tuple[str, int, int, int, int, int]:
+        """The values that differ between two polls if the rollout makes progress."""
+        component = self.open
+        return (component.component, component.ready, component.desired, len(component.failing), self.changing,
+                self.updated)
 
 
 class Progress:
-    """Calls tell with a change at most once in every seconds, and never if all is ready at the first look."""
+    """Calls tell if something has changed, at most once in C(every) seconds; never if all was ready at the first poll.
+    """
 
     def __init__(self, tell: Tell, components: t.Sequence[str], every: float) -> None:
         self._tell, self._components, self._every = tell, components, every
-        self._when = float("-inf")
-        self._before: tuple[tuple[str, int, int, int, int, int], ...] = ()
-        self._failed = False  # whether a failure is reported
+        self._reported_at = float("-inf")
+        self._reported: tuple[tuple[str, int, int, int, int, int], ...] = ()
+        self._failed = False  # whether the last report had a failure
         self._done: set[str] | None = None
 
-    def look(self, passed: float, timeout: float, works: t.Sequence[Workload], pods: t.Sequence[Explained],
+    def poll(self, passed: float, timeout: float, works: t.Sequence[Workload], pods: t.Sequence[Explained],
              layouts: t.Sequence[mig.Stand], ends: str = "") -> None:
-        """Reports the current state if it is due.
+        """Reports the current state if a report is due.
 
-        passed, timeout: seconds of the wait; pods: those that are not ready; ends: why the rollout stops waiting.
+        passed, timeout: in seconds; pods: the pods that are not ready; layouts: the MIG layouts that are not applied;
+        ends: why the rollout stops waiting, empty while it waits.
         """
-        looks = [_look(name, works, pods, layouts) for name in self._components
-                 if any(work.component == name for work in works)]
-        opened = [one for one in looks if not one.done]
-        ready = {one.open.component for one in looks if one.done}
+        states = [_state(name, works, pods, layouts) for name in self._components
+                  if any(work.component == name for work in works)]
+        unfinished = [state for state in states if not state.done]
+        ready = {state.open.component for state in states if state.done}
         if self._done is None:
-            self._done = ready if opened else None  # components that are ready at the first request are not reported
+            self._done = ready if unfinished else None  # components that are ready at the first poll are not reported
         if self._done is None:
             return
-        done = [(one.open.component, one.open.ready) for one in looks
-                if one.done and one.open.component not in self._done]
-        moves = tuple(one.moves for one in opened)
-        # The end, and the first failure, are reported at once.
-        fails = any(one.open.failing for one in opened)
-        at_once = bool(ends) or (not opened and bool(done)) or (fails and not self._failed)
-        if not at_once and (passed - self._when < self._every or not done and moves == self._before
-                            and passed - self._when < AGAIN):
+        done = [(state.open.component, state.open.ready) for state in states
+                if state.done and state.open.component not in self._done]
+        measures = tuple(state.measures for state in unfinished)
+        # The end and the first failure are reported at once.
+        fails = any(state.open.failing for state in unfinished)
+        at_once = bool(ends) or (not unfinished and bool(done)) or (fails and not self._failed)
+        elapsed = passed - self._reported_at
+        if not at_once and (elapsed < self._every
+                            or not done and measures == self._reported and elapsed < REPEAT_AFTER):
             return
-        shown = [] if ends and moves == self._before else [one.open for one in opened]  # not the same line twice
-        self._when, self._before, self._failed = passed, moves, fails
-        self._done = (self._done | ready) - {one.open.component for one in opened}
+        # The last report does not repeat the lines of the one before.
+        shown = [] if ends and measures == self._reported else [state.open for state in unfinished]
+        self._reported_at, self._reported, self._failed = passed, measures, fails
+        self._done = (self._done | ready) - {state.open.component for state in unfinished}
         self._tell(model.Progress(passed, max(timeout - passed, 0.0), ends, done, shown))
 
 
-def _look(name: str, works: t.Sequence[Workload], pods: t.Sequence[Explained],
-          layouts: t.Sequence[mig.Stand]) -> _Look:
+def _state(name: str, works: t.Sequence[Workload], pods: t.Sequence[Explained],
+           layouts: t.Sequence[mig.Stand]) -> _State:
     own = [work for work in works if work.component == name]
-    changing = [one for one in layouts if one.waits and name == "mig_manager"]
+    changing = [layout for layout in layouts if layout.waits and name == "mig_manager"]
     done = all(work.settled for work in own) and not changing
     failing, waiting = [], []
     for stuck, cause, waits_for in [] if done else pods:
@@ -85,6 +93,7 @@ def _look(name: str, works: t.Sequence[Workload], pods: t.Sequence[Explained],
             failing.append(model.Failing(stuck.node, cause.cause))
         else:
             waiting.append(model.Waiting(stuck.node, stuck.container))
-    waiting += [model.Waiting(one.node, f"{one.asked} {one.state or 'not begun'}") for one in changing]
-    return _Look(model.Open(name, sum(work.ready for work in own), sum(work.desired for work in own), failing, waiting),
-                 done, len(changing), sum(work.updated for work in own))
+    waiting += [model.Waiting(layout.node, f"{layout.asked} {layout.state or 'not started'}") for layout in changing]
+    return _State(
+        model.Open(name, sum(work.ready for work in own), sum(work.desired for work in own), failing, waiting),
+        done, len(changing), sum(work.updated for work in own))

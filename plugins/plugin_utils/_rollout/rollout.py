@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Waits until the components of a cluster are ready, reports the progress, and finds why a component is not. PRIVATE.
+"""Waits until the components of a cluster are ready, reports the progress, and explains what is not ready. PRIVATE.
 
-The numbers of pods come from DaemonSets and Deployments: two lists for each poll. Pods are read only of workloads that
-are not ready, Nodes only of pods that are not ready, events once at the end.
+To send few requests, each poll reads the numbers of pods from two lists (DaemonSets and Deployments). Pods are read
+only for workloads that are not ready, Nodes only for pods that are not ready, events once at the end.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live, Object
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import says_ready
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import (
     Workload,
-    asking,
-    lagging,
-    without_place,
+    counts_too_few,
+    matching_nodes,
+    without_node_selection,
     workload,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
@@ -32,51 +32,51 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import chec
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.cluster import Cluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import (
     RESTARTED,
+    NotReadyPod,
     Row,
-    Stuck,
-    after_a_restart,
     node_of,
-    restarted_lately,
+    not_ready_pod,
+    recently_restarted,
+    restarted_pod,
     rows,
-    runs_since,
-    stuck_pod,
+    running_seconds,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.progress import Progress, Tell
 
 OURS = "app.kubernetes.io/managed-by=gpuops.nvidia"
-# Seconds until a DaemonSet's controller has counted Nodes that were labelled a moment ago. A busy controller first
+# Seconds until the controller of a DaemonSet has counted Nodes that were labelled just before. A busy controller first
 # creates up to 250 pods, by default 20 in a second.
-_SETTLE = 30.0
-# Seconds that a Node must be NotReady, and that a cause must be certain, until the rollout no longer waits for it.
+_COUNT_DELAY = 30.0
+# Seconds after which the rollout no longer waits for a Node that is NotReady, or for a pod whose cause is certain.
 _LOST, _CERTAIN = 15.0, 45.0
-# Seconds between two reads of pods; age of a read that the result may use.
-_LOOK, _FRESH = 5.0, 0.5
+# Seconds between two reads of pods; up to this age in seconds a read is used for the result.
+_READ_EVERY, _FRESH = 5.0, 0.5
 # Seconds that a restarted container must run to count as ready. The first back-off of a kubelet is 10 s.
 _STEADY = 12.0
-# Seconds between two polls.
+# Seconds between two polls, at the beginning and at most.
 _PAUSE_FIRST, _PAUSE_LAST = 1.0, 4.0
-# The most objects that are read one by one.
-_NODES_ONE_BY_ONE = 50
-# If there are more pods, the rollout reads a Table, and of each status only a few pods.
-_MANY, _OF_A_KIND = 200, 2
+# Up to this number objects are read one by one, otherwise as a list.
+_MAX_SINGLE_READS = 50
+# If more than so many pods are desired, the rollout reads a Table, and only so many pods of each status.
+_MANY, _PER_STATUS = 200, 2
 _ENDED = ("Error", "CrashLoopBackOff", "Completed")
 _REVISION = "controller-revision-hash"
 
 
 @dataclass
 class _Failed:
-    """The failed pods of a component. at: when the failure was last observed, in seconds of the clock."""
+    """The failed pods of a component. at: when they were last observed, in seconds of the monotonic clock."""
 
-    pods: list[Stuck]
+    pods: list[NotReadyPod]
     at: float
 
 
 class Rollout:
-    """Follows the components of one cluster.
+    """Follows the rollout of components in one cluster.
 
-    cluster: its part of the plan (C(gpu_plan.cluster)); tell: called with the progress; seen: workloads that were read
-    just before; if they are settled, they are not read again; every: seconds between two calls of tell; clock, sleep:
-    in seconds, as in the module time.
+    cluster: the cluster's part of the plan (C(gpu_plan.cluster)); tell: called with the progress; seen: workloads that
+    the run has already read, which are not read again if all are settled; every: the least number of seconds between
+    two calls of tell; clock, sleep: as time.monotonic and time.sleep.
     """
 
     def __init__(self, client: Client, cluster: t.Mapping[str, t.Any], components: t.Sequence[str],
@@ -89,55 +89,55 @@ class Rollout:
         self._progress = Progress(tell, self._components, every)
         self._logs = logs.FirstLogs(client, self._namespace)
         self._seen = [work for work in seen if work.component in self._components]
-        self._stuck: list[Stuck] = []
+        self._stuck: list[NotReadyPod] = []
         self._explained: list[checks.Explained] = []
-        self._sure: dict[tuple[str, str], float] = {}
+        self._certain_since: dict[tuple[str, str], float] = {}
         self._lost: set[str] = set()
         self._labels: dict[str, t.Mapping[str, str]] = {}
-        self._look_at, self._looked, self._whole = 0.0, float("-inf"), True
+        self._next_read, self._last_read, self._read_all = 0.0, float("-inf"), True
         self._failed: dict[str, _Failed] = {}
-        self._asked_restarts = False
+        self._restarts_read = False
         self._layouts: list[mig.Stand] = []
 
     def now(self, check_mode: bool = False) -> list[Check]:
-        """The checks of the current state, without waiting."""
+        """The checks of the current state. Does not wait."""
         works = self._counts()
         self._layouts = self._unsettled(works)
         return self._conclude(works, check_mode)
 
     def follow(self, timeout: float) -> list[Check]:
-        """Waits until all components are ready, or waiting cannot help, or timeout seconds have passed.
+        """The checks, after all components are ready, waiting cannot help any more, or timeout seconds have passed.
 
-        If all workloads that the run has read before are settled, only restarted pods and MIG layouts are read.
+        If the workloads that the run has already read are all settled, only restarted pods and MIG layouts are read.
         """
         if self._seen and all(work.settled for work in self._seen):
             self._remember_restarts(self._seen)
             self._layouts = self._unsettled(self._seen)
-            if not self._failed and not any(one.waits for one in self._layouts):
+            if not self._failed and not any(layout.waits for layout in self._layouts):
                 return self._conclude(self._seen)
         begin, pause = self._clock(), _PAUSE_FIRST
-        self._look_at = begin
+        self._next_read = begin
         nodes: list[Object] | None = None
         while True:
             works = self._counts()
             if nodes is None:
                 nodes = self._client.list("v1", "Node", metadata_only=True)
             passed = self._clock() - begin
-            late = passed < min(_SETTLE, timeout) and lagging(works, nodes)
-            lacking = [work for work in works if not work.settled]
-            if not lacking and not late:
+            uncounted = passed < min(_COUNT_DELAY, timeout) and counts_too_few(works, nodes)
+            unsettled = [work for work in works if not work.settled]
+            if not unsettled and not uncounted:
                 self._remember_restarts(works)
             self._layouts = self._unsettled(works)
-            if lacking and self._clock() >= self._look_at:
-                self._read_pods(lacking)
-            hope = late or self._waiting_helps(lacking, passed)
-            if not hope and not self._whole:
-                self._read_pods(lacking, whole=True)  # pods with the same status may have different causes
-                hope = self._waiting_helps(lacking, passed)
-            over = passed >= timeout or not hope
-            ends = "" if not over or not lacking else "timeout" if hope else "waiting cannot help"
-            self._progress.look(passed, timeout, works, self._explained if lacking else (), self._layouts, ends)
-            if over:
+            if unsettled and self._clock() >= self._next_read:
+                self._read_pods(unsettled)
+            may_help = uncounted or self._waiting_helps(unsettled, passed)
+            if not may_help and not self._read_all:
+                self._read_pods(unsettled, read_all=True)  # pods with the same status may have different causes
+                may_help = self._waiting_helps(unsettled, passed)
+            stop = passed >= timeout or not may_help
+            ends = "" if not stop or not unsettled else "timeout" if may_help else "waiting cannot help"
+            self._progress.poll(passed, timeout, works, self._explained if unsettled else (), self._layouts, ends)
+            if stop:
                 return self._conclude(works)
             self._sleep(min(pause, max(timeout - passed, 0.05)))
             pause = min(pause * 1.2, _PAUSE_LAST)
@@ -148,102 +148,105 @@ class Rollout:
         return [work for work in found if work.component in self._components]
 
     def _unsettled(self, works: t.Sequence[Workload]) -> list[mig.Stand]:
-        """The Nodes whose MIG layout has failed or is being applied. Read only if the MIG manager has pods."""
+        """The MIG layouts that have failed or are being applied. Read only if the MIG manager should have pods."""
         if not any(work.component == "mig_manager" and work.desired for work in works):
             return []
-        found = self._client.list("v1", "Node", label_selector=mig.UNSETTLED, metadata_only=True)
-        stands = [mig.stand(NodeState.read(one)) for one in found]
-        return [one for one in stands if one.managed and one.asked and (one.waits or one.state == mig.FAILED)]
+        nodes = self._client.list("v1", "Node", label_selector=mig.UNSETTLED, metadata_only=True)
+        layouts = [mig.stand(NodeState.read(node)) for node in nodes]
+        return [layout for layout in layouts
+                if layout.managed and layout.asked and (layout.waits or layout.state == mig.FAILED)]
 
-    def _read_pods(self, lacking: t.Sequence[Workload], whole: bool = False) -> None:
-        """Reads which pods are not ready, and why. The longer this takes, the later is the next look.
+    def _read_pods(self, unsettled: t.Sequence[Workload], read_all: bool = False) -> None:
+        """Reads which pods are not ready, and why. The next read waits ten times as long as this one took.
 
-        whole: read each pod, also if there are many.
+        read_all: read each pod, even if there are many.
         """
         begin = self._clock()
-        many = not whole and sum(work.desired for work in lacking) > _MANY
-        some = self._read_some(lacking) if many else None
-        self._whole = some is None
-        read, alike = some or ([stuck_pod(pod, work.component) for work in lacking for pod in self._pods(work)
-                                if not says_ready(pod)], [])
+        many = not read_all and sum(work.desired for work in unsettled) > _MANY
+        some = self._read_some(unsettled) if many else None
+        self._read_all = some is None
+        read, alike = some or ([not_ready_pod(pod, work.component) for work in unsettled for pod in self._pods(work)
+                                if not is_ready(pod)], [])
         self._stuck = [*read, *alike]
-        for work in lacking:
+        for work in unsettled:
             failing = [stuck for stuck in self._stuck if stuck.component == work.component and stuck.failed]
             if failing:
                 self._failed[work.component] = _Failed(failing, begin)
         self._lost = self._not_ready({stuck.node for stuck in read if stuck.node})
         self._explained = self._explain()
-        self._looked = self._clock()
-        self._look_at = self._looked + max(_LOOK, 10 * (self._looked - begin))
+        self._last_read = self._clock()
+        self._next_read = self._last_read + max(_READ_EVERY, 10 * (self._last_read - begin))
 
-    def _read_some(self, lacking: t.Sequence[Workload]) -> tuple[list[Stuck], list[Stuck]] | None:
-        """(pods that were read, pods that count as these) by a Table, which is a hundredth of the size of the pods.
+    def _read_some(self, unsettled: t.Sequence[Workload]) -> tuple[list[NotReadyPod], list[NotReadyPod]] | None:
+        """(pods that were read, pods that are assumed to be like one of these), chosen by a Table of all pods.
 
-        Of pods with the same status only some are read. None if the Table does not show which pods are not ready:
-        pods of lost Nodes still have the status Running there.
+        The Table has a hundredth of the size of the pods. Only some pods of each status are read. None if the Table
+        does not show which pods are not ready: it shows pods on lost Nodes as Running.
         """
         listed = rows(self._client.pod_rows(self._namespace))
         alike: dict[tuple[str, str], list[Row]] = {}
-        for work in lacking:
-            own = [row for row in listed if work.made(row.name)]
+        for work in unsettled:
+            own = [row for row in listed if work.has_pod(row.name)]
             waiting = [row for row in own if not row.ready]
             if len(own) >= work.desired and len(waiting) < work.desired - work.ready:
                 return None
             for row in waiting:
                 alike.setdefault((work.component, row.status), []).append(row)
-        few = sum(map(len, alike.values())) <= _NODES_ONE_BY_ONE
-        chosen = [row.name for group in alike.values() for row in (group if few else group[:_OF_A_KIND])]
+        few = sum(map(len, alike.values())) <= _MAX_SINGLE_READS
+        chosen = [row.name for group in alike.values() for row in (group if few else group[:_PER_STATUS])]
         pods = dict(zip(chosen, without_errors(self._client.many(
             lambda name: self._client.get("v1", "Pod", name, self._namespace), chosen))))
-        found: tuple[list[Stuck], list[Stuck]] = ([], [])
+        all_read: list[NotReadyPod] = []
+        assumed: list[NotReadyPod] = []
         for (component, _status), group in alike.items():
-            read = [stuck_pod(pod, component) for row in group if (pod := pods.get(row.name))
-                    and not says_ready(pod)]
-            found[0].extend(read)
-            found[1].extend(replace(read[0], pod=row.name, node=row.node, since="") for row in group
-                            if read and row.name not in pods)
-        return found
+            read = [not_ready_pod(pod, component) for row in group if (pod := pods.get(row.name))
+                    and not is_ready(pod)]
+            all_read.extend(read)
+            assumed.extend(replace(read[0], pod=row.name, node=row.node, since="") for row in group
+                           if read and row.name not in pods)
+        return all_read, assumed
 
     def _remember_restarts(self, works: t.Sequence[Workload]) -> None:
-        """Remembers the pods that are ready now and were restarted a moment ago. Does this only once."""
-        if self._asked_restarts:
+        """Remembers the pods that are ready but were restarted just before. Only the first call reads them."""
+        if self._restarts_read:
             return
-        self._asked_restarts = True
+        self._restarts_read = True
         try:
-            lately = restarted_lately(self._client.pod_rows(self._namespace))
+            restarted = recently_restarted(self._client.pod_rows(self._namespace))
         except GpuopsError:
-            return  # without the right to list pods, only the numbers of the workloads count
-        own = [name for name in lately if any(name.startswith(f"{work.name}-") for work in works)]
+            return  # without the permission to list pods, only the numbers of the workloads count
+        own = [name for name in restarted if any(name.startswith(f"{work.name}-") for work in works)]
         pods = without_errors(self._client.many(
-            lambda name: self._client.get("v1", "Pod", name, self._namespace), own[:_NODES_ONE_BY_ONE]))
+            lambda name: self._client.get("v1", "Pod", name, self._namespace), own[:_MAX_SINGLE_READS]))
         owned = {work.uid: work.component for work in works}
         for pod in pods:
             component = next((owned[owner["uid"]] for owner in (pod or {"metadata": {}})["metadata"].get(
                 "ownerReferences") or () if owner["uid"] in owned), None)
-            if pod and component and runs_since(pod, lately[pod["metadata"]["name"]]) < _STEADY:
+            if pod and component and running_seconds(pod, restarted[pod["metadata"]["name"]]) < _STEADY:
                 failed = self._failed.setdefault(component, _Failed([], self._clock()))
-                failed.pods.append(after_a_restart(pod, component))
+                failed.pods.append(restarted_pod(pod, component))
 
-    def _unsteady(self, lacking: t.Sequence[Workload]) -> list[Stuck]:
-        """The pods that failed, of components that have been ready for less than _STEADY."""
-        now, missing = self._clock(), {work.component for work in lacking}
-        for component in missing & self._failed.keys():
+    def _unsteady(self, unsettled: t.Sequence[Workload]) -> list[NotReadyPod]:
+        """The failed pods of components that are ready now, but have been ready for fewer than _STEADY seconds."""
+        now, not_ready = self._clock(), {work.component for work in unsettled}
+        for component in not_ready & self._failed.keys():
             self._failed[component].at = now
         return [replace(stuck, reason=RESTARTED) for component, failed in self._failed.items() for stuck in failed.pods
-                if component not in missing and now - failed.at < _STEADY]
+                if component not in not_ready and now - failed.at < _STEADY]
 
     def _explain(self) -> list[checks.Explained]:
-        """Why the pods are not ready. Remembers since when a cause has been certain."""
+        """Why the pods are not ready. Remembers since when each cause has been certain."""
         observed = checks.Observed(self._stuck, frozenset(self._lost), labels=self._labels)
         found = checks.explained(self._cluster, observed)
-        observed = observed._replace(logs=self._logs.of([one.stuck for one in found if not one.waits_for]))
+        observed = observed._replace(logs=self._logs.of([pod.stuck for pod in found if not pod.waits_for]))
         found = checks.explained(self._cluster, observed) if observed.logs else found
-        now, sure = self._clock(), {}
+        now, certain_since = self._clock(), {}
         for stuck, cause, _waits_for in found:
             # The log of another pod does not make a cause certain.
             if cause.certain and observed.logs.get(stuck.pod, logs.Log(of=stuck.pod)).of == stuck.pod:
-                sure[stuck.component, stuck.node] = self._sure.get((stuck.component, stuck.node), now)
-        self._sure = sure
+                key = stuck.component, stuck.node
+                certain_since[key] = self._certain_since.get(key, now)
+        self._certain_since = certain_since
         return found
 
     def _pods(self, work: Workload) -> list[Object]:
@@ -254,61 +257,64 @@ class Rollout:
                                            for owner in pod["metadata"].get("ownerReferences") or ())]
 
     def _not_ready(self, nodes: t.AbstractSet[str]) -> set[str]:
-        if len(nodes) > _NODES_ONE_BY_ONE:
+        if len(nodes) > _MAX_SINGLE_READS:
             found: t.Sequence[Object | None] = self._client.list("v1", "Node")
         else:
             found = without_errors(self._client.many(lambda name: self._client.get("v1", "Node", name), sorted(nodes)))
         self._labels = {str(node["metadata"]["name"]): node["metadata"].get("labels") or {} for node in found if node}
         return {str(node["metadata"]["name"]) for node in _lost(found)} & nodes
 
-    def _waiting_helps(self, lacking: t.Sequence[Workload], passed: float) -> bool:
-        """Whether waiting may help."""
-        return (any(one.waits for one in self._layouts) or bool(self._unsteady(lacking))
-                or any(self._may_become_ready(work, passed) for work in lacking))
+    def _waiting_helps(self, unsettled: t.Sequence[Workload], passed: float) -> bool:
+        """Whether a workload or a MIG layout may become ready without help. passed: seconds of the wait."""
+        return (any(layout.waits for layout in self._layouts) or bool(self._unsteady(unsettled))
+                or any(self._may_become_ready(work, passed) for work in unsettled))
 
     def _may_become_ready(self, work: Workload, passed: float) -> bool:
-        """Whether waiting may help a workload: not if each of its pods is on a lost Node or needs somebody's help."""
+        """Whether a workload may become ready without help: false if none of its pods that are not ready can.
+
+        A pod cannot if its Node is lost, or if its cause, or that of the pod for which it waits, is certain.
+        """
         own = [stuck for stuck in self._stuck if stuck.component == work.component]
         if not own or not work.seen or len(own) < work.desired - work.ready:
             return True
         now = self._clock()
-        sure = {key for key, since in self._sure.items() if now - since >= _CERTAIN}
-        behind = {(stuck.component, stuck.node) for stuck, _cause, waits_for in self._explained
-                  if (waits_for, stuck.node) in sure}
-        hopeless = sure | behind
-        return not all((stuck.component, stuck.node) in hopeless or stuck.node in self._lost and passed >= _LOST
+        certain = {key for key, since in self._certain_since.items() if now - since >= _CERTAIN}
+        dependent = {(stuck.component, stuck.node) for stuck, _cause, waits_for in self._explained
+                     if (waits_for, stuck.node) in certain}
+        need_help = certain | dependent
+        return not all((stuck.component, stuck.node) in need_help or stuck.node in self._lost and passed >= _LOST
                        for stuck in own)
 
     def _conclude(self, works: t.Sequence[Workload], check_mode: bool = False) -> list[Check]:
-        lacking = [work for work in works if not work.settled]
+        unsettled = [work for work in works if not work.settled]
         outdated = [pod for work in works if work.manual and work.updated < work.desired
                     for pod in self._outdated(work)]
         events: dict[tuple[str, str], list[str]] = {}
-        unsteady = self._unsteady(lacking)
-        if lacking and (not self._whole or self._clock() > self._looked + _FRESH):
-            self._read_pods(lacking, whole=True)
-        if lacking or unsteady:
+        unsteady = self._unsteady(unsettled)
+        if unsettled and (not self._read_all or self._clock() > self._last_read + _FRESH):
+            self._read_pods(unsettled, read_all=True)
+        if unsettled or unsteady:
             events = self._warnings()
-        observed = checks.Observed([*(self._stuck if lacking else ()), *unsteady], frozenset(self._lost),
+        observed = checks.Observed([*(self._stuck if unsettled else ()), *unsteady], frozenset(self._lost),
                                    self._uncounted(works), outdated, events, self._with_pods(works), {}, self._labels)
         roots = checks.roots(self._cluster, observed)
         observed = observed._replace(logs=logs.read(self._client, self._namespace, roots))
         return checks.checks(self._cluster, self._components, works, observed, check_mode)
 
     def _with_pods(self, works: t.Sequence[Workload]) -> list[tuple[mig.Stand, str]]:
-        """The layouts that are not applied, each with the pod of the MIG manager on its Node."""
+        """The MIG layouts that are not applied, each with the name of the MIG manager's pod on its Node, or empty."""
         pods = {node_of(pod): str(pod["metadata"]["name"]) for work in works if self._layouts
                 and work.component == "mig_manager" for pod in self._pods(work)}
-        return [(one, pods.get(one.node, "")) for one in self._layouts]
+        return [(layout, pods.get(layout.node, "")) for layout in self._layouts]
 
     def _uncounted(self, works: t.Sequence[Workload]) -> list[tuple[str, str]]:
-        """(component, Node) of lost Nodes that controllers leave out, so that a workload seems to be ready."""
+        """(component, Node) for each lost Node that a controller does not count, so that the workload looks ready."""
         uncounted = [work for work in works if work.uncounted]
         lost = _lost(self._client.list("v1", "Node")) if uncounted else []
-        return [(work.component, name) for work in uncounted for name in asking(work, lost)]
+        return [(work.component, name) for work in uncounted for name in matching_nodes(work, lost)]
 
     def _outdated(self, work: Workload) -> t.Iterator[checks.Outdated]:
-        """The outdated pods of an OnDelete DaemonSet. Differences in the choice of Nodes do not count."""
+        """The outdated pods of an OnDelete DaemonSet. A pod is not outdated if only its node selection differs."""
         revisions = [item for item in self._client.list(
             "apps/v1", "ControllerRevision", namespace=self._namespace, label_selector=work.selector)
             if any(owner["uid"] == work.uid for owner in item["metadata"].get("ownerReferences") or ())]
@@ -317,31 +323,31 @@ class Rollout:
         newest = max(revisions, key=lambda item: int(item["revision"]))
         template = newest["data"]["spec"]["template"]
         same = {item["metadata"]["labels"][_REVISION] for item in revisions
-                if without_place(item["data"]["spec"]["template"]) == without_place(template)}
+                if without_node_selection(item["data"]["spec"]["template"]) == without_node_selection(template)}
         desired = _tag(template)
         for pod in self._pods(work):
             if (pod["metadata"].get("labels") or {}).get(_REVISION) not in same:
-                yield checks.Outdated(stuck_pod(pod, work.component), _tag(pod), desired)
+                yield checks.Outdated(not_ready_pod(pod, work.component), _tag(pod), desired)
 
     def _warnings(self) -> dict[tuple[str, str], list[str]]:
-        """By (kind, name) of an object the messages of its warnings in the namespace, the newest last."""
-        found: dict[tuple[str, str], list[str]] = {}
-        # If a container has run, its sandbox was created, so earlier failures to create the sandbox do not matter.
+        """Maps the (kind, name) of an object to the messages of its events of type Warning, the newest last."""
+        messages: dict[tuple[str, str], list[str]] = {}
+        # If a container has run, its sandbox was created: earlier failures to create the sandbox are obsolete.
         ran = {stuck.pod for stuck in self._stuck if stuck.reason in _ENDED}
         events = self._client.list("v1", "Event", namespace=self._namespace, field_selector="type=Warning")
-        for event in sorted(events, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or "")):
-            about, message = event["involvedObject"], event.get("message") or ""
-            over = event.get("reason") == "FailedCreatePodSandBox" and about.get("name") in ran
-            if event.get("reason") != "BackOff" and not over:  # BackOff says only that there was a failure
-                found.setdefault((about.get("kind", ""), about.get("name", "")), []).append(message)
-        return found
+        for event in sorted(events, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or "")):
+            involved, message = event["involvedObject"], event.get("message") or ""
+            obsolete = event.get("reason") == "FailedCreatePodSandBox" and involved.get("name") in ran
+            if event.get("reason") != "BackOff" and not obsolete:  # BackOff means only that there was a failure
+                messages.setdefault((involved.get("kind", ""), involved.get("name", "")), []).append(message)
+        return messages
 
 
 def _tag(pod: Live) -> str:
-    """The tag, such as C(570.172.08-ubuntu22.04), or digest of the image of a pod's or template's first container."""
+    """The tag or digest of the first container's image, such as C(570.172.08-ubuntu22.04). pod: a pod or a template."""
     return str(pod["spec"]["containers"][0]["image"]).rpartition("/")[2].partition(":")[2]
 
 
 def _lost(nodes: t.Iterable[Object | None]) -> list[Object]:
-    """The Nodes that are not Ready or are being deleted."""
-    return [node for node in nodes if isinstance(node, dict) and not says_ready(node)]
+    """The Nodes that are NotReady or are being deleted."""
+    return [node for node in nodes if isinstance(node, dict) and not is_ready(node)]

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What all container runtimes share: options, proposals, and the interface of a runtime. PRIVATE to the collection."""
+"""The interface of a container runtime, and its options and proposals. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTS = (*NAMES, "set_as_default", "cdi", "nri")
 # The first line of files that only this collection writes.
 HEADER = "# Written by the Ansible collection gpuops.nvidia, which repairs what is changed here.\n"
 # Reasons of steps: for a file that is written again, and for a restart although no file changes.
-EDITED = "somebody has edited it since"
+EDITED = "the file was edited after a run had written it"
 STALE = "its files have changed since it was started"
 
 
@@ -49,13 +49,13 @@ class Options:
 
     @property
     def classes(self) -> dict[str, str]:
-        """Runtime class to the path of its program."""
+        """Maps a runtime class to the path of its program."""
         names = ["nvidia"] if self.mode == "auto" else ["nvidia", f"nvidia-{self.mode}"]
         return dict.fromkeys(names, BINARIES[self.mode])
 
     @property
     def parts(self) -> list[str]:
-        """The desired ones of PARTS."""
+        """The elements of PARTS that are desired."""
         return [*self.classes, *(name for name in PARTS if getattr(self, name, False))]
 
 
@@ -149,7 +149,7 @@ class Proposal:
 
     def write(self, path: str, before: str | None, after: str | None, part: str, journal: Journal,
               baseline: str | None = None) -> None:
-        """Adds the change of a file, if there is one."""
+        """Adds the change of a file if its text differs."""
         if before != after:
             reason = EDITED if journal.is_edited(path) else ""
             self.changes.append(FileChange(path, before, after, part, reason, baseline))
@@ -161,7 +161,7 @@ class Proposal:
                          if record.part == "drop-in" and path != current and state.files.get(path) is not None]
 
     def restore(self, path: str, text: str | None, record: FileRecord) -> None:
-        """Restores a file as it was before the first run. text: the current one."""
+        """Restores a file to its text before the first run. text: the current text."""
         self.changes.append(FileChange(path, text, record.before, record.part, "as it was", restore=True))
 
     def restore_all(self, state: RuntimeState, journal: Journal) -> Proposal:
@@ -174,14 +174,16 @@ class Proposal:
         return self
 
     def keep_edits(self, path: str, text: str, rest: str, part: str) -> None:
-        """Removes only our part from a file that somebody has edited. rest: the text without our part."""
-        self.warnings.append(f"Somebody has edited {path} since this collection wrote it: only its part was removed.")
+        """Removes only this collection's part from a file that was edited. rest: the text without this part."""
+        self.warnings.append(f"{path} was edited after this collection had written it: only the part of this "
+                             "collection was removed.")
         if rest != text:
-            self.changes.append(FileChange(path, text, rest, part, "edited since: only our part", baseline=rest))
+            self.changes.append(FileChange(
+                path, text, rest, part, "the file was edited: only the part of this collection", baseline=rest))
 
 
 def unwanted_parts(journal: Journal, options: Options, default: Value) -> set[str]:
-    """Those of PARTS that a run has set and that are no longer desired. The default runtime class stays declared."""
+    """The elements of PARTS that a run has set and that are no longer desired, without the default runtime class."""
     ours = {part for record in journal.files.values() for part in record.parts}
     return ours - set(options.parts) - {name for name in NAMES if name == default}
 
@@ -197,7 +199,7 @@ class Runtime(abc.ABC):
 
     @abc.abstractmethod
     def propose_removal(self, state: RuntimeState, journal: Journal) -> Proposal:
-        """The changes that remove our part of the configuration."""
+        """The changes that remove this collection's part of the configuration."""
 
     def check_trials(self, state: RuntimeState, results: t.Sequence[Answer], options: Options, proposal: Proposal
                      ) -> None:
@@ -207,4 +209,4 @@ class Runtime(abc.ABC):
             if result.rc != 0:
                 program = pathlib.PurePosixPath(self.probe.binary).name
                 raise HostError(f"{program} rejects the candidate for {path}: {result.failure}.",
-                                "Nothing was changed. Correct what it names, then run again.", path=path)
+                                "Nothing was changed. Correct what the message names, then run again.", path=path)

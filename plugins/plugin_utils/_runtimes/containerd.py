@@ -147,7 +147,7 @@ def _effective(state: RuntimeState) -> Table:
     dump = state.dump
     if dump is None or dump.rc != 0:
         raise HostError(f"containerd rejects {state.config}: {dump.failure if dump else 'it was not asked'}.",
-                        "Correct the file first; nothing was changed.", path=state.config)
+                        "Nothing was changed. Correct the file, then run again.", path=state.config)
     return load(dump.stdout, f"the effective configuration of {state.config}")
 
 
@@ -165,7 +165,7 @@ def _plugin(effective: t.Mapping[str, Value]) -> str:
 
 
 def _imported(state: RuntimeState, drop_in: str) -> dict[str, str]:
-    """Path to text of the imported files, except our drop-in."""
+    """Maps the path of each imported file to its text, without this collection's drop-in."""
     paths = dict.fromkeys(path for paths in state.imports.values() for path in paths)
     return {path: text for path in paths if path not in (state.config, drop_in)
             and (text := state.files.get(path)) is not None}
@@ -177,7 +177,7 @@ def _is_before_cdi(table: t.Mapping[str, Value]) -> bool:
 
 
 def serves_cri(state: RuntimeState) -> bool:
-    """Whether the CRI plugin is on, or its state is unknown. Docker's packages disable it: then only Docker uses it."""
+    """Whether the CRI plugin is enabled or unknown. Docker's packages disable it for use by Docker only."""
     dump = state.dump
     return dump is None or dump.rc != 0 or not _disabled(load(dump.stdout, "the effective configuration"))
 
@@ -194,7 +194,7 @@ def _warn_disabled(effective: t.Mapping[str, Value], proposal: base.Proposal) ->
 
 
 def _check_vendors(state: RuntimeState, journal: Journal, proposal: base.Proposal) -> None:
-    """Refuses a file of NVIDIA's tools that declares the same runtime; warns of one that has no effect."""
+    """Raises HostError if a file of NVIDIA's tools declares the same runtime; warns if such a file has no effect."""
     imported = _imported(state, "")
     for path in VENDORS:
         if state.files.get(path) is None or path in journal.files:
@@ -280,7 +280,7 @@ def _dialect(state: RuntimeState, main: t.Mapping[str, Value], drop_in: str) -> 
 
 
 def _glob(drop_in: str) -> str:
-    """A pattern that matches only our drop-in. containerd does not start if a file imported by name is missing."""
+    """A pattern that matches only this collection's drop-in. containerd cannot start if an imported file is missing."""
     path = pathlib.PurePosixPath(drop_in)
     return str(path.with_name(f"{path.stem}*{path.suffix}"))
 
@@ -299,7 +299,7 @@ def _drop_import(document: Document, drop_in: str, keep_empty: bool = False) -> 
 
 
 def _without_ours(text: str, path: str, journal: Journal, drop_in: str | None) -> str:
-    """The text without our part, the former values restored. drop_in: its import is removed, too."""
+    """The text without this collection's part, with the former values. drop_in: the file whose import is removed."""
     former = load(journal.before(path), path)
     document = cri.without_ours(text, path, journal)
     for imported in [drop_in, *journal.files] if drop_in else []:

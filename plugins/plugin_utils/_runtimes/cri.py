@@ -127,7 +127,7 @@ def without_parts(text: str, name: str, journal: Journal, parts: t.Collection[st
 
 
 def without_ours(text: str, name: str, journal: Journal, parts: t.Collection[str] = PARTS) -> Document:
-    """The text without our runtime classes and settings, their former values restored."""
+    """The text without this collection's runtime classes and settings, with the former values."""
     before = journal.before(name)
     former = read(before, name)
     document = Document(text, name)

@@ -171,7 +171,7 @@ def _low_level(state: RuntimeState) -> dict[str, Value]:
 
 
 def _check_effect(files: t.Mapping[str, str], drop_in: str, options: base.Options) -> None:
-    """Raises HostError if another file sets the same and is read after our drop-in."""
+    """Raises HostError if a file that is read after this collection's drop-in sets the same keys."""
     merged = _merged({path: files[path] for path in sorted(files, key=lambda path: (
         path.startswith(f"{FOLDER}/") or path == drop_in, path.split("/")))})
     ours = [f"runtimes.{name}" for name in options.classes] + ["default_runtime"] * options.set_as_default

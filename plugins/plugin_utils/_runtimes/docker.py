@@ -109,7 +109,7 @@ class Docker(base.Runtime):
 
 @dataclass
 class _Flags:
-    """What dockerd's command line sets. features: as given, such as `cdi=true`."""
+    """The settings on dockerd's command line. features: as given, such as `cdi=true`."""
 
     runtimes: list[str] = field(default_factory=list)
     default_runtime: str | None = None
@@ -192,7 +192,7 @@ def _has_cdi(state: RuntimeState, data: Table) -> bool:
 
 def _desired(state: RuntimeState, data: Table, flags: _Flags, options: base.Options, proposal: base.Proposal,
              unwanted: set[str]) -> dict[Path, Value]:
-    """Path to value of the members that differ."""
+    """Maps the path of each member that differs to its desired value."""
     values: dict[Path, Value] = {}
     for name, binary in options.classes.items():
         entry = lookup(data, ("runtimes", name))
@@ -248,7 +248,7 @@ def _check_default(path: str, data: Table, flags: _Flags) -> None:
 
 
 def _without_ours(text: str, path: str, journal: Journal) -> str:
-    """The text without our part, the former values restored."""
+    """The text without this collection's part, with the former values."""
     document = Document(text, path)
     former = Document(journal.before(path), path).data
     _remove_parts(document, former, base.PARTS)
@@ -258,7 +258,7 @@ def _without_ours(text: str, path: str, journal: Journal) -> str:
 
 
 def _remove_parts(document: Document, former: Table, parts: t.Collection[str]) -> None:
-    """Restores the former values of our runtime classes and of the CDI feature."""
+    """Restores the former values of this collection's runtime classes and of the CDI feature."""
     filled = [key for key in ("runtimes", "features") if document.data.get(key)]
     for name in base.NAMES:
         if name in parts:

@@ -88,7 +88,7 @@ _PHASES: dict[str, dict[str, Shape]] = {
 
 
 def fault(phase: str, answer: Json) -> Fault | None:
-    """The first fault of an answer to a phase, None if there is none."""
+    """The first fault in the answer of the host to a phase, None if the answer is valid."""
     for name, shape in _PHASES[phase].items():
         found = shape.fault(answer.get(name))
         if found is not None:
@@ -129,7 +129,7 @@ def state_of(answer: Json) -> HostState:
 
 
 def held_of(answer: Json) -> str | None:
-    """The id of the step that running containers hold up, in an answer without faults."""
+    """The id of the step that running containers block, in an answer without faults."""
     held: str | None = answer.get("held")
     return held
 

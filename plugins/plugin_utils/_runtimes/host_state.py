@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values imp
 
 @dataclass(frozen=True)
 class Answer:
-    """How a program ended, and what it printed. journal: the last lines that its unit has logged, if they were read."""
+    """The result and the output of a program. journal: the last log lines of its unit, if they were read."""
 
     rc: int
     stdout: str = ""
@@ -101,7 +101,7 @@ class Journal:
     restart: dict[str, str] = field(default_factory=dict)
 
     def is_edited(self, path: str) -> bool:
-        """Whether somebody has edited a file since a run has written it."""
+        """Whether a file was edited after a run has written it."""
         return path in self.files and self.files[path].state == "edited"
 
     def before(self, path: str) -> str:

@@ -41,7 +41,7 @@ class _Node:
 
 
 class _Invalid(Exception):
-    """The text is not JSON. at: offset of the error."""
+    """Raised if a text is not valid JSON. at: the offset of the error."""
 
     def __init__(self, why: str, at: int) -> None:
         super().__init__(why)
@@ -201,7 +201,7 @@ class Document:
                 end = self._string(body, at)
                 key = json.loads(body[at:end])
                 if key in data:
-                    raise _Invalid(f"the key {json.dumps(key)} is twice in one object", at)
+                    raise _Invalid(f"the key {json.dumps(key)} occurs twice in one object", at)
                 colon = self._skip(body, end)
                 if body[colon:colon + 1] != ":":
                     raise _Invalid(_surprise(body, colon, "a colon"), colon)

@@ -48,7 +48,7 @@ class Plan:
 
 
 def plan(state: HostState, options: Options) -> Plan:
-    """The plan to the desired state, or of a removal. Raises HostError and InputError."""
+    """The plan that leads to the desired state, or the plan of a removal. Raises HostError and InputError."""
     return _plan_removal(state) if options.state == "absent" else _plan(state, options)
 
 
@@ -80,7 +80,7 @@ def _plan(state: HostState, options: Options) -> Plan:
 
 
 def present(state: HostState, runtime: str | None, proposal: Proposal, settings: t.Mapping[str, Value]) -> list[Step]:
-    """The steps to the desired state, in order. settings: the option of the module."""
+    """The steps that lead to the desired state, in order. settings: the option of the module."""
     packages, cdi = state.packages.steps, state.cdi.steps
     # Links of device nodes come first: the scripts of packages can make systemd reload its units, and containers would
     # lose devices without a link.
@@ -112,13 +112,15 @@ def _service(state: RuntimeState) -> list[Pending]:
     if unit is None:
         return []
     if state.boot == "masked":
-        return [_pending("unmask service", unit, f"it is masked; whoever masked it decides (systemctl unmask {unit})")]
+        return [_pending("unmask service", unit,
+                         f"it is masked; a run does not change this (to unmask it: systemctl unmask {unit})")]
     if not state.running and not state.on_demand:
         return [_pending("start service", unit,
-                         f"it does not run; whoever stopped it decides (systemctl enable --now {unit})")]
+                         f"it does not run; a run does not change this (to start it: systemctl enable --now {unit})")]
     if state.boot == "no":
         return [_pending("enable service", unit,
-                         f"it does not start at boot; whoever disabled it decides (systemctl enable {unit})")]
+                         f"it does not start at boot; a run does not change this (to enable it: systemctl enable "
+                         f"{unit})")]
     return []
 
 
@@ -224,7 +226,7 @@ def _value_end(text: str, start: int) -> int:
 
 
 def prove(steps: t.Sequence[Step], after: t.Sequence[Step]) -> None:
-    """Raises HostError if there are still steps after the run."""
+    """Raises HostError if steps are left after the run."""
     left = [step.id for step in after]
     if left:
         raise HostError(f"After the run the host still differs: {', '.join(left)}.",

@@ -113,7 +113,7 @@ def plan(settings: t.Mapping[str, Value], state: SettingsState, installing: bool
 
 
 def plan_removal(state: SettingsState, purging: bool) -> list[Step]:
-    """The step that removes our settings. purging: whether the packages that have written the file are removed."""
+    """The step that removes this collection's settings. purging: whether its packages are removed."""
     if state.file in (None, "before"):
         return []
     if purging or state.new or state.file == "ours":
@@ -147,7 +147,7 @@ def _step(before: str | None, document: Document, ours: t.Mapping[str, Setting],
 
 
 def _put_back(document: Document, name: str, setting: Setting) -> bool:
-    """Restores the former value of a setting. False if somebody has changed it since."""
+    """Restores the former value of a setting. Returns False if the setting was changed after the run."""
     path = _path(name)
     if lookup(document.data, path) != setting.after:
         return False

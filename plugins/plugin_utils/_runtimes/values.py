@@ -48,7 +48,7 @@ def lookup(data: Value, path: Path) -> Value:
 
 
 def leaves(data: t.Mapping[str, Value], prefix: Path = ()) -> dict[Path, Value]:
-    """Path to value of everything that is not a table."""
+    """Maps the path of each value that is not a table to this value."""
     found: dict[Path, Value] = {}
     for key, value in data.items():
         if isinstance(value, dict):
@@ -59,7 +59,7 @@ def leaves(data: t.Mapping[str, Value], prefix: Path = ()) -> dict[Path, Value]:
 
 
 def put_back(document: Document, former: t.Mapping[str, Value], path: Path) -> None:
-    """Gives a value that is set its former value, or removes it if there was none."""
+    """Restores the former value of a value that is set, or removes it if there was none."""
     value, before = lookup(document.data, path), lookup(former, path)
     if value is None or value == before:
         return

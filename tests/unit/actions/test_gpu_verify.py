@@ -70,7 +70,7 @@ def test_a_check_that_fails_is_a_sentence_and_fails_the_task() -> None:
     assert [(one["component"], one["ok"]) for one in good["checks"]] == [("driver", True)]
     bad = verified(expected=EXPECTED, facts=BARE)
     assert bad["failed"] and not bad["changed"] and bad["msg"] == "\n".join(bad["problems"])
-    assert bad["problems"] == ["driver: no driver is installed. Run site.yml; its plan names the steps."]
+    assert bad["problems"] == ["driver: no driver is installed. Run site.yml: its plan lists the steps."]
     told = verified(expected=EXPECTED, facts=BARE, enforce=False)
     assert not told.get("failed") and "msg" not in told and told["problems"] == bad["problems"]
 

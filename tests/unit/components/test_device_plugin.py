@@ -125,7 +125,7 @@ def test_without_a_strategy_of_the_policy_that_of_the_configuration_counts() -> 
 
 def test_mps_is_refused_where_mig_cuts_the_gpus_and_nowhere_else() -> None:
     cut = facts(node(**{"nvidia.com/mig.config": "all-1g.10gb"}), node(**{"nvidia.com/mig.config": "all-disabled"}))
-    with pytest.raises(PolicyError, match="n1: MPS sharing is asked for, and nvidia.com/mig.config cuts"):
+    with pytest.raises(PolicyError, match="n1: MPS sharing is requested, and nvidia.com/mig.config cuts"):
         plan(None, cut, sharing=read(by_mps()))
     both = read({"default": "mps", "configs": {"mps": by_mps(), "plain": {}}})
     assert plan(None, cut, sharing=both, plugin_configs={"n1": "plain"})["deploy"]["plugin_configs"] == {"n1": "plain"}

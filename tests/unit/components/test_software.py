@@ -89,7 +89,7 @@ def test_cuda_of_the_seeds_resource() -> None:
     made, notes = plan(seed)
     assert made["software"]["cuda"]["version"] == "12.9"
     assert not any("does not deliver" in note for note in notes)
-    with pytest.raises(PolicyError, match="CUDA is asked for with the version 'latest'"):
+    with pytest.raises(PolicyError, match="CUDA is requested with the version 'latest'"):
         plan(mine={"cuda_version": "latest"})
 
 
@@ -103,16 +103,16 @@ def test_the_driver_suits_the_toolkit_that_a_host_asks_for() -> None:
 def test_where_nothing_can_be_installed() -> None:
     made, notes = plan(os="sles15.7", kernel="6.4.0-150700.53-default")
     assert made["software"] == {} and made["driver"]["placement"] == "host"
-    assert any("DCGM is not delivered there: this version of the collection installs nothing" in note for note in notes)
+    assert any("DCGM is not delivered: this version of the collection cannot install" in note for note in notes)
     frozen, notes = plan(host={"markers": {"immutable": True}})
-    assert frozen["software"] == {} and any("/usr cannot be written" in note for note in notes)
+    assert frozen["software"] == {} and any("/usr is read-only" in note for note in notes)
     made, notes = plan(os="debian13", kernel="6.12.0-1-amd64")
     assert made["software"] == {} and any("fingerprint" in note for note in notes)
     given, _notes = plan(os="debian13", kernel="6.12.0-1-amd64", mine={"driver_repository_fingerprint": "A" * 40})
     assert "dcgm" in given["software"]
 
 
-NO_DRIVER = "no driver is installed on the host, and the plan brings none to it"
+NO_DRIVER = "no driver is installed on the host, and the plan does not deliver one"
 
 
 @pytest.mark.parametrize(("placement", "mine", "reason"), [
@@ -124,7 +124,7 @@ def test_what_is_chosen_by_the_driver_is_left_out_without_one(placement: t.Any, 
     made, notes = plan(given, mine, placement)
     assert list(made["software"]) == ["node_status_exporter"] and made["container_toolkit"]["placement"] == "host"
     assert not {"cuda", "dcgm", "dcgm_exporter"} & {*made["preview"], *made["delivered"]}
-    assert {f"h: {title} is not delivered there: {reason}." for title in ("CUDA", "DCGM", "DCGM exporter")} <= {*notes}
+    assert {f"h: {title} is not delivered: {reason}." for title in ("CUDA", "DCGM", "DCGM exporter")} <= {*notes}
     assert made["dcgm"]["because"] == [f"not delivered: {reason}"]
     level, _notes = plan(given, {**mine, "cuda_version": "13.0"}, placement)
     assert list(level["software"]) == ["cuda", "node_status_exporter"]
@@ -166,12 +166,13 @@ def judged(want: Data, samples: t.Any = None, **software: t.Any) -> dict[str, tu
     ("dcgm", {**HOST, "version": "4.6.0"}, {"version": "4.6.0", "running": True}, "ok", "4.6.0"),
     ("dcgm", {**HOST, "version": None}, {"version": "4.5.0", "running": True}, "ok", "4.5.0"),
     ("dcgm", {**HOST, "version": "4.6.0"}, {"version": "3.3.9", "running": True}, "failed",
-     "version is 3.3.9, 4.6.0 is wanted"),
+     "version is 3.3.9, desired is 4.6.0"),
     ("dcgm", {**HOST, "version": "4.6.0"}, {"version": "4.6.0", "running": False}, "failed", "does not run"),
     ("dcgm_exporter", EXPORTER, {"version": "4.8.3", "running": True, "listen": ":9400"}, "ok", "4.8.3 :9400"),
     ("dcgm_exporter", EXPORTER, {"version": "4.8.3", "running": True, "listen": ":1"}, "failed", "listen is :1"),
     ("node_status_exporter", {**HOST, "folder": "/a"}, {"running": True, "folder": "/a"}, "ok", "/a"),
-    ("node_status_exporter", {**HOST, "folder": "/a"}, {"running": True, "folder": "/b"}, "failed", "/b, /a is wanted"),
+    ("node_status_exporter", {**HOST, "folder": "/a"}, {"running": True, "folder": "/b"}, "failed",
+     "/b, desired is /a"),
     ("cuda", {**HOST, "version": "13.0"}, {}, "absent", "no CUDA toolkit"),
     ("cuda", {**HOST, "version": "13.0"}, {"12.9": "12.9.1"}, "failed", "CUDA 12.9.1 is installed, 13.0 is wanted"),
     ("cuda", {**HOST, "version": "13.0"}, {"12.9": "12.9.1", "13.0": "13.0.2"}, "ok", "13.0.2"),

@@ -80,8 +80,8 @@ def runtimes(kubernetes: str | None = None, **parts: dict[str, Any]) -> dict[str
     ("driver", {"placement": "none", "version": None, "branch": None}, GOOD, "ok", "595.91.07 open"),
     ("driver", DRIVER, facts("A100"), "absent", "no driver is installed"),
     ("driver", {"placement": "none"}, facts("A100"), "absent", "no driver is installed"),
-    ("driver", {**DRIVER, "version": "610.57.04"}, GOOD, "failed", "595.91.07 is loaded, 610.57.04 is wanted"),
-    ("driver", {**DRIVER, "version": None, "branch": 610}, GOOD, "failed", "branch 610 is wanted"),
+    ("driver", {**DRIVER, "version": "610.57.04"}, GOOD, "failed", "595.91.07 is loaded, desired is 610.57.04"),
+    ("driver", {**DRIVER, "version": None, "branch": 610}, GOOD, "failed", "desired is branch 610"),
     ("driver", {**DRIVER, "kernel_module_type": "proprietary"}, GOOD, "failed", "open modules are loaded, proprietary"),
     ("driver", DRIVER, changed(GOOD, driver={"loaded": None}), "failed", "no kernel module is loaded"),
     ("driver", {**DRIVER, "gds": True, "gdrcopy": True}, GOOD, "failed", "nvidia_fs and gdrdrv are not loaded"),
@@ -97,7 +97,7 @@ def runtimes(kubernetes: str | None = None, **parts: dict[str, Any]) -> dict[str
     ("driver", BOARD, served(fabricmanager=GONE), "failed", f"{MANAGER} is not installed"),
     ("driver", BOARD, served(persistenced=MASKED), "failed", f"{PERSISTENCED} is masked"),
     ("driver", BOARD, served(persistenced=GONE), "failed", f"{PERSISTENCED} is not installed"),
-    ("driver", {**BOARD, "persistenced": False}, served(), "failed", f"{PERSISTENCED} runs, and is not wanted"),
+    ("driver", {**BOARD, "persistenced": False}, served(), "failed", f"{PERSISTENCED} runs, but should not"),
     ("driver", {**BOARD, "persistenced": False}, served(persistenced=GONE), "ok", "595.91.07 open"),
     ("driver", {**BOARD, "fabric": {"manager": None, "imex": False}}, served(fabricmanager=OFF), "ok", "595.91.07"),
     ("driver", {**BOARD, "state": "adopted", "placement": "none"}, served(persistenced=GONE), "ok", "595.91.07"),
@@ -143,10 +143,10 @@ def runtimes(kubernetes: str | None = None, **parts: dict[str, Any]) -> dict[str
     ("container_toolkit", TOOLKIT, runtimes("k3s", containerd={"running": False}), "ok", "1.20.0, containerd"),
     ("container_toolkit", TOOLKIT, runtimes(containerd={"running": False}, docker={**DOCKER}), "ok", "docker"),
     ("container_toolkit", TOOLKIT, facts("A100"), "absent", "not installed"),
-    ("container_toolkit", TOOLKIT, facts("A100", toolkit="1.19.1", containerd=True), "failed", "1.20.0 is wanted"),
+    ("container_toolkit", TOOLKIT, facts("A100", toolkit="1.19.1", containerd=True), "failed", "desired is 1.20.0"),
     ("container_toolkit", TOOLKIT, facts("A100", toolkit="1.20.0"), "failed", "containerd does not know the nvidia"),
     ("container_toolkit", TOOLKIT, facts("A100", toolkit="1.20.0", containerd=True, cdi=False), "failed",
-     "there is no CDI specification"),
+     "the CDI specification is missing"),
     ("container_toolkit", {**TOOLKIT, "cdi": False}, facts("A100", toolkit="1.20.0", containerd=True, cdi=False), "ok",
      "1.20.0, containerd"),
     ("container_toolkit", TOOLKIT, changed(GOOD, toolkit={"cdi": NAMED}), "ok", "1.20.0, containerd, CDI"),
@@ -160,32 +160,32 @@ def runtimes(kubernetes: str | None = None, **parts: dict[str, Any]) -> dict[str
     ("container_toolkit", TOOLKIT, facts("A100", driver="595.91.07", toolkit="1.20.0", containerd=True, cdi=False,
                                          mig={}), "ok", "1.20.0, containerd"),
     ("container_toolkit", TOOLKIT, facts("A100", driver="595.91.07", toolkit="1.20.0", containerd=True, cdi=False,
-                                         mig={"1g.10gb": 2}), "failed", "there is no CDI specification"),
+                                         mig={"1g.10gb": 2}), "failed", "the CDI specification is missing"),
     # the UUID of a MIG device is not known, so that the names in the specification cannot be compared
     ("container_toolkit", TOOLKIT, changed(UNNAMED, toolkit={"cdi": {**NAMED, "devices": ["MIG-1"]}}), "ok", "CDI"),
     ("container_toolkit", {**TOOLKIT, "runtime": "rke2"}, GOOD, "ok", "1.20.0, CDI"),
     ("container_toolkit", {**TOOLKIT, "runtime": "docker"}, GOOD, "failed", "docker is not installed"),
     ("container_toolkit", TOOLKIT, facts("A100", toolkit="1.20.0", containerd=None), "ok", "1.20.0, CDI"),
     ("mig_manager", MIG, SLICED, "ok", "all-1g.10gb (7 devices)"),
-    ("mig_manager", MIG, GOOD, "failed", "0000:07:00.0 has MIG off, wanted is 7 x 1g.10gb and 1 more GPU"),
+    ("mig_manager", MIG, GOOD, "failed", "0000:07:00.0 has MIG off, desired is 7 x 1g.10gb and 1 more GPU"),
     ("mig_manager", MIG, facts("A100", driver="595.91.07", mig={"1g.10gb": 6}), "failed", "has 6 x 1g.10gb"),
     ("mig_manager", MIG, facts("A100", driver="595.91.07", mig={}), "failed", "has MIG on, empty"),
-    ("mig_manager", {**MIG, "selected": "all-disabled"}, SLICED, "failed", "7 x 1g.10gb, wanted is MIG off"),
+    ("mig_manager", {**MIG, "selected": "all-disabled"}, SLICED, "failed", "7 x 1g.10gb, desired is MIG off"),
     ("mig_manager", {**MIG, "selected": "all-disabled"}, GOOD, "ok", "all-disabled (0 devices)"),
     ("mig_manager", {**MIG, "devices": [0]}, TURNING, "pending", "0000:07:00.0 changes with the next reset"),
-    ("mig_manager", MIG, TURNING, "failed", "0000:0f:00.0 has MIG off, wanted is 7 x 1g.10gb"),
+    ("mig_manager", MIG, TURNING, "failed", "0000:0f:00.0 has MIG off, desired is 7 x 1g.10gb"),
     ("mig_manager", {**MIG, "boot": True}, LASTING, "ok", "all-1g.10gb (7 devices)"),
     ("mig_manager", {**MIG, "boot": True}, SLICED, "failed", "gpuops-mig.service is not enabled"),
     ("mig_manager", {**MIG, "boot": True}, changed(LASTING, mig_boot={"gpus": None}), "failed",
-     "0000:07:00.0 will have nothing after a boot, wanted is 7 x 1g.10gb"),
+     "0000:07:00.0 will have no layout after a boot, desired is 7 x 1g.10gb"),
     ("mig_manager", {**MIG, "boot": True}, changed(LASTING, mig_boot={"gpus": {UUID: {
         **KEPT, "instances": KEPT["instances"][:6]}}}), "failed", "will have 6 x 1g.10gb after a boot"),
     ("mig_manager", {**MIG, "boot": True}, changed(LASTING, mig_boot={"gpus": {UUID: {
         **KEPT, "enabled": False}}}), "failed", "will have MIG off after a boot"),
-    ("mig_manager", {**MIG, "devices": ["0000:0f:00.0"]}, HALF, "failed", "0000:0f:00.0 has MIG off, wanted is 7"),
+    ("mig_manager", {**MIG, "devices": ["0000:0f:00.0"]}, HALF, "failed", "0000:0f:00.0 has MIG off, desired is 7"),
     ("mig_manager", {**MIG, "devices": [0]}, HALF, "ok", "all-1g.10gb (7 devices)"),
     ("mig_manager", {**MIG, "devices": ["1"], "selected": "all-disabled"}, HALF, "ok", "all-disabled (0 devices)"),
-    ("mig_manager", {**MIG, "selected": "", "config": ONLY}, GOOD, "failed", "0000:07:00.0 has MIG off, wanted is 7"),
+    ("mig_manager", {**MIG, "selected": "", "config": ONLY}, GOOD, "failed", "0000:07:00.0 has MIG off, desired is 7"),
     ("mig_manager", {**MIG, "selected": None, "config": None}, SLICED, "ok", "not managed (7 x 1g.10gb)"),
     ("mig_manager", {**MIG, "selected": None, "config": None}, facts("T4", driver="595.91.07"), "ok",
      "not managed (no MIG)"),
@@ -193,18 +193,18 @@ def runtimes(kubernetes: str | None = None, **parts: dict[str, Any]) -> dict[str
     ("mig_manager", {**MIG, "selected": None, "config": None}, MISMATCH, "ok", "not managed (MIG unknown)"),
     ("mig_manager", MIG, PARTLY, "failed", "the MIG state of 0000:0f:00.0 is not known"),
     ("mig_manager", {**MIG, "selected": None, "config": None}, TURNING, "pending", "0000:07:00.0 changes with the"),
-    ("mig_manager", {**MIG, "selected": "all-disabled"}, TURNING, "failed", "has MIG on, wanted is MIG off"),
+    ("mig_manager", {**MIG, "selected": "all-disabled"}, TURNING, "failed", "has MIG on, desired is MIG off"),
     ("mig_manager", {**MIG, "boot": True}, changed(SLICED, mig_boot={"masked": True}), "ok",
-     "all-1g.10gb (7 devices); gpuops-mig.service is masked, so a boot ends it"),
+     "all-1g.10gb (7 devices); gpuops-mig.service is masked, so the layout is lost at the next boot"),
     ("mig_manager", {**MIG, "boot": True}, changed(LASTING, mig_boot={"vendor": "nvidia-mig-manager.service"}),
-     "failed", "nvidia-mig-manager.service is enabled: at boot it applies"),
+     "failed", "nvidia-mig-manager.service is enabled, and applies"),
     ("mig_manager", MIG, {**SLICED, "journals": FAULTY}, "failed", "mig.json is damaged"),
     ("mig_manager", MIG, {**GOOD, "journals": FAULTY}, "failed", "mig.json is damaged; 0000:07:00.0 has MIG"),
     ("driver", DRIVER, {**GOOD, "journals": FAULTY_DRIVER}, "failed", "mig.json is damaged"),
     ("driver", {**DRIVER, "placement": "none"}, {**GOOD, "journals": FAULTY_DRIVER}, "ok",
      "595.91.07"),
     ("feature_discovery", LABELS, GOOD, "ok", "2 GPUs"),
-    ("feature_discovery", LABELS, facts("A100"), "failed", "nothing to label"),
+    ("feature_discovery", LABELS, facts("A100"), "failed", "no labels can be computed"),
 ])
 def test_check(component: str, want: dict[str, Any], host: dict[str, Any], state: str, words: str) -> None:
     check, = verify({component: want}, host)
@@ -258,7 +258,7 @@ def test_what_was_not_allowed_is_pending_and_so_is_what_waits_for_the_driver() -
     driver, mig, fine = with_pending(FAILED, {"driver": [STEP, NEXT]})
     assert (driver.state, driver.detail) == (
         "pending", "reload modules: nvidia and 1 more: gpu_disruption is 'never'")
-    assert driver.hint == "Allow it by gpu_disruption: idle."
+    assert driver.hint == "Set gpu_disruption: idle."
     assert (mig.state, mig.detail) == ("pending", "it waits for the driver: off")
     assert fine.ok
 
@@ -294,10 +294,10 @@ def test_what_the_modules_would_do_counts_beside_the_facts() -> None:
         ("driver", "failed", "a run would write file: /etc/modprobe.d/x.conf and 1 more"),
         ("container_toolkit", "failed", "no CDI"), ("mig_manager", "pending", "reset GPU: 0: it is in use"),
         ("dcgm", "failed", "The key is another one"), ("cuda", "ok", "13")]
-    assert found[2].hint == "Allow it by gpu_disruption: drain."
+    assert found[2].hint == "Set gpu_disruption: drain."
 
 
 def test_what_the_facts_say_of_a_component_that_waits_stays() -> None:
-    stopped = [Check("container_toolkit", "pending", "containerd does not run", "Whoever stopped it decides.")]
+    stopped = [Check("container_toolkit", "pending", "containerd does not run", "A run does not change this.")]
     waits = {"container_toolkit": [{"id": "start service: x", "pending_reason": "y", "needs": "never"}]}
     assert with_pending(with_answers(stopped, {}, waits, {}), waits) == stopped

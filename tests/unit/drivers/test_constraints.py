@@ -231,10 +231,10 @@ def test_flavours_that_a_branch_does_not_have() -> None:
      "[driver.useOpenKernelModules: {switch}]"),
     ("secure_boot", here(secure_boot="signed"), Request(), "driver_signing_key of this host, or Secure Boot off"),
     ("secure_boot", here(secure_boot="signed"), CLUSTER, "(mokutil --import), or Secure Boot off"),
-    ("vgpu", here(vgpu=True), Request(), "this is a vGPU guest: its guest driver comes from the vGPU licence portal"),
+    ("vgpu", here(vgpu=True), Request(), "this host is a vGPU guest: the guest driver is only in"),
     ("vgpu", here(vgpu=True), Request(), "[driver_runfile_src with the guest driver of your licence]"),
-    ("vgpu", here(vgpu=True), CLUSTER, "no repository has it []"),
-    ("vgpu", HOST, Request(vgpu=True), "driverType asks for vGPU: "),
+    ("vgpu", here(vgpu=True), CLUSTER, "not in a repository []"),
+    ("vgpu", HOST, Request(vgpu=True), "driverType is vgpu: "),
     ("vgpu", HOST, Request(cluster=True, vgpu=True), "which is built in the container []"),
     ("os", HOST, CLUSTER, "ubuntu 24.04 has precompiled modules of branch 580 and 595 only (release 26.7.0)"),
     ("os", here(os=("rhel", "9.6")), CLUSTER, "rhel 9.6 has driver containers for x86_64 only and no "

@@ -13,7 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.delivery imp
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.sources import source_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import SERVICES, Service, Situation
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import SERVICES, DriverState, Service
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import PackageState
@@ -133,7 +133,7 @@ def asked(known: dict[str, t.Any], plan: dict[str, t.Any], root: pathlib.Path) -
                 source=plan["source"], repository={"fingerprint": "0" * 40, "key": "key.pub"},
                 fabric="auto" if plan["fabric"]["manager"] or plan["fabric"]["imex"] else "none",
                 gds=plan["gds"], gdrcopy=plan["gdrcopy"], next_kernel=plan["next_kernel"])
-    now = Situation(
+    now = DriverState(
         os_id=system["id"], os_version=system["version_id"], family=system["family"], arch=host["arch"],
         kernel=host["kernel"]["release"], headers=False, secure_boot=False, gpus=(), loaded=None, flavour=None,
         library=None, modules=(), built=(), registered={}, nouveau=None,

@@ -299,13 +299,13 @@ def test_many_come_at_once_in_their_order_with_errors_in_place(client: Client) -
 @pytest.mark.parametrize(("reply", "hint"), [
     (status(401), "Renew the token"),
     (status(403, 'User "system:anonymous" cannot list'), "no credentials"),
-    (status(403, "cannot"), "the right that the message names"),
+    (status(403, "cannot"), "the permission that the message names"),
     (status(404, "no", "s", kind="namespaces"), "Create the namespace first"),
     (status(404, "no"), "Install the CustomResourceDefinition"),
     (status(409, "no", "n1"), "Another client writes"),
     (status(422, "no", "n1", causes=[{"field": "spec.x"}, {"message": "?"}]), "Correct the fields"),
     (status(429), "Run again later"),
-    (status(503), "Read its log and that of etcd, then run again"),
+    (status(503), "Read the logs of the API server and of etcd, then run again"),
 ])
 def test_refusals_say_what_was_asked_and_what_to_do(api: ApiServer, client: Client, reply: Reply, hint: str) -> None:
     always(api, reply)
@@ -323,7 +323,7 @@ def test_an_answer_that_is_no_status_is_told_as_it_is(api: ApiServer, client: Cl
     with pytest.raises(ClusterError, match=r"list it \(403\): the proxy says no\."):
         client.list("v1", "Node")
     always(api, Reply(403, {}))
-    with pytest.raises(ClusterError, match="it gave no reason"):
+    with pytest.raises(ClusterError, match="the answer has no message"):
         client.list("v1", "Node")
 
 
@@ -350,8 +350,8 @@ def test_a_server_that_is_not_there_is_named(api: ApiServer, client: Client, clo
     with pytest.raises(ClusterError) as caught:
         client.list("v1", "Node")
     assert caught.value.status == 0 and caught.value.reason
-    assert caught.value.message.startswith(f"The request to {api.address} to list nodes failed: ")
-    assert "runs and can be reached" in caught.value.hint and clock.now > begin
+    assert caught.value.message.startswith(f"{api.address}: the request to list nodes failed: ")
+    assert "runs, and that the controller" in caught.value.hint and clock.now > begin
 
 
 def test_a_connection_that_breaks_once_is_no_error(api: ApiServer, client: Client) -> None:
@@ -377,19 +377,19 @@ FAULTS: dict[str, tuple[Any, str, int]] = {
                                   wire.TRIES),
     "a pause in a digit that is none": (status(429, retry_after="\xb2"), "Run again later", wire.TRIES),
     "an endless pause": (status(429, retry_after="9" * 400), "Run again later", wire.TRIES),
-    "internal error": (status(500, "boom"), "still fails to answer", wire.TRIES),
+    "internal error": (status(500, "boom"), "Repeated requests failed", wire.TRIES),
     "a gateway's page": (Reply(502, "<html>bad gateway</html>"), "bad gateway", wire.TRIES),
     "another shape of failure": (Reply(403, {"details": "text", "reason": {"a": 1}, "message": ["b"]}),
-                                 "the right that the message names", 1),
+                                 "the permission that the message names", 1),
     "causes of another shape": (Reply(422, {"details": {"causes": ["text", {"field": 7}]}}), "the fields", 1),
-    "reset": (ConnectionResetError(), "runs and can be reached", wire.TRIES),
-    "cut off": (Reply(200, '{"metadata": {}, "ite', LONG), "runs and can be reached", wire.TRIES),
-    "cut by a proxy": (Reply(200, '{"metadata": {}, "ite', JSON), "no proxy in between cuts", wire.TRIES),
-    "a page to log in": (Reply(200, "<html>log in</html>", {"Content-Type": "text/html"}), "no proxy in between",
+    "reset": (ConnectionResetError(), "runs, and that the controller", wire.TRIES),
+    "cut off": (Reply(200, '{"metadata": {}, "ite', LONG), "runs, and that the controller", wire.TRIES),
+    "cut by a proxy": (Reply(200, '{"metadata": {}, "ite', JSON), "no proxy before it truncates", wire.TRIES),
+    "a page to log in": (Reply(200, "<html>log in</html>", {"Content-Type": "text/html"}), "no proxy before it",
                          wire.TRIES),
     "a text of success": (Reply(200, "welcome"), "it begins with 'welcome'", wire.TRIES),
     "too deep": (Reply(200, "[" * 100_000, JSON), "not a JSON object", wire.TRIES),
-    "moved": (Reply(302, "", {"Location": "http://elsewhere.example"}), "it gave no reason", 1),
+    "moved": (Reply(302, "", {"Location": "http://elsewhere.example"}), "the answer has no message", 1),
 }
 
 
@@ -440,7 +440,7 @@ def test_an_answer_in_tiny_parts_is_given_up_after_its_time(api: ApiServer, clie
                                   {"items": [], "metadata": []}])
 def test_a_list_that_is_none_is_said(api: ApiServer, client: Client, body: Any) -> None:
     always(api, Reply(200, body))
-    with pytest.raises(ClusterError, match="nodes: the answer to the request to list them is not a list of objects"):
+    with pytest.raises(ClusterError, match="nodes: the server did not answer with a list of objects"):
         client.list("v1", "Node")
 
 
@@ -456,7 +456,7 @@ def test_requests_carry_the_token_of_the_contexts_user(api: ApiServer) -> None:
 
 def test_a_context_that_is_not_there_is_answered_with_those_that_are(api: ApiServer) -> None:
     assert Client(str(api.kubeconfig), "x").server == api.address
-    with pytest.raises(InputError, match="has no context 'y'. Name one of x, or none"):
+    with pytest.raises(InputError, match="has no context 'y'. Set one of x, or no context"):
         Client(str(api.kubeconfig), "y")
 
 

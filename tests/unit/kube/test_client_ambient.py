@@ -98,17 +98,17 @@ def test_only_the_named_cluster_is_asked(ambient: Trap, named: Trap) -> None:
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    (None, "There is no file"),
+    (None, "does not exist"),
     ("", "is not a valid kubeconfig"),
     ("[1, 2", "is not a valid kubeconfig"),
     ("- 1", "is not a valid kubeconfig"),
     ("kind: Config", "is not a valid kubeconfig"),
-    ("contexts: [{name: a}, {}]", "it has another structure"),
-    ("[" * 700, "it has another structure"),
+    ("contexts: [{name: a}, {}]", "its structure is unexpected"),
+    ("[" * 700, "its structure is unexpected"),
     ("current-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\nusers: [{name: a, token: x}]\n"
-     "clusters: [{name: a, cluster: {server: 'http://a'}}]", r"Expected key user in [^{]*\. Give"),
+     "clusters: [{name: a, cluster: {server: 'http://a'}}]", r"Expected key user in [^{]*\. Use"),
     ("current-context: a\ncontexts: [{name: a, context: {cluster: a}}]\n"
-     "clusters: [{name: a, cluster: {server: 'http://a', proxy-url: 2026-01-01}}]", "has a proxy-url that cannot"),
+     "clusters: [{name: a, cluster: {server: 'http://a', proxy-url: 2026-01-01}}]", "proxy-url in [^ ]+ cannot"),
 ])
 def test_an_unusable_kubeconfig_is_said(tmp_path: Path, content: str | None, message: str) -> None:
     path = tmp_path / "config"
@@ -130,7 +130,7 @@ def test_a_path_is_never_taken_for_several(named: Trap, path: str) -> None:
 
 
 def test_an_unknown_context_and_a_missing_server(named: Trap) -> None:
-    with pytest.raises(InputError, match="has no context 'nowhere'. Name one of ") as caught:
+    with pytest.raises(InputError, match="has no context 'nowhere'. Set one of ") as caught:
         Client(str(named.kubeconfig), "nowhere")
     assert caught.value.details["allowed"] == [yaml.safe_load(named.kubeconfig.read_text())["current-context"]]
     config = yaml.safe_load(named.kubeconfig.read_text())

@@ -110,7 +110,7 @@ def test_a_cluster_that_an_operator_owns_is_left_alone(
     """An operator that runs without a policy, or a policy that nobody follows and nothing belongs to, is no owner."""
     api.put(*there)
     if said:
-        with pytest.raises(ClusterError, match="A GPU Operator owns this cluster: ClusterPolicy") as error:
+        with pytest.raises(ClusterError, match="A GPU Operator manages this cluster: ClusterPolicy") as error:
             refuse_operator.refuse_operator(client)
         assert said in error.value.message and "gpuops.nvidia.adopt" in error.value.hint
         assert "kubectl delete clusterpolicy cluster-policy" in error.value.hint

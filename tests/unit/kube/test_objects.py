@@ -52,14 +52,14 @@ def test_two_components_may_want_the_same() -> None:
 
 
 @pytest.mark.parametrize(("manifest", "message"), [
-    ({}, "This is not a manifest"),
+    ({}, "is not a manifest"),
     ({"metadata": {"name": "x"}, "kind": "ConfigMap"}, "has no apiVersion"),
-    ({**item(), "kind": "Widget"}, "Widget in v1 are not supported"),
+    ({**item(), "kind": "Widget"}, "support the kind Widget of v1"),
     ({**item(), "kind": "DaemonSet"}, "apiVersion: apps/v1"),
     ({**item(), "metadata": {"namespace": "x"}}, "has no name"),
     (item(namespace=""), "needs a namespace"),
-    (item(data={"day": datetime.date(2026, 1, 1)}), "only strings, numbers, lists and mappings"),
-    (item("RuntimeClass"), "can have no namespace"),
+    (item(data={"day": datetime.date(2026, 1, 1)}), "only strings, numbers, booleans, lists and mappings"),
+    (item("RuntimeClass"), "cannot have a namespace"),
     *((item(name=name), "is not a valid name") for name in ("x/../../y", "..", "a%2fb", "a b", "a\n")),
     (item(namespace="../x"), "is not a valid namespace")])
 def test_wrong_manifests_are_named(manifest: dict[str, Any], message: str) -> None:
@@ -70,7 +70,7 @@ def test_wrong_manifests_are_named(manifest: dict[str, Any], message: str) -> No
 
 @pytest.mark.parametrize("component", ["../x", "..", "/etc", "a/b", "", "a" * 64])
 def test_a_component_is_the_value_of_a_label(component: str) -> None:
-    with pytest.raises(InputError, match="is not the name of a component"):
+    with pytest.raises(InputError, match="is not a valid name of a component"):
         objects.wanted({component: [item()]})
 
 

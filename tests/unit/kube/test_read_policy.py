@@ -49,10 +49,10 @@ def test_what_stands_there_is_a_policy() -> None:
 
 
 @pytest.mark.parametrize(("objects", "part"), [
-    ({}, "does not know this kind: no GPU Operator was installed there"),
+    ({}, "no GPU Operator was installed"),
     ({"ClusterPolicy": []}, "has no ClusterPolicy, GPUCluster or NVIDIADriver"),
 ])
 def test_none(objects: Any, part: str) -> None:
     with pytest.raises(ClusterError, match=part) as error:
         read_policy(Fake(**objects))
-    assert error.value.hint == "Give the policy as a file or a mapping."
+    assert error.value.hint == "Set the policy to a file or a mapping."

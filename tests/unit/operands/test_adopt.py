@@ -86,7 +86,7 @@ def test_an_upgrade_ends_before_its_operator(state: str, replicas: int, refused:
 
 
 def test_a_gpu_cluster_needs_its_operator() -> None:
-    with pytest.raises(ClusterError, match="GPUCluster gpu-cluster.*finalizer"):
+    with pytest.raises(ClusterError, match="finalizer of the GPUCluster gpu-cluster"):
         operator.refuse(Operator(POLICIES, clusters=[{"metadata": {"name": "gpu-cluster"}}]))
 
 

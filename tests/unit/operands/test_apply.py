@@ -101,7 +101,7 @@ def test_an_object_that_fails_stops_what_stands_on_it_and_is_named(api: ApiServe
     error = caught.value
     assert "ConfigMap s/b: the API server refused to apply it (Forbidden): b is forbidden." in error.message
     assert "ConfigMap s/c" in error.message and "s/a" not in error.message and error.status == 403
-    assert error.hint.startswith("Give the user of this kubeconfig the right")
+    assert error.hint.startswith("Give the user of this kubeconfig the permission")
     assert error.details["done"] == ["create: Namespace s", "create: ConfigMap s/a"]
     assert len(error.details["failures"]) == 2
     assert f"apply {DAEMONS}/d" not in api.sent() and f"{MAPS}/a" in api.objects

@@ -269,12 +269,12 @@ def test_versions_that_a_chart_has_left_in_a_policy_are_named() -> None:
            "driver": {"version": "550.90.07"}, "dcgm": {"version": "9.9.9"}}
 
     def said(release: str) -> list[str]:
-        return [one for one in plan(old, release=release)["notes"] if "of an older release" in one]
+        return [one for one in plan(old, release=release)["notes"] if "a release older than" in one]
 
     assert said("24.6.2") == []
     assert said("26.7.0") == [
-        "toolkit.version v1.16.2-ubuntu20.04, validator.version v24.6.2 in the policy: the version of an older "
-        "release, which 26.7.0 has replaced. Take it out of the policy unless it was chosen."]
+        "toolkit.version v1.16.2-ubuntu20.04, validator.version v24.6.2 in the policy: this is the version of a "
+        "release older than 26.7.0. Remove it from the policy, unless you have chosen it on purpose."]
 
 
 def test_the_sidecar_of_an_mps_daemon_reaches_it() -> None:

@@ -279,7 +279,7 @@ def test_findings_name_what_helps() -> None:
     holders = [client(), client(pid=1, unit="slurmd.service"), client(pid=2, container="0123456789abcdef"),
                client(pid=3, name="jupyter")]
     told = texts(driven(facts(**BARE, clients=holders), "570.211.01"))
-    assert "held by python3 (pid 4711), slurmd.service, python3 (container 0123456789ab) and 1 more" in told
+    assert "GPU clients run: python3 (pid 4711), slurmd.service, python3 (container 0123456789ab) and 1 more" in told
     assert "linux-headers-6.8.0-45-generic is not in the package index" in texts(
         facts(**BARE, host={"kernel": {"headers": False, "headers_available": False}}))
     assert "Set driver.version to one of 595.91.07, 580.173.02" in texts(

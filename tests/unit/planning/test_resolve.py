@@ -86,7 +86,7 @@ def test_driver(models: list[str], policy: Any, release: str, mine: dict[str, An
     (["B200"], driver(version="550.144.03"), V24, {}, ["asks for driver 550.144.03, but NVIDIA B200 (blackwell)"]),
     (["B200", "V100"], driver(version="580.173.02"), V26, {},
      ["NVIDIA B200 (blackwell) needs open kernel modules", "but Tesla V100", "different hosts",
-      "drive only NVIDIA B200"]),
+      "support only NVIDIA B200"]),
     (["K80", "H100"], driver(version="470.256.02"), V26, {}, ["Tesla K80", "(hopper) needs driver 525 or newer"]),
     (["A100"], driver(version="620.10", kernelModuleType="proprietary"), V26, {},
      ["branch 620 has open kernel modules only", "driver.version: 595.91.07", "driver.kernelModuleType: open"]),
@@ -160,7 +160,8 @@ def test_a_host_without_facts_is_left_out_and_said() -> None:
     chosen = releases.release(V26)
     found = resolve(formats.read(None, chosen), chosen, {"a": facts("A100"), "b": None}, {})
     assert list(found["hosts"]) == ["a"]
-    assert found["notes"] == ["b: no facts (unreachable, or left out by --limit); not part of this plan."]
+    assert found["notes"] == [
+        "b: not part of this plan, because there are no facts (unreachable, or excluded with --limit)."]
 
 
 @pytest.mark.parametrize(("policy", "release", "mine", "expected"), [
@@ -430,7 +431,8 @@ def test_notes_say_what_is_not_delivered() -> None:
     policy = formats.read({"sandboxWorkloads": {"enabled": True}, "driver": {"version": "575.57.08"}}, chosen)
     fleet = {"a": changed(facts("A100"), host={"secure_boot": True}), "b": facts("NEW", containerd=None)}
     notes = resolve(policy, chosen, fleet, {})["notes"]
-    for words in ("sandboxWorkloads is enabled", "a, b: driver branch 575 gets no more fixes", "a: Secure Boot is on",
+    for words in ("sandboxWorkloads.enabled is true", "a, b: driver branch 575 gets no more fixes",
+                  "a: Secure Boot is on",
                   "b: GPU 3fff is not known", "b: no container runtime"):
         assert any(words in note for note in notes), words
 
@@ -462,7 +464,7 @@ def test_nothing_stands_beside_a_driver_that_is_not_ours() -> None:
         "a": {"driver_state": "adopted"}, "b": {"driver_state": "adopted", "driver_gds": False,
                                                 "driver_peermem": False}})
     assert [note for note in found["notes"] if "DCGM" not in note] == [
-        "a: driver.rdma, gds: asked for, and not delivered beside a driver that is not ours."]
+        "a: driver.rdma, gds: requested, but not delivered, because this collection does not manage the driver here."]
     assert found["hosts"]["a"]["driver"]["gds"] is False
 
 
@@ -625,9 +627,9 @@ def test_a_driver_of_the_system_is_replaced_only_for_who_asks(
 
 
 @pytest.mark.parametrize(("mine", "placement", "words"), [
-    ({"driver_state": "present"}, "hosts", "the driver is asked for, but Bottlerocket"),
-    ({}, {"driver": "host"}, "the driver is asked for, but Bottlerocket"),
-    ({"mig_manager_selected": "all-1g.10gb"}, "hosts", "the MIG is asked for, but Bottlerocket")])
+    ({"driver_state": "present"}, "hosts", "the component driver is requested, but Bottlerocket"),
+    ({}, {"driver": "host"}, "the component driver is requested, but Bottlerocket"),
+    ({"mig_manager_selected": "all-1g.10gb"}, "hosts", "the component MIG is requested, but Bottlerocket")])
 def test_what_a_system_keeps_to_itself_is_refused_to_who_asks(mine: dict[str, Any], placement: Any, words: str) -> None:
     chosen = releases.release(V26)
     with pytest.raises(PolicyError, match=words):
@@ -639,6 +641,7 @@ def test_each_part_of_a_plan_says_why_it_is_so() -> None:
     chosen = releases.release(V26)
     policy = formats.read(driver(upgradePolicy={"autoUpgrade": False}), chosen)
     found = resolve(policy, chosen, {"a": facts("A100")}, {}, "hosts", "reboot")
-    assert "driver: driver.upgradePolicy.autoUpgrade is false: what runs is not disturbed" in found["explanations"]["a"]
+    reason = "driver: driver.upgradePolicy.autoUpgrade is false: a running driver is not replaced"
+    assert reason in found["explanations"]["a"]
     assert "mig_manager: no layout is selected for this host: MIG stays as it is" in found["explanations"]["a"]
     assert found["placement"]["driver"] == "host" and found["release"] == V26

@@ -188,13 +188,15 @@ def test_arguments_of_the_mig_manager_that_reboot_are_refused(argument: str) -> 
         plan(policy, disruption="drain")
 
 
-@pytest.mark.parametrize(("disruption", "noted"), [("never", "n1: no MIG layout is asked for"), ("idle", "")])
+@pytest.mark.parametrize(("disruption", "noted"), [
+    ("never", "n1: migManager.config.default (all-disabled) is not applied"), ("idle", "")])
 def test_the_default_layout_is_asked_for_where_disruption_allows_it(disruption: str, noted: str) -> None:
     capable = {"nvidia.com/mig.capable": "true"}
     cluster = facts(node(**capable), node(**capable, **{"nvidia.com/mig.config": "all-1g.10gb"}), node())
     made = plan({"migManager": {"config": {"default": "all-disabled"}}}, cluster, disruption=disruption)
     assert (made["deploy"]["mig_default"], made["deploy"]["mig_changes"]) == ("all-disabled", not noted)
-    assert [note.partition(",")[0] for note in made["notes"] if "MIG layout" in note] == ([noted] if noted else [])
+    notes = [note.partition(",")[0] for note in made["notes"] if "migManager.config.default" in note]
+    assert notes == ([noted] if noted else [])
 
 
 def test_the_exporter_reads_variables_as_go_does() -> None:
@@ -220,7 +222,7 @@ def test_switches(policy: Any, absent: list[str]) -> None:
 
 def test_a_foreign_nfd_is_reused() -> None:
     assert plan(cluster=facts(node(), nfd="foreign"))["components"]["nfd"] == {
-        "state": "absent", "because": ["reused: the cluster has an NFD of somebody else"]}
+        "state": "absent", "because": ["reused: the cluster has an NFD that another tool manages"]}
     assert plan(cluster=facts(node(), nfd="ours"))["components"]["nfd"]["state"] == "present"
 
 
@@ -251,7 +253,8 @@ def test_what_a_prepared_system_has_is_left_to_it() -> None:
     made = plan(cluster=facts(node(), rocket, rocket))
     assert made["deploy"]["on_host"] == {"n2": BOTTLEROCKET, "n3": BOTTLEROCKET}
     assert [pool["os"] for pool in made["components"]["driver"]["pools"]] == ["ubuntu22.04"]
-    assert any(note.startswith("n2, n3: driver, container toolkit, device plugin, MIG left to the system; Bottlerocket")
+    assert any(note.startswith("n2, n3: not delivered, because the system includes it: driver, "
+                               "container toolkit, device plugin, MIG; Bottlerocket")
                for note in made["notes"])
     alone = plan(cluster=facts(rocket))
     assert present(alone) == ["nfd", "validator", "feature_discovery", "dcgm_exporter"]
@@ -268,7 +271,7 @@ def test_gpu_profile_of_nodes(profiles: dict[str, str | None], expected: dict[st
 
 def test_what_a_prepared_system_cannot_get_is_refused_where_it_is_asked_for() -> None:
     cluster = facts(node(("flatcar", "4230.2.1")), node())
-    with pytest.raises(PolicyError, match="n1: the driver is asked for, but Flatcar Container Linux: ") as caught:
+    with pytest.raises(PolicyError, match="n1: the component driver is requested, but Flatcar") as caught:
         plan(cluster=cluster, placement={"driver": "cluster"})
     assert caught.value.details["refusals"][0]["constraints"][0]["id"] == "profile"
 
@@ -314,7 +317,7 @@ PRECOMPILED = {"driver": {"usePrecompiled": True, "version": "580"}}
 
 
 @pytest.mark.parametrize(("policy", "settings", "bad", "words", "alone"), [
-    ({}, {}, node(None), "operating system is not known.", False),
+    ({}, {}, node(None), "the operating system of the Node is not known.", False),
     ({"driver": {"version": "595.91.07"}}, {}, node(**VOLTA), "(volta)", False),
     ({}, {}, node(**VOLTA), "need different drivers: 595.91.07 (n1, n2) and 580.173.02 (n3)", True),
     ({"driver": {"version": "560.35.03"}}, {}, node(**VOLTA), "do not understand kernelModuleType auto", True),
@@ -322,7 +325,7 @@ PRECOMPILED = {"driver": {"usePrecompiled": True, "version": "580"}}
     ({"driver": {"version": DIGEST}}, {}, node(("rhel", "9.4")), "a digest, which suits one system", True),
     ({}, {}, COREOS, "on Red Hat Enterprise Linux CoreOS", False),
     ({}, {"placement": {"driver": "cluster", "container_toolkit": "cluster"}},
-     {**node(None), "os_image": "Talos (v1.13.0)"}, "the driver is asked for, but Talos", False),
+     {**node(None), "os_image": "Talos (v1.13.0)"}, "the component driver is requested, but Talos", False),
 ])
 def test_a_node_without_a_driver_that_suits_it_keeps_nobody_else_waiting(policy: Any, settings: Any, bad: Any,
                                                                          words: str, alone: bool) -> None:
@@ -346,7 +349,7 @@ def test_a_node_without_a_driver_that_suits_it_keeps_nobody_else_waiting(policy:
 def test_a_node_that_cannot_share_as_asked_keeps_its_driver() -> None:
     bad = {**node(**{"nvidia.com/mig.config": "all-1g.10gb"}), "kernel": KERNEL}
     made = plan(cluster=facts({**node(), "kernel": KERNEL}, bad), strict=False, sharing=SHARED)
-    assert "MPS sharing is asked for" in made["rejected"]["n2"]["message"]
+    assert "MPS sharing is requested" in made["rejected"]["n2"]["message"]
     assert made["deploy"]["without_driver"] == [] and made["pools"][0]["nodes"] == ["n1", "n2"]
     with pytest.raises(PolicyError, match="n2: "):
         plan(cluster=facts(node(), bad), strict=True, sharing=SHARED)
@@ -465,7 +468,7 @@ def test_an_nvidia_driver_among_extra_objects_is_not_left_out() -> None:
     assert not [note for note in plan({"extraObjects": [driver]})["notes"] if note.startswith("extraObjects")]
     said, = [note for note in plan({"extraObjects": [driver, {"kind": "Secret"}]})["notes"]
              if note.startswith("extraObjects")]
-    assert "Secret may be anything" in said
+    assert "objects of the kind Secret are not delivered" in said
 
 
 def test_the_hook_where_the_toolkit_is_the_host_s_on_some_nodes() -> None:
@@ -485,7 +488,7 @@ def test_the_hook_where_the_toolkit_is_the_host_s_on_some_nodes() -> None:
 
 
 def test_two_hosts_on_a_node() -> None:
-    with pytest.raises(PolicyError, match="hosts a and b both are Node 'n1'"):
+    with pytest.raises(PolicyError, match="the hosts a and b have the same Node 'n1'"):
         plan(placement="hybrid", hosts={"a": "n1", "b": "n1"})
 
 

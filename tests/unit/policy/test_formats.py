@@ -123,7 +123,7 @@ def test_deprecated_key_is_said_with_its_line(tmp_path: pathlib.Path) -> None:
     ("driver:\n  version: {{ version }}\n", ["line 2: not YAML", "Files are read as they are", "lookup('template'"]),
     ("driver:\n\tversion: '595'\n", ["line 2: not YAML", "Use spaces; YAML takes no tabs here"]),
     ("driver:\n  version: !vault |\n    61\n", ["line 2: not YAML", "encrypted values in variables"]),
-    ("$ANSIBLE_VAULT;1.1;AES256\n6162\n", ["policy.yml is encrypted. Give the policy in variables"]),
+    ("$ANSIBLE_VAULT;1.1;AES256\n6162\n", ["policy.yml is encrypted. Write the policy as a mapping"]),
     ("driver.version: '595'\n", ["['driver.version'] (line 1): unknown key; write it nested, driver: {version: ...}"]),
     ("daemonsets:\n  updateStrategy.x: 1\n", ["unknown key; did you mean 'updateStrategy'?"]),
     ("operator:\n  upgradeCRD: 2026-01-01\n", ["true or false is expected, not 2026-01-01"]),
@@ -241,11 +241,11 @@ def test_a_list_as_kubectl_writes_it(tmp_path: pathlib.Path) -> None:
     ([MAIN, resource("ClusterPolicy", "two")], ["2 documents of kind ClusterPolicy"]),
     ([MAIN, GPU_CLUSTER], ["GPUCluster and ClusterPolicy exclude each other"]),
     ([GPU_CLUSTER, GPU_CLUSTER], ["2 documents of kind GPUCluster"]),
-    ([MAIN, {"driver": {}}], ["values cannot stand beside other documents (ClusterPolicy, values)"]),
+    ([MAIN, {"driver": {}}], ["values cannot be combined with other documents (ClusterPolicy, values)"]),
     ([MAIN, resource("NVIDIADriver", "a"), resource("NVIDIADriver", "a", nodeSelector={"a": "b"})],
      ["2 NVIDIADrivers have the name a"]),
     ([resource("NVIDIADriver", "a", default=True), resource("NVIDIADriver", "b", default=True)],
-     ["NVIDIADrivers a, b all are the default"]),
+     ["NVIDIADrivers a, b all have default: true"]),
     ([resource("NVIDIADriver", "a", nodeSelector={"x": "1"}),
       resource("NVIDIADriver", "b", nodeSelector={"x": "1", "y": "2"})],
      ["NVIDIADrivers a (x=1) and b (x=1, y=2) take the same nodes"]),
@@ -285,7 +285,7 @@ def test_a_file_that_says_nothing_is_said(tmp_path: pathlib.Path, text: str) -> 
     file = tmp_path / "policy.yml"
     file.write_text(text)
     policy = formats.read(str(file), NEWEST)
-    assert policy.warnings == (f"{file} is given and empty: the defaults of release {NEWEST.version} count.",)
+    assert policy.warnings == (f"{file} is empty: the defaults of release {NEWEST.version} apply.",)
     file.write_text("driver: {}\n")
     assert formats.read(str(file), NEWEST).warnings == ()
 
@@ -311,7 +311,7 @@ def test_gpu_cluster() -> None:
     assert (policy.kind, policy.get("gpuCluster.deployCR")) == ("GPUCluster", True)
     assert (policy.get("draDriver.featureGates.IMEX"), policy.get("driver.version")) == (True, "580.173.02")
     assert formats.hosts_cannot(policy) == []
-    assert "hosts take nothing of it" in formats.hosts_cannot(formats.read(GPU_CLUSTER, NEWEST))[0]
+    assert "has no effect on hosts" in formats.hosts_cannot(formats.read(GPU_CLUSTER, NEWEST))[0]
 
 
 FLAT = """\
@@ -432,5 +432,5 @@ def test_a_policy_that_is_given_and_empty_is_named(source: Any, tmp_path: Any) -
         source = str(tmp_path / "policy.yml")
         (tmp_path / "policy.yml").write_text("# nothing yet\n")
     policy = formats.read(source, NEWEST)
-    assert "is given and empty: the defaults of release" in policy.warnings[0]
+    assert "is empty: the defaults of release" in policy.warnings[0]
     assert not [note for note in formats.read(None, NEWEST).warnings if "empty" in note]

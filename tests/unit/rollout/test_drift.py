@@ -230,7 +230,7 @@ def test_what_cannot_be_read_is_not_called_as_planned(world: dict[str, Any], api
     api.before = forbidden
     found = verified(world)
     assert states(found) == {"cluster": "failed"}
-    assert "cluster: the cluster cannot be compared with its plan" in found["problems"][0]
+    assert "cluster: the cluster cannot be compared with the plan" in found["problems"][0]
 
 
 def test_a_component_that_does_not_come_up_keeps_its_words() -> None:
@@ -239,7 +239,7 @@ def test_a_component_that_does_not_come_up_keeps_its_words() -> None:
     check, = checks.compared([slow], [other])
     assert check.detail == "1/2 ready at the timeout; DaemonSet a/b differs in spec"
     assert [cause.text for cause in check.causes] == ["1/2 ready at the timeout", other.cause]
-    gone = replace(slow, state="absent", detail="the cluster has no object of it")
+    gone = replace(slow, state="absent", detail="the cluster has no objects of this component")
     assert checks.compared([gone], [other]) == [gone]
     pending = checks.compared([replace(slow, state="pending")], [other])[0]
     assert pending.state == "failed" and pending.hint == "Run site.yml."

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import known_causes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.causes import Cause, explain
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import stuck_pod
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import not_ready_pod
 from ansible_collections.gpuops.nvidia.tests.unit.pages import HOME
 
 INITS = {
@@ -52,7 +52,7 @@ def why(component: str, container: str, state: dict[str, Any], log: str = "", ev
            "status": {"phase": "Running" if at == len(inits) else "Pending",
                       "initContainerStatuses": done + ([told] if at < len(inits) else []),
                       "containerStatuses": [told] if at == len(inits) else []}}
-    return explain(stuck_pod(pod, component), events, "gpu-operator", log.splitlines())
+    return explain(not_ready_pod(pod, component), events, "gpu-operator", log.splitlines())
 
 
 def crash(component: str, container: str, log: str, code: int = 1) -> Cause:
@@ -74,7 +74,7 @@ CASES = [
      "built for another kernel", "delete the pod", ()),
     ("1982", why("validator", "toolkit-validation", waiting(
         "RunContainerError", 'failed to create containerd task: ... no runtime for "nvidia" is configured')),
-     "no handler of this name", "container toolkit ready on gpu-7", ("driver", "container_toolkit")),
+     "has no handler nvidia", "container toolkit is ready on gpu-7", ("driver", "container_toolkit")),
     ("1982, CDI", why("device_plugin", PLUGIN, waiting(
         "RunContainerError", "CDI device injection failed: unresolvable CDI devices management.nvidia.com/gpu=all")),
      "CDI devices", "restart its pod", ("driver", "container_toolkit")),
@@ -83,72 +83,72 @@ CASES = [
     ("375", crash("validator", "cuda-validation", "cudaGetDeviceCount returned 802\n-> system not yet initialized"),
      "fabric manager", "NVLink 5", None),
     ("2781", why("driver", DRIVER, RUNS, "waiting for the mlx5_core and ib_umad kernel modules to be loaded"),
-     "ib_umad, mlx5_ib", "linux-modules-extra", ()),
+     "ib_umad and mlx5_ib", "linux-modules-extra", ()),
     ("2781, older", crash("driver", DRIVER, "modprobe: FATAL: Module ib_umad not found in directory /lib/modules/6.8"),
-     "ib_umad, mlx5_ib", "802", ()),
+     "ib_umad and mlx5_ib", "802", ()),
     ("398", crash("driver", "k8s-driver-manager", "NVIDIA GPU driver is already pre-installed on the "
-                  "node, disabling the containerized driver"), "stray nvidia-smi", "remove nvidia-smi from gpu-7", ()),
+                  "node, disabling the containerized driver"), "leftover nvidia-smi", "remove nvidia-smi", ()),
     # The three of the first installation.
     ("nouveau", crash("driver", "k8s-driver-manager", "failed to unload nouveau driver: rmmod: ERROR: "
-                      "Module nouveau is in use"), "nouveau holds the GPU", "Blacklist nouveau on gpu-7", ()),
+                      "Module nouveau is in use"), "nouveau uses the GPU", "Blacklist nouveau on gpu-7", ()),
     ("nouveau, installer", crash("driver", DRIVER, "ERROR: The Nouveau kernel driver is currently in use by your "
-                                 "system."), "nouveau holds the GPU", "reboot", ()),
-    ("nouveau is one guess of many", crash("driver", DRIVER, INSTALLER), "does not load into the node's kernel",
-     "Secure Boot, a loaded nouveau", ()),
+                                 "system."), "nouveau uses the GPU", "reboot", ()),
+    ("nouveau is one guess of many", crash("driver", DRIVER, INSTALLER), "of the driver cannot be loaded",
+     "Secure Boot, the module nouveau is loaded", ()),
     ("fabric manager in the container", crash("driver", DRIVER, "request to query NVSwitch device information: fabric "
                                               "manager NVIDIA GPU driver interface version 570.1 don't match with "
                                               "driver version 570.2"), "fabric manager", "the driver's version", ()),
     # B: the runtime.
     ("432", why("device_plugin", "toolkit-validation", CREATED, events=(
         'Failed to create pod sandbox: rpc error: failed to get sandbox runtime: no runtime for "nvidia" is '
-        "configured",)), "no handler of this name", "RKE2", ("driver", "container_toolkit")),
+        "configured",)), "has no handler nvidia", "RKE2", ("driver", "container_toolkit")),
     ("rke2 3385", crash("container_toolkit", TOOLKIT, 'level=fatal msg="Error: unable to load config: failed to load '
                         'config: (1, 1): parsing error: keys cannot contain { character"'),
      "template or not valid", "config.toml.tmpl", ()),
     ("rke2 822", crash("container_toolkit", TOOLKIT, "unable to dial: dial unix /run/containerd/containerd.sock: "
-                       "connect: no such file or directory"), "runtime's socket", "CONTAINERD_SOCKET", ()),
+                       "connect: no such file or directory"), "socket of the runtime", "CONTAINERD_SOCKET", ()),
     ("991", why("device_plugin", "toolkit-validation", CREATED), "has not started the container toolkit-validation",
-     "delete the pod", ("driver", "container_toolkit", "validator")),
+     "delete it", ("driver", "container_toolkit", "validator")),
     ("1374", why("validator", "toolkit-validation", CRASH, 'error running command: exec: "nvidia-smi": executable file '
-                 "not found in $PATH", last=ended(1)), "the nvidia runtime is not injected", "runtimes.nvidia",
+                 "not found in $PATH", last=ended(1)), "the driver is not injected", "runtimes.nvidia",
      ("driver", "container_toolkit")),
     # C: driver upgrades.
     ("991, driver", why("driver", DRIVER, CREATED), "has not started the container nvidia-driver-ctr", "Wait", ()),
     ("2509", crash("driver", DRIVER, "Unloading NVIDIA driver kernel modules...\nCould not unload NVIDIA driver kernel "
-                   "modules, driver is in use"), "in use and cannot be unloaded", "drain what uses the GPU on gpu-7",
+                   "modules, driver is in use"), "in use and cannot be unloaded", "Stop the GPU clients on gpu-7",
      ()),
     ("2166", crash("driver", "k8s-driver-manager", 'level=fatal msg="failed to uninstall nvidia driver components: '
                    'failed to unload driver"'), "in use and cannot be unloaded", "reboot it", ()),
     ("416", crash("driver", "k8s-driver-manager", "failed to unmount stale rootfs: failed to recursively unmount "
                   "/run/nvidia/driver: device or resource busy"), "still mounted", "Drain gpu-7", ()),
     ("drain", crash("driver", "k8s-driver-manager", "error when evicting pods: Cannot evict pod as it would violate "
-                    "the pod's disruption budget."), "cannot be evicted from the node", "disruption budget", ()),
+                    "the pod's disruption budget."), "cannot be evicted from the node", "PodDisruptionBudget", ()),
     ("two drivers", crash("driver", DRIVER, "An instance of the NVIDIA driver is already running, aborting"),
-     "another driver container", "former pod", ()),
+     "another driver container", "previous driver pod", ()),
     # D: MIG.
     ("dp 253", crash("device_plugin", PLUGIN, "panic: at least one device with migEnabled=true was not configured "
                      "correctly: device 0 has an invalid MIG configuration"), "without instances", "mig.strategy", ()),
     ("no instance", crash("validator", "cuda-validation", "error code no CUDA-capable device is detected"),
-     "MIG without instances", "MIG on gpu-7", None),
+     "MIG is enabled without instances", "MIG on gpu-7", None),
     # E: sharing.
     ("412", crash("device_plugin", "config-manager-init", "specified config a100 does not exist"),
-     "configuration for sharing is missing", "device-plugin.config of gpu-7", ()),
+     "sharing configuration is missing", "device-plugin.config of gpu-7", ()),
     ("412, ConfigMap", why("device_plugin", PLUGIN, CREATED, events=(
         'MountVolume.SetUp failed for volume "x" : configmap "time-slicing" not found',)),
      "ConfigMap or Secret that the pod mounts is missing", "Create what the message names", None),
     ("2641", crash("device_plugin", "config-manager-init", "no configuration files available"),
      "missing, empty", "gpu_sharing", ()),
     ("dp 1433", crash("device_plugin", PLUGIN, "unable to load config: unable to finalize config: unable to parse "
-                      "config file: json: unknown field"), "a format that the plugin cannot read",
+                      "config file: json: unknown field"), "a format that the device plugin cannot read",
      "devicePlugin.config", ()),
     ("MPS", crash("device_plugin", PLUGIN, "using --mig-strategy=mixed is not supported with MPS"), "MPS", "MIG", ()),
     ("dp 478", crash("device_plugin", PLUGIN, "Detected non-NVML platform: could not load NVML library: "
-                     "libnvidia-ml.so.1"), "finds no driver library", "container toolkit", None),
+                     "libnvidia-ml.so.1"), "does not find the library", "container toolkit", None),
     # F: without the internet.
     ("91", crash("driver", DRIVER, "ERROR: Failed to update package cache. Ensure that the cluster can access the "
-                 "proper networks."), "does not reach the repositories", "gpu_proxy", ()),
+                 "proper networks."), "cannot connect to the package repositories", "gpu_proxy", ()),
     ("255", crash("driver", DRIVER, "Curl error (6): Could not resolve host: mirror.example\nCould not resolve Linux "
-                  "kernel version"), "does not reach the repositories", "driver.repoConfig", ()),
+                  "kernel version"), "cannot connect to the package repositories", "driver.repoConfig", ()),
     ("1501", why("driver", DRIVER, waiting("ContainerCreating"), events=(
         'MountVolume.SetUp failed for volume "subscription-config-0" : hostPath type check failed: '
         "/etc/yum.repos.d/redhat.repo is not a file",)), "cannot be mounted", "RHEL", None),
@@ -158,24 +158,24 @@ CASES = [
     ("entitlement", crash("driver", DRIVER, "FATAL: failed to install elfutils-libel-devel. RHEL entitlement may be "
                           "improperly deployed."), "subscription", "Register gpu-7", ()),
     # G: drivers of the host.
-    ("126", crash("driver", "k8s-driver-manager", "driver is pre-installed on host"), "a driver of its own",
-     "gpu_placement hybrid", ()),
+    ("126", crash("driver", "k8s-driver-manager", "driver is pre-installed on host"), "already installed on the host",
+     "gpu_placement: hybrid", ()),
     ("327", crash("driver", "k8s-driver-manager", "level=info msg=\"Host driver detected: /usr/bin/nvidia-smi\""),
-     "a driver of its own", "driver.enabled: false", ()),
+     "already installed on the host", "driver.enabled: false", ()),
     ("two versions", crash("validator", "toolkit-validation", "nvidia-container-cli: initialization error: nvml error: "
                            "driver/library version mismatch"), "different driver versions", "reboot gpu-7", None),
     ("not loaded", crash("validator", "toolkit-validation", "nvidia-container-cli: initialization error: nvml error: "
                          "driver not loaded"), "kernel module of the driver is not loaded", "driver pod", None),
     # H: Secure Boot.
     ("1142", crash("driver", DRIVER, "modprobe: ERROR: could not insert 'nvidia': Required key not available"),
-     "Secure Boot refuses", "signed modules", ()),
+     "Secure Boot rejects", "signed modules", ()),
     ("1726", crash("driver", DRIVER, "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service"),
-     "Secure Boot refuses", "enrol a key", ()),
+     "Secure Boot rejects", "enroll a signing key", ()),
     # I: kernels.
     ("910", why("driver", DRIVER, waiting("ImagePullBackOff", 'Back-off pulling image "nvcr.io/nvidia/driver:580-6.8.0-'
                                           '31-generic-ubuntu22.04": ErrImagePull: not found'),
                 image="nvcr.io/nvidia/driver:580-6.8.0-31-generic-ubuntu22.04"),
-     "no driver image for this operating system or kernel: nvcr.io/nvidia/driver:580-6.8.0-31", "precompiled", None),
+     "or the kernel of the node: nvcr.io/nvidia/driver:580-6.8.0-31", "precompiled", None),
     ("85", crash("driver", DRIVER, "Resolving Linux kernel version...\nCould not resolve Linux kernel version"),
      "headers or packages of the node's kernel", "Boot a kernel whose headers are available", ()),
     ("541", crash("driver", DRIVER, "E: Unable to locate package linux-headers-5.15.0-1028-gke"),
@@ -185,7 +185,7 @@ CASES = [
     ("too new", crash("driver", DRIVER, "make[1]: *** [Makefile:1700: modules] Error 2"), "cannot be built",
      "driver.version", ()),
     ("no such device", crash("driver", DRIVER, "modprobe: ERROR: could not insert 'nvidia': No such device"),
-     "no GPU that it can drive", "driver.kernelModuleType", ()),
+     "no GPU that it supports", "driver.kernelModuleType", ()),
     # K: memory.
     ("580", why("nfd", "master", CRASH, last=ended(137, "OOMKilled")), "out of memory", "resources", ()),
     # Others of the chain.
@@ -200,15 +200,15 @@ CASES = [
                      "kernel headers...\nFound NVIDIA driver package"), "being built", "Wait", ()),
     ("profiler", crash("dcgm_exporter", EXPORTER, "Failed to watch metrics: Error watching fields: The third-party "
                        "Profiling module returned an unrecoverable error"), "another profiler", "DCGM_FI_PROF_", ()),
-    ("no engine", crash("dcgm_exporter", EXPORTER, "Failed to connect to remote hostengine"), "DCGM's engine",
-     "See DCGM", ("dcgm",)),
+    ("no engine", crash("dcgm_exporter", EXPORTER, "Failed to connect to remote hostengine"), "connect to DCGM",
+     "Check DCGM", ("dcgm",)),
     ("no space", crash("driver", DRIVER, "write /var/tmp/x: no space left on device"), "disk of the node is full",
      "gpu-7", ()),
     ("network", why("device_plugin", PLUGIN, CREATED, events=(
         "Failed to create pod sandbox: plugin type=\"calico\" failed: failed to setup network for sandbox",)),
      "pod network", "CNI", None),
     ("rate", why("nfd", "worker", waiting("ErrImagePull", "toomanyrequests: You have reached your pull rate limit")),
-     "limits how many", "gpu_pull_secrets", None),
+     "limits the number of image pulls", "gpu_pull_secrets", None),
 ]
 
 
@@ -243,14 +243,14 @@ def test_what_no_waiting_mends_is_known() -> None:
 
 
 def test_every_row_is_for_people() -> None:
-    for row in (*known_causes.SAID, *known_causes.LOGGED):
+    for row in (*known_causes.STATUS_CAUSES, *known_causes.LOG_CAUSES):
         assert not row.cause.endswith(".") and row.hint and row.hint[0].isupper(), row.cause
 
 
 def test_no_row_looks_any_distance_ahead() -> None:
     """A text that only begins to match, many times, would take the square of its length."""
-    for row in (*known_causes.SAID, *known_causes.LOGGED):
-        assert not re.search(r"(?<!\\)[*+]", row.words), row.words
+    for row in (*known_causes.STATUS_CAUSES, *known_causes.LOG_CAUSES):
+        assert not re.search(r"(?<!\\)[*+]", row.pattern), row.pattern
 
 
 def test_the_page_has_every_cause_in_this_order() -> None:
@@ -258,8 +258,9 @@ def test_the_page_has_every_cause_in_this_order() -> None:
     lines = (HOME / "docs" / "diagnose.md").read_text().splitlines()
     page = [row.split(" | ") for row in lines if row.startswith("| ")]
     told = [row[1] for row in page]
-    wanted = list(dict.fromkeys(row.cause.format(**names) for row in (*known_causes.SAID, *known_causes.LOGGED)))
+    wanted = list(dict.fromkeys(row.cause.format(**names)
+                                for row in (*known_causes.STATUS_CAUSES, *known_causes.LOG_CAUSES)))
     assert [cause for cause in told if cause in wanted] == wanted
-    for row in (*known_causes.SAID, *known_causes.LOGGED):
+    for row in (*known_causes.STATUS_CAUSES, *known_causes.LOG_CAUSES):
         hint = row.hint.format(**names, log="`kubectl logs`")
         assert any(hint in cells[2] for cells in page if cells[1] == row.cause.format(**names)), row.cause

@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Progress
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import logs
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import stuck_pod
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import not_ready_pod
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.fakes import (
     NAMESPACE,
@@ -23,6 +23,7 @@ from ansible_collections.gpuops.nvidia.tests.unit.simulated.fakes import (
     pod,
 )
 
+NOUVEAU_CAUSE = "the kernel module nouveau uses the GPU"
 NOUVEAU = "failed to unload nouveau driver: rmmod: ERROR: Module nouveau is in use"
 CHAIN = ["driver", "container_toolkit", "validator", "device_plugin"]
 
@@ -52,13 +53,13 @@ def test_the_root_is_named_with_its_log_and_the_others_wait() -> None:
     client = stuck_cluster(2)
     checks, told, _seconds = follow(client, 2)
     [cause] = checks["driver"]["causes"]
-    assert cause["cause"] == "nouveau holds the GPU" and cause["log"] == [NOUVEAU]
+    assert cause["cause"] == NOUVEAU_CAUSE and cause["log"] == [NOUVEAU]
     assert cause["nodes"] == names(2) and cause["container"] == "k8s-driver-manager"
     assert cause["holds_up"] == {"container_toolkit": 2, "validator": 2, "device_plugin": 2}
     assert "2 nodes, gpu-[000-001]" in cause["text"] and "each of these nodes" in cause["hint"]
     assert cause["do"][0].startswith("kubectl --namespace gpu-operator logs driver-gpu-000 --container k8s-driver-man")
     assert [checks[name]["state"] for name in CHAIN] == ["failed", "pending", "pending", "pending"]
-    assert told[0].open[0].failing == [(name, "nouveau holds the GPU") for name in names(2)]
+    assert told[0].open[0].failing == [(name, NOUVEAU_CAUSE) for name in names(2)]
     # Whoever waits is asked nothing.
     assert {one.split()[1].rsplit("-gpu")[0] for one in client.asked if one.startswith("log")} == {"driver"}
 
@@ -67,7 +68,7 @@ def test_a_thousand_nodes_cost_a_bounded_number_of_logs() -> None:
     client = stuck_cluster(300)
     checks, _told, _seconds = follow(client, 300)
     [cause] = checks["driver"]["causes"]
-    assert len(cause["nodes"]) == 300 and cause["cause"] == "nouveau holds the GPU"
+    assert len(cause["nodes"]) == 300 and cause["cause"] == NOUVEAU_CAUSE
     assert sum(one.startswith("log") for one in client.asked) <= 1 + logs.MOST
     assert sum(bool(entry["log"]) for entry in checks["driver"]["nodes"]) == logs.MOST
 
@@ -76,21 +77,21 @@ def test_alike_in_status_but_not_in_why() -> None:
     client = stuck_cluster(3)
     client.logs["driver-gpu-001"] = "Could not resolve Linux kernel version"
     causes = follow(client, 3)[0]["driver"]["causes"]
-    assert [(cause["cause"].split()[0], cause["nodes"]) for cause in causes] == [
-        ("nouveau", ["gpu-000", "gpu-002"]), ("headers", ["gpu-001"])]
+    assert [(cause["cause"].split()[-1], cause["nodes"]) for cause in causes] == [
+        ("GPU", ["gpu-000", "gpu-002"]), ("kernel", ["gpu-001"])]
 
 
 @pytest.mark.parametrize(("error", "words"), [
-    (ClusterError("forbidden", status=403), "does not have the right get pods/log"),
+    (ClusterError("forbidden", status=403), "does not have the permission get pods/log"),
     (ClusterError('the log of Pod a/b: InternalError: Get "https://10.0.0.9:10250/containerLogs/a/b?c=d": dial tcp '
                   "10.0.0.9:10250: connection refused.", "Look.", status=500),
-     "the kubelet of the node does not answer (tcp 10.0.0.9:10250: connection refused)"),
+     "the kubelet of the node does not respond (tcp 10.0.0.9:10250: connection refused)"),
     (ClusterError("gone", status=404), "cannot be read"),
 ])
 def test_a_log_that_cannot_be_read_is_said_in_one_line(error: ClusterError, words: str) -> None:
     [cause] = follow(stuck_cluster(2, error), 2)[0]["driver"]["causes"]
     assert words in cause["log_problem"] and "\n" not in cause["log_problem"] and cause["log"] == []
-    assert cause["cause"] == "the driver manager cannot clear the node for the new driver"
+    assert cause["cause"] == "the driver manager cannot prepare the node for the new driver"
 
 
 def test_a_program_of_the_validator_tells_by_its_own_pod() -> None:
@@ -168,7 +169,7 @@ def test_a_container_that_was_removed_meanwhile_is_told_by_the_next_one() -> Non
             return "unable to retrieve container logs for containerd://e38943bb" if previous else "no NVML\n"
 
     client = Kubelet()
-    stuck = stuck_pod(pod("device_plugin", "n1", None, "CrashLoopBackOff"), "device_plugin")
+    stuck = not_ready_pod(pod("device_plugin", "n1", None, "CrashLoopBackOff"), "device_plugin")
     assert logs.read(client, NAMESPACE, [stuck])["device_plugin-n1"].lines == ["no NVML"]
     assert client.asked == ["log device_plugin-n1 device_plugin-ctr previous",
                             "log device_plugin-n1 device_plugin-ctr"]

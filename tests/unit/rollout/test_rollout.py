@@ -199,14 +199,14 @@ def test_what_the_controller_has_not_seen_is_not_ready() -> None:
 
 @pytest.mark.parametrize(("nodes", "on_host", "component", "why"), [
     ((), {}, "driver", "the cluster has no GPU node"),
-    (("n1",), {"n1": ["driver"]}, "driver", "every GPU node has it on its host"),
-    (("n1",), {}, "mig_manager", "MIG capable"),
-    (("n1",), {}, "dcgm_exporter", "has its label"),
+    (("n1",), {"n1": ["driver"]}, "driver", "it is delivered on the host of every GPU node"),
+    (("n1",), {}, "mig_manager", "MIG-capable"),
+    (("n1",), {}, "dcgm_exporter", "has its deploy label"),
 ])
 def test_no_node_asks_for_it(nodes: tuple[str, ...], on_host: dict[str, list[str]], component: str, why: str) -> None:
     client = FakeClient(DaemonSet=[daemon_set(component, 0, 0)], Node=[])
     check = follow(client, [component], plan(*nodes, on_host=on_host))[0][component]
-    assert check["ok"] and check["detail"].startswith("no Node needs it") and why in check["detail"]
+    assert check["ok"] and check["detail"].startswith("no Node needs this component") and why in check["detail"]
 
 
 def test_absent_is_not_waited_for() -> None:
@@ -218,14 +218,14 @@ def test_check_mode_looks_once_and_fails_nothing() -> None:
     client = FakeClient(DaemonSet=[daemon_set("validator", 2, 1)], Node=[node("n1")], Pod=[pod("validator", "n1", 1)])
     checks = Rollout(client, plan("n1"), ["driver", "validator"]).now(check_mode=True)
     assert [check.state for check in checks] == ["pending", "pending"]
-    assert checks[0].detail == "check mode: the cluster has no object of it"
+    assert checks[0].detail == "check mode: the cluster has no objects of this component"
     assert client.asked.count("list DaemonSet") == 1
 
 
 def test_before_a_take_over_the_operator_has_it() -> None:
     cluster = {**plan("n1"), "take_over": True}
     checks = Rollout(FakeClient(Node=[node("n1")]), cluster, ["driver"]).now(check_mode=True)
-    assert checks[0].detail == "check mode: it still belongs to the operator"
+    assert checks[0].detail == "check mode: the GPU Operator still owns this component"
 
 
 def test_the_validator_at_init_1_is_named_and_others_are_good() -> None:
@@ -236,8 +236,8 @@ def test_the_validator_at_init_1_is_named_and_others_are_good() -> None:
     checks, _told, seconds = follow(client, ["container_toolkit", "validator", "device_plugin"])
     assert [check["state"] for check in checks.values()] == ["ok", "failed", "ok"]
     check = checks["validator"]
-    assert check["detail"].startswith("1/2 ready; n2: toolkit-validation Init:1/4; likely cause: the nvidia "
-                                      "runtime is not injected")
+    assert check["detail"].startswith("1/2 ready; n2: toolkit-validation Init:1/4; likely cause: the driver "
+                                      "is not injected")
     assert "restart the runtime" in check["hint"]
     assert [(one["node"], one["container"], one["level"]) for one in check["nodes"]] == [
         ("n2", "toolkit-validation", "failed")]
@@ -260,7 +260,7 @@ def test_what_the_host_delivers_is_looked_for_on_the_host() -> None:
     client = FakeClient(DaemonSet=[daemon_set("validator", 1, 0)], Node=[node("n1")], Pod=[pod("validator", "n1", 1)])
     cluster = plan("n1", on_host={"n1": ["driver", "container_toolkit"]})
     check = follow(client, ["validator"], cluster)[0]["validator"]
-    assert check["state"] == "failed" and "on the host n1.example" in check["hint"]
+    assert check["state"] == "failed" and "the host n1.example" in check["hint"]
 
 
 def test_a_lost_node_is_named_and_soon_not_waited_for() -> None:
@@ -315,7 +315,7 @@ def test_driver_pods_that_are_outdated_are_named_with_what_to_do(ready: bool) ->
     check = outdated(ready)
     assert check["state"] == "pending" and [one["node"] for one in check["nodes"]] == ["n2"]
     assert "n2: " in check["detail"] and "n1" not in check["detail"]
-    assert "(its image is 570.158.01-ubuntu22.04, planned is 580.95.05-ubuntu22.04) and runs" in check["detail"]
+    assert "(current image: 570.158.01-ubuntu22.04, desired: 580.95.05-ubuntu22.04) and keeps" in check["detail"]
     assert check["nodes"][0]["do"] == ["kubectl drain n2 --ignore-daemonsets",
                                        "kubectl -n gpu-operator delete pod driver-n2", "kubectl uncordon n2"]
     assert "drain n2, delete the pod" in check["hint"]
@@ -326,14 +326,14 @@ def test_a_driver_manager_that_may_evict_needs_no_drain() -> None:
     allowed["components"]["driver"]["pools"] = [{"manager_env": {"ENABLE_GPU_POD_EVICTION": "true"}}]
     check = outdated(cluster=allowed)
     assert check["nodes"][0]["do"] == ["kubectl -n gpu-operator delete pod driver-n2"]
-    assert "drain" not in check["hint"] and "its driver manager evicts" in check["hint"]
+    assert "drain" not in check["hint"] and "Its driver manager first evicts" in check["hint"]
     allowed["components"]["driver"]["pools"].append({"manager_env": {"ENABLE_GPU_POD_EVICTION": "false"}})
     assert "drain n2" in outdated(cluster=allowed)["hint"]
 
 
 def test_settings_alone_make_a_pod_outdated_too() -> None:
     detail = outdated(image="nvcr.io/nvidia/driver:580.95.05-ubuntu22.04")["detail"]
-    assert "the pod is outdated and runs until it is deleted" in detail
+    assert "the pod is outdated and keeps running until it is deleted" in detail
 
 
 def placed(revision: dict[str, Any], **spec: Any) -> dict[str, Any]:
@@ -395,7 +395,7 @@ def test_events_of_a_pod_tell_the_cause() -> None:
         warning("Pod", "device_plugin-n1", 'no runtime for "nvidia" is configured'),
         {**warning("Pod", "device_plugin-n1", "Back-off restarting", "2026-01-02T00:00:00Z"), "reason": "BackOff"}])
     check = follow(client, ["device_plugin"], timeout=5)[0]["device_plugin"]
-    assert "no handler of this name" in check["detail"]
+    assert "has no handler nvidia" in check["detail"]
     assert check["nodes"][0]["message"] == 'no runtime for "nvidia" is configured'
 
 
@@ -403,7 +403,7 @@ def test_what_kept_a_pod_from_starting_is_over_once_a_container_has_ended() -> N
     """As a kubelet 1.36 told it of a validator whose toolkit came after it."""
     event = {**warning("Pod", "validator-n1", 'unable to get OCI runtime for sandbox "9f": no runtime for "nvidia" is '
                        'configured'), "reason": "FailedCreatePodSandBox"}
-    for reason, said in (("CrashLoopBackOff", "CUDA program does not run"), ("", "no handler of this name")):
+    for reason, said in (("CrashLoopBackOff", "CUDA program does not run"), ("", "has no handler nvidia")):
         client = FakeClient(DaemonSet=[daemon_set("validator", 1, 0)], Node=[node("n1")], Event=[event],
                             Pod=[pod("validator", "n1", 2, reason)])
         check = follow(client, ["validator"], timeout=5)[0]["validator"]
@@ -448,7 +448,7 @@ def test_a_layout_is_waited_for_and_told_on_the_way() -> None:
     client = FakeClient(each, DaemonSet=[daemon_set("mig_manager", 2, 2)], Node=[asked("n1", "all-1g.10gb")])
     checks, told, seconds = follow(client, ["mig_manager"])
     assert checks["mig_manager"]["ok"] and 7 < seconds < 25
-    assert told[0].open[0].waiting == [Waiting("n1", "all-1g.10gb not begun")]
+    assert told[0].open[0].waiting == [Waiting("n1", "all-1g.10gb not started")]
     assert told[-1].open == [] and told[-1].done == [("mig_manager", 2)]
 
 

@@ -117,7 +117,7 @@ def test_edit_by_hand_is_repaired_and_kept_at_removal(host: t.Any, version: str)
     steps, _proposal = one.plan()
     action = "edit" if version == "1.7" else "write"
     assert [step.id for step in steps] == [f"{action} file: {target}", "restart service: containerd.service"]
-    assert steps[0].reason == "somebody has edited it since"
+    assert steps[0].reason == "the file was edited after a run had written it"
     one.converge()
     assert one.converge() == []
     one.converge("absent")
@@ -136,7 +136,7 @@ def test_former_default_returns_from_an_edited_file(host: t.Any, version: str) -
     one.converge()
     one.config.write_bytes(one.config.read_bytes() + b"# edited\n")
     _steps, proposal = one.plan("absent")
-    assert any("only its part was removed" in warning for warning in proposal.warnings)
+    assert any("only the part of this collection was removed" in warning for warning in proposal.warnings)
     one.converge("absent")
     assert one.config.read_bytes() == content + b"# edited\n"
 

@@ -64,7 +64,7 @@ def test_shape(name: str, cloned: dict[str, t.Any]) -> None:
     again = one.propose()
     assert (again.changes, again.trials, again.warnings) == ([], [], [])
     one.files[DROP_IN] = one.files[DROP_IN].replace("nvidia-container-runtime", "x")
-    assert one.converge().changes[0].reason == "somebody has edited it since"
+    assert one.converge().changes[0].reason == "the file was edited after a run had written it"
     one.remove()
     assert one.files == former
 

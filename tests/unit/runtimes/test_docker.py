@@ -92,12 +92,12 @@ def test_edited_since_loses_only_our_part(path: pathlib.Path) -> None:
     wanted = {**Document(text, FILE).data, "debug": False}
     assert one.propose(mode="cdi").changes == []
     one.files[FILE] = one.files[FILE].replace("/usr/bin/nvidia-container-runtime.cdi", "/opt/mine")
-    assert one.converge(mode="cdi").changes[0].reason == "somebody has edited it since"
+    assert one.converge(mode="cdi").changes[0].reason == "the file was edited after a run had written it"
     assert content(one)["runtimes"]["nvidia"]["path"] == "/usr/bin/nvidia-container-runtime.cdi"
     edit = Document(one.files[FILE], FILE)
     edit.set(("debug",), True)
     one.files[FILE] = edit.text
-    assert "since this collection wrote it" in one.remove().warnings[0]
+    assert "after this collection had written it" in one.remove().warnings[0]
     assert content(one) == {**wanted, "debug": True}
 
 
