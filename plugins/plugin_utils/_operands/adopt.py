@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Takes over the objects of a GPU Operator. PRIVATE to the collection.
+"""Adopts the objects of a GPU Operator. PRIVATE to the collection.
 
 The operator is stopped first. Then each wanted object loses its owner and becomes ours in one request. If the run is
 killed, each object therefore still has exactly one owner, the operator or us, and the next run continues. The
@@ -27,7 +27,7 @@ _PATIENCE = 120.0
 
 
 def check(found: Operator, wanted: t.Sequence[Wanted], live: t.Mapping[Key, Object]) -> None:
-    """Raises ClusterError if these objects cannot be taken over, before anything is changed. Pure."""
+    """Raises ClusterError if these objects cannot be adopted, before anything is changed. Pure."""
     operator.refuse(found)
     own = {one["metadata"]["uid"] for one in found.deployments}
     mine = {one.key: one.manifest for one in wanted}
@@ -56,7 +56,7 @@ OUT_OF_THE_WAY = "Drain the Nodes of these pods, set nvidia.com/gpu.deploy.drive
 
 
 def refuse(pending: t.Sequence[t.Mapping[str, t.Any]], may_end: bool) -> None:
-    """Raises ClusterError if the take-over of one of the operator's objects is pending. Once the operator is stopped,
+    """Raises ClusterError if the adoption of one of the operator's objects is pending. Once the operator is stopped,
     nothing would maintain this object, and every run of site.yml would be refused. may_end: whether the level allows
     ending pods."""
     first = next((one for one in pending if one["action"] == "adopt"), None)
@@ -82,7 +82,7 @@ def wait_stopped(client: Client, found: Operator) -> None:
 
         if not apply.wait_until(gone, _PATIENCE):
             label = f"Deployment {space}/{name}"
-            raise ClusterError(f"{label} still has pods after {_PATIENCE:.0f} s, so that nothing was taken over.",
+            raise ClusterError(f"{label} still has pods after {_PATIENCE:.0f} s, so that nothing was adopted.",
                                "Look at these pods and their Node, then run again.", verb="stop", object=label,
                                reason="Timeout")
 
@@ -95,7 +95,7 @@ def _scaled_down(deployment: Object) -> bool:
 
 
 def notes(found: Operator, changes: t.Sequence[Change], live: t.Mapping[Key, Object]) -> t.List[str]:
-    """Texts for the user about the take-over."""
+    """Texts for the user about the adoption."""
     taken = {change.label for change in changes if change.action in ("adopt", "delete")}
     left = sorted({label_of(have) for have in live.values() if operator.owns(have)} - taken)
     more = f" and {len(left) - 8} more" if len(left) > 8 else ""

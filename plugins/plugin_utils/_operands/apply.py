@@ -22,7 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import field_owners
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import WORKLOADS, keeps_pods
 
-# How often the fields of an object are taken over again if another client writes the object at the same time.
+# How often we become the owner of an object's fields again if another client writes the object at the same time.
 _ROUNDS = 6
 # Seconds: the wait until a new kind is served or a deleted object is gone; the pause between two requests.
 _PATIENCE, _PAUSE = 120.0, 0.2
@@ -109,7 +109,7 @@ def _apply(client: Client, change: Change) -> None:
     for _ignored in range(_ROUNDS):
         if live is not None and (field_owners.foreign(live) or (
                 change.action == "adopt" and operator.owns(live))):
-            live, ready = _take_over(client, change, live)
+            live, ready = _own_fields(client, change, live)
             if not ready:
                 continue
         live = client.apply(manifest)
@@ -123,7 +123,7 @@ def _apply(client: Client, change: Change) -> None:
         _wait_established(client, change)
 
 
-def _take_over(client: Client, change: Change, live: Object) -> tuple[Object | None, bool]:
+def _own_fields(client: Client, change: Change, live: Object) -> tuple[Object | None, bool]:
     """Makes us the owner of the fields that others have added. Returns (the object, whether it was written); it is not
     if somebody else has changed or deleted the object meanwhile.
 
@@ -132,7 +132,7 @@ def _take_over(client: Client, change: Change, live: Object) -> tuple[Object | N
     """
     row, metadata = change.kind, live["metadata"]
     version = {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}
-    owners = {"op": "replace", "path": "/metadata/managedFields", "value": field_owners.taken_over(live)}
+    owners = {"op": "replace", "path": "/metadata/managedFields", "value": field_owners.with_our_fields(live)}
     adopted: list[Object] = [] if change.action != "adopt" else [
         {"op": "add", "path": "/metadata/ownerReferences", "value": operator.other_owners(live)},
         {"op": "add", "path": "/metadata/labels", "value": {

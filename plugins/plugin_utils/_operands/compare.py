@@ -28,7 +28,7 @@ _FACTORS = {"": Fraction(1), "m": Fraction(1, 1000),
             **{unit: Fraction(1000 ** power) for power, unit in enumerate("kMGTPE", 1)},
             **{f"{unit}i": Fraction(1024 ** power) for power, unit in enumerate("KMGTPE", 1)}}
 # Lists whose items have names and are processed in order: rules of a NodeFeatureRule build on the rules before them.
-_IN_ORDER = ("initContainers", "rules")
+_ORDERED = ("initContainers", "rules")
 # A reference to a variable in the value of another one, which must come after it; C($$) is a plain dollar sign.
 _VARIABLE = re.compile(r"(?<!\$)\$\(([^()]+)\)")
 # Fields that identify the type of an object, and are not compared.
@@ -128,11 +128,11 @@ def partner(item: t.Any, among: t.Sequence[t.Any], index: int) -> t.Any:
 def out_of_order(want: t.Sequence[t.Any], have: t.Sequence[t.Any], path: str) -> bool:
     """Whether the items that both lists have are in another order, and this order has a meaning."""
     part = path.rpartition(".")[2]
-    if part not in (*_IN_ORDER, "env"):
+    if part not in (*_ORDERED, "env"):
         return False
     wanted, there = _places(want), _places(have)
     both = [name for name in wanted if name in there]
-    if part in _IN_ORDER:
+    if part in _ORDERED:
         return both != sorted(both, key=lambda name: there[name])
     pairs = [(item["name"], name) for item in want if isinstance(item, dict) and item.get("name") in wanted
              for name in _VARIABLE.findall(str(item.get("value") or ""))]

@@ -292,7 +292,7 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
 
     All writes are tried on the server, as a dry run, before the operator is stopped. C(warnings) in the result says
     what the user must know about the tool that installed the operator. kept, terms, tell, leaving: as for L(present).
-    Raises ClusterError if level forbids taking over one of the operator's objects.
+    Raises ClusterError if level forbids adopting one of the operator's objects.
     """
     def planned() -> tuple[list[Change], node_by_node.Found]:
         changes = plan(client, wanted, there, components, operator.owns, kept)

@@ -50,7 +50,7 @@ def foreign(live: Live) -> dict[str, Tree]:
     return found
 
 
-def taken_over(live: Live) -> list[Object]:
+def with_our_fields(live: Live) -> list[Object]:
     """The list managedFields in which we own the fields that others have added. Our next apply then removes those that
     the manifest lacks."""
     mine = ours(live) or {}
@@ -71,7 +71,7 @@ def taken_over(live: Live) -> list[Object]:
 
 
 def repaired(manifest: Live, live: Live) -> Object:
-    """A live object, without its metadata, as it is after L(taken_over) and an apply of the manifest.
+    """A live object, without its metadata, as it is after L(with_our_fields) and an apply of the manifest.
 
     Fields without an owner stay: the server has filled them in, and it may not allow a change of them.
     """

@@ -77,7 +77,7 @@ _NAMED = 10  # the most Nodes that a message lists with their reasons
 _NO_NODE = "no Node"
 # Reasons of errors because of which a Node is skipped. With any other reason the Node has failed.
 _NOT_BEGUN = ("Blocked", "Changing", "Held", "NotReady", "Refused", "Upgrading")
-# Maps a component to the labels of these pods. Pods of a GPU Operator that were taken over have them, too.
+# Maps a component to the labels of these pods. Pods of a GPU Operator that were adopted have them, too.
 MPS = "device_plugin"
 LABELS: t.Mapping[str, t.Mapping[str, str]] = {DRIVER: DRIVER_LABEL, MPS: {"app": MPS_DAEMON}}
 # Maps a component to the deploy label that its pods select, and to the value that keeps new pods away from a Node until

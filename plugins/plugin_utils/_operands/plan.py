@@ -26,7 +26,7 @@ _FIXED: t.Mapping[str, t.Tuple[str, t.Any]] = {
 _TEMPLATE = "spec.template"
 _LEVEL = "pod-security.kubernetes.io/enforce"
 _MAKE_ROOM = "Remove or rename these objects, or leave the component out that wants them."
-_TAKE_OVER = "Run adopt.yml: it takes over what a stopped operator has left."
+_ADOPT = "Run adopt.yml: it adopts what a stopped operator has left."
 _MAKE_ANEW = "Delete it with its pods when its Nodes are idle (kubectl delete daemonset); the next run makes it anew."
 _RELABEL = ("Correct the labels with kubectl label --overwrite namespace, or name another namespace (gpu_namespace) "
             "for the operands.")
@@ -55,7 +55,7 @@ def plan(client: Client, wanted: t.Sequence[Wanted], live: Live, components: t.C
             problem, hint = _label_conflict(one, have) if have else "", _RELABEL
         else:
             problem = _in_the_way(client, one, t.cast(Object, have)) if foreign else ""
-            hint = _TAKE_OVER if have and _of_operator(have) else _MAKE_ROOM
+            hint = _ADOPT if have and _of_operator(have) else _MAKE_ROOM
         if problem:
             problems.append((problem, hint))
         elif foreign and one.kind.kind != "Namespace":

@@ -15,11 +15,11 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live, Object
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import compare
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.variables import DRIVER_DIGEST
 
-# Lists whose items run in order.
-_IN_ORDER = ("containers", "initContainers")
+# Lists that keep the order of the manifest.
+_KEPT_ORDER = ("containers", "initContainers")
 _SAID = re.compile(r"\becho [^;&|<>$`]*;")
-_DIGEST = "DRIVER_CONFIG_DIGEST"
 
 
 def like(manifest: Object, live: Live) -> Object:
@@ -46,7 +46,7 @@ def _list(want: t.Sequence[t.Any], have: t.Sequence[t.Any], name: str) -> list[t
     pairs = [(compare.partner(item, have, index), item) for index, item in enumerate(want)]
     found = [item if other is None else _like(item, other, "") for other, item in pairs]
     others = [next((index for index, one in enumerate(have) if one is other), None) for other, _item in pairs]
-    if name in _IN_ORDER or compare.out_of_order(want, have, name) or None in others or len(set(others)) != len(have):
+    if name in _KEPT_ORDER or compare.out_of_order(want, have, name) or None in others or len(set(others)) != len(have):
         return found
     return [item for _place, item in sorted(zip(t.cast("list[int]", others), found), key=lambda pair: pair[0])]
 
@@ -68,4 +68,4 @@ def _digested(spelt: Object, have: Live) -> Object:
 def _digests(template: Live) -> list[Object]:
     spec = template["spec"]
     return [item for container in [*spec.get("containers", ()), *spec.get("initContainers", ())]
-            for item in container.get("env") or () if item["name"] == _DIGEST]
+            for item in container.get("env") or () if item["name"] == DRIVER_DIGEST]

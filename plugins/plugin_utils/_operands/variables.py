@@ -13,7 +13,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
 
 Plan = t.Mapping[str, t.Any]
 
-_DIGEST = "DRIVER_CONFIG_DIGEST"
+# The variable with the digest of all that installs the driver.
+DRIVER_DIGEST = "DRIVER_CONFIG_DIGEST"
 _DRIVER_FOLDER = "/run/nvidia/driver"  # of hosts, if the policy has no other
 
 
@@ -58,7 +59,7 @@ def _set(container: Object, variables: t.Mapping[str, str]) -> None:
 def _driver_digest(spec: Object) -> None:
     """Sets the digest of all that installs the driver. The driver manager reinstalls the driver only if it changes."""
     holders = [item for container in [*spec["containers"], *spec.get("initContainers", ())]
-               for item in container.get("env", ()) if item["name"] == _DIGEST]
+               for item in container.get("env", ()) if item["name"] == DRIVER_DIGEST]
     if not holders:
         return
     content = [[container.get(key) for key in ("name", "image", "command", "args", "env", "envFrom", "volumeMounts")]

@@ -106,7 +106,7 @@ def test_foreign_fields_by_manager() -> None:
 def test_taking_over_moves_exactly_what_was_added() -> None:
     theirs = {"f:metadata": {"f:labels": {"f:x": {}}}, "f:spec": {"f:replicas": {}, "f:paused": {}}}
     scale = entry({"f:spec": {"f:minReadySeconds": {}}}, "hpa", "Update", subresource="scale")
-    own, edited, kept = field_owners.taken_over(live(SPEC, entry(TREE), entry(theirs, "edit", "Update"), scale))
+    own, edited, kept = field_owners.with_our_fields(live(SPEC, entry(TREE), entry(theirs, "edit", "Update"), scale))
     assert own["fieldsV1"]["f:spec"]["f:paused"] == {} and own["manager"] == "gpuops.nvidia"
     assert edited["fieldsV1"] == {"f:metadata": {"f:labels": {"f:x": {}}}, "f:spec": {"f:replicas": {}}}
     assert kept == scale
@@ -149,7 +149,7 @@ def test_what_a_repair_leaves_is_ours_and_what_nobody_owns(
 
 
 def test_an_entry_with_nothing_left_goes() -> None:
-    entries = field_owners.taken_over(live(SPEC, entry({"f:spec": {"f:paused": {}}}, "edit", "Update")))
+    entries = field_owners.with_our_fields(live(SPEC, entry({"f:spec": {"f:paused": {}}}, "edit", "Update")))
     assert [one["manager"] for one in entries] == ["gpuops.nvidia"]
 
 
