@@ -39,7 +39,7 @@ PLAYBOOKS: tuple[tuple[str, ...], ...] = (
 # Runs of site that fail: what is another user or cluster in the kubeconfig, and what the error says.
 FAILING: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
     "refused token": ({"token": f"{MARK}-token"}, {}, "Unauthorized"),
-    "refused password": ({"username": "me", "password": f"{MARK}-password"}, {}, "has no credentials"),
+    "refused password": ({"username": "me", "password": f"{MARK}-password"}, {}, "gives no credentials"),
     "proxy that is not there": ({}, {"proxy-url": f"http://me:{MARK}-proxy@127.0.0.1:9"}, "failed: "),
     "unknown kind of proxy": ({}, {"proxy-url": f"ftp://me:{MARK}-proxy@127.0.0.1:9"}, "proxy-url"),
 }
