@@ -256,7 +256,7 @@ def test_what_waits_is_done_at_idle_or_by_a_boot(lab: LabHosts, balanced: Conver
 DAMAGES = {
     f"systemctl disable -q {UNIT}": (INSTALL, f"{UNIT} is not enabled"),
     f"sed -i s/1g.10gb/1g.20gb/ {STATE}": (REMEMBER, "will have 7 x 1g.20gb after a boot, desired is 7 x 1g.10gb"),
-    f"rm {STATE}": (REMEMBER, "will have nothing after a boot"),
+    f"rm {STATE}": (REMEMBER, "will have no layout after a boot"),
     f"rm /etc/systemd/system/{UNIT}": (INSTALL, f"{UNIT} is not enabled"),
     "echo > /usr/local/lib/gpuops/mig-boot.pyz": (INSTALL, "")}
 

@@ -294,7 +294,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 # Hosts on which it is refused: what makes them so and what makes it good again, and what is said.
 UNFIT = {
     "no room": ("mkdir /var/lib/gpuops && mount -t tmpfs -o size=1m tmpfs /var/lib/gpuops",
-                "umount /var/lib/gpuops && rmdir /var/lib/gpuops", "MiB free"),
+                "umount /var/lib/gpuops && rmdir /var/lib/gpuops", "MiB left"),
     "packages of others": ("mkdir -p /usr/lib/nvidia && touch /usr/lib/nvidia/alternate-install-present",
                            "rm -r /usr/lib/nvidia", "alternate-install-present"),
 }

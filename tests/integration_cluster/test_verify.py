@@ -192,7 +192,7 @@ def test_pods_of_a_former_revision_wait_for_their_restart(site: Site) -> None:
     check = checks["driver"]
     assert waited <= 30, "there is nothing to wait for"
     assert (check["state"], check["ready"]) == ("pending", 2) and "the pod is outdated" in check["detail"]
-    assert "planned is 2)" in check["detail"] and f"drain {site.nodes[0]}" in check["nodes"][0]["do"][0]
+    assert "desired: 2)" in check["detail"] and f"drain {site.nodes[0]}" in check["nodes"][0]["do"][0]
     assert sorted(one["node"] for one in check["nodes"]) == site.nodes
     first = next(pod for pod in site.client.list("v1", "Pod", namespace=site.namespace)
                  if pod["spec"]["nodeName"] == site.nodes[0])

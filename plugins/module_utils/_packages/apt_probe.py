@@ -153,10 +153,17 @@ class AptProbe(RepositoryProbe):
         conflict = re.search(r"Conflicting values set for option Signed-By .*", errors)
         if conflict:
             url = self.repository.url
-            raise RepositoryError(f"A package source of this host uses {url} with another keyring: {conflict.group()}.",
-                                  f"Remove that source: grep -rF {urlsplit(url).hostname or url} {SOURCES} shows its "
-                                  "file (apt-get purge cuda-keyring, if that package installed it). Or set another "
-                                  "repository.url.", url=url)
+            source = " and ".join(self._sources_of(url)) or "A package source of this host"
+            raise RepositoryError(f"{source} uses {url} with another keyring: {conflict.group()}.",
+                                  f"Remove it from {SOURCES} (apt-get purge cuda-keyring, if that package installed "
+                                  "it), or set another repository.url.", url=url)
+
+    def _sources_of(self, url: str) -> list[str]:
+        """The files of the host that name this URL. Its last folder may be a variable of apt, as $(ARCH)."""
+        place = url.rstrip("/").rpartition("/")[0]
+        names = sorted(os.listdir(f"{self.root}/sources"))
+        return [f"{SOURCES}/{name}" for name in names if not name.startswith("gpuops-")
+                and place in (read_bytes(f"{self.root}/sources/{name}") or b"").decode(errors="replace")]
 
     def _update(self, source: str) -> None:
         try:

@@ -337,7 +337,7 @@ def test_another_keyring_for_the_same_place_is_told(host: Host) -> None:
 
 def test_a_source_without_a_keyring_for_the_same_place_is_told(host: Host) -> None:
     (host.root / "etc/apt/sources.list.d" / "vendor.list").write_text(f"deb file://{host.vendor}/ /\n")
-    with pytest.raises(RepositoryError, match="with another keyring: Conflicting values"), \
+    with pytest.raises(RepositoryError, match=r"vendor\.list uses file.* with another keyring: "), \
             host.manager.probe(host.repository()):
         pass
 
