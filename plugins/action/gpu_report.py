@@ -60,8 +60,7 @@ class ActionModule(ControllerAction):
                   "cluster": cleaned(cluster) or None, "findings": found}
         shown = Report.of(report)
         display.display(f"\n{_RENDER[arguments['show']](shown, style())}")
-        result: Data = {"changed": False, "verdict": verdict(shown), "findings": found,
-                                    "counts": counts(found)}
+        result: Data = {"changed": False, "verdict": verdict(shown), "findings": found, "counts": counts(found)}
         files = {}
         if arguments["html_path"]:
             files["html_path"] = webpage.page(shown)

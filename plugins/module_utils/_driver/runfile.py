@@ -322,7 +322,7 @@ class RunfileDelivery:
         owned = self._owned() or {}
         versions = {step.target, str(owned.get("version", step.target))}
         remove_driver(self.host.run, self.host.root, sorted(versions), owned.get("sources", []), self.now.kernel,
-                  self.now.arch)
+                      self.now.arch)
         self.host.journal.forget(*_ENTRY)
 
     def _run_discard(self, _step: Step) -> None:

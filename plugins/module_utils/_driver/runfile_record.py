@@ -47,7 +47,7 @@ def sources_of(version: str) -> str:
 
 
 def remove_driver(run: Runner, root: Root, versions: t.Iterable[str], sources: t.Iterable[str], kernel: str,
-              arch: str) -> None:
+                  arch: str) -> None:
     """Removes a complete or incomplete driver. Raises HostError if the record or an entry of DKMS is left.
 
     versions: versions that may be registered with DKMS. sources: owned folders with sources of modules.

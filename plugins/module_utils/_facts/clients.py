@@ -28,8 +28,8 @@ _TRANSIENT = "/run/systemd/transient"
 _UNIT = re.compile(r"/([^/\n]{1,249}\.(?:service|scope))(?=/|$)", re.M)
 # Services that run users' work or must not be stopped: container runtimes, schedulers, job runners, sshd.
 _RUNS_USERS_WORK = re.compile(r"(sshd?|dbus(-broker)?|systemd-logind|containerd|docker|crio|kubelet|k3s(-agent)?|"
-                            r"rke2-(server|agent)|k0s(worker|controller)|slurmd|pbs(_mom)?|condor|lsfd|sgeexecd.*|"
-                            r"gridengine-exec|nomad|crond?|atd|jupyterhub|gitlab-runner|actions\.runner\..*)\.service\Z")
+                              r"rke2-(server|agent)|k0s(worker|controller)|slurmd|pbs(_mom)?|condor|lsfd|sgeexecd.*|"
+                              r"gridengine-exec|nomad|crond?|atd|jupyterhub|gitlab-runner|actions\.runner\..*)\.service\Z")
 
 
 class Client(t.TypedDict):
@@ -114,7 +114,7 @@ def stoppable(root: Root, holders: t.Iterable[t.Mapping[str, t.Any]]) -> tuple[s
 
 
 def _open_gpus(held: t.Iterable[str], gpus: t.Mapping[int, str],
-              capabilities: t.Mapping[int, t.Tuple[int, int]]) -> list[tuple[str | None, int | None]]:
+               capabilities: t.Mapping[int, t.Tuple[int, int]]) -> list[tuple[str | None, int | None]]:
     """(GPU, GPU instance) of the open devices of a process; (None, None) if it has only control devices open.
 
     A client of a GPU instance also has the device of the GPU open, which is not listed again.

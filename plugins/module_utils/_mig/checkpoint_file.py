@@ -55,7 +55,7 @@ def goal_of(gpu: Gpu, path: str, device: object) -> Goal:
     """The goal of a GPU from its data in the checkpoint. Raises InputError if the GPU cannot have this layout."""
     enabled = bool(_field(device, "MigMode", int, path))
     placements = [_piece(gpu, f"{path}.GpuInstances[{index}]", item)
-              for index, item in enumerate(_field(device, "GpuInstances", list, path) if enabled else [])]
+                  for index, item in enumerate(_field(device, "GpuInstances", list, path) if enabled else [])]
     if gpu.board is None or not gpu.target.profiles:
         if enabled:
             raise InputError(f"GPU {gpu.pci} ({gpu.target.model}) does not support MIG.",

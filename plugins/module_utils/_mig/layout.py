@@ -35,7 +35,7 @@ Layout = t.Tuple[Placement, ...]
 def layout_of(instances: t.Sequence[Instance]) -> Layout:
     """The layout of the instances that NVML reports."""
     return tuple(Placement(instance.profile.name, instance.start,
-                       tuple((compute.slices, compute.start) for compute in instance.compute))
+                           tuple((compute.slices, compute.start) for compute in instance.compute))
                  for instance in instances)
 
 

@@ -323,7 +323,7 @@ class MigRun:
         return result
 
     def _change_gpus(self, plans: list[planning.GpuPlan], starts: list[Step], journal: Journal
-                   ) -> list[planning.GpuPlan]:
+                     ) -> list[planning.GpuPlan]:
         """Changes the GPUs, checks them, refreshes CDI specifications, and then starts the stopped services.
 
         Returns the executed plans. If a process has opened a GPU since the plan was made, its steps are pending.

@@ -57,7 +57,7 @@ def with_our_fields(live: Live) -> list[Object]:
     added: Tree = {}
     entries = []
     own: Object = {"manager": MANAGER_NAME, "operation": "Apply", "apiVersion": live["apiVersion"],
-                               "fieldsType": "FieldsV1"}
+                   "fieldsType": "FieldsV1"}
     for entry in live["metadata"].get("managedFields") or []:
         if _is_ours(entry):
             own = entry
