@@ -354,7 +354,7 @@ LOG_CAUSES: t.Tuple[KnownCause, ...] = (
         "ib_umad and mlx5_ib.",
         pattern=r"(error|code|returned|runtime error)\D{0,12}\b802\b|system not yet initialized|SYSTEM_NOT_READY|"
                 r"SystemNotReady", do=("ssh {node} systemctl status nvidia-fabricmanager",
-                                      "ssh {node} sudo modprobe --all ib_umad mlx5_ib")),
+                                       "ssh {node} sudo modprobe --all ib_umad mlx5_ib")),
     KnownCause(
         "the driver libraries and the kernel module have different driver versions",
         "The driver was changed while pods were running: reboot {node}, or restart the pods of the driver and of the "

@@ -165,7 +165,9 @@ def test_a_source_of_somebody_else_for_the_same_repository_is_named(tmp_path: Pa
     probe = AptProbe(lambda argv, **_options: Completed(tuple(argv), 100, "", said),
                      Repository("cuda", "https://example.com/r/", "k.pub", FINGERPRINT))
     probe.root = str(tmp_path)
-    with pytest.raises(RepositoryError, match="cuda-archive-keyring.gpg") as caught:
+    (tmp_path / "sources").mkdir()
+    (tmp_path / "sources" / "cuda.list").write_text("deb https://example.com/r/ /\n")
+    with pytest.raises(RepositoryError, match="cuda.list uses https.*cuda-archive-keyring.gpg") as caught:
         probe._check_keyrings()
     assert "apt-get purge cuda-keyring" in caught.value.hint
 
