@@ -91,8 +91,7 @@ def _write(option: str, path: str, content: bytes, check: bool) -> bool:
     return differs
 
 
-def _failures(task_vars: Data, hosts: t.Iterable[str],
-              plan: Data) -> dict[str, dict[str, Data]]:
+def _failures(task_vars: Data, hosts: t.Iterable[str], plan: Data) -> dict[str, dict[str, Data]]:
     """Collects the results of modules that ran in check mode, for each host and for the cluster."""
     asked = {host: mine.get("preview") or () for host, mine in (plan.get("hosts") or {}).items()}
     return {CLUSTER: inventory_vars.cluster_errors(task_vars),

@@ -10,7 +10,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.screen impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.drain import Drain, Request
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.drain import Drain, Request, staying_warnings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder
 
@@ -41,5 +41,4 @@ class ActionModule(ControllerAction):
         client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])
         drain = Drain(client, request, tell)
         outcome = drain.drained() if arguments["state"] == "drained" else drain.uncordoned()
-        users = [f"{one['pod']} on {one['node']}: {one['reason']}." for one in outcome.staying]
-        return {**outcome.as_dict(), "warnings": [f"A pod that uses a GPU stays: {text}" for text in users]}
+        return {**outcome.as_dict(), "warnings": staying_warnings(outcome.staying)}

@@ -48,5 +48,4 @@ class ActionModule(ControllerAction):
         client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])
         task = Maintenance(client, request, tell)
         outcome = task.started() if arguments["state"] == "started" else task.ended()
-        users = [f"{one['pod']} on {one['node']}: {one['reason']}." for one in outcome.staying]
-        return {**outcome.as_dict(), "warnings": [f"A pod that uses a GPU stays: {text}" for text in users]}
+        return {**outcome.as_dict(), "warnings": drain.staying_warnings(outcome.staying)}

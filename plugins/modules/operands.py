@@ -95,7 +95,7 @@ options:
     description:
       - A folder to which the manifests are written, one file for each object, and a C(kustomization.yaml) that lists
         them in order. No cluster is used. Files that an earlier run wrote and that are no longer planned are deleted;
-        with O(state=absent) all of them.
+        with O(state=absent) all of them. With O(components) or O(component), only files of these components change.
     type: path
   take_over:
     description:

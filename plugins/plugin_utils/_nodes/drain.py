@@ -84,6 +84,11 @@ class Outcome:
                        staying=list(self.staying), **failed)
 
 
+def staying_warnings(staying: t.Iterable[PodEntry]) -> list[str]:
+    """A warning for each pod that uses a GPU and is not evicted."""
+    return [f"A pod that uses a GPU stays: {pod['pod']} on {pod['node']}: {pod['reason']}." for pod in staying]
+
+
 @dataclass
 class _Round:
     """The state of the evictions. next, why: map the uid of a pod to the time of its next request, and to the reason
