@@ -21,7 +21,14 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import RESTART, STARTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import AGAIN, INSTALL
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Pending, Step, gate, outcome, plan_diff
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
+    PendingStep,
+    Step,
+    follow,
+    gate,
+    outcome,
+    plan_diff,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.seal import mixed
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.answers import (
     AnswerError,
@@ -105,8 +112,8 @@ class ActionModule(Asking):
             result["warnings"] = warnings
         return result
 
-    def _apply(self, steps: t.Sequence[Step], options: Options, settle: bool, forbidden: t.Sequence[Pending]
-               ) -> tuple[list[Step], HostState, list[Pending]]:
+    def _apply(self, steps: t.Sequence[Step], options: Options, settle: bool, forbidden: t.Sequence[PendingStep]
+               ) -> tuple[list[Step], HostState, list[PendingStep]]:
         """Applies the steps. Returns those that have run, the state of the host afterwards, and the pending steps.
 
         The scripts of packages can change the settings file, so its edits are planned again after the packages.
@@ -170,15 +177,14 @@ def _opened(text: str, key: str) -> Result:
     return t.cast(Result, answer)
 
 
-def _held_up(steps: t.Sequence[Step], held: str | None) -> tuple[list[Step], list[Pending]]:
+def _held_up(steps: t.Sequence[Step], held: str | None) -> tuple[list[Step], list[PendingStep]]:
     """Returns the steps that have run, and the pending ones. held: the id of the restart that containers hold up."""
     ids = [step.id for step in steps]
     if held not in ids:
         return list(steps), []
     done, late = steps[:ids.index(held)], steps[ids.index(held):]
     why = f"containers have started since the plan was made, or {late[0].target} does not say whether any run"
-    return list(done), [{**step.as_dict(), "pending_reason": f"it follows '{held}'" if at else why}
-                        for at, step in enumerate(late)]
+    return list(done), follow(late, why)
 
 
 def _facts(state: HostState, steps: t.Sequence[Step], plan: planning.Plan) -> dict[str, object]:

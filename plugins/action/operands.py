@@ -68,7 +68,7 @@ class ActionModule(ControllerAction):
         kept: t.Collection[str] = () if cluster is None else deliver.kept_daemon_sets(cluster)
         leaving: Data = ((cluster or {}).get("deploy") or {}).get("leaving") or {}
         if arguments["take_over"]:
-            result = deliver.taken_over(client, wanted, components, check, level, kept, terms, tell, leaving)
+            result = deliver.adopted(client, wanted, components, check, level, kept, terms, tell, leaving)
         else:
             result = deliver.present(client, wanted, components, check, level=level, kept=kept, terms=terms,
                                      tell=tell, unfinished=(cluster or {}).get("unfinished"), leaving=leaving, **guard)

@@ -18,8 +18,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import refus
 Result = t.Dict[str, t.Any]
 # An option in the argument specification of a module.
 Option = t.Dict[str, object]
-# A pending step: its L(Step.as_dict) with pending_reason.
-Pending = t.Dict[str, t.Union[str, bool]]
 # Each level also allows what those before it allow. `never` allows what does not disturb running work.
 LEVELS: t.Tuple[str, ...] = ("never", "idle", "drain", "reboot")
 
@@ -45,10 +43,25 @@ class Step:
         """Action and target, the same in check mode and in a run."""
         return f"{self.action}: {self.target}"
 
-    def as_dict(self) -> Pending:
+    def pending(self, reason: str) -> PendingStep:
+        """The same step, which is not executed now. reason: why."""
+        return PendingStep(self.action, self.target, self.reason, self.needs, self.assumed, self.data, reason)
+
+    def as_dict(self) -> dict[str, str | bool]:
         """The step in results: C({id, action, target, reason, needs, assumed})."""
         return {"id": self.id, "action": self.action, "target": self.target, "reason": self.reason,
                 "needs": self.needs, "assumed": self.assumed}
+
+
+@dataclass(frozen=True)
+class PendingStep(Step):
+    """A step that is not executed now. pending_reason: why."""
+
+    pending_reason: str = ""
+
+    def as_dict(self) -> dict[str, str | bool]:
+        """The step in results: that of L(Step.as_dict) with C(pending_reason)."""
+        return {**super().as_dict(), "pending_reason": self.pending_reason}
 
 
 class StepLog(t.Protocol):
@@ -66,8 +79,8 @@ def allows(level: str, needs: str) -> bool:
     return LEVELS.index(level) >= LEVELS.index(needs)
 
 
-def gate(steps: t.Sequence[Step], level: str) -> tuple[list[Step], list[Pending]]:
-    """C((allowed steps, pending steps)), the latter as C([{id, ..., pending_reason}]).
+def gate(steps: t.Sequence[Step], level: str) -> tuple[list[Step], list[PendingStep]]:
+    """C((allowed steps, pending steps)).
 
     All steps from the first forbidden one on are pending, because later steps depend on earlier ones. Call it for each
     group of steps if groups are independent, such as those of GPUs.
@@ -75,10 +88,13 @@ def gate(steps: t.Sequence[Step], level: str) -> tuple[list[Step], list[Pending]
     for index, step in enumerate(steps):
         if not allows(level, step.needs):
             blocked = f"gpu_disruption is '{level}', this needs '{step.needs}' or higher"
-            pending: list[Pending] = [{**step.as_dict(), "pending_reason": blocked}]
-            pending += [{**later.as_dict(), "pending_reason": f"it follows '{step.id}'"} for later in steps[index + 1:]]
-            return list(steps[:index]), pending
+            return list(steps[:index]), follow(steps[index:], blocked)
     return list(steps), []
+
+
+def follow(steps: t.Sequence[Step], reason: str) -> list[PendingStep]:
+    """The steps as pending ones. reason: why the first one is pending; the others follow it."""
+    return [step.pending(f"it follows '{steps[0].id}'" if at else reason) for at, step in enumerate(steps)]
 
 
 def run_step(execute: t.Callable[[Step], None], step: Step) -> None:
@@ -110,8 +126,8 @@ def plan_diff(name: str, steps: t.Sequence[Step]) -> list[dict[str, str]]:
     return [diff_entry(f"{name}: steps", "", lines)]
 
 
-def outcome(steps: t.Sequence[Step], pending: t.Sequence[t.Mapping[str, object]] = (),
+def outcome(steps: t.Sequence[Step], pending: t.Sequence[PendingStep] = (),
             diff: t.Sequence[t.Mapping[str, str]] = (), **facts: object) -> Result:
     """The result of a module: C({changed, plan, pending, diff, **facts})."""
-    return {"changed": bool(steps), "plan": [step.as_dict() for step in steps], "pending": list(pending),
-            "diff": list(diff), **facts}
+    return {"changed": bool(steps), "plan": [step.as_dict() for step in steps],
+            "pending": [step.as_dict() for step in pending], "diff": list(diff), **facts}

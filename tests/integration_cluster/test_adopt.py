@@ -221,20 +221,20 @@ def test_what_stands_in_the_way_is_said_before_anything_is_changed(land: Land) -
     fewer = [one for one in land.wanted if one.component != "mig_manager"]
     land.audit.start()
     with pytest.raises(ClusterError, match="selector can never change: DaemonSet gpu-operator/nvidia-dcgm-exporter"):
-        deliver.taken_over(land.client, odd, list(ORDER), False)
+        deliver.adopted(land.client, odd, list(ORDER), False)
     with pytest.raises(ClusterError, match="runs what is not wanted here: DaemonSet gpu-operator/nvidia-mig-manager"):
-        deliver.taken_over(land.client, fewer, list(ORDER), False)
+        deliver.adopted(land.client, fewer, list(ORDER), False)
     assert not land.audit.writes
     land.kubectl(*command, "olm.owner=gpu-operator-certified.v26.7.0")
     land.kubectl("label", "node", "gpu-1", "nvidia.com/gpu-driver-upgrade-state=drain-required")
     try:
         land.audit.start()
         with pytest.raises(ClusterError, match="Operator Lifecycle Manager.*ClusterServiceVersion gpu-operator-cert"):
-            deliver.taken_over(land.client, land.wanted, list(ORDER), False)
+            deliver.adopted(land.client, land.wanted, list(ORDER), False)
         assert not land.audit.writes
         land.kubectl(*command, "olm.owner-")
         with pytest.raises(ClusterError, match=r"1 Node: gpu-1 \(drain-required\)"):
-            deliver.taken_over(land.client, land.wanted, list(ORDER), False)
+            deliver.adopted(land.client, land.wanted, list(ORDER), False)
     finally:
         land.kubectl(*command, "olm.owner-")
         land.kubectl("label", "node", "gpu-1", "nvidia.com/gpu-driver-upgrade-state-")
@@ -260,7 +260,7 @@ def taken_over(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
         mortal = Mortal(land.kubeconfig, workers=1)
         mortal.left = writes
         with pytest.raises(Killed):
-            deliver.taken_over(mortal, land.wanted, list(ORDER), False)
+            deliver.adopted(mortal, land.wanted, list(ORDER), False)
         # One that the patch has just made ours may lack only what we want of it.
         assert all(owned != ours for owned, ours in land.owned().values()), writes
         assert land.replicas() == 0
@@ -278,7 +278,7 @@ def changes_nothing(land: Land, inventory: dict[str, Any], tmp_path: Path) -> No
         land.audit.start()
         out = playbook(tmp_path, name, inventory)
         assert not land.audit.writes and "changed=0" in out
-    helm, left = deliver.taken_over(land.client, land.wanted, list(ORDER), False)["warnings"]
+    helm, left = deliver.adopted(land.client, land.wanted, list(ORDER), False)["warnings"]
     assert "helm uninstall gpu-op-1" in helm and "Service gpu-operator/gpu-operator" in left
     daemon = land.kubectl.get("--namespace", SPACE, "daemonset", "nvidia-dcgm-exporter")
     assert "OF_THE_OPERATOR" not in str(daemon["spec"])
@@ -336,7 +336,7 @@ def test_the_pods_of_an_nvidia_driver_stay_both_ways(tmp_path: Path) -> None:
         daemon = land.kubectl.get("--namespace", SPACE, "daemonset", land.driver)
         assert daemon["metadata"]["ownerReferences"] == [land.owners[1]]
         assert not [key for key in daemon["metadata"]["annotations"] if key.startswith("gpuops")]
-        deliver.taken_over(land.client, land.wanted, list(ORDER), False)
+        deliver.adopted(land.client, land.wanted, list(ORDER), False)
         land.kubectl("delete", "nvidiadriver", "all", "--cascade=orphan")
         land.kubectl("create", "--filename", "-", stdin=WITH_DRIVER[1])
         land.audit.start()

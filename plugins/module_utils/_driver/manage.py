@@ -41,7 +41,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Gpuop
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
-    Pending,
+    PendingStep,
     Result,
     Step,
     outcome,
@@ -93,8 +93,8 @@ class Driver:
         return self._result(now, after, allowed, pending, attempt.holders, attempt.version, reasons,
                             attempt.desired.offline)
 
-    def _execute(self, attempt: Attempt, steps: list[Step], pending: list[Pending]
-                 ) -> tuple[DriverState, list[str], list[Step], list[Pending]]:
+    def _execute(self, attempt: Attempt, steps: list[Step], pending: list[PendingStep]
+                 ) -> tuple[DriverState, list[str], list[Step], list[PendingStep]]:
         """Executes the steps. Returns C((state, reasons, executed steps, pending steps)) afterwards.
 
         pending: the steps that the level does not allow. If there are none, raises NotWorking for a driver that does
@@ -133,7 +133,7 @@ class Driver:
         return after, reasons, steps, pending
 
     def _block(self, executor: Executor, journal: Journal, steps: t.Sequence[Step], error: InUse
-               ) -> tuple[list[Step], list[Step], list[Pending]]:
+               ) -> tuple[list[Step], list[Step], list[PendingStep]]:
         """C((executed steps, steps that start services again, pending steps)) after an InUse error.
 
         A GPU client that started after the plan was made blocks the failed step and all later steps, as if the plan had
@@ -175,7 +175,7 @@ class Driver:
         removal = Removal(self._host(journal), self._read(), PARTS)
         allowed, pending = gate_driver(removal.steps, "idle")
         if pending:
-            raise HostError(f"{pending[0]['id']} waits: {pending[0]['pending_reason']}.")
+            raise HostError(f"{pending[0].id} waits: {pending[0].pending_reason}.")
         removal.execute(allowed, True)
 
     def absent(self) -> Result:
@@ -224,13 +224,13 @@ class Driver:
         return Host(self.spec, self.run, self.root, journal, self.check)
 
     def _result(self, before: DriverState, after: DriverState, steps: t.Sequence[Step],
-                pending: t.Sequence[Pending], holders: Holders,
+                pending: t.Sequence[PendingStep], holders: Holders,
                 version: str | None, reasons: t.Sequence[str] = (), offline: bool = False) -> Result:
         # Only the first pending step, because it blocks the others.
-        waiting = [f"{step['id']} waits: {step['pending_reason']}" for step in pending[:1]]
+        waiting = [f"{step.id} waits: {step.pending_reason}" for step in pending[:1]]
         mismatch = bool(after.loaded and after.library and after.loaded != after.library)
-        nouveau_used = after.nouveau == "used" and any(step["action"] == UNLOAD_NOUVEAU for step in pending)
-        enrol = any(step["action"] == ENROL for step in pending)
+        nouveau_used = after.nouveau == "used" and any(step.action == UNLOAD_NOUVEAU for step in pending)
+        enrol = any(step.action == ENROL for step in pending)
         mok = mok_state(self.root, self.spec, after)
         # In check mode, report what the planned step will request.
         mok["pending"] = mok["pending"] or any(step.action == IMPORT for step in steps)

@@ -21,7 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import STARTS, interrupts
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Pending, Step, gate
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import PendingStep, Step, gate
 
 
 def plan_present(now: DriverState, desired: DesiredDriver, parts: t.Sequence[Part], initramfs: Initramfs,
@@ -76,7 +76,7 @@ def changes_modules(delivered: t.Iterable[Step]) -> bool:
 
 
 def gate_driver(steps: t.Sequence[Step], level: str,
-                paused: t.Collection[str] = ()) -> tuple[list[Step], list[Pending]]:
+                paused: t.Collection[str] = ()) -> tuple[list[Step], list[PendingStep]]:
     """C((allowed steps, pending steps)), as L(_result.gate), but a blocked step is pending at every level.
 
     GPU clients or a console can block a step. paused: services that a killed run has stopped. Steps that start them are
@@ -85,12 +85,11 @@ def gate_driver(steps: t.Sequence[Step], level: str,
     blocked = next((index for index, step in enumerate(steps) if step.data.get("blocked")), len(steps))
     allowed, pending = gate(steps[:blocked], level)
     for step in steps[blocked:]:
-        reason = step.data.get("blocked") or f"it follows '{pending[0]['id']}'"
-        pending.append({**step.as_dict(), "pending_reason": reason})
-    if pending and steps[len(allowed)].data.get("held"):
-        pending[0]["pending_reason"] = f"{steps[len(allowed)].data['held']}; {pending[0]['pending_reason']}"
-    if any(step["action"] == UNLOAD for step in pending) or pending and interrupts(steps[len(allowed)]):
+        pending.append(step.pending(step.data.get("blocked") or f"it follows '{pending[0].id}'"))
+    if pending and pending[0].data.get("held"):
+        pending[0] = pending[0].pending(f"{pending[0].data['held']}; {pending[0].pending_reason}")
+    if any(step.action == UNLOAD for step in pending) or pending and interrupts(steps[len(allowed)]):
         starts = [step for step in steps[len(allowed):] if step.action in STARTS and step.target in paused]
         allowed = [*allowed, *starts]
-        pending = [step for step in pending if step["id"] not in {start.id for start in starts}]
+        pending = [step for step in pending if step.id not in {start.id for start in starts}]
     return allowed, pending

@@ -109,7 +109,7 @@ class Rollback:
         # Modules that the attempt has loaded are unloaded at any level; foreign services are stopped from drain on.
         pending = gate_driver(steps, "drain" if allows(self.attempt.level, "drain") else "idle")[1]
         if pending:
-            raise HostError(f"The modules cannot be unloaded: {pending[0]['pending_reason']}.")
+            raise HostError(f"The modules cannot be unloaded: {pending[0].pending_reason}.")
         restoration.apply([step for step in steps if former.loaded or step.action != LOAD])
         if files_changed and not self.in_progress:
             restoration.apply(self._restore_versions(restoration))

@@ -22,7 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import (
     difference,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.profile_names import DesiredDevices, Target
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Pending, Step, gate
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import PendingStep, Step, follow, gate
 
 STOP, DESTROY, CREATE = "stop GPU clients", "destroy MIG instances", "create MIG instances"
 START = "start stopped service again"
@@ -100,7 +100,7 @@ class GpuPlan(t.NamedTuple):
     goal: Goal
     change: Difference
     steps: t.List[Step]
-    pending: t.List[Pending]
+    pending: t.List[PendingStep]
 
 
 def layout_json(enabled: bool, layout: Layout) -> dict[str, object]:
@@ -215,9 +215,9 @@ def plan(gpu: Gpu, goal: Goal, level: str, services: t.Sequence[str] = (), creat
     pods = pods_of(blocking)
     allowed, pending = gate(steps, "never" if pods else level)
     if pods:
-        pending[0]["pending_reason"] = f"in use by {', '.join(pods)}; {EVICT}"
+        pending[0] = pending[0].pending(f"in use by {', '.join(pods)}; {EVICT}")
     if not create and creates(allowed):
-        allowed, pending = [], _wait(allowed, LATER)
+        allowed, pending = [], follow(allowed, LATER)
     return GpuPlan(gpu, goal, change, allowed, pending)
 
 
@@ -228,13 +228,7 @@ def block(planned: GpuPlan, why: str) -> GpuPlan:
     """
     done = [step for step in planned.steps if step.action == STOP]
     rest = [step for step in planned.steps if step.action != STOP]
-    return planned._replace(steps=done, pending=[*_wait(rest, why), *planned.pending])
-
-
-def _wait(steps: t.Sequence[Step], why: str) -> list[Pending]:
-    """The steps as pending ones. why: the reason of the first one, which the others must follow."""
-    return [{**step.as_dict(), "pending_reason": f"it follows '{steps[0].id}'" if at else why}
-            for at, step in enumerate(steps)]
+    return planned._replace(steps=done, pending=[*follow(rest, why), *planned.pending])
 
 
 def creates(steps: t.Iterable[Step]) -> bool:

@@ -20,7 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import B
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
-    Pending,
+    PendingStep,
     Step,
     apply,
     diff_entry,
@@ -76,7 +76,7 @@ class MigRun:
         self.plans: list[planning.GpuPlan] = []
         self._uuids: dict[str, str] = {}
         self.unread: set[str] = set()
-        self._waiting: list[Pending] = []
+        self._waiting: list[PendingStep] = []
         self._entries: t.Sequence[Entry] | None = None
 
     def run(self) -> planning.Result:
@@ -145,7 +145,7 @@ class MigRun:
             return self._unreadable_gpu(device.number, device.pci, device.device_id, device.subsystem, str(error))
 
     def _wait(self, target: str, reason: str, why: str) -> None:
-        self._waiting.append({**Step(CONFIGURE, target, reason).as_dict(), "pending_reason": why})
+        self._waiting.append(Step(CONFIGURE, target, reason).pending(why))
 
     def _unreadable_gpu(self, number: int, pci: str, device_id: str, subsystem: str, why: str) -> planning.Gpu:
         self.warnings.append(f"The MIG state of GPU {pci} is unknown, so nothing is planned for this GPU. {why}")

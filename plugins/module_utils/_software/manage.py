@@ -30,7 +30,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.managers import MANAGERS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import ADD, INSTALL
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
-    Pending,
+    PendingStep,
     Result,
     Step,
     apply,
@@ -76,13 +76,13 @@ class Part:
     """The steps of one component."""
 
     steps: t.List[Step]
-    pending: t.List[Pending] = field(default_factory=list)
+    pending: t.List[PendingStep] = field(default_factory=list)
     reasons: t.List[str] = field(default_factory=list)
     diff: t.List[t.Dict[str, str]] = field(default_factory=list)
 
     def hold_services(self, why: str) -> None:
         """Makes the steps that start services pending. why: the reason."""
-        self.pending = [{**step.as_dict(), "pending_reason": why} for step in self.steps if step.action in _STARTS]
+        self.pending = [step.pending(why) for step in self.steps if step.action in _STARTS]
         self.steps = [step for step in self.steps if step.action not in _STARTS]
 
 
@@ -250,7 +250,8 @@ class Software:
             version = next((upstream(state.installed[package]) for package in packages if package in state.installed),
                            None)
             service = services.get(name, ABSENT)
-            components[name] = {"plan": [step.as_dict() for step in part.steps], "pending": part.pending,
+            components[name] = {"plan": [step.as_dict() for step in part.steps],
+                                "pending": [step.as_dict() for step in part.pending],
                                 "reasons": part.reasons, "version": version, "service": service.state}
         return outcome([step for part in parts.values() for step in part.steps],
                        [step for part in parts.values() for step in part.pending],

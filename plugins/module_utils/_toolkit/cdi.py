@@ -23,7 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.versions impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_bytes, read_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import AGAIN
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Pending, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import PendingStep, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, which
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import cdi_files as files
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import Json
@@ -58,7 +58,7 @@ class CdiPlan(t.NamedTuple):
     specs: t.List[str]
     driver: str | None
     steps: t.List[Step]
-    pending: t.List[Pending]
+    pending: t.List[PendingStep]
     warnings: t.List[str]
 
 
@@ -75,7 +75,7 @@ class Cdi:
         self.run = run
         self.driver_steps = request.get("driver") or ()
         self.environment = files.environment(read_text(files.ENVIRONMENT) or "")
-        self.pending: list[Pending] = []
+        self.pending: list[PendingStep] = []
         self.warnings: list[str] = []
 
     # -- plans
@@ -196,8 +196,7 @@ class Cdi:
             return False
 
     def _wait(self, path: str, reason: str) -> None:
-        step = Step(GENERATE, path, "there is no specification")
-        self.pending.append({**step.as_dict(), "pending_reason": reason})
+        self.pending.append(Step(GENERATE, path, "there is no specification").pending(reason))
 
     def _absent(self, purging: bool) -> list[Step]:
         paths = [path for path in files.unit_files(False) if self.journal.get("file", path) is not None]

@@ -28,7 +28,8 @@ def plan(request: Json, journal: Journal, run: Runner) -> dict[str, object]:
     packages = Packages(request, journal, run).plan()
     cdi = Cdi(request, journal, run).plan(packages.steps)
     return {"packages": {**packages._asdict(), "steps": [_pack(step) for step in packages.steps]},
-            "cdi": {**cdi._asdict(), "steps": [_pack(step) for step in cdi.steps]}}
+            "cdi": {**cdi._asdict(), "steps": [_pack(step) for step in cdi.steps],
+                    "pending": [step.as_dict() for step in cdi.pending]}}
 
 
 def _pack(step: Step) -> dict[str, object]:

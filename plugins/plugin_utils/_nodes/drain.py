@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
-    Pending,
+    PendingStep,
     Result,
     Step,
     allows,
@@ -68,7 +68,7 @@ class Outcome:
     if pods are left, empty otherwise."""
 
     steps: t.Sequence[Step] = ()
-    pending: t.Sequence[Pending] = ()
+    pending: t.Sequence[PendingStep] = ()
     cordoned: t.Sequence[str] = ()
     uncordoned: t.Sequence[str] = ()
     evicted: t.Sequence[PodEntry] = ()

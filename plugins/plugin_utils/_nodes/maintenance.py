@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
-    Pending,
+    PendingStep,
     Result,
     Step,
     allows,
@@ -74,7 +74,7 @@ class Outcome:
     """
 
     steps: t.Sequence[Step] = ()
-    pending: t.Sequence[Pending] = ()
+    pending: t.Sequence[PendingStep] = ()
     started: bool = False
     ready: bool = True
     level: str = ""
@@ -301,23 +301,22 @@ class Maintenance:
         request = replace(self._request.drain, check=check)
         return drain.Drain(self._client, request, self._tell, self._clock, self._sleep).drained()
 
-    def _obstacles(self, preview: drain.Outcome, mps: t.Sequence[str]) -> list[Pending]:
+    def _obstacles(self, preview: drain.Outcome, mps: t.Sequence[str]) -> list[PendingStep]:
         """Pending steps for what uses the GPUs and must not be ended at this level. There are none at C(drain) and
         above: pods are evicted, and the host's modules decide about processes of the host. mps: from L(_mps)."""
         level = self._request.drain.level
         if allows(level, "drain"):
             return []
-        evictions = [step for step in preview.pending if step["action"] == "evict"]
-        staying: list[Pending] = [{
-            **Step("stop", f"Pod {name}", "it uses a GPU", "drain").as_dict(), "pending_reason":
+        evictions = [step for step in preview.pending if step.action == "evict"]
+        staying = [Step("stop", f"Pod {name}", "it uses a GPU", "drain").pending(
             f"gpu_disruption is '{level}', and no level ends it, as {why}. Keep it off the Node; 'drain' and higher "
-            "wait for it only while a process of it holds a GPU"} for name, why in self._staying()]
-        stops = [Step("stop", f"{client.get('name')} (pid {client.get('pid')})", "it uses a GPU", "drain").as_dict()
+            "wait for it only while a process of it holds a GPU") for name, why in self._staying()]
+        stops = [Step("stop", f"{client.get('name')} (pid {client.get('pid')})", "it uses a GPU", "drain")
                  for client in self._request.clients if self._request.evict and not client.get("container")]
-        daemons = [Step("stop", f"MPS daemon {name}", "its clients would end", "idle").as_dict()
+        daemons = [Step("stop", f"MPS daemon {name}", "its clients would end", "idle")
                    for name in mps if not allows(level, "idle")]
-        return [{**step, "pending_reason": f"gpu_disruption is '{level}', this needs '{step['needs']}' or higher"}
-                for step in evictions + stops + daemons] + staying
+        return [step.pending(f"gpu_disruption is '{level}', this needs '{step.needs}' or higher")
+                for step in [*evictions, *stops, *daemons]] + staying
 
     def _start(self, one: NodeState, keys: t.Collection[str], evicts: bool) -> drain.Outcome:
         """Executes the plan. Returns the outcome of the drain, empty without one. If something fails, the Node gets

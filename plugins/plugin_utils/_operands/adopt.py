@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import PendingStep
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import operator
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
@@ -55,15 +56,15 @@ _REMOVE = ("Stop the operator (kubectl scale deployment gpu-operator --replicas 
 OUT_OF_THE_WAY = "Drain the Nodes of these pods, set nvidia.com/gpu.deploy.driver=false on each, and run again."
 
 
-def refuse(pending: t.Sequence[t.Mapping[str, t.Any]], may_end: bool) -> None:
+def refuse(pending: t.Sequence[PendingStep], may_end: bool) -> None:
     """Raises ClusterError if the adoption of one of the operator's objects is pending. Once the operator is stopped,
     nothing would maintain this object, and every run of site.yml would be refused. may_end: whether the level allows
     ending pods."""
-    first = next((one for one in pending if one["action"] == "adopt"), None)
+    first = next((one for one in pending if one.action == "adopt"), None)
     if first:
         how = OUT_OF_THE_WAY if may_end else "Set gpu_disruption: drain in a maintenance window."
-        raise ClusterError(f"{first['id']}: {first['pending_reason']}.", f"{how} Or change the policy to match the "
-                           "operator's DaemonSet. Nothing has been changed.", verb="plan", object=first["target"],
+        raise ClusterError(f"{first.id}: {first.pending_reason}.", f"{how} Or change the policy to match the "
+                           "operator's DaemonSet. Nothing has been changed.", verb="plan", object=first.target,
                            reason="Pending")
 
 

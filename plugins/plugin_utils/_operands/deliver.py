@@ -6,14 +6,18 @@
 
 from __future__ import annotations
 
-import collections
 import copy
 import typing as t
 from dataclasses import asdict, replace
 from types import MappingProxyType
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Step, allows, diff_entry, outcome
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
+    LEVELS,
+    PendingStep,
+    Result,
+    allows,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import live, objects, operator, rights
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
@@ -25,19 +29,17 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock imp
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import (
     adopt,
     apply,
-    diff,
     hand_back,
     node_by_node,
     pending_changes,
     removal,
     successors,
 )
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.outcome import Outcome
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.pending_changes import DRIVER, NEEDS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import plan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import render
 
-_ACTIONS = ("create", "update", "repair", "replace", "adopt", "delete", "release", "reuse", "keep")
-_SHOWN_REASONS = 5
 _PATIENCE = 120.0  # seconds to wait until a DaemonSet that is deleted without its pods is gone
 
 
@@ -71,7 +73,7 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
             guard: t.Callable[[Client], None] = lambda client: None, level: str = LEVELS[-1],
             labels: bool | None = None, kept: t.Collection[str] = (), terms: node_by_node.Terms | None = None,
             tell: removal.Tell = lambda line: None, unfinished: t.Collection[str] | None = None,
-            leaving: t.Mapping[str, t.Collection[str]] = MappingProxyType({})) -> dict[str, t.Any]:
+            leaving: t.Mapping[str, t.Collection[str]] = MappingProxyType({})) -> Result:
     """Creates and updates the wanted objects and deletes all other objects of the components (None: of all
     components). Returns the result.
 
@@ -107,21 +109,19 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     nodes = _nodes(client, found, level, terms, tell)
     rights.require(client, changes, [*([rights.LABEL_NODES] if labels or (new and labels is not None) else []),
                                      *nodes.needed_rights()])
-    (steps, said), moves = nodes.preview(), nodes.moves
-    said += _waiting(pending, level)
+    (steps, notes), moves = nodes.preview(), nodes.moves
+    notes += _waiting(pending, level)
     if check:
         apply.rehearse(client, changes, there)
         # In check mode these are warnings only, because a pod that is ending may have ended when the run begins.
-        failed, said, problems = nodes.foreseen(), [*said, *problems], []
+        failed, notes, problems = nodes.foreseen(), [*notes, *problems], []
     else:
         failed = _execute(client, changes, nodes, tell)
     seen = [] if writes else [asdict(workload(item)) for item in there.values()
                               if item["kind"] in ("DaemonSet", "Deployment")
                               and COMPONENT in (item["metadata"].get("labels") or {})]
-    done = {**_with_steps(result(client, changes), changes, steps, moves), "workloads": seen,
-            "ended_on": _ended_on(nodes, leaving, components, level),
-            **_skipped(failed, pending, said, problems)}
-    return done if done["warnings"] else {key: value for key, value in done.items() if key != "warnings"}
+    return Outcome(changes, steps, moves, pending, failed, problems, notes).as_dict(
+        client.server, workloads=seen, ended_on=_ended_on(nodes, leaving, components, level))
 
 
 def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.Key, objects.Object],
@@ -162,7 +162,7 @@ def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.
 
 
 def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found, level: str
-          ) -> tuple[list[Change], list[dict[str, t.Any]]]:
+          ) -> tuple[list[Change], list[PendingStep]]:
     """The result of L(pending_changes.hold). If pods may end Node by Node, their DaemonSets are deleted without them.
     These deletions come first."""
     sets = found.search.sets if allows(level, NEEDS) and not found.stuck else ()
@@ -228,17 +228,6 @@ def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.No
     return failed
 
 
-def _skipped(failed: ClusterError | None, pending: t.Sequence[t.Mapping[str, t.Any]], said: t.Sequence[str],
-             problems: t.Sequence[str] = ()) -> dict[str, t.Any]:
-    """The part of the result about Nodes that were skipped or have failed: their pods are in C(pending); the error is
-    in C(problems), because of which the playbook fails at its end, and in C(warnings). failed: this error; in check
-    mode, the error that a run would return. pending, said, problems: the other pending steps, warnings and problems."""
-    late = [{**Step("delete", f"driver and MPS pods of {name}", needs=NEEDS).as_dict(), "pending_reason": why}
-            for name, why in (failed.details["nodes"] if failed else {}).items()]
-    problems = [*problems, *([str(failed)] if failed else [])]
-    return {"pending": [*pending, *late], "problems": problems, "warnings": [*said, *problems]}
-
-
 def _rolls(change: Change) -> bool:
     """Whether a change replaces existing pods of the device plugin."""
     return bool(change.component == node_by_node.MPS and change.live and change.kind.kind == "DaemonSet"
@@ -256,25 +245,14 @@ def _by_nodes(change: Change) -> Change:
     return replace(change, manifest=manifest)
 
 
-def _with_steps(done: dict[str, t.Any], changes: t.Sequence[Change], steps: t.Sequence[Step], moves: bool = False
-                ) -> dict[str, t.Any]:
-    """A result with the steps on Nodes. They come after the deletion of the DaemonSets whose pods stay and, if new
-    pods replace these, after the creation of the new DaemonSets."""
-    writes = [one for one in changes if one.writes]
-    first = max((at for at, one in enumerate(writes, 1) if one.orphans or (
-        moves and one.action not in ("delete", "release"))), default=0)
-    done["plan"][first:first] = [step.as_dict() for step in steps]
-    return {**done, "changed": bool(done["plan"])}
-
-
-def _waiting(pending: t.Sequence[t.Mapping[str, t.Any]], level: str) -> list[str]:
+def _waiting(pending: t.Sequence[PendingStep], level: str) -> list[str]:
     """A sentence on what the changes that L(pending_changes.hold) has left out need; empty if there are none."""
     if not pending:
         return []
     advice = (adopt.OUT_OF_THE_WAY if allows(level, NEEDS) else
               "Set gpu_disruption: drain in a maintenance window, or drain and switch the Nodes one by one.")
     first, more = pending[0], f" and {len(pending) - 1} more" if len(pending) > 1 else ""
-    return [f"Pending: {first['id']}{more}; {first['pending_reason']}. {advice}"]
+    return [f"Pending: {first.id}{more}; {first.pending_reason}. {advice}"]
 
 
 def _space(wanted: t.Sequence[Wanted]) -> str:
@@ -283,10 +261,10 @@ def _space(wanted: t.Sequence[Wanted]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str], check: bool,
+def adopted(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str], check: bool,
                level: str = LEVELS[-1], kept: t.Collection[str] = (), terms: node_by_node.Terms | None = None,
                tell: removal.Tell = lambda line: None,
-               leaving: t.Mapping[str, t.Collection[str]] = MappingProxyType({})) -> dict[str, t.Any]:
+               leaving: t.Mapping[str, t.Collection[str]] = MappingProxyType({})) -> Result:
     """Like L(present), in a cluster with a GPU Operator. It is stopped, and those of its objects that are wanted become
     ours.
 
@@ -310,11 +288,11 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
     nodes = _nodes(client, pods, level, terms, tell)
     changes = [*operator.stop(found), *changes]
     rights.require(client, changes, [rights.LABEL_NODES, *nodes.needed_rights()])
-    (steps, said), moves = nodes.preview(), nodes.moves
+    (steps, notes), moves = nodes.preview(), nodes.moves
     apply.rehearse(client, changes, there)
     failed = nodes.foreseen()
     if check:
-        said, problems = [*said, *problems], []
+        notes, problems = [*notes, *problems], []
     else:
         apply.execute(client, [change for change in changes if change.action == "stop"])
         adopt.wait_stopped(client, found)
@@ -325,23 +303,23 @@ def taken_over(client: Client, wanted: t.Sequence[Wanted], components: t.Collect
         left, pending = _held(client, left, pods, level)
         nodes = _nodes(client, pods, level, terms, tell)
         failed = _execute(client, left, nodes, tell)
-    return {**_with_steps(result(client, changes), changes, steps, moves), "workloads": [],
-            "ended_on": _ended_on(nodes, leaving, components, level), **_skipped(
-        failed, pending, [*adopt.notes(found, changes, there), *said, *_waiting(pending, level)], problems)}
+    notes = [*adopt.notes(found, changes, there), *notes, *_waiting(pending, level)]
+    return Outcome(changes, steps, moves, pending, failed, problems, notes).as_dict(
+        client.server, workloads=[], ended_on=_ended_on(nodes, leaving, components, level))
 
 
-def handed_back(client: Client, policy: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
+def handed_back(client: Client, policy: objects.Object, check: bool) -> Result:
     """Gives all our objects to the installed GPU Operator. C(operator) in the result: whether one is installed."""
     with rights.named(client, everything=True):
         changes = hand_back.plan(client, dict(policy))
     rights.require(client, changes or [])
     if not check:
         hand_back.execute(client, changes or [])
-    return {**result(client, changes or []), "operator": changes is not None}
+    return Outcome(changes or []).as_dict(client.server, operator=changes is not None)
 
 
 def absent(client: Client, components: t.Collection[str] | None, timeout: float, check: bool,
-           tell: removal.Tell = lambda line: None, terms: node_by_node.Terms | None = None) -> dict[str, t.Any]:
+           tell: removal.Tell = lambda line: None, terms: node_by_node.Terms | None = None) -> Result:
     """Removes our objects of these components (None: of all components, and the Namespace), and waits until they are
     gone.
 
@@ -368,12 +346,11 @@ def absent(client: Client, components: t.Collection[str] | None, timeout: float,
         if not check:
             changes = removal.execute(client, changes, removal.going(there, components), timeout, tell, nodes)
     except ClusterError as error:
-        error.details["pending"] = pending
+        error.details["pending"] = [step.as_dict() for step in pending]
         raise
-    told = _skipped(nodes.foreseen() if check else None, pending,
-                    [*_waiting(pending, terms.level), *staying, *_of_other_controllers(there, components)])
-    done = _with_steps(result(client, changes), changes, steps)
-    return {**done, **{key: value for key, value in told.items() if value or key == "pending"}}
+    notes = [*_waiting(pending, terms.level), *staying, *_of_other_controllers(there, components)]
+    failed = nodes.foreseen() if check else None
+    return Outcome(changes, steps, pending=pending, failed=failed, notes=notes).as_dict(client.server)
 
 
 def _of_other_controllers(there: t.Mapping[objects.Key, objects.Object],
@@ -386,29 +363,3 @@ def _of_other_controllers(there: t.Mapping[objects.Key, objects.Object],
             found.append(f"{objects.label_of(have)} stays: {owner['kind']} {owner['name']} is its controller by now "
                          "(metadata.ownerReferences). Delete it by hand if nothing needs it.")
     return found
-
-
-def result(client: Client, changes: t.Sequence[Change]) -> dict[str, t.Any]:
-    """C({changed, plan, diff, objects: [{object, component, action, reasons, before, after}], counts, server})."""
-    shown, steps, differences = [], [], []
-    for change in changes:
-        before, after = _pair(change) if change.writes else ({}, {})
-        shown.append({"object": change.label, "component": change.component, "action": change.action,
-                      "reasons": list(change.reasons), "before": before, "after": after})
-        if change.writes:
-            steps.append(Step(change.action, change.label, _reason(change)))
-            differences.append(diff_entry(change.label, diff.text(before), diff.text(after)))
-    counts = collections.Counter(change.action for change in changes)
-    return outcome(steps, (), differences, objects=shown, counts={name: counts[name] for name in _ACTIONS},
-                   server=client.server)
-
-
-def _pair(change: Change) -> tuple[dict[str, t.Any], dict[str, t.Any]]:
-    if change.action in ("hand over", "forget"):
-        return {}, {}  # only marks change
-    return diff.pair(None if change.action in ("delete", "release") else change.manifest, change.live)
-
-
-def _reason(change: Change) -> str:
-    more = len(change.reasons) - _SHOWN_REASONS
-    return ", ".join(change.reasons[:_SHOWN_REASONS]) + (f" and {more} more" if more > 0 else "")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, allows
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import PendingStep, Step, allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.tolerations import untolerated
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import (
@@ -34,8 +34,8 @@ _PODS = ("currentNumberScheduled", "numberMisscheduled")
 
 def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequence[Object]] = tuple,
          removal: bool = False, orphans: t.Sequence[tuple[str, Object]] = (), why: str = ""
-         ) -> tuple[list[Change], list[dict[str, t.Any]]]:
-    """(the allowed changes, the pending ones in the form of results).
+         ) -> tuple[list[Change], list[PendingStep]]:
+    """(the allowed changes, the pending ones).
 
     level: gpu_disruption; nodes: returns all Nodes, and is called at most once, only if a selector changes or a
     toleration is removed; removal: whether the changes are those of a removal; orphans: C((component, pod)) for pods
@@ -55,13 +55,13 @@ def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequen
         t.cast(Object, one.manifest)))}
     first = {one.component: one.id for one in reversed(changes)
              if one.id in ending and (removal or one.component in whole)}
-    pending: list[dict[str, t.Any]] = []
+    pending: list[PendingStep] = []
     left: list[Change] = []
     for component, pod in orphans if why else ():
-        step = Step("delete", label_of(pod), needs=NEEDS)
-        pending.append(_pending(step, why, "its DaemonSet is gone, and GPU clients may need it"))
+        pending.append(Step("delete", label_of(pod), needs=NEEDS).pending(
+            f"{why}: its DaemonSet is gone, and GPU clients may need it"))
         if removal or component in whole:
-            first.setdefault(component, pending[-1]["id"])
+            first.setdefault(component, pending[-1].id)
     if removal and first:
         first.setdefault(SHARED, next((one.id for one in changes if one.id in ending), next(iter(first.values()))))
     for one in changes:
@@ -69,14 +69,11 @@ def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequen
         if not reason and one.component in first and one.writes:
             reason = f"it follows '{first[one.component]}'"
         if reason:
-            pending.append(_pending(Step(one.action, one.label, ", ".join(one.reasons), needs=NEEDS), why, reason))
+            step = Step(one.action, one.label, ", ".join(one.reasons), needs=NEEDS)
+            pending.append(step.pending(f"{why}: {reason}"))
         else:
             left.append(one)
     return left, pending
-
-
-def _pending(step: Step, why: str, reason: str) -> dict[str, t.Any]:
-    return {**step.as_dict(), "pending_reason": f"{why}: {reason}"}
 
 
 def serves_gpu_clients(live: Object) -> bool:

@@ -75,8 +75,8 @@ def _of_objects(client: Client, cluster: Plan, wanted: t.Sequence[objects.Wanted
         texts = [_describe(change) for change in changes if change.writes and change.component == name]
         more = f"; {counted(len(texts) - _NAMED, 'more object')}" if len(texts) > _NAMED else ""
         found.append(Difference(name, "; ".join(texts[:_NAMED]) + more, _REPAIR))
-    return found + [Difference(components[step["id"]], f"{step['id']}: {step['pending_reason']}",
-                               f"Set gpu_disruption: {step['needs']} in a maintenance window.", "pending")
+    return found + [Difference(components[step.id], f"{step.id}: {step.pending_reason}",
+                               f"Set gpu_disruption: {step.needs} in a maintenance window.", "pending")
                     for step in pending]
 
 

@@ -9,7 +9,7 @@ has the structure that `read.py` and `work.py` of `module_utils/_toolkit` give i
 
 from __future__ import annotations
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, PendingStep, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.cdi import CdiPlan
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import PackagesPlan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.shapes import (
@@ -125,7 +125,7 @@ def state_of(answer: Json) -> HostState:
         HostJournal(journal["present"], records, journal["default_runtime"], journal["restart"]),
         SettingsState(**{**settings, "ours": ours}),
         PackagesPlan(**{**raw["packages"], "steps": _steps(raw["packages"])}),
-        CdiPlan(**{**raw["cdi"], "steps": _steps(raw["cdi"])}))
+        CdiPlan(**{**raw["cdi"], "steps": _steps(raw["cdi"]), "pending": _pending(raw["cdi"])}))
 
 
 def held_of(answer: Json) -> str | None:
@@ -147,3 +147,8 @@ def _runtime(raw: Json) -> RuntimeState:
 def _steps(raw: Json) -> list[Step]:
     return [Step(step["action"], step["target"], step["reason"], step["needs"], step["assumed"], step["data"])
             for step in raw["steps"]]
+
+
+def _pending(raw: Json) -> list[PendingStep]:
+    return [Step(step["action"], step["target"], step["reason"], step["needs"], step["assumed"]).pending(
+        step["pending_reason"]) for step in raw["pending"]]

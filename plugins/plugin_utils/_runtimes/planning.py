@@ -10,7 +10,7 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Pending, Step, diff_entry
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import PendingStep, Step, diff_entry
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import owners, registry, settings_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import FileChange, Options, Proposal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState, RuntimeState
@@ -42,7 +42,7 @@ class Plan:
     """
 
     steps: list[Step]
-    pending: list[Pending]
+    pending: list[PendingStep]
     proposal: Proposal
     runtime: str | None
 
@@ -91,7 +91,7 @@ def present(state: HostState, runtime: str | None, proposal: Proposal, settings:
     return steps + (runtime_steps(state, runtime, proposal) if runtime else [])
 
 
-def waiting(state: HostState, runtime: str | None, instructions: str) -> list[Pending]:
+def waiting(state: HostState, runtime: str | None, instructions: str) -> list[PendingStep]:
     """The steps that are pending because the user must do something, not because of gpu_disruption."""
     pending = []
     if runtime is None:
@@ -102,11 +102,11 @@ def waiting(state: HostState, runtime: str | None, instructions: str) -> list[Pe
     return pending + (_service(state.runtimes[runtime]) if runtime else []) + state.cdi.pending
 
 
-def _pending(action: str, target: str, reason: str) -> Pending:
-    return {**Step(action, target).as_dict(), "pending_reason": reason}
+def _pending(action: str, target: str, reason: str) -> PendingStep:
+    return Step(action, target).pending(reason)
 
 
-def _service(state: RuntimeState) -> list[Pending]:
+def _service(state: RuntimeState) -> list[PendingStep]:
     """The step that makes the service run, now and after a boot. A run leaves it to the administrator."""
     unit = state.unit
     if unit is None:

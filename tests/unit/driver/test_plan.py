@@ -149,7 +149,7 @@ def test_levels(name: str, level: str, done: int, host: Host) -> None:
     steps = plan(CASES[name], host)
     allowed, pending = gate_driver(steps, level)
     assert allowed == steps[:done]
-    assert [step["id"] for step in pending] == [step.id for step in steps[done:]]
+    assert [step.id for step in pending] == [step.id for step in steps[done:]]
 
 
 @pytest.mark.parametrize("level", ["never", "idle", "drain", "reboot"])
@@ -157,9 +157,9 @@ def test_a_held_module_is_never_unloaded_and_nothing_else_is_done(level: str, ho
     steps = plan(CASES["switch"]._replace(holders=[PYTHON]), host)
     allowed, pending = gate_driver(steps, level)
     assert allowed == []
-    assert [step["id"] for step in pending] == CASES["switch"].expected
-    assert pending[0]["pending_reason"] == "in use by python3 (pid 4711) on 0000:07:00.0"
-    assert pending[1]["pending_reason"] == f"it follows '{UNLOAD}'"
+    assert [step.id for step in pending] == CASES["switch"].expected
+    assert pending[0].pending_reason == "in use by python3 (pid 4711) on 0000:07:00.0"
+    assert pending[1].pending_reason == f"it follows '{UNLOAD}'"
 
 
 @pytest.mark.parametrize("level", ["never", "reboot"])
@@ -168,8 +168,8 @@ def test_nouveau_in_use_waits_for_a_reboot_with_all_else_done(level: str, host: 
     steps = plan(case._replace(situation=replace(BARE, nouveau="used")), host)
     allowed, pending = gate_driver(steps, level)
     assert [step.id for step in allowed] == [INSTALL.id, DENY, BOOT, BUILD, INITRAMFS]
-    assert pending[0]["id"] == RIVAL
-    assert "reboot the host" in pending[0]["pending_reason"]
+    assert pending[0].id == RIVAL
+    assert "reboot the host" in pending[0].pending_reason
 
 
 PURGE = Step("purge packages", "nvidia-driver-cuda", data={"packages": ["nvidia-driver-cuda"]})

@@ -156,7 +156,7 @@ def test_what_aborts_jobs_needs_a_level(made: t.Any, unit: str, user: str | None
     steps = restart(part.host, made.now, made.desired, unit, True)
     assert [(phase, step.needs) for phase, step in steps] == [("interrupt", needs)]
     pending = [gate_driver([steps[0][1]], level)[1] for level in ("never", "idle", "drain")]
-    assert ["".join(one["pending_reason"] for one in steps) for steps in pending] == reasons
+    assert ["".join(one.pending_reason for one in steps) for steps in pending] == reasons
 
 
 @pytest.mark.parametrize("unit", [MANAGER, IMEX])
@@ -244,7 +244,7 @@ def test_services_that_a_killed_run_stopped_start_beside_an_interruption_that_wa
     steps = in_order(made.part(Services).plan(made.now, made.desired))
     allowed, pending = gate_driver(steps, "never", ["training.service"])
     assert [step.target for step in allowed] == ["training.service"]
-    assert [step["target"] for step in pending] == [IMEX]
+    assert [step.target for step in pending] == [IMEX]
 
 
 def test_disagreements(made: t.Any) -> None:

@@ -19,9 +19,9 @@ def test_levels_are_ordered(level: str, needs: str, expected: bool) -> None:
 def test_what_follows_a_forbidden_step_waits_with_it() -> None:
     steps, pending = gate(STEPS, "never")
     assert [step.id for step in steps] == ["write file: /etc/a"]
-    assert [item["id"] for item in pending] == ["reload modules: nvidia", "start unit: x"]
-    assert "needs 'idle'" in pending[0]["pending_reason"]
-    assert "follows 'reload modules: nvidia'" in pending[1]["pending_reason"]
+    assert [item.id for item in pending] == ["reload modules: nvidia", "start unit: x"]
+    assert "needs 'idle'" in pending[0].pending_reason
+    assert "follows 'reload modules: nvidia'" in pending[1].pending_reason
 
 
 def test_a_permitted_plan_is_whole() -> None:

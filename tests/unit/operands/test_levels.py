@@ -310,7 +310,7 @@ def test_no_step_needs_more_than_its_level(steps: list[Step], level: str) -> Non
         done, pending = split(steps, level)
         assert done == steps[:len(done)] and len(done) + len(pending) == len(steps)
         assert all(allows(level, step.needs) for step in done)
-        assert all(step["pending_reason"] for step in pending)
+        assert all(step.pending_reason for step in pending)
     assert not any(step.data["blocked"] for step in gate_driver(steps, level)[0])
 
 
@@ -330,8 +330,8 @@ def test_a_removal_leaves_what_the_pods_need_that_stay(level: str, running: set[
     left, pending = pending_changes.hold(changes, level, removal=True)
     stays = {*running, objects.SHARED} if running and level in ("never", "idle") else set()
     assert [one for one in changes if one.component not in stays] == left
-    assert [one["id"] for one in pending] == [one.id for one in changes if one.component in stays]
-    assert all(one["needs"] == "drain" and f"gpu_disruption is '{level}'" in one["pending_reason"] for one in pending)
+    assert [one.id for one in pending] == [one.id for one in changes if one.component in stays]
+    assert all(one.needs == "drain" and f"gpu_disruption is '{level}'" in one.pending_reason for one in pending)
 
 
 MPS_ACTS = {"delete the DaemonSet of the MPS daemon without pods": 0,

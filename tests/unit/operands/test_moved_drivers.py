@@ -137,7 +137,7 @@ def of_operator(site: Moving) -> None:
 
 def adopted(site: Moving, driver: list[Object], level: str = "drain", check: bool = False) -> Object:
     """A run of adopt.yml."""
-    return deliver.taken_over(site.client, site.wanted(driver), ("driver", "device_plugin"), check, level,
+    return deliver.adopted(site.client, site.wanted(driver), ("driver", "device_plugin"), check, level,
                               terms=Terms(site.holder), tell=site.told.append)
 
 

@@ -46,7 +46,7 @@ def run(client: Client, made: dict[str, Any], check: bool = False, kept: tuple[s
 
 
 def adopted(client: Client, made: dict[str, Any], check: bool = False, kept: tuple[str, ...] = ()) -> dict[str, Any]:
-    return deliver.taken_over(client, rendered(made), PARTS, check, made["disruption"], kept)
+    return deliver.adopted(client, rendered(made), PARTS, check, made["disruption"], kept)
 
 
 def started(api: ApiServer, client: Client, policy: Any = None, cluster: dict[str, Any] | None = None,

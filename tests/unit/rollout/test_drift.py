@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.action import gpu_verify
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import PendingStep, Step
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Check
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import label_nodes
@@ -201,10 +202,10 @@ def test_labels_that_only_hosts_tell_of(world: dict[str, Any], api: ApiServer) -
 
 def test_what_gpu_disruption_holds_back_is_pending(world: dict[str, Any], api: ApiServer, client: Client,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
-    def held(changes: list[Any], level: str, nodes: Any) -> tuple[list[Any], list[dict[str, Any]]]:
+    def held(changes: list[Any], level: str, nodes: Any) -> tuple[list[Any], list[PendingStep]]:
         mine = [one for one in changes if one.writes]
         return [one for one in changes if not one.writes], [
-            {"id": one.id, "pending_reason": f"gpu_disruption is '{level}'", "needs": "drain"} for one in mine]
+            Step(one.action, one.label, needs="drain").pending(f"gpu_disruption is '{level}'") for one in mine]
 
     other_image(api, world)
     monkeypatch.setattr(drift.pending_changes, "hold", held)

@@ -213,7 +213,7 @@ def test_all_gpus_in_mig_mode_without_devices(machine: Machine) -> None:
     machine.says, machine.modes = None, "Enabled\n"
     found = machine.plan()
     assert [step.action for step in found["steps"]] == [cdi_module.REMOVE]
-    assert [one["pending_reason"] for one in found["pending"]] == [
+    assert [one.pending_reason for one in found["pending"]] == [
         "every GPU is in MIG mode and has no MIG device yet"]
     machine.converge()
     assert not machine.spec.exists()
@@ -251,13 +251,13 @@ def test_a_tool_that_fails_changes_nothing(machine: Machine) -> None:
     assert (found["steps"], found["pending"]) == ([], [])
     assert "empty device edits" in found["warnings"][0]
     machine.spec.unlink()
-    assert [one["pending_reason"] for one in machine.plan()["pending"]] == ["nvidia-ctk cannot describe the devices"]
+    assert [one.pending_reason for one in machine.plan()["pending"]] == ["nvidia-ctk cannot describe the devices"]
 
 
 def test_without_a_driver(machine: Machine) -> None:
     machine.driver(None)
     assert machine.converge([INSTALL]) == FIRST[:2]
-    assert [one["pending_reason"] for one in machine.plan()["pending"]] == ["no NVIDIA driver is loaded"]
+    assert [one.pending_reason for one in machine.plan()["pending"]] == ["no NVIDIA driver is loaded"]
     assumed = [step.action for step in machine.plan([INSTALL], check=True)["steps"] if step.assumed]
     assert assumed == [cdi_module.LINK, cdi_module.GENERATE]
     machine.driver("595.91.07")

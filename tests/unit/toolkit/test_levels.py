@@ -84,7 +84,7 @@ def test_an_act_needs_its_level(tmp_path: t.Any, monkeypatch: pytest.MonkeyPatch
                                 said: str) -> None:
     name, steps = act
     allowed, pending = gate(steps(tmp_path, monkeypatch), level)
-    assert (name in [step.id for step in allowed]) != (name in [step["id"] for step in pending])
+    assert (name in [step.id for step in allowed]) != (name in [step.id for step in pending])
     assert (YES if name in [step.id for step in allowed] else NO) == said
 
 

@@ -452,5 +452,5 @@ def test_a_service_that_is_not_ours_to_start_is_told(
     one.unit, one.running = unit, running
     assert ("restart service: containerd.service" in one.converge()) == (running and unit.get("LoadState") != "masked")
     found = planning.waiting(one.see(), "containerd", "")
-    assert [item["id"] for item in found] == ([pending] if pending else [])
-    assert not pending or "does not change this" in found[0]["pending_reason"]
+    assert [item.id for item in found] == ([pending] if pending else [])
+    assert not pending or "does not change this" in found[0].pending_reason
