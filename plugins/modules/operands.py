@@ -270,7 +270,7 @@ problems:
       The playbook site fails with it at its end. It is a warning, too.
     - In check mode the Nodes that would be skipped if the task ran now, with the same reasons. A driver or MPS pod that
       is already ending is only a warning then.
-  returned: with O(state=present), unless O(render_to) is set; in check mode also with O(state=absent) if there are any
+  returned: unless O(render_to) is set
   type: list
   elements: str
   sample: []
