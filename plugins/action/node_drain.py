@@ -11,7 +11,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.drain import Drain, Request, staying_warnings
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import EvictionOptions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder
 
 
@@ -34,8 +34,8 @@ class ActionModule(ControllerAction):
 
     def work(self, arguments: Data, task_vars: Data) -> Data:
         """Drains the Nodes, or restores their schedulability."""
-        wish = Wish(arguments["pods"] == "gpu", arguments["force"], arguments["delete_emptydir_data"])
-        request = Request(list(dict.fromkeys(arguments["nodes"])), wish, arguments["grace_period"],
+        evictions = EvictionOptions(arguments["pods"] == "gpu", arguments["force"], arguments["delete_emptydir_data"])
+        request = Request(list(dict.fromkeys(arguments["nodes"])), evictions, arguments["grace_period"],
                           arguments["timeout"], arguments["disruption"], bool(self._task.check_mode),
                           arguments["cordoned"], Holder.of_run())
         client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])

@@ -11,7 +11,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import drain
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import EvictionOptions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import Maintenance, Outcome, Request
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder
 
@@ -39,10 +39,10 @@ class ActionModule(ControllerAction):
 
     def work(self, arguments: Data, task_vars: Data) -> Data:
         """Takes the Node out of service, or puts it back."""
-        wish = Wish(True, arguments["force"], arguments["delete_emptydir_data"])
-        evictions = drain.Request([arguments["node"]], wish, arguments["grace_period"], arguments["timeout"],
-                                  arguments["disruption"], bool(self._task.check_mode))
-        request = Request(evictions, Holder.of_run(), arguments["clients"], arguments["reason"],
+        evictions = EvictionOptions(True, arguments["force"], arguments["delete_emptydir_data"])
+        drained = drain.Request([arguments["node"]], evictions, arguments["grace_period"], arguments["timeout"],
+                                arguments["disruption"], bool(self._task.check_mode))
+        request = Request(drained, Holder.of_run(), arguments["clients"], arguments["reason"],
                           Outcome.read(arguments["begun"]), seen=arguments["labels"], evict=arguments["evict"],
                           creates=arguments["creates"])
         client = Client(find_file(task_vars, arguments["kubeconfig"]), arguments["context"])

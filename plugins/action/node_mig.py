@@ -29,7 +29,7 @@ class ActionModule(ControllerAction):
         "context": {"type": "str"},
         "namespace": {"type": "str", "default": "gpu-operator"},
         "layout": {"type": "str", "default": ""},
-        "asked": {"type": "str"},
+        "expected_layout": {"type": "str"},
         "outcome": {"type": "str", "choices": ["success", "failed"], "default": "success"},
         "reason": {"type": "str", "default": ""},
         "labels": {"type": "dict", "default": {}},
@@ -49,7 +49,7 @@ class ActionModule(ControllerAction):
                              path="nodes")
         host_nodes.batch(arguments["at_once"], 1, "at_once")
         outcome = mig.FAILED if state == "recovered" else arguments["outcome"]
-        request = Request(names, arguments["layout"], arguments["asked"], outcome, arguments["reason"],
+        request = Request(names, arguments["layout"], arguments["expected_layout"], outcome, arguments["reason"],
                           arguments["labels"], arguments["namespace"], arguments["at_once"],
                           arguments["max_fail_percentage"], arguments["timeout"], bool(self._task.check_mode),
                           Holder.of_run(), arguments["release"], arguments["disruption"],

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects, ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.refuse_operator import refuse_operator
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import EvictionOptions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver, files
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.node_by_node import Terms
@@ -86,8 +86,8 @@ class ActionModule(ControllerAction):
 
 
 def _terms(arguments: Data, level: str) -> Terms:
-    wish = Wish(True, arguments["force"], arguments["delete_emptydir_data"])
-    return Terms(Holder.of_run(), level, arguments["max_unavailable"], arguments["drain_timeout"], wish,
+    evictions = EvictionOptions(True, arguments["force"], arguments["delete_emptydir_data"])
+    return Terms(Holder.of_run(), level, arguments["max_unavailable"], arguments["drain_timeout"], evictions,
                  arguments["max_fail_percentage"])
 
 
@@ -112,6 +112,6 @@ def _wanted(arguments: Data) -> tuple[list[objects.Wanted], list[str]]:
                              "Name it in the option component.", path="component")
         return objects.wanted({arguments["component"]: manifests}), [arguments["component"]]
     if arguments["take_over"] and arguments["components"]:
-        raise InputError("Everything of the operator is taken over at once, as it is stopped for that.",
+        raise InputError("The operator is stopped, so all its operands are adopted in one run.",
                          "Leave components (tags) out.", path="components", value=arguments["components"])
     return deliver.of_plan(cluster, arguments["components"])

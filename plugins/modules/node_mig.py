@@ -40,7 +40,7 @@ options:
       - V(settled) sets the state to O(outcome), writes O(reason) to the annotation C(gpuops.nvidia/mig-reason), and
         resumes every paused operand, even if a killed run or another manager left it paused.
       - V(recovered) does what V(settled) does with O(outcome=failed), only on Nodes that a killed run has left
-        unfinished (C(left) of RV(nodes)) and that the cluster's MIG manager does not serve.
+        unfinished (C(unfinished) of RV(nodes)) and that the cluster's MIG manager does not serve.
       - V(requested) requests O(layout) from the cluster's MIG manager, or waits for the layout that the labels already
         request. A request for another layout needs O(disruption=idle); the other states do not use O(disruption).
         The layouts of O(at_once) Nodes are requested at the same time. If more than O(max_fail_percentage) fail, no
@@ -69,12 +69,11 @@ options:
         is written, because the manager would fail.
     type: str
     default: ''
-  asked:
+  expected_layout:
     description:
-      - The layout that the label of the Node requested when this run gathered its state, C(asked) of RV(nodes). If the
-        label now names neither this layout nor O(layout), somebody has requested another one. The module then keeps the
-        label.
-        V(changing), and V(settled) with V(success), fail in this case.
+      - The layout that the label of the Node requested when this run gathered its state, C(layout) of RV(nodes). If the
+        label now requests neither this layout nor O(layout), the module keeps the label.
+      - V(changing), and V(settled) with V(success), fail in this case.
     type: str
   outcome:
     description:
@@ -162,13 +161,13 @@ EXAMPLES = r"""
 RETURN = r"""
 nodes:
   description:
-    - For each Node C(asked), the requested layout, the C(state), the C(paused) operands, the C(reason) of the last
-      failure, C(left), whether a killed run or a MIG manager that gave up left the Node unfinished, and
+    - For each Node C(layout), the requested layout, the C(state), the C(paused) operands, the C(reason) of the last
+      failure, C(unfinished), whether a killed run or a MIG manager that gave up left the Node unfinished, and
       C(managed), whether the cluster's MIG manager serves the Node.
   returned: O(state=gathered)
   type: dict
   sample:
-    gpu-a1: {asked: all-1g.10gb, state: success, paused: [], reason: "", left: false, managed: false}
+    gpu-a1: {layout: all-1g.10gb, state: success, paused: [], reason: "", unfinished: false, managed: false}
 labels:
   description: For each Node the labels that were written, or would be in check mode.
   returned: O(state=changing), O(state=settled) and O(state=recovered)

@@ -18,7 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.drain import Drain, Request
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import EvictionOptions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodeState
 
 from lab.controlplane import cluster as clusters
@@ -133,16 +133,16 @@ def evictions(audit: Any) -> list[str]:
 def test_pods_with_gpus_first_and_then_nothing_more_to_do(yard: Yard, audit: Any) -> None:
     yard.deploy("a-web", gpu=False)
     yard.deploy("trainer", replicas=2)
-    wish = Wish(only_gpu=False)
+    evictions = EvictionOptions(only_gpu=False)
     audit.start()
-    preview = yard.drain(wish=wish, check=True).drained().as_dict()
+    preview = yard.drain(evictions=evictions, check=True).drained().as_dict()
     assert not audit.writes and len(preview["plan"]) == 4
-    result = yard.drain(wish=wish).drained().as_dict()
+    result = yard.drain(evictions=evictions).drained().as_dict()
     assert result["plan"] == preview["plan"] and result["cordoned"] == yard.nodes[:1]
     assert [name.rsplit("-", 2)[0] for name in evictions(audit)] == ["trainer", "trainer", "a-web"]
     assert yard.pods() == [] and yard.state() == (True, False)
     audit.start()
-    assert not yard.drain(wish=wish).drained().as_dict()["changed"] and not [
+    assert not yard.drain(evictions=evictions).drained().as_dict()["changed"] and not [
         one for one in audit.writes if one["agent"] == "gpuops.nvidia"]
     yard.drain().uncordoned().as_dict()
     assert yard.state() == (False, None)
@@ -210,10 +210,10 @@ def test_pods_that_nobody_brings_back_are_refused_before_anything(yard: Yard, au
                        "metadata": {"name": "alone", "namespace": yard.name, "labels": {"app": "alone"}},
                        "spec": {"nodeName": yard.nodes[0], "containers": containers}})
     audit.start()
-    with pytest.raises(ClusterError, match=f"{yard.name}/alone on .*no controller brings it back"):
+    with pytest.raises(ClusterError, match=f"{yard.name}/alone on .*no controller creates it again"):
         yard.drain().drained().as_dict()
     assert not [one for one in audit.writes if one["agent"] == "gpuops.nvidia"] and yard.state() == (False, None)
-    assert len(yard.drain(wish=Wish(force=True)).drained().as_dict()["evicted"]) == 1
+    assert len(yard.drain(evictions=EvictionOptions(force=True)).drained().as_dict()["evicted"]) == 1
 
 
 def test_a_cordon_of_somebody_else_stays(yard: Yard) -> None:

@@ -96,7 +96,7 @@ class Site(Yard):
 
     def stands(self, node: str) -> tuple[str, str, list[str]]:
         """(state, reason, operands that are paused)."""
-        found = mig.stand(NodeState.read({"metadata": self.metadata(node)}))
+        found = mig.read(NodeState.read({"metadata": self.metadata(node)}))
         return found.state, found.reason, list(found.paused)
 
     def plugin(self, node: str) -> str:
@@ -205,7 +205,7 @@ def test_a_pod_that_nobody_brings_back_stops_nothing_but_the_run(site: Site) -> 
     run = site.play(hosts=(first,))
     assert run.rc == 2
     state, reason, paused = site.stands(first)
-    assert state == "failed" and "no controller brings it back" in reason and not paused
+    assert state == "failed" and "no controller creates it again" in reason and not paused
     assert site.plugin(first) == former and site.state() == (False, None) and site.instances(first) == 0
     # It has a GPU, though it does not use it now.
     run = site.play(disruption="idle", hosts=(first,))
@@ -281,7 +281,7 @@ def test_a_wish_that_comes_meanwhile_stays_for_the_next_run(site: Site) -> None:
     site.before(first, MEANWHILE)
     run = site.play(hosts=(first,))
     site.before(first)
-    assert run.rc == 2 and f"Node {first} is asked for all-3g.40gb by now" in run.output, run.output
+    assert run.rc == 2 and f"Node {first} now requests all-3g.40gb" in run.output, run.output
     state, reason, paused = site.stands(first)
     assert (state, paused, site.metadata(first)["labels"][CONFIG]) == ("failed", [], "all-3g.40gb") and reason
     run = site.play(hosts=(first,))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import EvictionOptions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import left_behind
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
@@ -60,7 +60,7 @@ def as_before(yard: Yard) -> bool:  # noqa: F811
 
 def remove(yard: Yard, check: bool = False, **more: Any) -> dict[str, Any]:  # noqa: F811
     return deliver.absent(yard.client, ["driver"], 60, check, lambda line: None, Terms(
-        Holder.of_run(), "drain", **{"timeout": 60, "wish": Wish(), **more}))
+        Holder.of_run(), "drain", **{"timeout": 60, "evictions": EvictionOptions(), **more}))
 
 
 def test_one_node_after_the_other(driven: Yard, audit: Any) -> None:

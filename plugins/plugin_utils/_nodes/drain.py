@@ -29,7 +29,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client, Later
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, evictable, node
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Sorted, Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import EvictionOptions, SortedPods
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder, refuse_held
@@ -53,7 +53,7 @@ class Request:
     of the same run would have cordoned; holder: this run, None if Nodes may be held by another run."""
 
     names: t.Sequence[str]
-    wish: Wish = Wish()
+    evictions: EvictionOptions = EvictionOptions()
     grace_period: int | None = None
     timeout: float = 300
     level: str = "never"
@@ -122,7 +122,7 @@ class Drain:
         steps = [Step("cordon", f"Node {name}", "no new pod is to come", "drain") for name in cordons]
         # Below the level drain no pod is evicted. A pod that may not be evicted at all is pending, as the others are.
         steps += [_step(pod) for group in pods.values()
-                  for pod in [*group.going, *(() if evicts else (pod for pod, _why in group.refused))]]
+                  for pod in [*group.evicted, *(() if evicts else (pod for pod, _why in group.refused))]]
         allowed, pending = gate(steps, self._request.level)
         result = Outcome(allowed, pending, cordons if allowed else (), staying=_entries(
             (name, group.staying) for name, group in pods.items()))
@@ -151,40 +151,40 @@ class Drain:
             self._uncordon(ours)
         return Outcome(steps, uncordoned=[*ours])
 
-    def _pods(self, names: t.Collection[str]) -> dict[str, Sorted]:
+    def _pods(self, names: t.Collection[str]) -> dict[str, SortedPods]:
         pods = without_errors(self._client.many(lambda name: pods_on(self._client, name), names))
-        return {name: evictable.sort(group, self._request.wish) for name, group in zip(names, pods)}
+        return {name: evictable.sort(group, self._request.evictions) for name, group in zip(names, pods)}
 
     def _uncordon(self, names: t.Iterable[str]) -> None:
         """Restores the former state of the Nodes."""
         without_errors(self._client.many(lambda name: node.write(self._client, name, cordon.uncordon), names))
 
-    def _evict(self) -> dict[str, Sorted]:
+    def _evict(self) -> dict[str, SortedPods]:
         """Evicts until the timeout. Returns the pods that are left, by Node; empty if all have ended."""
         end = self._clock() + self._request.timeout
         left = self._pods(self._request.names)
         while True:
-            left = {name: group for name, group in left.items() if group.going or group.refused}
+            left = {name: group for name, group in left.items() if group.evicted or group.refused}
             if not left or self._clock() >= end:
                 return left
             self._begin(left)
             self._ask([pod for name, group in left.items() if name in self._round.begun
-                       for pod in _first(group.going)])
+                       for pod in _first(group.evicted)])
             self._sleep(max(min(_PAUSE, end - self._clock()), 0))
             left = self._pods(left)
 
-    def _begin(self, left: t.Mapping[str, Sorted]) -> None:
+    def _begin(self, left: t.Mapping[str, SortedPods]) -> None:
         """Finds by dry runs the Nodes of which all pods can be evicted. A single pod needs no dry run."""
         waiting = {name: group for name, group in left.items() if name not in self._round.begun}
-        tried = [pod for group in waiting.values() if len(group.going) > 1 for pod in group.going]
+        tried = [pod for group in waiting.values() if len(group.evicted) > 1 for pod in group.evicted]
         for pod, answer in self._answers(tried, dry_run=True):
             if answer is None:
                 self._round.why.pop(pod.uid, None)
                 self._round.next[pod.uid] = self._clock() + _COUNTS
         for name, group in waiting.items():
-            if not group.refused and not any(pod.uid in self._round.why for pod in group.going):
+            if not group.refused and not any(pod.uid in self._round.why for pod in group.evicted):
                 self._round.begun.add(name)
-                for pod in group.going:
+                for pod in group.evicted:
                     self._round.next.pop(pod.uid, None)
 
     def _ask(self, pods: t.Sequence[Pod]) -> None:
@@ -209,15 +209,15 @@ class Drain:
                 self._round.next[pod.uid], self._round.why[pod.uid] = now + (answer.after or _AGAIN), answer.why
         return answers
 
-    def _blocked(self, result: Outcome, left: t.Mapping[str, Sorted]) -> Outcome:
+    def _blocked(self, result: Outcome, left: t.Mapping[str, SortedPods]) -> Outcome:
         """The result with the pods that are left. Their Nodes are uncordoned if this task has cordoned them, not if an
         earlier task has."""
         ours = [name for name in left if name in result.cordoned]
         self._uncordon(ours)
         why = self._round.why
         found = _entries((name, [
-            *((pod, why[pod.uid]) for pod in group.going if pod.uid in why), *group.refused,
-            *((pod, _waiting(pod, name in self._round.begun)) for pod in group.going if pod.uid not in why)])
+            *((pod, why[pod.uid]) for pod in group.evicted if pod.uid in why), *group.refused,
+            *((pod, _waiting(pod, name in self._round.begun)) for pod in group.evicted if pod.uid not in why)])
             for name, group in left.items())
         blocked = [{**one, "budget": budget[1] if budget else ""}
                    for one, budget in ((one, _BUDGET.search(one["reason"])) for one in found)]
@@ -255,7 +255,7 @@ def _entries(groups: t.Iterable[tuple[str, t.Iterable[tuple[Pod, str]]]]) -> lis
     return [{"node": name, "pod": pod.label, "reason": why} for name, pods in groups for pod, why in pods]
 
 
-def _refuse(pods: t.Mapping[str, Sorted]) -> None:
+def _refuse(pods: t.Mapping[str, SortedPods]) -> None:
     """Raises ClusterError if pods may not be evicted at all."""
     refused = _entries((name, group.refused) for name, group in pods.items())
     if refused:

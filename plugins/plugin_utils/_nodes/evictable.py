@@ -16,9 +16,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.pod import Po
 
 
 @dataclass(frozen=True)
-class Wish:
-    """Which pods to evict. only_gpu: only pods that use a GPU; force: also pods without a controller, which nobody
-    creates again; empty_dirs: also pods whose emptyDir volumes are lost."""
+class EvictionOptions:
+    """Which pods to evict. only_gpu: only pods that use a GPU; force: also pods without a controller, which are
+    not created again; empty_dirs: also pods whose emptyDir volumes are lost."""
 
     only_gpu: bool = True
     force: bool = False
@@ -26,47 +26,47 @@ class Wish:
 
 
 @dataclass
-class Sorted:
-    """The pods of one Node. going: those to evict, pods with GPUs first; refused: C((pod, reason)) for pods that must
+class SortedPods:
+    """The pods of one Node. evicted: those to evict, pods with GPUs first; refused: C((pod, reason)) for pods that must
     not be evicted; staying: C((pod, reason)) for pods that use a GPU but stay."""
 
-    going: list[Pod] = field(default_factory=list)
+    evicted: list[Pod] = field(default_factory=list)
     refused: list[tuple[Pod, str]] = field(default_factory=list)
     staying: list[tuple[Pod, str]] = field(default_factory=list)
 
 
-def sort(pods: t.Iterable[Pod], wish: Wish) -> Sorted:
+def sort(pods: t.Iterable[Pod], evictions: EvictionOptions) -> SortedPods:
     """Sorts the pods of a Node by whether they are evicted, and by their names."""
-    found = Sorted()
+    found = SortedPods()
     for pod in sorted(pods, key=lambda pod: pod.label):
-        if pod.ended or (wish.only_gpu and not pod.uses_gpu):
+        if pod.ended or (evictions.only_gpu and not pod.uses_gpu):
             continue
-        stays, why_not = _stays(pod), _refused(pod, wish)
+        stays, why_not = _stays(pod), _refused(pod, evictions)
         if stays:
             if pod.uses_gpu:
                 found.staying.append((pod, stays))
         elif why_not:
             found.refused.append((pod, why_not))
         else:
-            found.going.append(pod)
-    found.going.sort(key=lambda pod: not pod.uses_gpu)
+            found.evicted.append(pod)
+    found.evicted.sort(key=lambda pod: not pod.uses_gpu)
     return found
 
 
 def _stays(pod: Pod) -> str:
     if pod.mirror:
         return "it belongs to the kubelet (a mirror pod)"
-    # The run that has deleted the DaemonSet of the MPS daemon ends it, after its clients.
+    # The run that has deleted the DaemonSet of the MPS daemon deletes this pod after its clients have ended.
     if not pod.controller and pod.mps:
         return "it belongs to a DaemonSet that is being removed"
     return "it belongs to a DaemonSet" if pod.controller == "DaemonSet" else ""
 
 
-def _refused(pod: Pod, wish: Wish) -> str:
+def _refused(pod: Pod, evictions: EvictionOptions) -> str:
     if pod.ending:
         return ""
-    if not wish.force and not pod.controller:
-        return "no controller brings it back elsewhere (force: true gives it up)"
-    if not wish.empty_dirs and pod.empty_dirs:
-        return "its emptyDir volumes would be lost (delete_emptydir_data: true gives them up)"
+    if not evictions.force and not pod.controller:
+        return "no controller creates it again on another Node (force: true evicts it)"
+    if not evictions.empty_dirs and pod.empty_dirs:
+        return "its emptyDir volumes would be lost (delete_emptydir_data: true evicts it)"
     return ""

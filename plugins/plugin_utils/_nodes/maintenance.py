@@ -226,7 +226,7 @@ class Maintenance:
     def _staying(self) -> list[tuple[str, str]]:
         """C((pod, reason)) for pods that use a GPU and that no eviction would end, such as those of DaemonSets. Our
         operands are left out, because they are paused for the work and come back."""
-        staying = [(pod, why) for pod, why in evictable.sort(self._pods(), self._request.drain.wish).staying
+        staying = [(pod, why) for pod, why in evictable.sort(self._pods(), self._request.drain.evictions).staying
                    if not pod.mps]
         ours = {one["metadata"]["uid"] for one in (self._client.list("apps/v1", "DaemonSet") if staying else ())
                 if is_ours(one) and component_of(one) in LABELS}
@@ -255,7 +255,7 @@ class Maintenance:
         paused = [key for key in PAUSES if key in {*_paused(one.labels), *(begun.paused if check else ())}]
         between = []
         if reason:
-            between = [Step("say why", f"Node {one.name}", reason)]
+            between = [Step("write the reason", f"Node {one.name}", reason)]
         elif not self._left(one) and (cordon.before(one) is not None or begun.cordoned):
             between = [Step("uncordon", f"Node {one.name}", "it gets back its former state")]
         if not check:
@@ -291,8 +291,8 @@ class Maintenance:
                                "Wait until it has ended. If it was abandoned, remove the label.", verb="patch",
                                object=f"Node {one.name}", reason="Upgrading")
         # A change of the layout by this collection holds its Node; if the run was killed, the next run finishes it.
-        stand = mig.stand(one)
-        if stand.managed and stand.state in mig.UNDER_WAY:
+        layout = mig.read(one)
+        if layout.managed and layout.state in mig.UNDER_WAY:
             raise ClusterError(f"A change of the MIG layout is under way on Node {one.name}.",
                                "Wait until its MIG manager has ended it.", verb="patch", object=f"Node {one.name}",
                                reason="Changing")

@@ -33,11 +33,11 @@ REASON = MIG_REASON
 SUCCESS, FAILED, PENDING, REBOOTING = "success", "failed", "pending", "rebooting"
 # The states of a change that has not ended. The vendor's manager may reboot the host during a change.
 UNDER_WAY = (PENDING, REBOOTING)
-# The deploy labels of operands, and of pods of others, that have opened a GPU or read its MIG instances at their start.
+# The deploy labels of operands, and of foreign pods, that have opened a GPU or read its MIG instances at their start.
 PAUSES = (*(LABELS[name] for name in ("device_plugin", "feature_discovery", "dcgm_exporter", "dcgm")),
           f"{DEPLOY}nvsm", CLIENT)
 # The label selector for Nodes of the vendor's manager whose layout has not been applied successfully.
-UNSETTLED = f"{MIG_MANAGER}=true,{MIG_CONFIG},{STATE}!={SUCCESS}"
+NOT_APPLIED = f"{MIG_MANAGER}=true,{MIG_CONFIG},{STATE}!={SUCCESS}"
 MANAGER = "app=nvidia-mig-manager"  # the label selector for the pods of the vendor's manager
 _KEPT = 1000  # the most characters of a reason
 
@@ -46,52 +46,52 @@ Changes = t.Dict[str, str]
 
 
 @dataclass(frozen=True)
-class Stand:
-    """The MIG state of a Node. asked: the requested layout, empty for none; state: the value of the label, empty
+class NodeMig:
+    """The MIG state of a Node. layout: the requested layout, empty for none; state: the value of the label, empty
     without it; paused: the operands that are paused; reason: why the last change failed; managed: whether the vendor's
     manager serves the Node."""
 
     node: str
-    asked: str
+    layout: str
     state: str
     paused: t.Tuple[str, ...]
     reason: str
     managed: bool
 
     @property
-    def left(self) -> bool:
+    def unfinished(self) -> bool:
         """Whether operands are still paused or a change has not ended, for example because a run was killed."""
         return bool(self.paused) or self.state in UNDER_WAY
 
     @property
-    def waits(self) -> bool:
-        """Whether the vendor's manager has not finished the layout yet. A Node without a state is not waited for if it
-        is asked for the default (MIG off)."""
-        return bool(self.asked) and self.state not in (SUCCESS, FAILED) and (
-            bool(self.state) or self.asked != MIG_DEFAULT)
+    def is_waiting(self) -> bool:
+        """Whether the vendor's manager has not finished the layout yet. A Node without a state is not waited for if the
+        requested layout is the default (MIG off)."""
+        return bool(self.layout) and self.state not in (SUCCESS, FAILED) and (
+            bool(self.state) or self.layout != MIG_DEFAULT)
 
     def as_dict(self) -> Result:
         """The state as it is in results."""
-        return {"asked": self.asked, "state": self.state, "paused": list(self.paused), "reason": self.reason,
-                "left": self.left, "managed": self.managed}
+        return {"layout": self.layout, "state": self.state, "paused": list(self.paused), "reason": self.reason,
+                "unfinished": self.unfinished, "managed": self.managed}
 
 
-def stand(node: NodeState) -> Stand:
+def read(node: NodeState) -> NodeMig:
     """Reads the MIG state from the labels and annotations of a Node."""
     labels = node.labels
-    return Stand(node.name, labels.get(MIG_CONFIG, ""), labels.get(STATE, ""),
+    return NodeMig(node.name, labels.get(MIG_CONFIG, ""), labels.get(STATE, ""),
                  tuple(key[len(DEPLOY):] for key in PAUSES if labels.get(key) == PAUSED),
                  node.annotations.get(REASON, ""), labels.get(MIG_MANAGER) == "true")
 
 
-def changing(labels: Labels, layout: str, pause: bool = True) -> Changes:
+def labels_before(labels: Labels, layout: str, pause: bool = True) -> Changes:
     """The labels to write before the layout of a Node changes. pause: whether the operands that run are paused."""
     paused = {key: PAUSED for key in PAUSES if pause and labels.get(key) == "true"}
     wanted = {MIG_CONFIG: layout, STATE: PENDING, **paused}
     return {key: value for key, value in wanted.items() if labels.get(key) != value}
 
 
-def settled(labels: Labels, layout: str, state: str) -> Changes:
+def labels_after(labels: Labels, layout: str, state: str) -> Changes:
     """The labels to write when a change has ended. layout: the layout to request, empty to leave the label as it is."""
     wanted = {STATE: state, **({MIG_CONFIG: layout} if layout else {}),
               **{key: "true" for key in PAUSES if labels.get(key) == PAUSED}}
@@ -105,33 +105,33 @@ def reason_of(text: str, state: str) -> str | None:
 
 def steps(node: str, changes: Changes, reason_differs: bool = False) -> list[Step]:
     """The steps for a change of labels."""
-    found = []
+    result = []
     if MIG_CONFIG in changes:
-        found.append(Step("ask for layout", f"{changes[MIG_CONFIG]} on Node {node}"))
+        result.append(Step("request layout", f"{changes[MIG_CONFIG]} on Node {node}"))
     if STATE in changes:
-        found.append(Step("set MIG state", f"{changes[STATE]} on Node {node}"))
+        result.append(Step("set MIG state", f"{changes[STATE]} on Node {node}"))
     elif reason_differs:
-        found.append(Step("say why", f"Node {node}"))
+        result.append(Step("write the reason", f"Node {node}"))
     for key, value in changes.items():
         if key in PAUSES:
-            found.append(Step("pause" if value == PAUSED else "resume", f"{key[len(DEPLOY):]} on Node {node}"))
-    return found
+            result.append(Step("pause" if value == PAUSED else "resume", f"{key[len(DEPLOY):]} on Node {node}"))
+    return result
 
 
-def says(one: Stand, namespace: str, pod: str) -> tuple[str, str]:
+def explain(one: NodeMig, namespace: str, pod: str) -> tuple[str, str]:
     """(the problem, what to do) for a Node of the vendor's manager. pod: the manager's pod there, empty for none."""
     look = f"kubectl -n {namespace} logs {pod}" if pod else f"kubectl -n {namespace} get pods -o wide"
     paused = f"; it has left {', '.join(one.paused)} paused" if one.paused else ""
     if one.state == FAILED:
         again = f"kubectl -n {namespace} delete pod {pod}" if pod else "restart its pod"
         why = f": {one.reason}" if one.reason else ""
-        return (f"the MIG manager could not apply {one.asked}, often because pods hold the GPUs, or the GPUs cannot "
-                f"have it{why}{paused}",
-                f"The reason is in its log: {look}. It does not try again by itself: put that right, then {again}, or "
-                "ask for another layout.")
+        return (f"the MIG manager could not apply {one.layout}, often because pods use the GPUs, or the GPUs do "
+                f"not support it{why}{paused}",
+                f"The reason is in its log: {look}. It does not try again by itself. Remove the cause, then {again}, "
+                "or request another layout.")
     if one.state == PENDING:
-        return (f"the MIG manager has not finished {one.asked}{paused}",
-                f"It evicts nobody: free the GPUs of {one.node} (gpuops.nvidia.node_drain). Where it stands: {look}.")
+        return (f"the MIG manager has not finished {one.layout}{paused}",
+                f"It evicts no pods: free the GPUs of {one.node} (gpuops.nvidia.node_drain). Its progress: {look}.")
     if one.state == REBOOTING:
-        return f"it reboots for {one.asked}", f"Wait for {one.node} to come back."
-    return f"the MIG manager has not taken up {one.asked} yet", f"Look whether it runs on {one.node}: {look}."
+        return f"the host reboots for {one.layout}", f"Wait for {one.node} to come back."
+    return f"the MIG manager has not begun {one.layout} yet", f"Check whether it runs on {one.node}: {look}."

@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig, node, operand_pods
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import MIG_MANAGER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig import Stand
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig import NodeMig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodePatch, NodeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder, holder_of, refuse_held
 
@@ -31,17 +31,17 @@ class Request:
     """What a task requests.
 
     names: the Nodes, empty for all Nodes of the vendor's manager; layout: empty for the one that a Node's label names;
-    asked: the layout that the label named when the run read it, None to accept any; seen: in check mode, maps a Node to
-    the labels that an earlier task of the same run would have written; at_once: how many Nodes change at the same time,
-    a number or a percentage; max_fail: the percentage of Nodes that may fail before no further one is begun; namespace:
-    that of the operands; timeout: seconds for each wait; holder: this run, which holds the Nodes (they must not be held
-    by another run); release: whether it releases them; level: the allowed disruption; pause: whether the operands that
-    hold GPUs are paused.
+    expected: the layout that the label requested when the run read it, None to accept any; seen: in check mode, maps a
+    Node to the labels that an earlier task of the same run would have written; at_once: how many Nodes change at the
+    same time, a number or a percentage; max_fail: the percentage of Nodes that may fail before no further one is begun;
+    namespace: that of the operands; timeout: seconds for each wait; holder: this run, which holds the Nodes (they must
+    not be held by another run); release: whether it releases them; level: the allowed disruption; pause: whether the
+    operands that use GPUs are paused.
     """
 
     names: t.Sequence[str]
     layout: str = ""
-    asked: str | None = None
+    expected: str | None = None
     outcome: str = mig.SUCCESS
     reason: str = ""
     seen: t.Mapping[str, Labels] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Protocol:
 
     def gathered(self) -> Result:
         """Reads the MIG state of each Node."""
-        return outcome([], nodes={name: mig.stand(one).as_dict() for name, one in self._nodes().items()})
+        return outcome([], nodes={name: mig.read(one).as_dict() for name, one in self._nodes().items()})
 
     def changing(self) -> Result:
         """Holds the Nodes, sets their state to pending and pauses the operands. Raises ClusterError if the pods of
@@ -89,8 +89,8 @@ class Protocol:
 
     def recovered(self) -> Result:
         """Sets the state to failed on Nodes on which a run was killed during a change. Other Nodes are not changed."""
-        stands = {name: (one, mig.stand(one)) for name, one in self._nodes().items()}
-        return self._settled({name: one for name, (one, now) in stands.items() if now.left and not now.managed})
+        states = {name: (one, mig.read(one)) for name, one in self._nodes().items()}
+        return self._settled({name: one for name, (one, now) in states.items() if now.unfinished and not now.managed})
 
     def _settled(self, nodes: t.Mapping[str, NodeState]) -> Result:
         reason = mig.reason_of(self._request.reason, self._request.outcome)
@@ -114,30 +114,30 @@ class Protocol:
         nodes = self._nodes()
         if not nodes:
             self._tell(f"No Node is served by a MIG manager of the cluster ({MIG_MANAGER}=true).")
-        stands = {name: mig.stand(one) for name, one in nodes.items()}
-        foreign = [name for name, one in stands.items() if not one.managed]
+        states = {name: mig.read(one) for name, one in nodes.items()}
+        foreign = [name for name, one in states.items() if not one.managed]
         if foreign:
             raise InputError(f"No MIG manager of the cluster serves {fold(foreign)}.",
-                             f"Name Nodes that carry {MIG_MANAGER}=true.", path="nodes", value=foreign)
+                             f"Name Nodes with the label {MIG_MANAGER}=true.", path="nodes", value=foreign)
         held = self._held(nodes)
-        gates = {name: gate(self._asking(one), self._request.level) for name, one in stands.items()
-                 if name not in held and (self._request.layout or one.asked)}
+        gates = {name: gate(self._request_steps(one), self._request.level) for name, one in states.items()
+                 if name not in held and (self._request.layout or one.layout)}
         steps = [step for allowed, _waiting in gates.values() for step in allowed]
         pending = [step for _allowed, waiting in gates.values() for step in waiting]
         chosen = [name for name, (_allowed, waiting) in gates.items() if not waiting]
         todo = [] if self._request.check else chosen
         at_once = host_nodes.batch(self._request.at_once, len(chosen), "at_once")
         done: list[str] = []
-        failed: dict[str, Stand | None] = {}
+        failed: dict[str, NodeMig | None] = {}
         while todo and len(failed) * 100 <= self._request.max_fail * len(chosen):
             batch, todo = todo[:at_once], todo[at_once:]
-            changed = [name for name in batch if self._ask(stands[name])]
+            changed = [name for name in batch if self._layout_change(states[name])]
             self._write(changed, self._request_layout)
             bad = self._await_manager(batch, changed)
             done += [name for name in batch if name not in bad]
             failed.update(bad)
         texts = [*(self._explained(name, one) for name, one in failed.items()),
-                 *([f"{fold(todo)}: not asked after that."] if todo else []), *held.values()]
+                 *([f"{fold(todo)}: not requested after that."] if todo else []), *held.values()]
         result = outcome(steps, pending, plan_diff("node_mig", steps), done=done, failed_nodes=[*failed, *held],
                          left=todo)
         return {**result, "failed": True, "msg": "\n".join(texts)} if texts else result
@@ -183,10 +183,10 @@ class Protocol:
     def _ours(self) -> dict[str, NodeState]:
         """The Nodes of the task. Raises InputError if the MIG manager of the cluster serves one of them."""
         nodes = self._nodes()
-        managed = [name for name, one in nodes.items() if mig.stand(one).managed]
+        managed = [name for name, one in nodes.items() if mig.read(one).managed]
         if managed:
             raise InputError(f"The cluster's MIG manager serves {fold(managed)}, and two writers would undo each "
-                             "other.", "Put MIG on hosts by gpu_placement, or use state requested "
+                             "other.", "Set the placement of MIG to host (gpu_placement), or use state requested "
                              f"({MIG_MANAGER}=true there).", path="nodes", value=managed)
         return nodes
 
@@ -197,10 +197,10 @@ class Protocol:
     def _begun(self, one: NodeState) -> mig.Changes:
         layout = self._request.layout or one.labels.get(MIG_CONFIG, "")
         if not layout:
-            raise InputError(f"Node {one.name} is asked for no layout.",
-                             f"Give one, or label the Node with {MIG_CONFIG}.", path="layout")
+            raise InputError(f"No layout is requested for Node {one.name}.",
+                             f"Set layout, or the label {MIG_CONFIG} of the Node.", path="layout")
         self._refuse_overtaken(one)
-        return mig.changing(one.labels, layout, self._request.pause)
+        return mig.labels_before(one.labels, layout, self._request.pause)
 
     def _ended(self, one: NodeState) -> mig.Changes:
         """The labels at the end of a change. If somebody has requested another layout meanwhile, this request stays,
@@ -208,59 +208,59 @@ class Protocol:
         if self._request.outcome == mig.SUCCESS:
             self._refuse_overtaken(one)
         layout = "" if self._overtaken(one.labels) else self._request.layout
-        return mig.settled(one.labels, layout, self._request.outcome)
+        return mig.labels_after(one.labels, layout, self._request.outcome)
 
     def _overtaken(self, labels: Labels) -> bool:
         """Whether somebody has requested another layout since the run read the label."""
-        return self._request.asked is not None and labels.get(MIG_CONFIG, "") not in (
-            self._request.asked, self._request.layout)
+        return self._request.expected is not None and labels.get(MIG_CONFIG, "") not in (
+            self._request.expected, self._request.layout)
 
     def _refuse_overtaken(self, one: NodeState) -> None:
         if self._overtaken(one.labels):
-            raise ClusterError(f"Node {one.name} is asked for {one.labels.get(MIG_CONFIG) or 'no layout'} by now.",
-                               "Somebody has changed its label meanwhile: run again.", verb="patch",
+            raise ClusterError(f"Node {one.name} now requests {one.labels.get(MIG_CONFIG) or 'no layout'}.",
+                               "Its label was changed during the run. Run again.", verb="patch",
                                object=f"Node {one.name}", reason="Conflict")
 
-    def _ask(self, one: Stand) -> mig.Changes:
-        layout = self._request.layout or one.asked
-        return {} if one.asked == layout else {MIG_CONFIG: layout}
+    def _layout_change(self, one: NodeMig) -> mig.Changes:
+        layout = self._request.layout or one.layout
+        return {} if one.layout == layout else {MIG_CONFIG: layout}
 
-    def _asking(self, one: Stand) -> list[Step]:
+    def _request_steps(self, one: NodeMig) -> list[Step]:
         """The steps that request the layout. They need idle, because the manager destroys instances to apply it."""
-        return [replace(step, needs="idle") for step in mig.steps(one.node, self._ask(one))]
+        return [replace(step, needs="idle") for step in mig.steps(one.node, self._layout_change(one))]
 
     def _request_layout(self, live: NodeState) -> NodePatch:
         """The patch that requests a layout and removes the state of the former one, so that the next state that the
         manager writes is about the new layout."""
-        changes = self._ask(mig.stand(live))
+        changes = self._layout_change(mig.read(live))
         return NodePatch({**changes, mig.STATE: None} if changes else {})
 
-    def _await_manager(self, names: t.Sequence[str], changed: t.Collection[str]) -> dict[str, Stand | None]:
-        """Waits for the manager. Returns the Nodes that have failed, exceed the timeout, are asked for another layout
-        meanwhile, or were deleted (None)."""
+    def _await_manager(self, names: t.Sequence[str], changed: t.Collection[str]) -> dict[str, NodeMig | None]:
+        """Waits for the manager. Returns the Nodes that have failed, exceed the timeout, whose label requests another
+        layout meanwhile, or were deleted (None)."""
         end, shown = self._clock() + self._request.timeout, self._clock()
         while True:
             answers = without_errors(self._client.many(lambda name: self._client.get("v1", "Node", name), names))
-            found = {name: mig.stand(NodeState.read(one)) if one else None for name, one in zip(names, answers)}
-            waiting = [one for one in found.values() if one and not self._asks_otherwise(one)
-                       and (one.waits or (one.node in changed and not one.state))]
+            found = {name: mig.read(NodeState.read(one)) if one else None for name, one in zip(names, answers)}
+            waiting = [one for one in found.values() if one and not self._requests_another(one)
+                       and (one.is_waiting or (one.node in changed and not one.state))]
             if not waiting or self._clock() >= end:
                 return {name: one for name, one in found.items() if one is None or one in waiting
-                        or one.state == mig.FAILED or self._asks_otherwise(one)}
+                        or one.state == mig.FAILED or self._requests_another(one)}
             if self._clock() - shown >= _LINE:
                 shown = self._clock()
-                self._tell("; ".join(f"{one.node}: {one.asked} {one.state or 'not taken up'}" for one in waiting))
+                self._tell("; ".join(f"{one.node}: {one.layout} {one.state or 'not begun'}" for one in waiting))
             self._sleep(_PAUSE)
 
-    def _asks_otherwise(self, one: Stand) -> bool:
-        return bool(self._request.layout) and one.asked != self._request.layout
+    def _requests_another(self, one: NodeMig) -> bool:
+        return bool(self._request.layout) and one.layout != self._request.layout
 
-    def _explained(self, name: str, one: Stand | None) -> str:
+    def _explained(self, name: str, one: NodeMig | None) -> str:
         if one is None:
             return f"{name}: the Node is gone."
-        if self._asks_otherwise(one):
-            return f"{name}: somebody has asked for {one.asked or 'no layout'} meanwhile; its MIG manager follows that."
+        if self._requests_another(one):
+            return f"{name}: its label now requests {one.layout or 'no layout'}; its MIG manager applies that."
         pods = self._client.list("v1", "Pod", namespace=self._request.namespace, label_selector=mig.MANAGER,
                                  field_selector=f"spec.nodeName={one.node}")
-        problem, hint = mig.says(one, self._request.namespace, pods[0]["metadata"]["name"] if pods else "")
+        problem, hint = mig.explain(one, self._request.namespace, pods[0]["metadata"]["name"] if pods else "")
         return f"{one.node}: {problem}. {hint}"

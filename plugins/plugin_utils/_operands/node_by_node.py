@@ -46,7 +46,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, drain, node
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import EvictionOptions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import (
     PAUSED,
@@ -92,14 +92,14 @@ Pod = Object
 @dataclass(frozen=True)
 class Terms:
     """How Nodes are taken out of service. at_once: how many at the same time, as C(gpu_max_unavailable); timeout:
-    seconds, as in L(drain.Request); wish: which pods may be evicted; level: gpu_disruption; holder: this run;
+    seconds, as in L(drain.Request); evictions: which pods may be evicted; level: gpu_disruption; holder: this run;
     max_fail: the percentage of the Nodes that may fail, as C(gpu_max_fail_percentage)."""
 
     holder: Holder
     level: str = LEVELS[-1]
     at_once: t.Any = 1
     timeout: float = 600
-    wish: Wish = Wish()
+    evictions: EvictionOptions = EvictionOptions()
     max_fail: int = 0
 
 
@@ -460,7 +460,7 @@ class NodeByNode:
         terms, found = self._terms, self._found
         work = {MPS if _is_mps(pod) else DRIVER for pod in found.pods[name]}
         work |= unfinished(found.nodes[name]) & found.search.components
-        request = drain.Request([name], terms.wish, None, terms.timeout, terms.level, check)
+        request = drain.Request([name], terms.evictions, None, terms.timeout, terms.level, check)
         return Maintenance(self._client, Request(request, terms.holder, removing=work, **more), self._tell,
                            time.monotonic, time.sleep)
 

@@ -53,7 +53,7 @@ class Observed(t.NamedTuple):
     uncounted: t.Sequence[t.Tuple[str, str]] = ()
     outdated: t.Sequence[Outdated] = ()
     events: t.Mapping[t.Tuple[str, str], t.Sequence[str]] = {}
-    layouts: t.Sequence[t.Tuple[mig.Stand, str]] = ()
+    layouts: t.Sequence[t.Tuple[mig.NodeMig, str]] = ()
     logs: t.Mapping[str, Log] = {}
     labels: t.Mapping[str, t.Mapping[str, str]] = {}
 
@@ -147,7 +147,7 @@ def _problems(cluster: Cluster, works: t.Sequence[Workload], observed: Observed)
              for one in sorted(observed.outdated, key=lambda one: one.stuck.node)]
     found += [_problem(NotReadyPod(component, node, "", "", "not counted"), _LOST, "pending")
               for component, node in observed.uncounted if (component, node) not in not_ready]
-    found += [_layout(stand, pod, cluster.namespace) for stand, pod in observed.layouts]
+    found += [_layout(node_mig, pod, cluster.namespace) for node_mig, pod in observed.layouts]
     found += [_problem(stuck, explain(stuck, (), cluster.namespace), "failed")
               for stuck in _uncreated(works, observed)]
     found += [_problem(stuck, _LOST, "pending") for stuck in observed.stuck
@@ -231,10 +231,12 @@ def _outdated(one: Outdated, cluster: Cluster) -> Cause:
     return Cause(f"the pod is outdated{images} and keeps running until it is deleted", hint, do=do)
 
 
-def _layout(stand: mig.Stand, pod: str, namespace: str) -> Problem:
-    cause, hint = mig.says(stand, namespace, pod)
-    stuck = NotReadyPod("mig_manager", stand.node, pod, "", f"{_LAYOUT}{stand.asked} {stand.state or 'not started'}")
-    return replace(_problem(stuck, _LOST, "failed" if stand.state == mig.FAILED else "pending"), cause=cause, hint=hint)
+def _layout(layout: mig.NodeMig, pod: str, namespace: str) -> Problem:
+    cause, hint = mig.explain(layout, namespace, pod)
+    reason = f"{_LAYOUT}{layout.layout} {layout.state or 'not started'}"
+    problem = _problem(NotReadyPod("mig_manager", layout.node, pod, "", reason), _LOST,
+                       "failed" if layout.state == mig.FAILED else "pending")
+    return replace(problem, cause=cause, hint=hint)
 
 
 def _uncreated(works: t.Sequence[Workload], observed: Observed) -> t.Iterator[NotReadyPod]:

@@ -49,7 +49,7 @@ class Progress:
         self._done: set[str] | None = None
 
     def poll(self, passed: float, timeout: float, works: t.Sequence[Workload], pods: t.Sequence[Explained],
-             layouts: t.Sequence[mig.Stand], ends: str = "") -> None:
+             layouts: t.Sequence[mig.NodeMig], ends: str = "") -> None:
         """Reports the current state if a report is due.
 
         passed, timeout: in seconds; pods: the pods that are not ready; layouts: the MIG layouts that are not applied;
@@ -81,9 +81,9 @@ class Progress:
 
 
 def _state(name: str, works: t.Sequence[Workload], pods: t.Sequence[Explained],
-           layouts: t.Sequence[mig.Stand]) -> _State:
+           layouts: t.Sequence[mig.NodeMig]) -> _State:
     own = [work for work in works if work.component == name]
-    changing = [layout for layout in layouts if layout.waits and name == "mig_manager"]
+    changing = [layout for layout in layouts if layout.is_waiting and name == "mig_manager"]
     done = all(work.settled for work in own) and not changing
     failing, waiting = [], []
     for stuck, cause, waits_for in [] if done else pods:
@@ -93,7 +93,7 @@ def _state(name: str, works: t.Sequence[Workload], pods: t.Sequence[Explained],
             failing.append(model.Failing(stuck.node, cause.cause))
         else:
             waiting.append(model.Waiting(stuck.node, stuck.container))
-    waiting += [model.Waiting(layout.node, f"{layout.asked} {layout.state or 'not started'}") for layout in changing]
+    waiting += [model.Waiting(layout.node, f"{layout.layout} {layout.state or 'not started'}") for layout in changing]
     return _State(
         model.Open(name, sum(work.ready for work in own), sum(work.desired for work in own), failing, waiting),
         done, len(changing), sum(work.updated for work in own))

@@ -97,7 +97,7 @@ class Rollout:
         self._next_read, self._last_read, self._read_all = 0.0, float("-inf"), True
         self._failed: dict[str, _Failed] = {}
         self._restarts_read = False
-        self._layouts: list[mig.Stand] = []
+        self._layouts: list[mig.NodeMig] = []
 
     def now(self, check_mode: bool = False) -> list[Check]:
         """The checks of the current state. Does not wait."""
@@ -113,7 +113,7 @@ class Rollout:
         if self._seen and all(work.settled for work in self._seen):
             self._remember_restarts(self._seen)
             self._layouts = self._unsettled(self._seen)
-            if not self._failed and not any(layout.waits for layout in self._layouts):
+            if not self._failed and not any(layout.is_waiting for layout in self._layouts):
                 return self._conclude(self._seen)
         begin, pause = self._clock(), _PAUSE_FIRST
         self._next_read = begin
@@ -147,14 +147,14 @@ class Rollout:
             "apps/v1", kind, namespace=self._namespace, label_selector=OURS)]
         return [work for work in found if work.component in self._components]
 
-    def _unsettled(self, works: t.Sequence[Workload]) -> list[mig.Stand]:
+    def _unsettled(self, works: t.Sequence[Workload]) -> list[mig.NodeMig]:
         """The MIG layouts that have failed or are being applied. Read only if the MIG manager should have pods."""
         if not any(work.component == "mig_manager" and work.desired for work in works):
             return []
-        nodes = self._client.list("v1", "Node", label_selector=mig.UNSETTLED, metadata_only=True)
-        layouts = [mig.stand(NodeState.read(node)) for node in nodes]
+        nodes = self._client.list("v1", "Node", label_selector=mig.NOT_APPLIED, metadata_only=True)
+        layouts = [mig.read(NodeState.read(node)) for node in nodes]
         return [layout for layout in layouts
-                if layout.managed and layout.asked and (layout.waits or layout.state == mig.FAILED)]
+                if layout.managed and layout.layout and (layout.is_waiting or layout.state == mig.FAILED)]
 
     def _read_pods(self, unsettled: t.Sequence[Workload], read_all: bool = False) -> None:
         """Reads which pods are not ready, and why. The next read waits ten times as long as this one took.
@@ -266,7 +266,7 @@ class Rollout:
 
     def _waiting_helps(self, unsettled: t.Sequence[Workload], passed: float) -> bool:
         """Whether a workload or a MIG layout may become ready without help. passed: seconds of the wait."""
-        return (any(layout.waits for layout in self._layouts) or bool(self._unsteady(unsettled))
+        return (any(layout.is_waiting for layout in self._layouts) or bool(self._unsteady(unsettled))
                 or any(self._may_become_ready(work, passed) for work in unsettled))
 
     def _may_become_ready(self, work: Workload, passed: float) -> bool:
@@ -301,7 +301,7 @@ class Rollout:
         observed = observed._replace(logs=logs.read(self._client, self._namespace, roots))
         return checks.checks(self._cluster, self._components, works, observed, check_mode)
 
-    def _with_pods(self, works: t.Sequence[Workload]) -> list[tuple[mig.Stand, str]]:
+    def _with_pods(self, works: t.Sequence[Workload]) -> list[tuple[mig.NodeMig, str]]:
         """The MIG layouts that are not applied, each with the name of the MIG manager's pod on its Node, or empty."""
         pods = {node_of(pod): str(pod["metadata"]["name"]) for work in works if self._layouts
                 and work.component == "mig_manager" for pod in self._pods(work)}

@@ -129,7 +129,7 @@ def test_gpus_of_virtual_machines_do_not_count() -> None:
 
 
 def test_text() -> None:
-    """Sorted lines; comments and values with an equals sign survive reading."""
+    """SortedPods lines; comments and values with an equals sign survive reading."""
     assert render(LABELS) == "nvidia.com/gpu.count=8\nnvidia.com/gpu.product=NVIDIA-A100-SXM4-80GB\n"
     assert parse(render(LABELS)) == LABELS
     assert parse("# note\n\na=b=c\nflag\n") == {"a": "b=c", "flag": ""}

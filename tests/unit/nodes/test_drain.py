@@ -14,7 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.drain import Drain, Request
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish, sort
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import EvictionOptions, sort
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.pod import Pod
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.fakes import Clock, one_by_one
@@ -126,19 +126,19 @@ def ids(steps: list[Object]) -> list[str]:
 def test_check_names_what_the_run_does_and_the_second_run_writes_nothing() -> None:
     cluster = Cluster(pod("b", gpu=""), pod("a", gpu=""), pod("worker"),
                       lasting=3)
-    wish = Wish(only_gpu=False)
-    preview = cluster.drain(wish=wish, check=True).drained().as_dict()
+    evictions = EvictionOptions(only_gpu=False)
+    preview = cluster.drain(evictions=evictions, check=True).drained().as_dict()
     assert not cluster.writes and not cluster.asked and preview["changed"]
     assert ids(preview["plan"]) == ["cordon: Node n1", "evict: Pod work/worker", "evict: Pod work/a",
                                     "evict: Pod work/b"]
-    result = cluster.drain(wish=wish).drained().as_dict()
+    result = cluster.drain(evictions=evictions).drained().as_dict()
     assert result["plan"] == preview["plan"] and result["diff"] == preview["diff"]
     assert [one["pod"] for one in result["evicted"]] == ["work/worker", "work/a", "work/b"]
     assert cluster.state() == (True, False) and not cluster.pods
     # The others were asked only after the one with a GPU had ended.
     assert [when for when, _name in cluster.asked][1] >= cluster.asked[0][0] + 3
     cluster.writes.clear()
-    again = cluster.drain(wish=wish).drained().as_dict()
+    again = cluster.drain(evictions=evictions).drained().as_dict()
     assert not again["changed"] and not cluster.writes and again["plan"] == []
 
 
@@ -170,14 +170,14 @@ def test_no_pod_ends_while_a_budget_keeps_another_one() -> None:
     """Of its Node; other Nodes are emptied meanwhile."""
     cluster = Cluster(pod("a"), pod("worker"), pod("plain", gpu=""), pod("free", node="n2"), names=("n1", "n2"))
     cluster.tried["worker"] = [BUDGET] * 99
-    result = cluster.drain(timeout=60, wish=Wish(only_gpu=False)).drained().as_dict()
+    result = cluster.drain(timeout=60, evictions=EvictionOptions(only_gpu=False)).drained().as_dict()
     assert cluster.asked == [(100, "free")] and set(cluster.pods) == {"a", "worker", "plain"}
     assert [(one["pod"], one["budget"]) for one in result["blocked"]] == [
         ("work/worker", "pdb-a"), ("work/a", ""), ("work/plain", "")]
     assert result["blocked"][1]["reason"] == "it was not asked to end, as another pod of its Node could not be evicted"
     assert cluster.state("n1") == (False, None) and len(cluster.trials) < 40
     cluster.tried["worker"], now = [BUDGET], cluster.clock.now
-    assert not cluster.drain(wish=Wish(only_gpu=False)).drained().as_dict()["blocked"]
+    assert not cluster.drain(evictions=EvictionOptions(only_gpu=False)).drained().as_dict()["blocked"]
     assert [(when - now, name) for when, name in cluster.asked[1:3]] == [(10, "a"), (10, "worker")]
 
 
@@ -207,7 +207,7 @@ def test_what_an_earlier_task_has_cordoned_stays_cordoned(error: bool) -> None:
     cluster = Cluster(pod("worker"), pod("plain", gpu=""))
     cluster.drain().drained().as_dict()
     cluster.said["plain"] = [ClusterError("Pod work/plain: forbidden.", status=403) if error else Later(10, "x")] * 9
-    everything = cluster.drain("reboot", wish=Wish(only_gpu=False), timeout=30)
+    everything = cluster.drain("reboot", evictions=EvictionOptions(only_gpu=False), timeout=30)
     if error:
         with pytest.raises(ClusterError, match="forbidden"):
             everything.drained().as_dict()
@@ -240,7 +240,7 @@ def test_refused_before_anything_is_changed() -> None:
     waiting = cluster.drain(level="idle").drained().as_dict()
     assert waiting["pending"] and not waiting["changed"], "who evicts nobody refuses nothing"
     assert not cluster.writes and not cluster.asked
-    result = cluster.drain(wish=Wish(force=True, empty_dirs=True)).drained().as_dict()
+    result = cluster.drain(evictions=EvictionOptions(force=True, empty_dirs=True)).drained().as_dict()
     assert len(result["evicted"]) == 3
 
 
@@ -248,8 +248,8 @@ def test_what_stays_and_what_uses_a_gpu() -> None:
     mirror = {"annotations": {"kubernetes.io/config.mirror": "x"}}
     found = sort(map(Pod.read, [
         pod("daemon", owner="DaemonSet"), pod("mirror", metadata=mirror), pod("plain", gpu=""),
-        {**pod("done"), "status": {"phase": "Succeeded"}}, pod("worker")]), Wish())
-    assert [one.name for one in found.going] == ["worker"] and not found.refused
+        {**pod("done"), "status": {"phase": "Succeeded"}}, pod("worker")]), EvictionOptions())
+    assert [one.name for one in found.evicted] == ["worker"] and not found.refused
     assert [(one.name, why) for one, why in found.staying] == [
         ("daemon", "it belongs to a DaemonSet"), ("mirror", "it belongs to the kubelet (a mirror pod)")]
     assert all(uses_gpu(pod("x", gpu=name)) for name in (
@@ -287,7 +287,7 @@ def test_a_gpu_may_be_used_without_a_container_that_asks_for_one(more: Object, u
     if "containers" in more:
         one["spec"]["containers"] = more["containers"]
     assert uses_gpu(one) is uses
-    assert [found.name for found in sort([Pod.read(one)], Wish()).going] == (["x"] if uses else [])
+    assert [found.name for found in sort([Pod.read(one)], EvictionOptions()).evicted] == (["x"] if uses else [])
 
 
 def test_a_killed_run_is_gone_on_with_and_given_back() -> None:
@@ -363,7 +363,7 @@ def test_a_pod_that_comes_meanwhile_and_may_not_be_evicted_blocks_its_node() -> 
     result = Drain(cluster, request, clock=cluster.clock, sleep=once).drained().as_dict()  # type: ignore[arg-type]
     assert result["failed"] and cluster.state() == (False, None)
     assert [(one["pod"], one["reason"]) for one in result["blocked"]] == [
-        ("work/late", "no controller brings it back elsewhere (force: true gives it up)")]
+        ("work/late", "no controller creates it again on another Node (force: true evicts it)")]
     assert [name for _when, name in cluster.asked] == ["worker"] and "late" in cluster.pods
 
 
@@ -378,7 +378,7 @@ def test_a_pod_that_was_not_asked_says_why() -> None:
     """One was ending before; the other waits for it, as it has a GPU."""
     cluster = Cluster(pod("ending"), pod("plain", gpu=""))
     cluster.ends["ending"] = 10_000
-    result = cluster.drain(wish=Wish(only_gpu=False), timeout=60).drained().as_dict()
+    result = cluster.drain(evictions=EvictionOptions(only_gpu=False), timeout=60).drained().as_dict()
     assert [(one["pod"], one["reason"]) for one in result["blocked"]] == [
         ("work/ending", "it is ending since its deletion"),
         ("work/plain", "it was not its turn before the pods with GPUs had ended")]

@@ -17,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, marks
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, drain, maintenance, mig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import MIG_MANAGER
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import EvictionOptions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import PAUSED, REASON, Maintenance
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_work import Protocol
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_work import Request as MigRequest
@@ -77,9 +77,10 @@ class Site(Cluster):
         return dict(self.nodes["n1"]["metadata"]["annotations"])
 
     def run(self, state: str, level: str = "drain", check: bool = False, holder: Holder = MINE, **more: Any) -> Object:
-        wish = more.pop("wish", Wish())
+        evictions = more.pop("evictions", EvictionOptions())
         begun = maintenance.Outcome.read(more.pop("begun", {}))
-        request = maintenance.Request(drain.Request(["n1"], wish, None, 60, level, check), holder, begun=begun, **more)
+        request = maintenance.Request(drain.Request(["n1"], evictions, None, 60, level, check), holder, begun=begun,
+                                      **more)
         task = Maintenance(self, request, lambda line: None, self.clock, self.clock.sleep)  # type: ignore[arg-type]
         outcome: maintenance.Outcome = getattr(task, state)()
         return outcome.as_dict()
@@ -298,7 +299,7 @@ def test_a_failure_says_why_and_keeps_the_cordon_until_a_run_succeeds() -> None:
     site = Site(operand(), pod("job"))
     site.run("started")
     ended = site.run("ended", reason="modprobe failed:\n  no such\x1b[2J device " + "x" * 2000)
-    assert "say why: Node n1" in ids(ended)
+    assert "write the reason: Node n1" in ids(ended)
     assert site.annotations[REASON].startswith("modprobe failed: no such")
     assert site.annotations[REASON].isprintable()
     assert len(site.annotations[REASON]) == 1000 and HELD not in site.annotations
@@ -433,7 +434,7 @@ def test_what_may_not_be_evicted_is_refused_before_anything_is_written() -> None
     with pytest.raises(ClusterError, match="work/bare"):
         site.run("started")
     assert not site.bodies
-    assert site.run("started", wish=Wish(True, True))["started"]
+    assert site.run("started", evictions=EvictionOptions(True, True))["started"]
 
 
 @pytest.mark.parametrize(("key", "value", "said"), [

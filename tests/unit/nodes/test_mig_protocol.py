@@ -85,8 +85,8 @@ def test_only_what_runs_is_paused_and_comes_back() -> None:
     assert server.writes == ["n1"]  # one patch
     assert not server.run("changing", "n1")["changed"] and server.writes == ["n1"]
     assert server.run("gathered", "n1")["nodes"]["n1"] == {
-        "asked": "all-1g.10gb", "state": "pending", "paused": ["device-plugin", "client"], "reason": "", "left": True,
-        "managed": False}
+        "layout": "all-1g.10gb", "state": "pending", "paused": ["device-plugin", "client"], "reason": "",
+        "unfinished": True, "managed": False}
     result = server.run("settled", "n1")
     assert server.labels["n1"] == {**LABELS, STATE: "success"}
     assert ids(result) == ["set MIG state: success on Node n1", "resume: device-plugin on Node n1",
@@ -119,7 +119,7 @@ def test_a_failure_says_why_until_it_succeeds() -> None:
     assert server.annotations["n1"] == {"gpuops.nvidia/mig-reason": "GPU 0 is busy: pid 7"}
     assert "resume: device-plugin on Node n1" in ids(result)
     again = server.run("settled", "n1", outcome="failed", reason="another")
-    assert ids(again) == ["say why: Node n1"]
+    assert ids(again) == ["write the reason: Node n1"]
     server.run("settled", "n1", outcome="failed", reason="x" * 5000)
     assert len(server.annotations["n1"]["gpuops.nvidia/mig-reason"]) == 1000
     server.run("settled", "n1")
@@ -192,7 +192,7 @@ def test_only_what_a_killed_run_left_is_recovered() -> None:
 
 def test_no_layout_and_no_node() -> None:
     server = Server(n1={})
-    with pytest.raises(InputError, match="Node n1 is asked for no layout"):
+    with pytest.raises(InputError, match="No layout is requested for Node n1"):
         server.run("changing", "n1")
     with pytest.raises(InputError, match="no Node n9"):
         server.run("gathered", "n9")
@@ -200,23 +200,23 @@ def test_no_layout_and_no_node() -> None:
 
 def test_a_wish_that_came_meanwhile_stays() -> None:
     server = Server(n1={**LABELS, CONFIG: "all-3g.40gb"})
-    with pytest.raises(ClusterError, match="Node n1 is asked for all-3g.40gb by now"):
-        server.run("changing", "n1", layout="all-1g.10gb", asked="all-1g.10gb")
+    with pytest.raises(ClusterError, match="Node n1 now requests all-3g.40gb"):
+        server.run("changing", "n1", layout="all-1g.10gb", expected="all-1g.10gb")
     assert not server.writes
     server.labels["n1"][CONFIG] = "all-1g.10gb"
-    server.run("changing", "n1", layout="all-1g.10gb", asked="all-1g.10gb")
+    server.run("changing", "n1", layout="all-1g.10gb", expected="all-1g.10gb")
     server.labels["n1"][CONFIG] = "all-3g.40gb"
-    with pytest.raises(ClusterError, match="all-3g.40gb by now"):
-        server.run("settled", "n1", layout="all-1g.10gb", asked="all-1g.10gb")
+    with pytest.raises(ClusterError, match="now requests all-3g.40gb"):
+        server.run("settled", "n1", layout="all-1g.10gb", expected="all-1g.10gb")
     assert server.labels["n1"][STATE] == "pending"
-    server.run("settled", "n1", layout="all-1g.10gb", asked="all-1g.10gb", outcome="failed", reason="it is")
+    server.run("settled", "n1", layout="all-1g.10gb", expected="all-1g.10gb", outcome="failed", reason="it is")
     assert server.labels["n1"] == {**LABELS, CONFIG: "all-3g.40gb", STATE: "failed"}
     del server.labels["n1"][CONFIG]
-    with pytest.raises(ClusterError, match="asked for no layout by now"):
-        server.run("settled", "n1", layout="all-1g.10gb", asked="all-1g.10gb")
+    with pytest.raises(ClusterError, match="now requests no layout"):
+        server.run("settled", "n1", layout="all-1g.10gb", expected="all-1g.10gb")
     # What the variable of a run asks for replaces what stood there when it began.
-    server.run("changing", "n1", layout="all-2g.20gb", asked="")
-    server.run("settled", "n1", layout="all-2g.20gb", asked="")
+    server.run("changing", "n1", layout="all-2g.20gb", expected="")
+    server.run("settled", "n1", layout="all-2g.20gb", expected="")
     assert server.labels["n1"] == {**LABELS, CONFIG: "all-2g.20gb", STATE: "success"}
 
 
@@ -243,7 +243,7 @@ def test_the_manager_is_asked_and_seen_to_the_end() -> None:
     assert not server.writes
     result = server.run("requested", layout="all-1g.10gb", tell=lines.append)
     assert result["plan"] == preview["plan"] and result["done"] == ["n1", "n2"]
-    assert ids(result) == ["ask for layout: all-1g.10gb on Node n1", "ask for layout: all-1g.10gb on Node n2"]
+    assert ids(result) == ["request layout: all-1g.10gb on Node n1", "request layout: all-1g.10gb on Node n2"]
     assert server.writes == ["n1", "n2"] and server.labels["n3"] == {CONFIG: "other"}
     again = server.run("requested", layout="all-1g.10gb")
     assert not again["changed"] and again["done"] == ["n1", "n2"] and len(server.writes) == 2
@@ -256,7 +256,7 @@ def test_below_idle_no_other_layout_is_asked_for() -> None:
         result = server.run("requested", layout="all-1g.10gb", level="never", check=check)
         assert not server.writes and not result["changed"] and "failed" not in result
         assert [(one["id"], one["pending_reason"]) for one in result["pending"]] == [
-            (f"ask for layout: all-1g.10gb on Node {name}", "gpu_disruption is 'never', this needs 'idle' or higher")
+            (f"request layout: all-1g.10gb on Node {name}", "gpu_disruption is 'never', this needs 'idle' or higher")
             for name in ("n1", "n3")]
     assert result["done"] == ["n2"]
     result = server.run("requested", level="never")
@@ -270,7 +270,7 @@ def test_a_failed_node_stops_further_ones_and_says_what_to_do() -> None:
     assert result["failed"] and result["failed_nodes"] == ["n1"] and result["left"] == ["n2", "n3"]
     assert server.labels["n2"] == MANAGED
     assert "n1: the MIG manager could not apply bad" in result["msg"]
-    assert "n[2-3]: not asked after that" in result["msg"]
+    assert "n[2-3]: not requested after that" in result["msg"]
     assert "kubectl -n gpu-operator delete pod manager-x" in result["msg"]
     # It is not tried again by itself: known at once, and waited for by nobody.
     begin = server.clock.now
@@ -314,7 +314,7 @@ def test_one_that_never_ends_is_told_with_what_it_left() -> None:
     assert len(lines) == 3 and lines[0] == "n1: all-1g.10gb pending"
     # Nobody takes the wish up.
     server = Server(n1={**MANAGED, CONFIG: "all-1g.10gb", STATE: ""})
-    assert "has not taken up all-1g.10gb yet" in server.run("requested", timeout=5)["msg"]
+    assert "has not begun all-1g.10gb yet" in server.run("requested", timeout=5)["msg"]
 
 
 def test_one_that_goes_and_one_that_others_ask_are_not_done() -> None:
@@ -327,7 +327,7 @@ def test_one_that_goes_and_one_that_others_ask_are_not_done() -> None:
     result = server.run("requested", "n1", "n2", "n3", layout="all-1g.10gb", at_once="2")
     assert (result["done"], result["failed_nodes"], result["left"]) == ([], ["n1", "n2"], ["n3"])
     assert "n1: the Node is gone." in result["msg"]
-    assert "n2: somebody has asked for all-disabled meanwhile" in result["msg"]
+    assert "n2: its label now requests all-disabled" in result["msg"]
 
 
 def test_what_gpus_have_by_themselves_needs_no_answer() -> None:

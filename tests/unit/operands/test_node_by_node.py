@@ -16,7 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import Wish
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import EvictionOptions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import PAUSED, REASON, REMOVING
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder
@@ -405,9 +405,9 @@ def test_a_node_that_is_not_ready_is_passed_over_without_a_wait(site: Site, monk
 
 def test_a_node_whose_pods_may_not_be_evicted_is_skipped(site: Site) -> None:
     del site.api.objects["/api/v1/namespaces/work/pods/job-n3"]["metadata"]["ownerReferences"]
-    skipped(site, "n3: Pods cannot be evicted: work/job-n3 on n3: no controller brings it back.* Allow it by the")
+    skipped(site, "n3: Pods cannot be evicted: work/job-n3 on n3: no controller creates it again.* Allow it by the")
     assert site.as_before() and site.pods() == ["driver-n3", "job-n3"]
-    site.remove(wish=Wish(force=True))
+    site.remove(evictions=EvictionOptions(force=True))
     assert site.pods() == []
 
 

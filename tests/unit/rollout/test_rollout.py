@@ -461,7 +461,7 @@ def test_a_failed_layout_is_named_at_once_with_what_to_do() -> None:
     check = checks["mig_manager"]
     assert seconds == 0 and check["state"] == "failed" and [one["node"] for one in check["nodes"]] == ["n1"]
     assert check["detail"].startswith("3/3 ready; n1: layout all-7g.80gb failed; the MIG manager could not apply "
-                                      "all-7g.80gb, often because pods hold the GPUs")
+                                      "all-7g.80gb, often because pods use the GPUs")
     assert check["detail"].endswith("it has left device-plugin paused")
     assert "kubectl -n gpu-operator logs mig_manager-n1" in check["hint"]
     assert "It does not try again by itself" in check["hint"]
