@@ -69,7 +69,7 @@ _JOURNAL = Fields({
     "config": Table(_PATH, Fields({"part": _TEXT, "is": _TEXT, "before": _FILE, "runtime": _TEXT,
                                    "parts": Rows(_TEXT, 64)}), 1000)})
 _STEPS = Rows(Fields({**answer_shapes.STEP, "data": Table(_TEXT, Anything(), 64)}, whole=False), _MANY)
-_SEEN = Fields({
+_HOST_STATE = Fields({
     "runtimes": Table(OneOf(tuple(RUNTIMES)), Nullable(_RUNTIME), 64), "markers": Rows(_PATH, 1000),
     "journal": _JOURNAL,
     "settings": Fields({"text": _FILE, "ours": Table(_TEXT, Fields({"before": _Setting(), "after": _Setting()}), 1000),
@@ -83,7 +83,8 @@ _OPTIONS = Fields({
     "set_as_default": _FLAG, "cdi": _FLAG, "nri": _FLAG, "settings": Table(_TEXT, Anything(), 1000),
     "disruption": OneOf(LEVELS)}, whole=False)
 _PHASES: dict[str, dict[str, Shape]] = {
-    "read": {"seen": _SEEN, "options": _OPTIONS}, "apply": {"seen": _SEEN, "options": _OPTIONS, "held": _MAYBE_TEXT},
+    "read": {"host_state": _HOST_STATE, "options": _OPTIONS},
+    "apply": {"host_state": _HOST_STATE, "options": _OPTIONS, "blocked_step": _MAYBE_TEXT},
     "try": {"trials": Rows(_PROGRAM, 1000)}}
 
 
@@ -93,7 +94,7 @@ def fault(phase: str, answer: Json) -> Fault | None:
         found = shape.fault(answer.get(name))
         if found is not None:
             return found.below(name)
-    return _incomplete(answer["seen"]["runtimes"]) if "seen" in _PHASES[phase] else None
+    return _incomplete(answer["host_state"]["runtimes"]) if "host_state" in _PHASES[phase] else None
 
 
 def _incomplete(runtimes: Json) -> Fault | None:
@@ -101,10 +102,11 @@ def _incomplete(runtimes: Json) -> Fault | None:
     for name, raw in runtimes.items():
         probe = RUNTIMES[name].probe
         if raw and raw["config"] not in raw["files"]:
-            return Fault(f"seen.runtimes.{name}.files", "without its configuration", "what was asked for")
+            return Fault(f"host_state.runtimes.{name}.files", "without the configuration file", "all requested files")
         missing = [fact for fact in probe.facts if raw and raw["binary"] and not raw["facts"].get(fact)]
         if missing or raw and raw["binary"] and probe.dump and raw["dump"] is None:
-            return Fault(f"seen.runtimes.{name}", f"without {missing[0] if missing else 'dump'}", "what was asked for")
+            return Fault(f"host_state.runtimes.{name}", f"without {missing[0] if missing else 'dump'}",
+                         "the results of all requested commands")
     return None
 
 
@@ -115,7 +117,7 @@ def options_of(answer: Json) -> Options:
 
 def state_of(answer: Json) -> HostState:
     """The state of the host in an answer without faults."""
-    raw = answer["seen"]
+    raw = answer["host_state"]
     journal, settings = raw["journal"], raw["settings"]
     records = {path: FileRecord(record["part"], record["is"], record["before"], record["runtime"], record["parts"])
                for path, record in journal["config"].items()}
@@ -128,10 +130,10 @@ def state_of(answer: Json) -> HostState:
         CdiPlan(**{**raw["cdi"], "steps": _steps(raw["cdi"])}))
 
 
-def held_of(answer: Json) -> str | None:
-    """The id of the step that running containers block, in an answer without faults."""
-    held: str | None = answer.get("held")
-    return held
+def blocked_step_of(answer: Json) -> str | None:
+    """The id of the restart that running containers block, in an answer without faults."""
+    blocked_step: str | None = answer.get("blocked_step")
+    return blocked_step
 
 
 def trials_of(answer: Json) -> list[Answer]:

@@ -23,8 +23,7 @@ import tomllib
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _run
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import apply
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import read
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import work as work_module
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import read, step_executor
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import host_answer, planning
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.containerd import Containerd
@@ -144,10 +143,10 @@ class Host:
 
     def see(self, state: str = "present") -> HostState:
         with Journal("container_toolkit", root=self.journal_root, readonly=True) as journal:
-            seen = read.observe(self.request(state), journal, self.run)
+            seen = read.read_state(self.request(state), journal, self.run)
         seen["packages"] = {"installed": {}, "version": None, "steps": []}
         seen["cdi"] = {"specs": [], "driver": None, "steps": [], "pending": [], "warnings": []}
-        return host_answer.state_of({"seen": json.loads(json.dumps(seen))})
+        return host_answer.state_of({"host_state": json.loads(json.dumps(seen))})
 
     def plan(self, state: str = "present", **options: t.Any) -> tuple[list[t.Any], Proposal]:
         seen = self.see(state)
@@ -161,7 +160,7 @@ class Host:
         if proposal.trials:
             trials = [{"files": one.files, "argv": one.argv} for one in proposal.trials]
             paths = [change.path for change in proposal.changes]
-            results = [Answer(**one) for one in read.trials({"trials": trials, "paths": paths}, self.run)]
+            results = [Answer(**one) for one in read.run_trials({"trials": trials, "paths": paths}, self.run)]
             self.runtime.check_trials(view, results, wish, proposal)
         return planning.present(seen, "containerd", proposal, {}), proposal
 
@@ -171,8 +170,8 @@ class Host:
         settling = state == "absent" and os.path.isdir(self.journal_root)
         if steps or settling:
             with Journal("container_toolkit", root=self.journal_root) as journal:
-                work = work_module.Work(self.request(state), journal, self.run)
-                apply([work_module.unpack(json.loads(json.dumps(raw))) for raw in planning.as_request(steps)],
+                work = step_executor.StepExecutor(self.request(state), journal, self.run)
+                apply([step_executor.step_from_json(json.loads(json.dumps(raw))) for raw in planning.as_request(steps)],
                       work.execute, journal)
                 if state == "absent":
                     work.packages.settle = lambda *_args: None  # type: ignore[method-assign]
