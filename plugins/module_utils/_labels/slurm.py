@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The GPUs of a host as generic resources and features of Slurm. PRIVATE to the collection.
 
-Source: gres.conf(5) and slurm.conf(5) of Slurm 22.05 to 25.11. `AutoDetect=off` with a NodeName overrides a detection for
-all nodes. `MultipleFiles` (from 21.08 on) lists the files of a MIG device: the device file of the GPU and the capability
-files of the GPU instance and the compute instance. Types have the same names as with Slurm's detection by NVML: the
-product in lower case with underscores, then the profile of a MIG device.
+Source: gres.conf(5) and slurm.conf(5) of Slurm 22.05 to 25.11. `AutoDetect=off` with a NodeName overrides a detection
+for all nodes. `MultipleFiles` (from 21.08 on) lists the files of a MIG device: the device file of the GPU and the
+capability files of the GPU instance and the compute instance. Types have the same names as with Slurm's detection by
+NVML: the product in lower case with underscores, then the profile of a MIG device.
 """
 
 from __future__ import annotations

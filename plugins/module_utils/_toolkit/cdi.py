@@ -202,9 +202,9 @@ class Cdi:
 
     def _absent(self, packages_removed: bool) -> list[Step]:
         paths = [path for path in files.unit_files(False) if self.journal.get("file", path) is not None]
-        steps = [Step(REMOVE_UNIT, UNIT, "this collection wrote it")] if paths else []
+        steps = [Step(REMOVE_UNIT, UNIT, "this collection has written it")] if paths else []
         if self.journal.get("file", files.RULE) is not None:
-            steps.append(Step(RESTORE_RULE, files.RULE, "this collection wrote it"))
+            steps.append(Step(RESTORE_RULE, files.RULE, "this collection has written it"))
         specs = [path for path in files.paths(self.environment, False) if os.path.isfile(path)
                  and (packages_removed or self._is_owned(path))]
         return steps + [Step(REMOVE, path, "nothing updates it after the removal") for path in specs]
