@@ -122,7 +122,7 @@ class ActionModule(Asking):
             state = host_answer.state_of(answer)
             plan = planning.plan(state, options)
         if not (late or forbidden):
-            planning.prove(steps, plan.steps)
+            planning.check_no_steps_left(steps, plan.steps)
         return done, state, [*late, *forbidden, *plan.pending]
 
     def _try(self, state: HostState, options: Options, plan: planning.Plan) -> None:

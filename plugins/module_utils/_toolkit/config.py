@@ -202,4 +202,4 @@ class ConfigFiles:
             state = f"No file was changed, and a second attempt also failed: {retry_error}."
         return HostError(f"{unit} did not apply its new configuration: {error}. {state} Its log: "
                          f"{failure(0, log, most=8) if log.strip() else 'empty'}",
-                         "Correct what the log names, then run again.", unit=unit, files=sorted(files))
+                         "Correct the error in the log, then run again.", unit=unit, files=sorted(files))

@@ -98,7 +98,7 @@ def _runtime(probe: Json, units: t.Mapping[str, t.Mapping[str, str]], request: J
     text = _text(config)
     imports = _imports(config, text or "")
     paths = [config, request.get("drop_in_path") or probe.get("drop_in"), *sum(imports.values(), [])]
-    for pattern in probe.get("more", ()):
+    for pattern in probe.get("other_files", ()):
         paths += sorted(path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path))
     # Without a file the daemon uses its defaults. With an empty file, the dump prints the same.
     words = {"binary": binary, "config": config if text is not None else os.devnull}

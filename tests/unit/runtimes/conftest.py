@@ -28,7 +28,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import hos
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.containerd import Containerd
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V1, V2, V3
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Answer, HostState
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState, ProgramResult
 
 SHAPES = pathlib.Path(__file__).parent / "shapes"
 RUNC = {"runtime_type": "io.containerd.runc.v2", "base_runtime_spec": "", "pod_annotations": [],
@@ -153,16 +153,16 @@ class Host:
         view, journal = seen.runtimes["containerd"], seen.journal.of("containerd")
         if state == "absent":
             proposal = self.runtime.propose_removal(view, journal)
-            return planning.absent(seen, {"containerd": proposal}), proposal
+            return planning.removal_steps(seen, {"containerd": proposal}), proposal
         wish = Options(**{"set_as_default": True, "cdi": True, "mode": "auto", "drop_in_path": str(self.drop_in),
                           **options})
         proposal = self.runtime.propose(view, journal, wish)
         if proposal.trials:
             trials = [{"files": one.files, "argv": one.argv} for one in proposal.trials]
             paths = [change.path for change in proposal.changes]
-            results = [Answer(**one) for one in read.run_trials({"trials": trials, "paths": paths}, self.run)]
+            results = [ProgramResult(**one) for one in read.run_trials({"trials": trials, "paths": paths}, self.run)]
             self.runtime.check_trials(view, results, wish, proposal)
-        return planning.present(seen, "containerd", proposal, {}), proposal
+        return planning.installation_steps(seen, "containerd", proposal, {}), proposal
 
     def converge(self, state: str = "present", **options: t.Any) -> list[str]:
         """Plans and executes; the ids of the steps."""

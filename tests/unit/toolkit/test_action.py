@@ -208,7 +208,7 @@ def test_what_the_scripts_of_packages_leave_in_the_settings_is_edited_after_them
 
 def test_settings_known_to_make_trouble_are_warned_of(play: Play) -> None:
     play.settings.write_text("[nvidia-container-cli]\nno-cgroups = true\n")
-    assert "containers of root get no access" in play()["warnings"][0]
+    assert "Containers of root get no access" in play()["warnings"][0]
     assert "warnings" not in play(state="absent")
 
 
@@ -222,7 +222,7 @@ def test_what_does_not_last_is_an_error(play: Play, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(module, "apply", undone)
     told = play()
-    assert told["failed"] and "After the run the host still differs: " in told["msg"]
+    assert told["failed"] and "After the run, the host still needs these steps: " in told["msg"]
 
 
 @pytest.mark.parametrize("answer", [{"failed": True, "msg": "no", "error": {"kind": "x", "message": "no", "hint": ""}},
@@ -249,7 +249,7 @@ def test_what_the_controller_refuses_fails_before_anything_changes(play: Play) -
 
 
 def test_where_somebody_else_manages_the_runtime_that_is_told(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owners, "refuse_foreign", lambda *_args: "Set this in the inventory: x")
+    monkeypatch.setattr(owners, "check_owner", lambda *_args: "Set this in the inventory: x")
     former = play.host.tree()
     play.options = {"config_path": None}
     told = play()
@@ -265,7 +265,7 @@ def test_a_host_without_a_runtime(play: Play, monkeypatch: pytest.MonkeyPatch) -
     told = play()
     assert (told["runtime"], told["config_path"], told["changed"]) == (None, None, False)
     assert [one["pending_reason"] for one in told["pending"]] == [
-        "no container runtime that can be configured is installed"]
+        "no supported container runtime is installed"]
     assert play.phases == ["read"]
 
 

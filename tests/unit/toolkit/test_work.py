@@ -25,7 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import conf
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import read as read_module
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import planning
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.docker import Docker
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Answer, HostState
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState, ProgramResult
 from ansible_collections.gpuops.nvidia.tests.unit.runtimes.conftest import SHAPES
 from ansible_collections.gpuops.nvidia.tests.unit.runtimes.played import Played
 
@@ -321,7 +321,7 @@ def test_docker_is_asked_again_before_a_restart_that_was_planned_without_contain
     """At the level never, they live on. said: whether they do, and how many run and are paused."""
     path, live = str(tmp_path / "daemon.json"), level == "never"
     docker = Played(Docker(), "Docker version 26.1.5, build x", path, {path: json.dumps({"live-restore": live})},
-                    unit="docker.service", facts={"info": Answer(0, json.dumps({
+                    unit="docker.service", facts={"info": ProgramResult(0, json.dumps({
                         "Runtimes": {"runc": {}}, "ContainersRunning": int(live), "ContainersPaused": 0,
                         "LiveRestoreEnabled": live}))})
     if state == "absent":
@@ -451,6 +451,6 @@ def test_a_service_that_is_not_ours_to_start_is_told(
     one = host("2.2", KUBEADM)
     one.unit, one.running = unit, running
     assert ("restart service: containerd.service" in one.converge()) == (running and unit.get("LoadState") != "masked")
-    found = planning.waiting(one.see(), "containerd", "")
+    found = planning.pending_steps(one.see(), "containerd", "")
     assert [item["id"] for item in found] == ([pending] if pending else [])
     assert not pending or "does not change this" in found[0]["pending_reason"]
