@@ -10,7 +10,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.model import Facts, Gpu, MigDevice, Node
 
-# Suffix of the label to key of a MIG device in the facts.
+# Maps the suffix of a label to the key of a MIG device in the facts.
 _ATTRIBUTES = {"memory": "memory_mib", "multiprocessors": "multiprocessors", "slices.gi": "gi_slices",
                "slices.ci": "ci_slices", "engines.copy": "copy", "engines.decoder": "decoder",
                "engines.encoder": "encoder", "engines.jpeg": "jpeg", "engines.ofa": "ofa"}
@@ -74,7 +74,7 @@ def _is_complete(gpu: Gpu) -> bool:
 
 
 def _is_memory_missing(entry: Facts) -> bool:
-    """Whether the memory of a GPU is missing. For some models (GB10), NVML never reports it."""
+    """Whether NVML has not reported the memory of a GPU. False for models (GB10) whose memory it never reports."""
     known = model_of(entry["device_id"], entry["subsystem"])
     return entry["memory_mib"] is None and known is not None and known.memory_mib is not None
 

@@ -92,7 +92,7 @@ class FeatureFile:
                 self.journal.forget("file", self.path)
             else:
                 self.journal.restore_file(self.path)
-        # A killed run can have left folders in the journal without their file.
+        # After a killed run, the journal may contain folders without the file.
         for folder in sorted(self.journal.of_kind("directory"), reverse=True):
             if os.path.isdir(folder) and not os.listdir(folder):
                 os.rmdir(folder)

@@ -145,7 +145,7 @@ def _includes(text: str, path: str) -> bool:
 
 
 def matches(names: str | None, node: str) -> bool:
-    """Whether a NodeName of Slurm such as `gpu[1-4,7],login` contains a node. None, no NodeName, means all nodes."""
+    """Whether a NodeName of Slurm such as `gpu[1-4,7],login` contains a node. None means all nodes."""
     return names is None or any(_matches(name, node) for name in re.split(r",(?![^\[]*\])", names))
 
 

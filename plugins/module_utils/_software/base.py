@@ -84,5 +84,5 @@ class Component(t.Protocol):
 def check_version(component: str, version: str | None) -> None:
     """Raises InputError for an invalid package version, such as C(v4.6.0)."""
     if version and not _VERSION.match(version):
-        raise InputError(f"'{version}' is not a version.", "Set one such as 4.6.0 or 4.6.0-1.",
+        raise InputError(f"'{version}' is not a version.", "Set a version such as 4.6.0 or 4.6.0-1.",
                          path=f"{component}.version", value=version)

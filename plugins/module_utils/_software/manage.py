@@ -200,7 +200,7 @@ class Software:
 
     def _unsupported(self) -> HostError:
         return HostError(f"Packages of {self.system['id']} {self.system['version_id']} are not supported.",
-                         "Omit this component. Only node_status_exporter needs no packages.")
+                         "Omit this component. Only node_status_exporter works without packages.")
 
     def _repository(self) -> Repository:
         system = (self.system["id"] or "", self.system["version_id"] or "")

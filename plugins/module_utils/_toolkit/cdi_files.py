@@ -114,13 +114,13 @@ def path_of(kind: str, variables: t.Mapping[str, str]) -> str:
     return variables.get(OUTPUT, _PATHS[kind]) if kind == "gpu" else _PATHS[kind]
 
 
-def paths(variables: t.Mapping[str, str], default_too: bool) -> list[str]:
-    """The paths of all specifications. default_too: also NVIDIA's default path if the variables set another path."""
-    return list(dict.fromkeys([path_of(kind, variables) for kind in KINDS] + ([_PATHS["gpu"]] if default_too else [])))
+def paths(variables: t.Mapping[str, str], include_default: bool) -> list[str]:
+    """The paths of all specifications. include_default: also NVIDIA's default path if the variables set another path."""
+    return list(dict.fromkeys([path_of(kind, variables) for kind in KINDS] + ([_PATHS["gpu"]] if include_default else [])))
 
 
 def unit_files(management: bool) -> dict[str, bytes]:
-    """Maps the paths of the units and their script to their content. management: also write that specification."""
+    """Maps the paths of the units and their script to their content. management: see the option cdi_management."""
     generate = f"{' '.join(command('management'))} --output={_PATHS['management']}\n    "
     script = _SCRIPT_TEXT
     for mark, value in (("OUTPUT", OUTPUT), ("GPU", _PATHS["gpu"]), ("MANAGEMENT", generate if management else ""),

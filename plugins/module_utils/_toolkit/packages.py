@@ -32,7 +32,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, which
 
-# A request to the host side: the options of the module, and what the controller adds to them as JSON.
+# A request to the host: the options of the module and the additions of the controller.
 Json = t.Mapping[str, t.Any]
 # All are named, because apt does not resolve an older set by dependencies (NVIDIA/nvidia-container-toolkit issue 1091).
 NAMES = ("nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools",

@@ -22,7 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Jour
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner, which
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import Json
 
-# Only to find the other files to read; the controller parses the file.
+# Finds only the other files to read. The controller parses the configuration.
 _IMPORTS = re.compile(r"^\s*imports\s*=\s*\[(.*?)\]", re.MULTILINE | re.DOTALL)
 # Maximum seconds for a program to end, so that a hanging daemon does not block the others.
 _TIMEOUT = 20

@@ -59,10 +59,10 @@ class Containerd(base.Runtime):
         proposal.due_reason = base.STALE if state.stale else ""
         if proposal.changes:
             if options.cdi and _is_before_cdi(current.cri):
-                proposal.warnings.append("The CRI plugin of this containerd does not support CDI, which needs 1.7. "
+                proposal.warnings.append("The CRI plugin of this containerd does not support CDI (from 1.7 on). "
                                          "Pods get GPUs only through the runtime class.")
             if options.nri and current.lookup(cri.NRI) is None:
-                proposal.warnings.append("This containerd does not have the current NRI, which needs 1.7.")
+                proposal.warnings.append("This containerd does not have the current NRI, which needs containerd 1.7.")
             proposal.trials = [_trial(state, changed or "", proposal.changes)]
         return proposal
 

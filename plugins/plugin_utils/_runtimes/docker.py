@@ -218,7 +218,7 @@ def _desired(state: RuntimeState, data: Table, flags: _Flags, options: base.Opti
         if state.release >= _CDI_SUPPORTED:
             values[_CDI] = True
         else:
-            proposal.warnings.append("This Docker does not support CDI, which needs 25.0. Containers get GPUs only "
+            proposal.warnings.append("This Docker does not support CDI (from 25.0 on). Containers get GPUs only "
                                      "through the runtime class.")
     return values
 
