@@ -114,9 +114,9 @@ def path_of(kind: str, variables: t.Mapping[str, str]) -> str:
     return variables.get(OUTPUT, _PATHS[kind]) if kind == "gpu" else _PATHS[kind]
 
 
-def paths(variables: t.Mapping[str, str], include_default: bool) -> list[str]:
-    """The paths of all specifications. include_default: also NVIDIA's default path if the variables set another path."""
-    return list(dict.fromkeys([path_of(kind, variables) for kind in KINDS] + ([_PATHS["gpu"]] if include_default else [])))
+def paths(variables: t.Mapping[str, str], with_default: bool) -> list[str]:
+    """The paths of all specifications. with_default: also NVIDIA's default path if the variables set another path."""
+    return list(dict.fromkeys([path_of(kind, variables) for kind in KINDS] + ([_PATHS["gpu"]] if with_default else [])))
 
 
 def unit_files(management: bool) -> dict[str, bytes]:
