@@ -29,7 +29,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
     outcome,
     plan_diff,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.seal import mixed
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.seal import encrypt
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.answers import (
     AnswerError,
     Result,
@@ -97,9 +97,9 @@ class ActionModule(Asking):
         pending = [*forbidden, *plan.pending]
         self._try(state, options, plan)
         # A complete removal also clears the journal, even if an earlier run was killed directly before that.
-        settle = options.state == "absent" and not forbidden
-        if not self._task.check_mode and (steps or settle and state.journal.present):
-            steps, state, pending = self._apply(steps, options, settle, forbidden)
+        forget_restored = options.state == "absent" and not forbidden
+        if not self._task.check_mode and (steps or forget_restored and state.journal.present):
+            steps, state, pending = self._apply(steps, options, forget_restored, forbidden)
         diff = [*settings_file.diffs(steps), *planning.diffs(plan.proposal.changes),
                 *plan_diff("container_toolkit", steps)]
         result = outcome(steps, pending, diff, **_facts(state, steps, plan))
@@ -112,23 +112,24 @@ class ActionModule(Asking):
             result["warnings"] = warnings
         return result
 
-    def _apply(self, steps: t.Sequence[Step], options: Options, settle: bool, forbidden: t.Sequence[PendingStep]
-               ) -> tuple[list[Step], HostState, list[PendingStep]]:
+    def _apply(self, steps: t.Sequence[Step], options: Options, forget_restored: bool,
+               forbidden: t.Sequence[PendingStep]) -> tuple[list[Step], HostState, list[PendingStep]]:
         """Applies the steps. Returns those that have run, the state of the host afterwards, and the pending steps.
 
         The scripts of packages can change the settings file, so its edits are planned again after the packages.
         """
         now = [step for step in steps if not step.assumed]
-        answer = self._ask("apply", steps=planning.as_request(now), settle=settle)
-        done, late = _held_up(steps, host_answer.held_of(answer))
+        answer = self._ask("apply", steps=planning.as_request(now), forget_restored=forget_restored)
+        done, late = _held_up(steps, host_answer.blocked_step_of(answer))
         state = host_answer.state_of(answer)
         plan = planning.plan(state, options)
         again = [step for step in plan.steps if step.action == settings_file.EDIT]
         if again:
-            state = host_answer.state_of(self._ask("apply", steps=planning.as_request(again), settle=settle))
+            answer = self._ask("apply", steps=planning.as_request(again), forget_restored=forget_restored)
+            state = host_answer.state_of(answer)
             plan = planning.plan(state, options)
         if not (late or forbidden):
-            planning.prove(steps, plan.steps)
+            planning.check_no_steps_left(steps, plan.steps)
         return done, state, [*late, *forbidden, *plan.pending]
 
     def _try(self, state: HostState, options: Options, plan: planning.Plan) -> None:
@@ -171,7 +172,7 @@ def _opened(text: str, key: str) -> Result:
     """Returns the decrypted answer of the host. Raises AnswerError for anything else."""
     answer = None
     with contextlib.suppress(ValueError, RecursionError):
-        answer = json.loads(mixed(base64.b64decode(text, validate=True), key))
+        answer = json.loads(encrypt(base64.b64decode(text, validate=True), key))
     if not isinstance(answer, dict):
         refuse("sealed", Fault("", "what cannot be read", "an answer that is sealed by the key of its question"))
     return t.cast(Result, answer)

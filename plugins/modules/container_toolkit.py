@@ -15,39 +15,39 @@ description:
     kept. From containerd 2.0 on, this is a drop-in file of this collection and one entry in C(imports). In containerd
     1.x a drop-in can replace all settings of a plugin, so the main file is edited in place. Its comments, order,
     quoting and line endings are kept.
-  - Before new configuration is written, the runtime validates it (C(containerd config dump)), and the module checks
-    what the runtime does not. The runtime is restarted only if its configuration has changed. If it does not start, the
-    former files are restored, it is started with them, and the task fails with its log. If a run is killed between
-    writing and restarting, the next run finishes it.
-  - k3s, RKE2, k0s and MicroK8s generate the configuration file of their containerd. They are configured in a way that
-    remains when they generate it again, which is their own settings file, their folder of drop-ins or their template.
-  - If containerd or CRI-O runs with older files than those on disk, containerd is restarted and CRI-O is reloaded. A
+  - Before a new configuration is written, the runtime validates it (C(containerd config dump)). The module checks what
+    the runtime does not check. The runtime is restarted only if its configuration has changed. If it does not start,
+    the former files are restored, it is started with them, and the task fails with its log. If a run is killed between
+    writing and restarting, the next run completes it.
+  - k3s, RKE2, k0s and MicroK8s generate the configuration file of their containerd. The module changes only the source
+    of this file, which is their settings file, their folder of drop-ins or their template.
+  - If the files of containerd or CRI-O have changed since its start, containerd is restarted and CRI-O is reloaded. A
     runtime that is not running, is masked or does not start at boot is not started. It is returned in RV(pending).
   - If programs or libraries of a package are missing, the package is installed again. If
-    C(/etc/nvidia-container-runtime/config.toml) is missing, it is created again, as the packages do it.
+    C(/etc/nvidia-container-runtime/config.toml) is missing, it is created again with the defaults of the packages.
   - For Docker, members of C(daemon.json) are set and Docker is reloaded. Only CDI (which must be enabled from 25.0 to
     28.1) and the removal of a member need a restart. A restart is always allowed if C(live-restore) is on. Otherwise it
-    needs O(disruption=idle) if no container runs, and O(disruption=drain) if one runs. Until it is allowed, it is
-    returned in RV(pending).
+    needs O(disruption=idle) if no container is running, and O(disruption=drain) if one is running. A restart that is
+    not allowed is returned in RV(pending).
   - CRI-O gets a drop-in file of this collection and a reload (from 1.26 on). Podman needs only the CDI specification.
   - If another product owns the configuration of the runtime (GPU Operator, AKS, GKE, OpenShift and others), the task
-    fails before anything is changed and names the right place. For Kubespray and Amazon EKS, RV(pending) and a warning
-    name what to set in the inventory or the NodeConfig.
-  - O(state=absent) restores the former content of files. If a file was edited since, only the parts of this collection
-    are removed; the drop-ins of CRI-O, k0s, k3s and RKE2 are deleted. It also removes the packages, the repository and
-    the key that this module installed.
+    fails before it changes anything, and its message says where to configure the runtime. For Kubespray and Amazon EKS,
+    RV(pending) and a warning contain the settings for the inventory or the NodeConfig.
+  - O(state=absent) restores the former content of files. From a file that was edited after a run, only the parts of
+    this collection are removed. Drop-ins of CRI-O, k0s, k3s and RKE2 are deleted even if they were edited. The
+    packages, the repository and the key that this module installed are also removed.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 notes:
   - Configuration files are computed on the controller, which needs the Python library C(tomlkit). Hosts need nothing.
-  - C(nvidia-ctk) of the vendor generates the CDI specifications. A specification is right if C(nvidia-ctk) would
-    generate the same now. The unit C(nvidia-cdi-refresh.service) of the vendor does not notice changes of MIG and the
+  - C(nvidia-ctk) of the vendor generates the CDI specifications. A specification is up to date if C(nvidia-ctk) prints
+    the same content. The unit C(nvidia-cdi-refresh.service) of the vendor does not notice changes of MIG and the
     removal of the driver. The module therefore also installs C(gpuops-cdi-refresh.service), which
     M(gpuops.nvidia.mig_config) and M(gpuops.nvidia.nvidia_driver) start after a change. If a specification differs
-    while one of the two services is running, the module waits for its end, up to a minute.
+    while one of the two services is running, the module waits up to a minute until the service has finished.
   - With links in C(/dev/char) and a udev rule, containers keep their GPUs when systemd reloads its units. Containers
-    that were started before, or with the mode C(legacy), do not. Removal keeps the links for running containers; they
-    disappear at the next boot.
+    that were started before, or with the mode C(legacy), do not. O(state=absent) keeps the links for running
+    containers. The links disappear at the next boot.
 options:
   state:
     description:
@@ -61,9 +61,9 @@ options:
       - The version of all toolkit packages, such as V(1.20.1), or a full package version, such as V(1.20.1-1).
       - If this is not set, the installed version is kept. On a host without the toolkit the newest version is
         installed.
-      - The packages that this module installs are kept at one version. Packages that were installed by somebody else at
-        the desired version are not changed. On a distribution whose packages are not supported, a toolkit that was
-        installed without packages is not changed either.
+      - The packages that this module installs are held at one version. Foreign packages at the desired version are not
+        changed. On a distribution whose packages are not supported, a toolkit that was installed without packages is
+        not changed either.
     type: str
   repository:
     description: The repository of the packages, for a mirror. It is read only if a package is missing.
@@ -89,9 +89,9 @@ options:
   runtime:
     description:
       - The container runtime to configure. V(auto) chooses the one that is running, or else one that is installed, in
-        the order of the choices. On a host with a kubelet Docker is the last but one choice, and the last is a
-        containerd without CRI, because it belongs to Docker. If there is no runtime, the packages and the CDI
-        specification are set up, and the configuration is returned in RV(pending).
+        the order of the choices. A containerd without CRI belongs to Docker and is the last choice. On a host with a
+        kubelet, Docker is the last choice before it. If there is no runtime, the packages and the CDI specification are
+        set up, and the configuration is returned in RV(pending).
       - A restart of a server of k3s or RKE2 interrupts its control plane and needs O(disruption=idle).
     type: str
     choices: [auto, k3s, rke2, k0s, microk8s, docker, containerd, crio, podman]
@@ -99,8 +99,8 @@ options:
   config_path:
     description:
       - The main configuration file of the runtime. The default is the file that its systemd unit names, or else the
-        usual path.
-      - If you set a path, the module edits this file, even if another product is found on the host.
+        default path of the runtime.
+      - If you set a path, the module edits this file, even if another product owns the configuration of the runtime.
       - You must set it if the unit names the file with a variable of an C(EnvironmentFile).
     type: path
   drop_in_path:
@@ -119,15 +119,15 @@ options:
   cdi:
     description:
       - Whether the runtime adds devices to containers through CDI. CDI is enabled if it is disabled, and the
-        specification is generated if it is missing or wrong.
-      - V(false) restores the setting of the runtime as it was before this module enabled CDI.
-      - If all GPUs are in MIG mode and none has a MIG device, there is no device to list, and so no specification.
+        specification is generated if it is missing or out of date.
+      - V(false) restores the setting of the runtime from before this module enabled CDI.
+      - If all GPUs are in MIG mode and none has a MIG device, there is no specification, because it would be empty.
     type: bool
     default: true
   cdi_management:
     description:
-      - Whether to generate a specification of the kind C(management.nvidia.com/gpu), too, for containers that manage
-        all GPUs without being privileged.
+      - Whether to also generate a specification of the kind C(management.nvidia.com/gpu), for unprivileged containers
+        that manage all GPUs.
     type: bool
     default: false
   settings:
@@ -141,16 +141,16 @@ options:
   nri:
     description:
       - Whether to enable the Node Resource Interface (NRI) of containerd, which calls NRI plugins.
-      - It is disabled in containerd 1.7 and enabled from 2.0 on. V(false) does not change it, or restores the setting
-        that it had before this module enabled it.
+      - NRI is disabled in containerd 1.7 and enabled from 2.0 on. V(false) does not change it. If this module has
+        enabled it, V(false) restores the former setting.
     type: bool
     default: false
   mode:
     description:
       - How the runtime class C(nvidia) adds GPUs to a container.
       - V(auto) lets the NVIDIA container runtime decide for each container. V(cdi) and V(legacy) use the variant of the
-        runtime that always works in this way, and also add the class C(nvidia-cdi) or C(nvidia-legacy). They need the
-        package C(nvidia-container-toolkit-operator-extensions), which is then installed, too.
+        NVIDIA container runtime for this mode, and also add the class C(nvidia-cdi) or C(nvidia-legacy). They also
+        install the package C(nvidia-container-toolkit-operator-extensions), which contains the variants.
     type: str
     choices: [auto, cdi, legacy]
     default: auto
@@ -158,7 +158,7 @@ options:
     description: The request of the action plugin to the host. Not for playbooks.
     type: str
   seal:
-    description: The key that hides the answer of the host from logs. Not for playbooks.
+    description: The key that encrypts the response of the host. Not for playbooks.
     type: str
 extends_documentation_fragment:
   - gpuops.nvidia._attributes
@@ -237,13 +237,13 @@ previous_default_runtime:
   sample: runc
 restart_required:
   description:
-    - Whether the runtime still runs with an older configuration than that of its files. In check mode, whether a run
-      would restart it.
+    - Whether the runtime has not applied the configuration in its files yet. In check mode, whether a run would restart
+      it.
   returned: success
   type: bool
   sample: false
 cdi_specs:
-  description: The CDI specifications that exist.
+  description: The paths of the existing CDI specifications.
   returned: success
   type: list
   elements: str
@@ -260,38 +260,42 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Result, apply
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.read import observe, trials
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.seal import mixed
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.work import Work, plan, unpack
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.read import read_state, run_trials
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.seal import encrypt
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.step_executor import (
+    StepExecutor,
+    plan,
+    step_from_json,
+)
 
 
-def answer(params: dict[str, t.Any]) -> Result:
-    """One request of the action plugin: read, try or apply."""
+def handle_request(params: dict[str, t.Any]) -> Result:
+    """The response to a request of the action plugin, whose phase is `read`, `try` or `apply`."""
     if not params["request"]:
-        raise InputError("the host side was called without its action plugin.",
+        raise InputError("this module was called without its action plugin.",
                          "Call gpuops.nvidia.container_toolkit by its full name from a playbook.", path="request")
     request = {**params, **json.loads(base64.b64decode(params["request"]))}
     if request["phase"] == "try":
-        return {"changed": False, "trials": trials(request, run)}
-    writing, held = request["phase"] == "apply", None
-    with Journal("container_toolkit", readonly=not writing) as journal:
-        if writing:
-            work = Work(request, journal, run)
-            steps = [unpack(step) for step in request["steps"]]
+        return {"changed": False, "trials": run_trials(request, run)}
+    applying, blocked_step = request["phase"] == "apply", None
+    with Journal("container_toolkit", readonly=not applying) as journal:
+        if applying:
+            executor = StepExecutor(request, journal, run)
+            steps = [step_from_json(step) for step in request["steps"]]
             try:
-                apply(steps, work.execute, journal)
-                if request["settle"]:
-                    work.forget_restored()
+                apply(steps, executor.execute, journal)
+                if request["forget_restored"]:
+                    executor.forget_restored()
             except InUse:
-                held = (journal.unfinished or {})["id"]
-                journal.done(steps[-1])  # whichever it was, it has changed nothing
-        seen = {**observe(request, journal, run), **plan(request, journal, run)}
+                blocked_step = (journal.unfinished or {})["id"]
+                journal.done(steps[-1])  # the blocked step has changed nothing
+        host_state = {**read_state(request, journal, run), **plan(request, journal, run)}
     options = {name: value for name, value in params.items() if name not in ("request", "proxy")}
-    return {"changed": writing, "seen": seen, "options": options, "held": held}
+    return {"changed": applying, "host_state": host_state, "options": options, "blocked_step": blocked_step}
 
 
 def main() -> None:
-    """Ansible's entry point."""
+    """Entry point."""
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -324,9 +328,9 @@ def main() -> None:
 
     def work() -> Result:
         _proxy.use(module.params["proxy"])
-        told = answer(module.params)
-        sealed = mixed(json.dumps(told).encode(), module.params["seal"])
-        return {"changed": told["changed"], "sealed": base64.b64encode(sealed).decode()}
+        response = handle_request(module.params)
+        sealed = encrypt(json.dumps(response).encode(), module.params["seal"])
+        return {"changed": response["changed"], "sealed": base64.b64encode(sealed).decode()}
 
     _module_main.finish(module, work)
 

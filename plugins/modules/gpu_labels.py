@@ -27,7 +27,7 @@ options:
   target:
     description:
       - V(facts) sets the Ansible fact C(gpu_labels), a mapping of label to value. While a GPU cannot be read, the fact
-        does not change (between runs if facts are cached).
+        does not change. Between runs, this needs a fact cache.
       - V(nfd_file) is the feature file C(/etc/kubernetes/node-feature-discovery/features.d/gpuops), from which Node
         Feature Discovery creates labels of the Node.
       - V(slurm) is the file C(gpuops-gres.conf) in O(slurm_folder) and a line in C(gres.conf) that includes it. Each
@@ -36,12 +36,12 @@ options:
         of this node. Slurm reads the files when C(scontrol reconfigure) runs. If the number of devices has changed,
         drain the node first.
       - The files for V(nfd_file) and V(slurm) do not change while a GPU cannot be read. If the PCI bus has fewer GPUs
-        than before, they change only when a second run finds the same.
+        than before, they change only when a second run finds the same number.
       - V(node), V(node_feature) and V(startup_taint) are tasks for all Nodes of a cluster. They run on the controller
         with O(kubeconfig) and connect to no host. Use them with C(run_once).
-      - V(node) writes labels to Nodes. O(deploy) are the labels that choose the operands of a Node. O(hosts) are the
+      - V(node) writes labels to Nodes. O(deploy) sets the labels that select the operands of a Node. O(hosts) sets the
         labels that hosts have computed. With both options, a Node that differs gets all labels in one request. A task
-        with only one of them does not change the other labels.
+        with only one of these options does not change the labels of the other option.
       - V(node_feature) writes the labels of O(hosts) to one object C(NodeFeature) for each Node. Node Feature Discovery
         (0.14 or newer) creates labels from it.
       - V(startup_taint) with V(absent) removes O(taint) from those O(nodes) that are Ready and offer GPUs, unless
@@ -52,7 +52,7 @@ options:
     default: facts
   kubeconfig:
     description:
-      - The kubeconfig file on the controller, needed for a target in a cluster. No other kubeconfig is used.
+      - The kubeconfig file on the controller, required for a target in a cluster. No other kubeconfig is used.
       - A relative path is looked up next to the inventory, next to the playbook, and in the working directory.
     type: path
   context:
@@ -62,41 +62,41 @@ options:
   nodes:
     description:
       - The Nodes for a target in a cluster. The default is all Nodes.
-      - For O(target=startup_taint) the Nodes that are ready, RV(gpuops.nvidia.gpu_verify#module:verified). Needed with
-        V(absent).
+      - For O(target=startup_taint), the Nodes that are ready, RV(gpuops.nvidia.gpu_verify#module:verified). Required
+        with V(absent).
     type: list
     elements: str
   hosts:
     description:
       - The hosts of the inventory whose fact C(gpu_labels) is written to their Nodes, see O(target=facts). The name of
         the Node is the inventory variable C(gpu_node_name) of the host, or else the name of the host.
-      - With O(state=absent), labels are removed only from the Nodes of these hosts. Their facts do not matter.
-      - If a host has no such fact, because it was not reached or C(--limit) leaves it out, the labels of its Node do
-        not change.
+      - With O(state=absent), labels are removed only from the Nodes of these hosts. Their facts are not used.
+      - If a host has no such fact, because it is unreachable or C(--limit) excludes it, the labels of its Node do not
+        change.
       - A host can only set labels that describe its GPUs. If it reports any other label, its Node fails and gets none
         of the labels.
     type: list
     elements: str
   adopt:
     description:
-      - Foreign labels that become owned on all Nodes, whoever wrote them. They are then repaired, removed where they do
-        not belong, and removed by O(state=absent).
-      - RV(foreign) lists labels that can be named here. Labels that only users set, such as a deploy label with
-        V(false), cannot be adopted. Labels of Node Feature Discovery cannot be adopted as long as the cluster has it.
+      - Foreign labels that become owned on all Nodes, whoever wrote them. They are then repaired, removed from Nodes
+        that should not have them, and removed by O(state=absent).
+      - RV(foreign) lists labels that can be adopted. Labels that only users set, such as a deploy label with V(false),
+        cannot be adopted. Labels of Node Feature Discovery cannot be adopted as long as the cluster has it.
     type: list
     elements: str
     default: []
   take_over:
     description:
       - For target V(node), whether the deploy labels of a GPU Operator are adopted, and a running operator is allowed.
-        Set it if M(gpuops.nvidia.operands) takes over the cluster.
+        Set it if M(gpuops.nvidia.operands) adopts the cluster.
     type: bool
     default: false
   gone_after:
     description:
-      - Seconds that a GPU must be missing before its labels are removed. An annotation keeps the time when it was first
-        missing, for a week. If the GPU is found again, the annotation is removed.
-      - V(0) removes the labels at once.
+      - Seconds that a GPU must be missing before its labels are removed. An annotation records when the GPU was first
+        missing, and is kept for a week. If the GPU is found again, the annotation is removed.
+      - V(0) removes the labels immediately.
     type: int
     default: 600
   namespace:
@@ -106,33 +106,33 @@ options:
     default: gpu-operator
   taint:
     description:
-      - The key of the taint, needed for O(target=startup_taint). Its value and effect do not matter. Other taints are
+      - The key of the taint, required for O(target=startup_taint). Its value and effect are ignored. Other taints are
         not changed.
       - Cluster Autoscaler recognises taints that begin with C(startup-taint.cluster-autoscaler.kubernetes.io/),
         Karpenter those in C(startupTaints) of a NodePool.
     type: str
   deploy:
     description:
-      - The deploy labels of the Nodes, C(gpu_plan.cluster.deploy) of a resolved plan. This or O(hosts) is needed for
+      - The deploy labels of the Nodes, C(gpu_plan.cluster.deploy) of a resolved plan. This or O(hosts) is required for
         O(target=node) with V(present).
       - C(components) maps each component to true if it is delivered in the cluster, otherwise to false.
-      - C(on_host) maps a Node to the list of components that its host has instead.
+      - C(on_host) maps a Node to the list of components that are delivered on its host instead.
       - C(mig_default) is V(all-disabled) if Nodes without the label C(nvidia.com/mig.config) get this value. If
         C(mig_changes) is false (C(gpu_disruption) is V(never)), no Node gets it.
-      - If C(pods_may_end) is false (C(gpu_disruption) is below V(drain)), the deploy label of a driver stays even if no
-        driver is planned for the Node any more or its GPU is missing, because the driver pod would end. This applies to
-        owned labels and to foreign labels that the module would otherwise remove. It also applies to the label of the
-        device plugin on a Node that shares GPUs by MPS. RV(notes) names these Nodes.
-      - From V(drain) on, the same applies to the Nodes in C(leaving) unless C(ended_on) lists them, too. Add the value
-        of C(ended_on) that M(gpuops.nvidia.operands) has returned.
+      - If C(pods_may_end) is false (C(gpu_disruption) is below V(drain)), the deploy label of a driver is kept even if
+        no driver is planned for the Node any more or its GPU is missing, because its removal would end the driver pod.
+        This applies to owned labels and to foreign labels that the module would otherwise remove. It also applies to
+        the label of the device plugin on a Node that shares GPUs by MPS. RV(notes) names these Nodes.
+      - From V(drain) on, the same applies to the Nodes in C(leaving), except those in C(ended_on). Set C(ended_on) to
+        the return value C(ended_on) of M(gpuops.nvidia.operands).
       - C(without_driver) lists Nodes for which no driver is planned. They get no deploy label of a driver.
       - C(plugin_configs) maps a Node to its configuration of the device plugin, C(nvidia.com/device-plugin.config). An
-        owned label is changed accordingly, a foreign one stays.
+        owned label is changed accordingly, a foreign label is not changed.
     type: dict
   wait_for_nfd:
     description:
-      - Seconds to wait until a Node has a label of Node Feature Discovery. Then the task fails.
-      - With V(0), and in check mode, the task does not wait or fail. RV(notes) then says that no GPU is known.
+      - Seconds to wait until a Node has a label of Node Feature Discovery. After this time, the task fails.
+      - With V(0), and in check mode, the task does not wait or fail, and RV(notes) reports that no GPU is known.
     type: int
     default: 0
   mig_strategy:
@@ -152,11 +152,12 @@ options:
     default: {}
   node_name:
     description:
-      - The name of this host in Slurm. It is needed if this is not the host name up to the first dot.
+      - The name of this host in Slurm. The default is the host name up to the first dot.
     type: str
   slurm_folder:
     description:
-      - The folder of C(slurm.conf) on this host. If it changes, what was written to the former folder is removed.
+      - The folder of C(slurm.conf) on this host. If it changes, the file and the line in the former folder are
+        removed.
     type: path
     default: /etc/slurm
 notes:
@@ -164,21 +165,21 @@ notes:
     C(nvidia.com/gpu.deploy.client=true), and C(nvidia.com/gpu.deploy.*=true) for each component that is delivered in
     the cluster and not on the host of this Node. The label of the MIG manager is added when feature discovery has
     reported that the GPUs are MIG-capable. RV(undecided) lists the Nodes for which this is not known yet.
-  - Existing values are respected. Set C(nvidia.com/gpu.deploy.<operand>=false) to keep an operand off a Node, and
-    C(nvidia.com/gpu.deploy.operands=false) to keep all of them off. C(pre-installed) and C(paused-...) stay as the
-    driver manager and the MIG manager wrote them. An empty value is treated like a missing label, except for the MIG
+  - Existing values are not changed. Set C(nvidia.com/gpu.deploy.<operand>=false) to keep an operand off a Node, and
+    C(nvidia.com/gpu.deploy.operands=false) to keep all operands off. The values C(pre-installed) and C(paused-...) of
+    the driver manager and the MIG manager are kept. An empty value is treated like a missing label, except for the MIG
     manager.
-  - The annotation C(gpuops.nvidia/labels) of a Node lists the labels that were written. O(state=absent) removes these,
-    even if a manager has changed their value since. A label that had a value before is foreign. So is a deploy label
-    that a user has set to C(false) since, and a C(nvidia.com/mig.config) that a user has changed. A foreign deploy
-    label is removed only if its operand must not run on the Node.
-  - If this annotation is missing, the labels that the API server records as written by this collection
-    (C(managedFields)) are used. A warning names deploy labels that O(state=absent) leaves on a Node.
+  - The annotation C(gpuops.nvidia/labels) of a Node lists the labels that were written. O(state=absent) removes them,
+    even if a manager has changed their value since then. Foreign labels are labels that had a value before, deploy
+    labels that a user has set to C(false) later, and a C(nvidia.com/mig.config) that a user has changed. A foreign
+    deploy label is removed only if its operand must not run on the Node.
+  - If this annotation is missing, the module uses C(managedFields), in which the API server records the labels that
+    this collection has written. A warning names deploy labels that O(state=absent) leaves on a Node.
   - If a GPU has been missing for O(gone_after) seconds, C(nvidia.com/gpu.present) becomes V(false) and the deploy
-    labels are removed. This does not happen while the Node is NotReady or has no labels of Node Feature Discovery. What
-    a host in O(hosts) reports takes precedence, and its Node needs no Node Feature Discovery.
+    labels are removed. This does not happen while the Node is NotReady or has no labels of Node Feature Discovery. The
+    labels that a host in O(hosts) reports take precedence. Its Node does not need Node Feature Discovery.
   - If GPU feature discovery runs on a Node, it publishes its labels through Node Feature Discovery. The labels of the
-    host are then left out, and RV(foreign) lists them.
+    host are then not written, and RV(foreign) lists them.
   - If the API server is busy, a connection breaks, or another client writes at the same time, the module retries for
     some seconds. If a run is killed, the next run writes the remaining labels.
 author:
@@ -194,7 +195,7 @@ EXAMPLES = r"""
     mig_strategy: mixed
   register: labels
 
-- name: Publish them through Node Feature Discovery, with four replicas of each GPU
+- name: Publish the labels through Node Feature Discovery, with four replicas of each GPU
   gpuops.nvidia.gpu_labels:
     state: present
     target: nfd_file
@@ -205,7 +206,7 @@ EXAMPLES = r"""
           - name: nvidia.com/gpu
             replicas: 4
 
-- name: Remove them from the host
+- name: Remove the labels from the host
   gpuops.nvidia.gpu_labels:
     state: absent
     target: nfd_file
@@ -238,7 +239,7 @@ EXAMPLES = r"""
     target: facts
     mig_strategy: mixed
 
-- name: Write them to their Nodes, and adopt labels that a removed GPU feature discovery has left
+- name: Write the labels of hosts to their Nodes, and adopt labels that a removed GPU feature discovery has left
   gpuops.nvidia.gpu_labels:
     state: present
     target: node
@@ -247,7 +248,7 @@ EXAMPLES = r"""
     adopt: [nvidia.com/gpu.product, nvidia.com/gpu.count]
   run_once: true
 
-- name: Write them to NodeFeature objects instead
+- name: Write the labels of hosts to NodeFeature objects
   gpuops.nvidia.gpu_labels:
     state: present
     target: node_feature
@@ -268,7 +269,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 labels:
-  description: The labels of the target after this task, for V(gathered) those of the host.
+  description: The labels of the target after this task. With V(gathered), the labels of the host.
   returned: when O(target) is not in a cluster
   type: dict
   sample:
@@ -309,8 +310,8 @@ slurm:
     features: [nvidia_l40s, ada-lovelace, cc8.9, driver580, cuda13.0]
 unread:
   description:
-    - GPUs that could not be read completely, with the reason. Their labels come from their PCI ids and from the other
-      GPUs of the model.
+    - GPUs that could not be read completely, with the reason. Their labels come from their PCI ids and from other GPUs
+      of the same model.
   returned: when O(target) is not in a cluster
   type: list
   elements: dict
@@ -331,9 +332,9 @@ nodes:
   description:
     - For each Node that differs, C(added) and C(removed), mappings of label to value, and C(changed), a mapping of
       label to C(before) and C(after).
-    - For V(gathered), for each Node that has a GPU or such labels, C(gpu), the labels that are C(wanted) according to
-      O(deploy) and O(hosts), the owned labels that are C(present), and C(foreign) labels of the same kinds. With
-      O(target=node_feature) only C(present).
+    - With V(gathered), for each Node that has a GPU or such labels, C(gpu), whether it has a GPU, C(wanted), the labels
+      according to O(deploy) and O(hosts), C(present), the owned labels, and C(foreign), the foreign labels of the same
+      kinds. With O(target=node_feature), only C(present).
   returned: when O(target) is V(node) or V(node_feature)
   type: dict
   sample:
@@ -350,13 +351,13 @@ foreign:
   sample: [{labels: [nvidia.com/gpu.count], nodes: [gpu-a1, gpu-a2]}]
 counts:
   description:
-    - The numbers of C(nodes), of those with a C(gpu), of those C(changed) and C(failed), and with O(target=node) of
-      those C(without_nfd) labels.
+    - The numbers of all C(nodes), of Nodes with a C(gpu), of C(changed) and C(failed) Nodes, and with O(target=node) of
+      Nodes C(without_nfd) labels.
   returned: when O(target) is V(node) or V(node_feature)
   type: dict
   sample: {nodes: 24, gpu: 20, without_nfd: 0, changed: 1, failed: 0}
 failures:
-  description: For each Node that could not be written, the reason. The other Nodes are written.
+  description: For each Node that could not be written, the reason. The task writes the other Nodes.
   returned: when O(target) is in a cluster and O(state) is not V(gathered)
   type: dict
 undecided:
@@ -387,16 +388,16 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.label_facts import collect_devices, nvml_snapshot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.from_facts import node_from_facts
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.gfd import STRATEGIES, compute_labels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.model import Reading
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sources import node_from_facts
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Result, outcome
 
 ON_HOSTS = ["facts", "nfd_file", "slurm"]
 
 
 def gather(module: AnsibleModule) -> Reading:
-    """Reads the host, unless its labels are not needed."""
+    """The facts and labels of the host; empty for state absent."""
     if module.params["state"] == "absent":
         return Reading({"gpus": []}, {}, [])
     sharing = None
@@ -410,16 +411,16 @@ def gather(module: AnsibleModule) -> Reading:
     for gpu in unread:
         by_error.setdefault(gpu["error"], []).append(gpu["gpu"])
     for error, gpus in by_error.items():
-        module.warn(f"GPU {', '.join(gpus)} could not be read whole: {error}")
+        module.warn(f"GPU {', '.join(gpus)} could not be read completely: {error}")
     return Reading(facts, compute_labels(node, module.params["mig_strategy"], sharing), unread)
 
 
-def work(module: AnsibleModule) -> Result:
-    """Reads, compares, writes what differs."""
+def run_module(module: AnsibleModule) -> Result:
+    """Writes the labels to the target if they differ. Returns the result of the module."""
     target = module.params["target"]
     if target not in ON_HOSTS:
-        raise InputError("Nodes are labelled from the controller, and this module runs on a host.",
-                         "Use the task's own name, gpuops.nvidia.gpu_labels, so that its action is found.",
+        raise InputError("Nodes are labelled from the controller, but this module runs on a host.",
+                         "Call gpuops.nvidia.gpu_labels by its full name, so that Ansible finds its action plugin.",
                          path="target", value=target, allowed=ON_HOSTS)
     reading = gather(module)
     if target == "facts":
@@ -456,7 +457,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    _module_main.finish(module, lambda: work(module))
+    _module_main.finish(module, lambda: run_module(module))
 
 
 if __name__ == "__main__":

@@ -9,13 +9,14 @@ module: nvidia_software
 short_description: Install or remove CUDA, DCGM, the DCGM exporter and host metrics
 version_added: 0.1.0
 description:
-  - Installs the CUDA toolkit, DCGM, its exporter, and metrics about the state of the host. Only components that are
-    named are installed or changed, with their version, files and service.
-  - Plans small steps, executes exactly these steps, and reads the state again. A service that was started must answer.
-    Otherwise the task fails and shows its log. If no driver works, services that need one are RV(pending).
+  - Installs the CUDA toolkit, DCGM, its exporter, and metrics about the state of the host. Only components that the
+    task sets are installed or changed.
+  - Plans small steps, executes exactly these steps, and reads the state again. A service that was started must accept
+    connections. Otherwise, the task fails and shows its log. If no driver works, the start of services that need a
+    driver is returned in RV(pending).
   - If nothing differs, the module reads files, runs C(dpkg-query) and C(systemctl) once each, and needs no network.
-  - The packages come from the repository of the driver, which M(gpuops.nvidia.nvidia_driver) uses, too. The repository
-    is removed with the last of them.
+  - The packages come from the repository that M(gpuops.nvidia.nvidia_driver) also uses. The repository is removed with
+    the last package from it.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:
@@ -26,24 +27,24 @@ extends_documentation_fragment:
 options:
   state:
     description:
-      - V(present) installs the named components.
-      - V(absent) removes what this module installed for the named components, or for all components if none is named,
-        and restores the former state.
+      - V(present) installs the components that the task sets.
+      - V(absent) removes what this module installed for these components, or for all components if none is set, and
+        restores the former state.
     type: str
     choices: [present, absent]
     default: present
   cuda:
     description:
-      - The CUDA toolkit. Several CUDA levels can be installed side by side. The packages of the vendor choose the one
+      - The CUDA toolkit. Several CUDA levels can be installed side by side. The packages of the vendor choose the level
         at C(/usr/local/cuda).
-      - A level with a higher major number than that of the driver is refused. A higher minor number works by minor
+      - A level with a higher major number than the level of the driver is refused. A higher minor number works by minor
         version compatibility.
     type: dict
     suboptions:
       version:
         description:
-          - A level such as V(13.0), whose newest release is installed once, or a release such as V(13.0.2). V(13) is
-            the newest level of that major number.
+          - A level such as V(13.0), or a release such as V(13.0.2). V(13) is the newest level of this major number. For
+            a level, the newest release is installed and not upgraded later.
           - The default is the newest level that the driver supports.
         type: str
       profile:
@@ -63,8 +64,8 @@ options:
         type: str
       profiling:
         description:
-          - Whether to install the packages that are not open source, too. Profiling metrics (C(DCGM_FI_PROF_*)) need
-            them.
+          - Whether to also install the packages that are not open source. Profiling metrics (C(DCGM_FI_PROF_*)) need
+            these packages.
         type: bool
         default: true
   dcgm_exporter:
@@ -89,8 +90,7 @@ options:
   node_status_exporter:
     description:
       - A timer that writes metrics about the state of the host to a folder that the Prometheus node exporter reads. The
-        metrics have the names and meanings of the node status exporter of the GPU Operator. Some metrics are
-        additional.
+        metrics are those of the node status exporter of the GPU Operator, and some additional ones.
     type: dict
     suboptions:
       folder:
@@ -105,8 +105,8 @@ options:
         default: 60
   driver_cuda:
     description:
-      - The CUDA level of the driver, such as V(13.2), for check mode on a host whose driver is not installed yet. It is
-        read from an installed driver.
+      - The CUDA level of the driver, such as V(13.2), for check mode on a host whose driver is not installed yet. If a
+        driver is installed, its level is used instead.
     type: str
   repaired_repositories:
     description:
@@ -169,7 +169,7 @@ plan:
       needs: never
       assumed: false
 pending:
-  description: Steps that wait for something else, each with C(pending_reason).
+  description: The steps that cannot be executed yet, each with C(pending_reason).
   returned: success
   type: list
   elements: dict
@@ -183,8 +183,8 @@ components:
   contains:
     dcgm:
       description:
-        - C(plan) and C(pending) of this component, C(reasons), notes for the user, the installed C(version), and
-          C(service), the state of its service.
+        - C(plan) and C(pending) of this component, C(reasons) (notes for the user), the installed C(version), and
+          C(service) (the state of its service).
       type: dict
       returned: success
       sample: {plan: [], pending: [], reasons: [], version: 4.6.0, service: active}
@@ -225,18 +225,18 @@ def main() -> None:
     repository = options["repository"] or {}
     _module_main.hide(module, repository.get("url"), repository.get("key"))
 
-    def work() -> Result:
+    def run_module() -> Result:
         _proxy.use(options["proxy"])
-        wanted = {name: options[name] for name in NAMES if options[name] is not None}
+        selected = {name: options[name] for name in NAMES if options[name] is not None}
         repaired = options["repaired_repositories"] if module.check_mode else ()
-        software = Software(wanted, options["repository"], options["driver_cuda"], module.check_mode,
+        software = Software(selected, options["repository"], options["driver_cuda"], module.check_mode,
                             repaired=repaired, packages_before=module.check_mode and options["packages_before"],
                             files_before=options["files_before"] if module.check_mode else ())
         if options["state"] == "absent":
             return software.absent()
         return software.present()
 
-    _module_main.finish(module, work)
+    _module_main.finish(module, run_module)
 
 
 if __name__ == "__main__":

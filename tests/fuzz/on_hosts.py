@@ -47,7 +47,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Complete
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import read
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import settings_file
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Answer, SettingsState
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import ProgramResult, SettingsState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.registry import RUNTIMES
 from ansible_collections.gpuops.nvidia.tests.unit.runtimes.played import Played
 from hypothesis import strategies as st
@@ -182,7 +182,7 @@ def _runtime(name: str) -> Callable[[tuple[str, str, str]], None]:
         files = {runtime.probe.config: config}
         if runtime.probe.drop_in:
             files[runtime.probe.drop_in] = drop_in
-        said = Answer(0, drop_in, version)
+        said = ProgramResult(0, drop_in, version)
         facts = dict.fromkeys(runtime.probe.facts, said)
         played = Played(runtime, version, runtime.probe.config, files, facts)
         played.dump = said if runtime.probe.dump else None

@@ -48,7 +48,7 @@ def _toml_edit(text: str) -> None:
     if document.text != text:
         raise AssertionError("reading has changed the text")
     document.set(("a", "b"), ["x"])
-    document.drop_bare_headers([])
+    document.remove_bare_headers([])
     document.remove(("a", "b"))
 
 

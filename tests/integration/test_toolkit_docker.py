@@ -242,7 +242,7 @@ rm -rf /var/lib/containerd/podman
 
 def test_a_broken_file_is_one_error(refused: Refused) -> None:
     comment, = refused.comment.errors()
-    assert comment.startswith(f"{FILE}, line 2, column 1: a comment, which JSON does not have.")
+    assert comment.startswith(f"{FILE}, line 2, column 1: JSON does not allow comments.")
     assert refused.option.parts(HOST)[0] == refused.comment.parts(HOST)[0]
     option, = refused.option.errors()
     assert "dockerd rejects the candidate" in option and "no-such-option" in option

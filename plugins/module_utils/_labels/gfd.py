@@ -4,9 +4,9 @@
 """Computes the labels of GPU feature discovery. PRIVATE to the collection.
 
 Source: gpu-feature-discovery 0.20 (NVIDIA/k8s-device-plugin); tests compare with its output. Three differences are
-intended: there is no `gfd.timestamp`, which would change in every run; if a host has several models, the labels of
-full GPUs are those of the first GPU's model (there: of a random one); and a value that is invalid for a label, such as
-a long product with suffixes, is shortened (there: no Node gets it).
+intended. There is no `gfd.timestamp`, which would change in every run. If a host has several models, the labels of full
+GPUs describe the model of the first GPU, not of a random one. A value that is too long for a label, such as a product
+with suffixes, is shortened; with gpu-feature-discovery, the Node does not get this label.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ STRATEGIES = ("none", "single", "mixed")
 GPU = "nvidia.com/gpu"
 OUR_PREFIX = "gpuops.nvidia"
 # A name or value of a label has at most 63 characters, and begins and ends with a letter or digit (Kubernetes, "Labels
-# and Selectors"). The longest suffix of a name after the model has 14.
+# and Selectors"). After the model, the name of a label has at most 14 characters.
 _LENGTH, _MODEL_LENGTH = 63, 48
-_NO_END = "-_."
-_FORBIDDEN = re.compile(r"[^A-Za-z0-9\-_. ]")
+_INVALID_ENDS = "-_."
+_INVALID = re.compile(r"[^A-Za-z0-9\-_. ]")
 _MODES = {"0300": "graphics", "0302": "compute"}
 
 
 def compute_labels(node: Node, strategy: str = "none", sharing: Sharing | None = None) -> Labels:
-    """All labels of a host. strategy: one of STRATEGIES. Without a driver, they are based only on PCI ids.
+    """All labels of a host. Without a driver, they depend only on PCI ids. strategy: one of STRATEGIES.
 
     Raises HostError for MPS with MIG.
     """
@@ -39,18 +39,19 @@ def compute_labels(node: Node, strategy: str = "none", sharing: Sharing | None =
     if node.gpus:
         labels["nvidia.com/gpu.machine"] = sanitise("unknown" if node.machine is None else node.machine)
         labels["nvidia.com/mig.capable"] = _bool(any(gpu.mig_capable for gpu in node.gpus))
-        labels["nvidia.com/gpu.mode"] = _mode(node.gpus)
+        labels["nvidia.com/gpu.mode"] = _gpu_mode(node.gpus)
         if node.driver is None:
-            labels.update(_models_from_pci(node.gpus))
+            labels.update(_labels_from_pci(node.gpus))
         else:
-            labels.update(_versions(node))
+            labels.update(_version_labels(node))
             labels["nvidia.com/mps.capable"] = _bool(_mps_capable(node, shared))
-            labels.update(_full_gpus(node.gpus, shared))
+            labels.update(_full_gpu_labels(node.gpus, shared))
             if strategy != "none":
                 labels["nvidia.com/mig.strategy"] = strategy
-                labels.update(_single(node.gpus, shared) if strategy == "single" else _mixed(node.gpus, shared))
-            labels.update(_clique(node.gpus))
-        labels.update(_per_model(node.gpus))
+                compute = _labels_single if strategy == "single" else _labels_mixed
+                labels.update(compute(node.gpus, shared))
+            labels.update(_clique_label(node.gpus))
+        labels.update(_labels_per_model(node.gpus))
     labels["nvidia.com/vgpu.present"] = _bool(node.vgpu is not None)
     if node.vgpu is not None:
         version, branch = node.vgpu
@@ -60,30 +61,30 @@ def compute_labels(node: Node, strategy: str = "none", sharing: Sharing | None =
 
 
 def sanitise(text: str) -> str:
-    """A value of a label: without invalid characters, with a dash for blanks, shortened."""
-    return _cut("-".join(_FORBIDDEN.sub("", text).split()), _LENGTH)
+    """A valid label value: blanks become dashes, other invalid characters are removed, and the text is shortened."""
+    return _shorten("-".join(_INVALID.sub("", text).split()), _LENGTH)
 
 
-def _cut(text: str, length: int) -> str:
-    return text.strip(_NO_END)[:length].rstrip(_NO_END)
+def _shorten(text: str, length: int) -> str:
+    return text.strip(_INVALID_ENDS)[:length].rstrip(_INVALID_ENDS)
 
 
-def _product(model: str, *marks: str) -> str:
-    """The label of a product with suffixes such as `MIG`, `1g.10gb`, `SHARED`. The model is shortened, not these."""
-    tail = "".join(f"-{mark}" for mark in marks)
-    return (_cut(sanitise(model), _LENGTH - len(tail)) + tail).lstrip("-")
+def _product_value(model: str, *suffixes: str) -> str:
+    """The value of a product label with suffixes such as `MIG`, `1g.10gb`, `SHARED`. Only the model is shortened."""
+    ending = "".join(f"-{suffix}" for suffix in suffixes)
+    return (_shorten(sanitise(model), _LENGTH - len(ending)) + ending).lstrip("-")
 
 
 def _bool(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _mode(gpus: t.Sequence[Gpu]) -> str:
+def _gpu_mode(gpus: t.Sequence[Gpu]) -> str:
     classes = {gpu.pci_class for gpu in gpus}
     return _MODES.get(classes.pop(), "unknown") if len(classes) == 1 else "unknown"
 
 
-def _versions(node: Node) -> Labels:
+def _version_labels(node: Node) -> Labels:
     full = node.driver or ""
     major, minor, revision = [*full.split("."), "", ""][:3]
     labels = {f"nvidia.com/cuda.driver-version.{key}": value
@@ -102,7 +103,7 @@ def _mps_capable(node: Node, sharing: Sharing) -> bool:
     if sharing.strategy != "mps":
         return False
     if any(gpu.mig_enabled for gpu in node.gpus):
-        raise HostError("MPS is configured, but a GPU has MIG enabled: they exclude each other.",
+        raise HostError("Sharing by MPS is configured, but a GPU is in MIG mode. MPS does not work with MIG.",
                         "Disable MIG on this host, or share by time-slicing.")
     return True
 
@@ -110,7 +111,7 @@ def _mps_capable(node: Node, sharing: Sharing) -> bool:
 # -- full GPUs
 
 
-def _by_name(gpus: t.Iterable[Gpu]) -> dict[str, list[Gpu]]:
+def _gpus_by_model(gpus: t.Iterable[Gpu]) -> dict[str, list[Gpu]]:
     models: dict[str, list[Gpu]] = {}
     for gpu in gpus:
         if gpu.name is not None:
@@ -118,32 +119,33 @@ def _by_name(gpus: t.Iterable[Gpu]) -> dict[str, list[Gpu]]:
     return models
 
 
-def _full_gpus(gpus: t.Sequence[Gpu], sharing: Sharing) -> Labels:
-    """The labels of full GPUs. A model with a GPU without MIG has precedence, then the first one."""
-    whole = [name for name, members in _by_name(gpus).items() if any(not gpu.mig_enabled for gpu in members)]
-    sliced = [name for name in _by_name(gpus) if name not in whole]
+def _full_gpu_labels(gpus: t.Sequence[Gpu], sharing: Sharing) -> Labels:
+    """The labels of full GPUs. Models with a GPU that is not in MIG mode have precedence, then the first model."""
+    full = [name for name, members in _gpus_by_model(gpus).items() if any(not gpu.mig_enabled for gpu in members)]
+    in_mig_mode = [name for name in _gpus_by_model(gpus) if name not in full]
     labels: Labels = {}
-    for name in [*reversed(sliced), *reversed(whole)]:
-        labels.update(_model(name, _by_name(gpus)[name], sharing if name in whole else None))
+    for name in [*reversed(in_mig_mode), *reversed(full)]:
+        labels.update(_model_labels(name, _gpus_by_model(gpus)[name], sharing if name in full else None))
     return labels
 
 
-def _model(name: str, members: t.Sequence[Gpu], sharing: Sharing | None) -> Labels:
-    """sharing: None if all GPUs of the model are in MIG mode, so that none is allocated as a whole."""
-    return {**_base(GPU, name, (), len(members), sharing), **_hardware(GPU, members)}
+def _model_labels(name: str, members: t.Sequence[Gpu], sharing: Sharing | None) -> Labels:
+    """The labels of one model. sharing: None if all its GPUs are in MIG mode, so that no full GPU is allocated."""
+    return {**_product_labels(GPU, name, (), len(members), sharing), **_hardware_labels(GPU, members)}
 
 
-def _base(resource: str, model: str, marks: t.Sequence[str], count: int, sharing: Sharing | None) -> Labels:
+def _product_labels(resource: str, model: str, suffixes: t.Sequence[str], count: int, sharing: Sharing | None
+                    ) -> Labels:
     replicas = sharing.of(resource) if sharing else 0
     if sharing and replicas > 1 and not sharing.renamed:
-        marks = (*marks, "SHARED")
-    return {f"{resource}.product": _product(model, *marks), f"{resource}.count": str(count),
+        suffixes = (*suffixes, "SHARED")
+    return {f"{resource}.product": _product_value(model, *suffixes), f"{resource}.count": str(count),
             f"{resource}.replicas": str(replicas),
             f"{resource}.sharing-strategy": sharing.strategy if sharing and replicas > 1 else "none"}
 
 
-def _hardware(prefix: str, members: t.Sequence[Gpu]) -> Labels:
-    """Memory and architecture, from the first GPU of the model that could be read."""
+def _hardware_labels(prefix: str, members: t.Sequence[Gpu]) -> Labels:
+    """The labels of memory and architecture, from the first GPU of the model that reports them."""
     labels: Labels = {}
     memory = next((gpu.memory_mib for gpu in members if gpu.memory_mib), None)
     if memory:
@@ -155,31 +157,31 @@ def _hardware(prefix: str, members: t.Sequence[Gpu]) -> Labels:
     return labels
 
 
-def _models_from_pci(gpus: t.Sequence[Gpu]) -> Labels:
-    """The labels without a driver. Memory is omitted, because NVML's value depends on ECC and the driver."""
+def _labels_from_pci(gpus: t.Sequence[Gpu]) -> Labels:
+    """The labels of full GPUs without a driver. They omit the memory, whose value depends on ECC and the driver."""
     first = next((gpu for gpu in gpus if gpu.name is not None), gpus[0])
     members = [gpu for gpu in gpus if gpu.name == first.name]
     labels = {f"{GPU}.count": str(len(members))}
     if first.name is not None:
         labels[f"{GPU}.product"] = sanitise(first.name)
-    labels.update({key: value for key, value in _hardware(GPU, members).items() if not key.endswith(".memory")})
+    labels.update({key: value for key, value in _hardware_labels(GPU, members).items() if not key.endswith(".memory")})
     return labels
 
 
-def _per_model(gpus: t.Sequence[Gpu]) -> Labels:
-    """Labels of each model with our own prefix, if a host has several models: the other labels describe only one."""
-    models = _by_name(gpus)
+def _labels_per_model(gpus: t.Sequence[Gpu]) -> Labels:
+    """Labels with our own prefix for each model of a host with several models. Other labels describe only one model."""
+    models = _gpus_by_model(gpus)
     if len(models) < 2:
         return {}
     labels: Labels = {}
     for name, members in models.items():
         product = sanitise(name)
         short = product[len("NVIDIA-"):] if product.startswith("NVIDIA-") else product
-        prefix = f"{OUR_PREFIX}/{_cut(short, _MODEL_LENGTH)}"
+        prefix = f"{OUR_PREFIX}/{_shorten(short, _MODEL_LENGTH)}"
         labels[f"{prefix}.product"] = product
         labels[f"{prefix}.count"] = str(len(members))
         labels[f"{prefix}.mig.capable"] = _bool(any(gpu.mig_capable for gpu in members))
-        labels.update(_hardware(prefix, members))
+        labels.update(_hardware_labels(prefix, members))
     return labels
 
 
@@ -187,7 +189,7 @@ def _per_model(gpus: t.Sequence[Gpu]) -> Labels:
 
 
 def _mig_types(gpus: t.Sequence[Gpu]) -> dict[str, list[tuple[Gpu, MigDevice]]]:
-    """Type as in labels (`1g.10gb.me`) to MIG devices, in order of GPUs."""
+    """Maps a MIG profile as in labels (`1g.10gb.me`) to the MIG devices of this profile, in the order of GPUs."""
     types: dict[str, list[tuple[Gpu, MigDevice]]] = {}
     for gpu in gpus:
         for device in gpu.mig_devices or ():
@@ -197,19 +199,19 @@ def _mig_types(gpus: t.Sequence[Gpu]) -> dict[str, list[tuple[Gpu, MigDevice]]]:
 
 def _mig_labels(resource: str, kind: str, devices: t.Sequence[tuple[Gpu, MigDevice]], sharing: Sharing) -> Labels:
     gpu, device = devices[0]
-    labels = _base(resource, gpu.name or "", ("MIG", kind), len(devices), sharing)
+    labels = _product_labels(resource, gpu.name or "", ("MIG", kind), len(devices), sharing)
     labels.update({f"{resource}.{suffix}": str(value) for suffix, value in device.attributes.items()})
     return labels
 
 
-def _mixed(gpus: t.Sequence[Gpu], sharing: Sharing) -> Labels:
+def _labels_mixed(gpus: t.Sequence[Gpu], sharing: Sharing) -> Labels:
     labels: Labels = {}
     for kind, devices in _mig_types(gpus).items():
         labels.update(_mig_labels(f"nvidia.com/mig-{kind}", kind, devices, sharing))
     return labels
 
 
-def _single(gpus: t.Sequence[Gpu], sharing: Sharing) -> Labels:
+def _labels_single(gpus: t.Sequence[Gpu], sharing: Sharing) -> Labels:
     enabled = [gpu for gpu in gpus if gpu.mig_enabled]
     if not enabled:
         return {}
@@ -218,14 +220,14 @@ def _single(gpus: t.Sequence[Gpu], sharing: Sharing) -> Labels:
     if not types and not empty and len(enabled) == len(gpus):
         return {}  # the layout could not be read
     if empty or len(enabled) != len(gpus) or len(types) != 1:
-        return {f"{GPU}.product": _product(enabled[0].name or "", "MIG", "INVALID"), f"{GPU}.count": "0",
+        return {f"{GPU}.product": _product_value(enabled[0].name or "", "MIG", "INVALID"), f"{GPU}.count": "0",
                 f"{GPU}.replicas": "0", f"{GPU}.sharing-strategy": "", f"{GPU}.memory": "0"}
     kind, devices = next(iter(types.items()))
     return _mig_labels(GPU, kind, devices, sharing)
 
 
-def _clique(gpus: t.Sequence[Gpu]) -> Labels:
-    """The label of the clique, if all GPUs with a fabric have the same cluster and clique."""
+def _clique_label(gpus: t.Sequence[Gpu]) -> Labels:
+    """The clique label, if all GPUs with a fabric have the same cluster and clique; otherwise no label."""
     clusters = {gpu.fabric[0] for gpu in gpus if gpu.fabric}
     cliques = {gpu.fabric[1] for gpu in gpus if gpu.fabric}
     if len(clusters) != 1 or len(cliques) != 1:

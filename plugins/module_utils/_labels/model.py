@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 Labels = t.Dict[str, str]
-# The facts of gpu_info, which documents them, or a part of them.
+# The facts of gpu_info or a part of them. The module gpu_info documents them.
 Facts = t.Mapping[str, t.Any]
 
 
@@ -24,10 +24,10 @@ class MigDevice(t.NamedTuple):
 
 
 class Gpu(t.NamedTuple):
-    """A GPU. Values that could not be read are None; MIG devices that are None have no labels.
+    """A GPU. Values that could not be read are None. If mig_devices is None, the MIG devices get no labels.
 
-    memory_mib: NVML's total; capability: the compute capability; pci_class: `0300` or `0302`; fabric: (cluster UUID,
-    clique id), None if the GPU has no fabric.
+    memory_mib: the total of NVML; capability: the compute capability; pci_class: `0300` or `0302`; fabric: (cluster
+    UUID, clique id), None if the GPU has no fabric.
     """
 
     name: str | None
@@ -41,8 +41,8 @@ class Gpu(t.NamedTuple):
 
 
 class Node(t.NamedTuple):
-    """A host. driver: None if none is loaded; cuda: the newest version that the driver supports, None without a driver;
-    machine: DMI product name; vgpu: (version, branch) of the hypervisor's driver, for a vGPU guest.
+    """A host. driver: the version of the loaded driver; cuda: the newest version that it supports; machine: the DMI
+    product name; vgpu: (version, branch) of the hypervisor's driver, for a vGPU guest. Each is None if there is none.
     """
 
     gpus: t.Tuple[Gpu, ...]
@@ -53,7 +53,7 @@ class Node(t.NamedTuple):
 
 
 class Sharing(t.NamedTuple):
-    """How GPUs are shared. strategy: `none`, `time-slicing` or `mps`; replicas: by name of the resource; renamed:
+    """The sharing of GPUs. strategy: `none`, `time-slicing` or `mps`; replicas: by name of the resource; renamed:
     whether shared resources get another name."""
 
     strategy: str = "none"
@@ -66,7 +66,7 @@ class Sharing(t.NamedTuple):
 
 
 class Reading(t.NamedTuple):
-    """What was read on a host. facts: those of its GPUs; unread: `{gpu, error}` of GPUs that could not be read."""
+    """The facts of a host and its labels. unread: `[{gpu, error}]`, the GPUs that could not be read completely."""
 
     facts: Facts
     labels: Labels

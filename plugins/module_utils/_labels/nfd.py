@@ -42,7 +42,7 @@ def read_labels(path: str = PATH) -> Labels:
 
 
 def compare(before: t.Mapping[str, str], after: t.Mapping[str, str]) -> dict[str, object]:
-    """JSON for the result: `{added: {key: value}, changed: {key: {before, after}}, removed: {key: value}}`."""
+    """The differences as JSON: `{added: {key: value}, changed: {key: {before, after}}, removed: {key: value}}`."""
     return {
         "added": {key: value for key, value in after.items() if key not in before},
         "changed": {key: {"before": before[key], "after": value} for key, value in after.items()
@@ -52,7 +52,7 @@ def compare(before: t.Mapping[str, str], after: t.Mapping[str, str]) -> dict[str
 
 
 class FeatureFile:
-    """The feature file, with the journal of the concern `labels`. path: another one in tests."""
+    """The feature file and its journal, whose concern is `labels`. path: for tests."""
 
     def __init__(self, journal: Journal, path: str = PATH) -> None:
         self.journal = journal
@@ -72,8 +72,8 @@ class FeatureFile:
             return [Step(REMOVE, self.path, "this collection has written it")]
         return []
 
-    def without_ours(self) -> Labels:
-        """The labels that remain after the removal of ours."""
+    def labels_after_removal(self) -> Labels:
+        """The labels that remain in the file after a removal."""
         if self.journal.get("file", self.path) is None:
             return read_labels(self.path)
         former = self.journal.former_bytes(self.path) or b""
@@ -87,19 +87,19 @@ class FeatureFile:
         if self.journal.get("file", self.path) is not None:
             foreign = self._foreign_lines()
             if foreign:
-                # Somebody has added lines: they stay, and the file is foreign now.
+                # Lines that somebody else has added are kept. The file is foreign from now on.
                 self.journal.write_file(self.path, foreign.encode())
                 self.journal.forget("file", self.path)
             else:
                 self.journal.restore_file(self.path)
-        # A killed run can have left folders in the journal without their file.
+        # After a killed run, the journal may contain folders without the file.
         for folder in sorted(self.journal.of_kind("directory"), reverse=True):
             if os.path.isdir(folder) and not os.listdir(folder):
                 os.rmdir(folder)
             self.journal.forget("directory", folder)
 
     def _foreign_lines(self) -> str:
-        """The lines of an edited file that are not our labels."""
+        """The lines of an edited file, without the labels of this collection; empty if the file was not edited."""
         if self.journal.file_is(self.path) != "edited":
             return ""
         lines = (read_text(self.path) or "").splitlines()

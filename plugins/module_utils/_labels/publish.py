@@ -10,7 +10,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import nfd, steady
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import gpu_loss, nfd
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.model import Labels, Reading
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply, diff_entry, outcome
 
@@ -22,23 +22,23 @@ _LABELS_JOURNAL = "/var/lib/gpuops/journal/labels.json"
 Warn = t.Callable[[str], None]
 
 
-def publish(given: t.Mapping[str, t.Any], check_mode: bool, reading: Reading, warn: Warn) -> dict[str, object]:
-    """The result of the module for a target that is a file.
+def publish(options: t.Mapping[str, t.Any], check_mode: bool, reading: Reading, warn: Warn) -> dict[str, object]:
+    """Updates the file of the target. Returns the result of the module. Raises HostError.
 
-    given: the options of the module; reading: empty for state absent. Raises HostError.
+    options: those of the module; reading: empty for state absent.
     """
-    state, text = str(given["state"]), nfd.render(reading.labels)
-    nfd_file = given["target"] == "nfd_file"
+    state, text = str(options["state"]), nfd.render(reading.labels)
+    nfd_file = options["target"] == "nfd_file"
     if nfd_file and state == "present" and not reading.unread and read_text(nfd.PATH) == text \
-            and steady.calm(_LABELS_JOURNAL):
+            and gpu_loss.last_run_complete(_LABELS_JOURNAL):
         return _outcome([], reading.labels, reading.labels, reading)
     from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 
     with Journal("labels" if nfd_file else "slurm", readonly=check_mode or state == "gathered") as journal:
         if nfd_file:
             return _nfd_file(state, journal, reading, warn)
-        node = given["node_name"] or os.uname().nodename.partition(".")[0]
-        return _slurm(state, node, given["slurm_folder"], journal, reading, warn)
+        node = options["node_name"] or os.uname().nodename.partition(".")[0]
+        return _slurm(state, node, options["slurm_folder"], journal, reading, warn)
 
 
 def _nfd_file(state: str, journal: Journal, reading: Reading, warn: Warn) -> dict[str, object]:
@@ -46,12 +46,12 @@ def _nfd_file(state: str, journal: Journal, reading: Reading, warn: Warn) -> dic
     feature_file = nfd.FeatureFile(journal)
     steps: list[Step] = []
     if state == "absent":
-        labels, steps = feature_file.without_ours(), feature_file.plan_absent()
+        labels, steps = feature_file.labels_after_removal(), feature_file.plan_absent()
     elif state == "present":
-        if _stays(journal, reading, warn) and before:
+        if _keeps_published(journal, reading, warn) and before:
             labels = before
         steps = feature_file.plan_present(labels)
-    _carry_out(state, journal, steps, feature_file.execute)
+    _apply(state, journal, steps, feature_file.execute)
     return _outcome(steps, before, labels, reading)
 
 
@@ -63,41 +63,42 @@ def _outcome(steps: list[Step], before: Labels, labels: Labels, reading: Reading
 
 
 def _slurm(state: str, node: str, folder: str, journal: Journal, reading: Reading, warn: Warn) -> dict[str, object]:
-    from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import slurm as gres
+    from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import slurm
     from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.slurm_files import SlurmFiles
 
     files = SlurmFiles(journal, folder)
     before = files.read()
-    lines = gres.describe(gres.resources(reading.facts, Root().text(gres.MINORS_TABLE) or ""), node, reading.labels)
+    resources = slurm.resources(reading.facts, Root().text(slurm.MINORS_TABLE) or "")
+    lines = slurm.gres_lines(resources, node, reading.labels)
     steps: list[Step] = []
     if state == "absent":
         steps = files.plan_absent()
     elif state == "present":
-        if _stays(journal, reading, warn) and before:
+        if _keeps_published(journal, reading, warn) and before:
             lines = before
         steps = files.plan_present(lines, node)
-    _carry_out(state, journal, steps, files.execute)
+    _apply(state, journal, steps, files.execute)
     diff = [diff_entry(files.ours, *("".join(f"{line}\n" for line in text) for text in (before, lines)))]
     return outcome(steps, diff=diff if steps else [], labels=reading.labels, added={}, changed_labels={}, removed={},
-                   unread=reading.unread, slurm={"node": node, **gres.summary(lines)})
+                   unread=reading.unread, slurm={"node": node, **slurm.summary(lines)})
 
 
-def _stays(journal: Journal, reading: Reading, warn: Warn) -> bool:
-    """Whether the published labels or lines stay, because this reading can be incomplete."""
+def _keeps_published(journal: Journal, reading: Reading, warn: Warn) -> bool:
+    """Whether the published labels or lines are kept, because this reading may be incomplete."""
     if reading.unread:
         return True
     gpus = len(reading.facts["gpus"])
-    if steady.fewer(journal, gpus):
-        warn(f"The PCI bus has {gpus} GPUs, fewer than before. The published values stay until another run reads the "
-             "same.")
+    if gpu_loss.is_first_loss(journal, gpus):
+        warn(f"The PCI bus has {gpus} GPUs, fewer than before. The published values are kept until a second run "
+             "finds the same number.")
         return True
     return False
 
 
-def _carry_out(state: str, journal: Journal, steps: list[Step], execute: t.Callable[[Step], None]) -> None:
+def _apply(state: str, journal: Journal, steps: list[Step], execute: t.Callable[[Step], None]) -> None:
     if journal.readonly:
         return
     apply(steps, execute, journal)
-    journal.unfinished = None  # the last step of a killed run was repeated, or is not needed any more
+    journal.unfinished = None  # the last step of a killed run was repeated or is no longer needed
     if state == "absent":
-        steady.forget(journal)
+        gpu_loss.forget(journal)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The interface of the software components: from options to the desired state of a host."""
+"""The interface of a software component, which computes the desired state of a host from options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VERSION = re.compile(r"\d+(\.\d+)+(-\S+)?\Z")
 
 
 class Options(t.TypedDict, total=False):
-    """The options of one component, as the module has validated them. Each component has some of them."""
+    """The validated options of one component. Each component has only some of them."""
 
     version: t.Optional[str]
     profile: bool
@@ -32,21 +32,21 @@ class Options(t.TypedDict, total=False):
 class Host:
     """Facts about a host.
 
-    cuda: the CUDA level of its driver (C(13.2)), None if unknown. models: those of its GPUs, None for unknown ones.
-    packages: installed packages, name to version. wanted: the components of this run. interpreter: the Python that runs
-    the module.
+    cuda: the CUDA level of its driver (C(13.2)), None if unknown. models: the models of its GPUs, None for an unknown
+    model. packages: installed packages, name to version. selected: the components of this run. interpreter: the Python
+    that runs the module.
     """
 
     root: Root
     cuda: str | None
     models: t.Sequence[Model | None]
     packages: t.Mapping[str, str]
-    wanted: t.Collection[str]
+    selected: t.Collection[str]
     interpreter: str
 
     @property
     def cuda_major(self) -> int | None:
-        """13 of C(13.2)."""
+        """The major CUDA level, such as 13 for C(13.2)."""
         return int(self.cuda.split(".")[0]) if self.cuda else None
 
 
@@ -54,35 +54,35 @@ class Host:
 class Desired:
     """The desired state of a component on a host.
 
-    packages: name to version, vendor version, or None for any. gone: packages that these replace. files: path to
-    content. outputs: files that the service writes. unit: the unit to enable and start. first: a unit to start once
-    after it. address: C((host, port)) at which the unit answers after its start. needs_driver: whether the unit starts
-    only with a driver. reasons: notes for the user.
+    packages: name to package version or vendor version, None for any version. replaced: packages that these replace.
+    files: path to content. outputs: files that the service writes. unit: the unit to enable and start. run_once: a unit
+    to start once after it. address: C((host, port)) at which the service accepts connections. needs_driver:
+    whether the unit needs a driver to start. notes: sentences for the user.
     """
 
     packages: t.Mapping[str, str | None] = field(default_factory=dict)
-    gone: t.Sequence[str] = ()
+    replaced: t.Sequence[str] = ()
     files: t.Mapping[str, bytes] = field(default_factory=dict)
     outputs: t.Sequence[str] = ()
     unit: str = ""
-    first: str = ""
+    run_once: str = ""
     address: t.Tuple[str, int] | None = None
     needs_driver: bool = False
-    reasons: t.Sequence[str] = ()
+    notes: t.Sequence[str] = ()
 
 
 class Component(t.Protocol):
-    """A software component. name: its option in the module, and the name of its journal. unit: empty without one."""
+    """A software component. name: that of its option and its journal. unit: empty if it has no service."""
 
     name: str
     unit: str
 
     def desired(self, options: Options, host: Host) -> Desired:
-        """The desired state. Changes nothing. Raises InputError, HostError."""
+        """The desired state, without changing anything. Raises InputError and HostError."""
 
 
 def check_version(component: str, version: str | None) -> None:
     """Raises InputError for an invalid package version, such as C(v4.6.0)."""
     if version and not _VERSION.match(version):
-        raise InputError(f"'{version}' is not a version.", "Set one such as 4.6.0 or 4.6.0-1.",
+        raise InputError(f"'{version}' is not a version.", "Set a version such as 4.6.0 or 4.6.0-1.",
                          path=f"{component}.version", value=version)

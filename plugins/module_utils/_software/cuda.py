@@ -18,7 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base impor
 PROFILE = "/etc/profile.d/gpuops-cuda.sh"
 _LEVEL = re.compile(r"(\d{1,9})(?:\.(\d{1,9})(\.\d+\S*)?)?\Z")
 _PROFILE_TEXT = b"""\
-# Written by gpuops.nvidia: the CUDA toolkit's programs on the path.
+# Written by gpuops.nvidia: adds the programs of the CUDA toolkit to PATH.
 PATH="${PATH:+$PATH:}/usr/local/cuda/bin"
 export PATH
 """
@@ -32,35 +32,35 @@ class Cuda:
 
     @staticmethod
     def desired(options: Options, host: Host) -> Desired:
-        """See L(base.Component). version: a level (C(13.0)), a release (C(13.0.2)), or C(13) for the newest level.
+        """See L(base.Component). version: a level (C(13.0)), a release (C(13.0.2)), or a major level (C(13)).
 
-        The default is the newest level for the driver.
+        A major level means its newest level. The default is the major level of the driver.
         """
         version = str(options.get("version") or host.cuda_major or "")
         if not version:
-            raise HostError("No driver is installed, so the CUDA level is not known.",
+            raise HostError("The CUDA level is unknown, because no driver is installed.",
                             "Set cuda.version, or install the driver first.")
-        found = _LEVEL.match(version)
-        if found is None:
+        match = _LEVEL.match(version)
+        if match is None:
             raise InputError(f"'{version}' is not a CUDA level.", "Set one such as 13.0, or a release such as 13.0.2.",
                              path="cuda.version", value=version)
-        level = [int(part) for part in found.group(1, 2) if part]
-        return Desired(packages={"-".join(["cuda-toolkit", *map(str, level)]): version if found.group(3) else None},
+        level = [int(part) for part in match.group(1, 2) if part]
+        return Desired(packages={"-".join(["cuda-toolkit", *map(str, level)]): version if match.group(3) else None},
                        files={PROFILE: _PROFILE_TEXT} if options.get("profile") else {},
-                       reasons=_compatible(level, host))
+                       notes=_compatibility_notes(level, host))
 
 
-def _compatible(level: t.List[int], host: Host) -> list[str]:
-    """Notes about the compatibility with the driver. Raises InputError if the driver has an older major level."""
+def _compatibility_notes(level: t.List[int], host: Host) -> list[str]:
+    """Notes about the compatibility with the driver. Raises InputError if the driver has a lower major level."""
     if host.cuda is None:
         return ["no driver is installed, so its CUDA level was not compared"]
-    has = [int(part) for part in host.cuda.split(".")[:2]]
+    driver_level = [int(part) for part in host.cuda.split(".")[:2]]
     name = ".".join(map(str, level))
-    if level[0] > has[0]:
-        raise InputError(f"CUDA {name} does not run on the driver of this host, whose level is {host.cuda}.",
-                         f"Install a newer driver first, or a toolkit up to {has[0]}.x.", path="cuda.version",
-                         value=name, allowed=f"up to {has[0]}.x")
-    if level > has:
+    if level[0] > driver_level[0]:
+        raise InputError(f"CUDA {name} does not run on the driver of this host, whose CUDA level is {host.cuda}.",
+                         f"Install a newer driver first, or a toolkit up to {driver_level[0]}.x.", path="cuda.version",
+                         value=name, allowed=f"up to {driver_level[0]}.x")
+    if level > driver_level:
         return [f"CUDA {name} runs on this driver ({host.cuda}) with minor version compatibility: programs that "
                 "need a newer driver fail"]
     return []

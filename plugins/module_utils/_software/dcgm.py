@@ -20,7 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base impor
 UNIT = "nvidia-dcgm.service"
 ADDRESS = ("127.0.0.1", 5555)
 # The package of DCGM 3.
-FORMER = "datacenter-gpu-manager"
+DCGM_3 = "datacenter-gpu-manager"
 _LAST_OF_VOLTA = 580
 
 
@@ -32,18 +32,18 @@ class Dcgm:
 
     @staticmethod
     def desired(options: Options, host: Host) -> Desired:
-        """See L(base.Component). profiling: also the proprietary packages, for profiling metrics."""
+        """See L(base.Component). profiling: also the proprietary packages, which profiling metrics need."""
         version = options.get("version") or None
         check_version("dcgm", version)
         if host.cuda_major is None:
-            raise HostError("No driver is installed, so the CUDA level for DCGM is not known.",
+            raise HostError("The CUDA level for DCGM is unknown, because no driver is installed.",
                             "Install the driver first. In check mode, set driver_cuda.")
         levels = [host.cuda_major]
         if host.cuda_major > 12 and any(model is not None and model.last_branch is not None
                                         and model.last_branch <= _LAST_OF_VOLTA for model in host.models):
             levels.append(12)
-        parts = ["core", *(f"cuda{level}" for level in levels)]
+        suffixes = ["core", *(f"cuda{level}" for level in levels)]
         if options.get("profiling"):
-            parts += ["proprietary", *(f"proprietary-cuda{level}" for level in levels)]
-        return Desired(packages={f"{FORMER}-4-{part}": version for part in parts}, gone=[FORMER], unit=UNIT,
+            suffixes += ["proprietary", *(f"proprietary-cuda{level}" for level in levels)]
+        return Desired(packages={f"{DCGM_3}-4-{suffix}": version for suffix in suffixes}, replaced=[DCGM_3], unit=UNIT,
                        address=ADDRESS, needs_driver=True)

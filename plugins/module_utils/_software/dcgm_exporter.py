@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The DCGM exporter as a service of the host.
 
-Source: NVIDIA/dcgm-exporter (packaging/config-files/systemd, its command line). NVIDIA's unit names the file of
-counters on the command line, which takes precedence over the environment, so a drop-in replaces the command.
+Source: NVIDIA/dcgm-exporter (packaging/config-files/systemd, its command line). The command line in NVIDIA's unit
+names the file of counters and overrides the environment, so a drop-in replaces the command line.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ class DcgmExporter:
 
     @staticmethod
     def desired(options: Options, host: Host) -> Desired:
-        """See L(base.Component). listen: C(:9400) or C(127.0.0.1:9400); counters: the text of a file of counters."""
+        """See L(base.Component). listen: such as C(:9400); counters: the text of a file of counters."""
         version, counters = options.get("version") or None, options.get("counters")
         check_version("dcgm_exporter", version)
         listen = str(options.get("listen") or EXPORTER_ADDRESS)
-        where = _LISTEN.match(listen)
-        if where is None or not 0 < int(where.group(2)) < 65536:
+        match = _LISTEN.match(listen)
+        if match is None or not 0 < int(match.group(2)) < 65536:
             raise InputError(f"'{listen}' is not a listen address.",
                              f"Set {EXPORTER_ADDRESS} or 127.0.0.1{EXPORTER_ADDRESS}, for example.",
                              path="dcgm_exporter.listen", value=listen)
         files = {COUNTERS: counters.rstrip("\n").encode("utf-8") + b"\n"} if counters else {}
         text = _DROP_IN_TEXT.format(listen=listen, counters=COUNTERS if counters else _VENDORS_COUNTERS)
-        if "dcgm" not in host.wanted and f"{dcgm.FORMER}-4-core" not in host.packages:
-            raise InputError("DCGM 4, which the exporter needs, is not installed.",
-                             "Set dcgm, too; an empty mapping is sufficient.", path="dcgm_exporter")
-        reach = where.group(1).strip("[]")
+        if "dcgm" not in host.selected and f"{dcgm.DCGM_3}-4-core" not in host.packages:
+            raise InputError("The exporter needs DCGM 4, which is not installed.",
+                             "Also set dcgm; an empty mapping is sufficient.", path="dcgm_exporter")
+        address = match.group(1).strip("[]")
         return Desired(packages={PACKAGE: version}, files={**files, DROP_IN: text.encode()}, unit=UNIT,
-                       address=(reach if reach not in ("", "0.0.0.0", "::") else "127.0.0.1", int(where.group(2))),
+                       address=(address if address not in ("", "0.0.0.0", "::") else "127.0.0.1", int(match.group(2))),
                        needs_driver=True)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs the module: reads the state of the components, plans and executes steps, and reads it again."""
+"""Runs the module: reads the state of the components, plans and executes steps, and reads the state again."""
 
 from __future__ import annotations
 
@@ -45,22 +45,28 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base impor
     Host,
     Options,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.component_installer import (
+    ABSENT,
+    RESTART,
+    START,
+    WRITE,
+    Installer,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.cuda import Cuda
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.dcgm import Dcgm
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.dcgm_exporter import DcgmExporter
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.node_status import NodeStatusExporter
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.sources import source_for
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software.work import ABSENT, RESTART, START, WRITE, Work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import Service, read_units
 
-# In the order of installation; a removal has the reverse order. A new component needs a file and an entry here.
+# In the order of installation. A removal has the reverse order.
 COMPONENTS: t.Tuple[Component, ...] = (Cuda(), Dcgm(), DcgmExporter(), NodeStatusExporter())
 _STARTS = (START, RESTART)
 NAMES: t.Tuple[str, ...] = tuple(component.name for component in COMPONENTS)
 
 
 def driver_level() -> str | None:
-    """The CUDA level of the installed driver (C(13.2)) according to its library, None without a driver."""
+    """The CUDA level that the library of the installed driver reports (C(13.2)), None without a driver."""
     try:
         library = load("libcuda.so.1")
     except OSError:
@@ -72,36 +78,36 @@ def driver_level() -> str | None:
 
 
 @dataclass
-class Part:
-    """The steps of one component."""
+class ComponentPlan:
+    """The steps of one component. notes: sentences for the user."""
 
     steps: t.List[Step]
     pending: t.List[PendingStep] = field(default_factory=list)
-    reasons: t.List[str] = field(default_factory=list)
+    notes: t.List[str] = field(default_factory=list)
     diff: t.List[t.Dict[str, str]] = field(default_factory=list)
 
-    def hold_services(self, why: str) -> None:
-        """Makes the steps that start services pending. why: the reason."""
-        self.pending = [step.pending(why) for step in self.steps if step.action in _STARTS]
+    def defer_service_starts(self, reason: str) -> None:
+        """Makes the steps that start services pending for this reason."""
+        self.pending = [step.pending(reason) for step in self.steps if step.action in _STARTS]
         self.steps = [step for step in self.steps if step.action not in _STARTS]
 
 
 class Software:
-    """One run of the module. wanted: component to its options. check: only plan.
+    """One run of the module. selected: component to its options. check_mode: only plan.
 
-    driver_cuda: the CUDA level of a driver that is not installed yet. repository: the option of this name. repaired:
-    names of repositories that earlier tasks repair. packages_before: see L(_packages.work.PackageWork). files_before:
-    paths that earlier tasks write, in check mode.
+    driver_cuda: the CUDA level of a driver that is not installed yet. repository: the option of this name. For check
+    mode, repaired: names of repositories that earlier tasks repair; packages_before: see
+    L(_packages.work.PackageWork); files_before: paths that earlier tasks write.
     """
 
-    def __init__(self, wanted: t.Mapping[str, Options], repository: t.Mapping[str, str] | None,
-                 driver_cuda: str | None, check: bool, command: Runner = run, root: Root | None = None,
+    def __init__(self, selected: t.Mapping[str, Options], repository: t.Mapping[str, str] | None,
+                 driver_cuda: str | None, check_mode: bool, command: Runner = run, root: Root | None = None,
                  journal_root: str = JOURNAL_ROOT, repaired: t.Collection[str] = (),
                  packages_before: bool = False, files_before: t.Collection[str] = ()) -> None:
-        self.wanted = wanted
-        self.given = repository
+        self.selected = selected
+        self.repository_option = repository
         self.driver_cuda = driver_cuda
-        self.check = check
+        self.check_mode = check_mode
         self.run = command
         self.root = root or Root()
         self.journal_root = journal_root
@@ -111,88 +117,90 @@ class Software:
         self.system = read_os(self.root)
 
     def present(self) -> Result:
-        """Installs the components. The documentation of the module describes the result."""
-        if not self.wanted:
+        """Installs the components. Returns the result of the module."""
+        if not self.selected:
             raise InputError("no component is set.", f"Set one of {', '.join(NAMES)}; an empty mapping is sufficient.",
                              path=NAMES[0], allowed=list(NAMES))
-        chosen = [component for component in COMPONENTS if component.name in self.wanted]
+        components = [component for component in COMPONENTS if component.name in self.selected]
         manager = self._manager()
         state = manager.read() if manager else PackageState({})
-        desired = self._desired(chosen, state)
-        repository = self._repository() if any(one.packages for one in desired.values()) else None
+        desired = self._desired(components, state)
+        repository = self._repository() if any(target.packages for target in desired.values()) else None
         if repository is not None and manager is None:
             raise self._unsupported()
         with contextlib.ExitStack() as stack:
-            works = {component.name: self._work(stack, component, desired[component.name], manager, repository)
-                     for component in chosen}
-            services = self._services(chosen)
-            parts = {}
-            for component in chosen:
-                with _named(component.name):
-                    parts[component.name] = Part(self._plan(works[component.name], state, services[component.name]),
-                                                 reasons=list(desired[component.name].reasons))
-            broken = self._driver_problem()
+            installers = {component.name: self._installer(
+                stack, component, desired[component.name], manager, repository) for component in components}
+            services = self._services(components)
+            plans = {}
+            for component in components:
+                with _name_component_in_errors(component.name):
+                    steps = self._plan(installers[component.name], state, services[component.name])
+                    plans[component.name] = ComponentPlan(steps, notes=list(desired[component.name].notes))
+            driver_problem = self._driver_problem()
             installed = False
-            for component in chosen:
-                name, part = component.name, parts[component.name]
-                with _named(name):
-                    if installed and _installs(part.steps) and manager is not None:
-                        # Plan again: earlier components may have installed some of its dependencies.
-                        part.steps = self._plan(works[name], manager.read(), services[name])
-                    if broken and desired[name].needs_driver:
-                        part.hold_services(broken)
-                    self._apply(part, works[name])
-                    installed = installed or _installs(part.steps) and not self.check
-            if not self.check and any(part.steps for part in parts.values()):
-                state, services = manager.read() if manager else state, self._services(chosen)
-        return self._result(parts, desired, state, services)
+            for component in components:
+                name, plan = component.name, plans[component.name]
+                with _name_component_in_errors(name):
+                    if installed and _installs_packages(plan.steps) and manager is not None:
+                        # Plan again, because earlier components may have installed some of the packages.
+                        plan.steps = self._plan(installers[name], manager.read(), services[name])
+                    if driver_problem and desired[name].needs_driver:
+                        plan.defer_service_starts(driver_problem)
+                    self._apply(plan, installers[name])
+                    installed = installed or _installs_packages(plan.steps) and not self.check_mode
+            if not self.check_mode and any(plan.steps for plan in plans.values()):
+                state, services = manager.read() if manager else state, self._services(components)
+        return self._result(plans, desired, state, services)
 
     def absent(self) -> Result:
-        """Removes the components, or all if none is set."""
-        chosen = [component for component in reversed(COMPONENTS) if not self.wanted or component.name in self.wanted]
+        """Removes the components, or all components if none is set. Returns the result of the module."""
+        components = [component for component in reversed(COMPONENTS)
+                      if not self.selected or component.name in self.selected]
         with contextlib.ExitStack() as stack:
             manager = self._manager()
-            works = {component.name: self._work(stack, component, None, manager, None) for component in chosen}
-            if any(work.journal.of_kind("package") for work in works.values()) and manager is None:
+            installers = {component.name: self._installer(stack, component, None, manager, None)
+                          for component in components}
+            if any(installer.journal.of_kind("package") for installer in installers.values()) and manager is None:
                 raise self._unsupported()
-            used = [component for component in chosen if works[component.name].journal.entries]
+            used = [component for component in components if installers[component.name].journal.entries]
             services = self._services(used)
             state = manager.read() if manager and used else PackageState({})
-            going: set[str] = set()
-            parts = {component.name: Part([]) for component in chosen}
+            removed_packages: set[str] = set()
+            plans = {component.name: ComponentPlan([]) for component in components}
             for component in used:
-                name, work = component.name, works[component.name]
-                with _named(name):
-                    parts[name] = Part(work.plan_absent(state, services[name], going),
-                                       reasons=work.not_restored(state))
-                going |= set(work.journal.of_kind("package"))
+                name, installer = component.name, installers[component.name]
+                with _name_component_in_errors(name):
+                    plans[name] = ComponentPlan(installer.plan_absent(state, services[name], removed_packages),
+                                                notes=installer.not_restored(state))
+                removed_packages |= set(installer.journal.of_kind("package"))
             for component in used:
-                with _named(component.name):
-                    self._apply(parts[component.name], works[component.name])
-                    if not self.check:
-                        works[component.name].forget_restored()
-            if used and not self.check:
+                with _name_component_in_errors(component.name):
+                    self._apply(plans[component.name], installers[component.name])
+                    if not self.check_mode:
+                        installers[component.name].forget_restored()
+            if used and not self.check_mode:
                 state, services = manager.read() if manager else state, self._services(used)
-        return self._result(parts, {}, state, services)
+        return self._result(plans, {}, state, services)
 
-    def _desired(self, chosen: t.Sequence[Component], state: PackageState) -> dict[str, Desired]:
-        """The desired state of each component. Raises InputError, HostError."""
+    def _desired(self, components: t.Sequence[Component], state: PackageState) -> dict[str, Desired]:
+        """The desired state of each component. Raises InputError and HostError."""
         host = Host(self.root, driver_level() or self.driver_cuda,
                     [model_of(gpu.device, gpu.subsystem) for gpu in read_bus(self.root).gpus], state.installed,
-                    tuple(self.wanted), sys.executable)
+                    tuple(self.selected), sys.executable)
         desired = {}
-        for component in chosen:
-            with _named(component.name):
-                desired[component.name] = component.desired(self.wanted[component.name], host)
+        for component in components:
+            with _name_component_in_errors(component.name):
+                desired[component.name] = component.desired(self.selected[component.name], host)
         return desired
 
     def _manager(self) -> Manager | None:
-        make = MANAGERS.get(self.system["family"] or "")
-        return make(self.run) if make else None
+        manager_class = MANAGERS.get(self.system["family"] or "")
+        return manager_class(self.run) if manager_class else None
 
     def _unsupported(self) -> HostError:
-        return HostError(f"Packages of {self.system['id']} {self.system['version_id']} are not supported yet.",
-                         "Omit this component; node_status_exporter needs no packages.")
+        return HostError(f"Packages of {self.system['id']} {self.system['version_id']} are not supported.",
+                         "Omit this component. Only node_status_exporter works without packages.")
 
     def _repository(self) -> Repository:
         system = (self.system["id"] or "", self.system["version_id"] or "")
@@ -200,66 +208,66 @@ class Software:
         if source is None:
             raise InputError(f"Installing from NVIDIA's repository for {' '.join(system)} is not supported.",
                              "Omit these components.", path="repository", value=" ".join(system))
-        # The repository of the driver may show only one version of the driver.
-        return replace(source.repository(Spec(repository=self.given)), name="cuda", held=False)
+        # The driver may limit this repository to one version of the driver.
+        return replace(source.repository(Spec(repository=self.repository_option)), name="cuda", held=False)
 
-    def _work(self, stack: contextlib.ExitStack, component: Component, desired: Desired | None, manager: Manager | None,
-              repository: Repository | None) -> Work:
-        journal = stack.enter_context(Journal(component.name, self.journal_root, readonly=self.check))
-        return Work(component.unit, desired, journal, self.run, self.root, manager,
-                    repository if desired and desired.packages else None)
+    def _installer(self, stack: contextlib.ExitStack, component: Component, desired: Desired | None,
+                   manager: Manager | None, repository: Repository | None) -> Installer:
+        journal = stack.enter_context(Journal(component.name, self.journal_root, readonly=self.check_mode))
+        return Installer(component.unit, desired, journal, self.run, self.root, manager,
+                         repository if desired and desired.packages else None)
 
-    def _plan(self, work: Work, state: PackageState, service: Service) -> list[Step]:
-        """The steps of a component. The first component repairs a repository that several use."""
-        packages = work.packages
+    def _plan(self, installer: Installer, state: PackageState, service: Service) -> list[Step]:
+        """The steps of a component. The first component repairs a repository that several components use."""
+        packages = installer.packages
         if packages is not None and packages.repository is not None:
             packages.repaired = packages.repository.name in self.repaired
             packages.packages_before = self.packages_before
-        work.files_before = self.files_before
-        steps = work.plan(state, service)
+        installer.files_before = self.files_before
+        steps = installer.plan(state, service)
         self.repaired.update(step.target for step in steps if step.action == ADD)
         return steps
 
     def _driver_problem(self) -> str:
-        """Why services that need the driver would not start, empty without a known reason."""
+        """The reason why services that need the driver would not start; empty if there is none."""
         loaded, library = loaded_version(self.root), library_version(self.root)
         if loaded is None:
             # Check mode: an earlier task installs the driver.
-            return "" if self.check and self.driver_cuda else "the driver is not loaded"
+            return "" if self.check_mode and self.driver_cuda else "the driver is not loaded"
         if library is not None and library != loaded:
-            return f"the loaded driver is {loaded}, its libraries are {library}"
+            return f"the loaded driver has version {loaded}, but its libraries have version {library}"
         return ""
 
     def _services(self, components: t.Sequence[Component]) -> dict[str, Service]:
-        """Component to the state of its unit."""
+        """Maps the name of each component to the state of its unit."""
         units = [component.unit for component in components if component.unit]
-        found = read_units(self.run, units) if units else {}
-        return {component.name: found.get(component.unit, ABSENT) for component in components}
+        states = read_units(self.run, units) if units else {}
+        return {component.name: states.get(component.unit, ABSENT) for component in components}
 
-    def _apply(self, part: Part, work: Work) -> None:
-        part.diff = _diff(work.journal.concern, part.steps)
-        if not self.check:
-            apply(part.steps, work.execute, work.journal)
+    def _apply(self, plan: ComponentPlan, installer: Installer) -> None:
+        plan.diff = _diff(installer.journal.concern, plan.steps)
+        if not self.check_mode:
+            apply(plan.steps, installer.execute, installer.journal)
 
     @staticmethod
-    def _result(parts: t.Mapping[str, Part], desired: t.Mapping[str, Desired], state: PackageState,
+    def _result(plans: t.Mapping[str, ComponentPlan], desired: t.Mapping[str, Desired], state: PackageState,
                 services: t.Mapping[str, Service]) -> Result:
-        components = {}
-        for name, part in parts.items():
+        results = {}
+        for name, plan in plans.items():
             packages = desired[name].packages if name in desired else ()
             version = next((upstream(state.installed[package]) for package in packages if package in state.installed),
                            None)
             service = services.get(name, ABSENT)
-            components[name] = {"plan": [step.as_dict() for step in part.steps],
-                                "pending": [step.as_dict() for step in part.pending],
-                                "reasons": part.reasons, "version": version, "service": service.state}
-        return outcome([step for part in parts.values() for step in part.steps],
-                       [step for part in parts.values() for step in part.pending],
-                       [entry for part in parts.values() for entry in part.diff], components=components)
+            results[name] = {"plan": [step.as_dict() for step in plan.steps],
+                             "pending": [step.as_dict() for step in plan.pending], "reasons": plan.notes,
+                             "version": version, "service": service.state}
+        return outcome([step for plan in plans.values() for step in plan.steps],
+                       [step for plan in plans.values() for step in plan.pending],
+                       [entry for plan in plans.values() for entry in plan.diff], components=results)
 
 
 @contextlib.contextmanager
-def _named(component: str) -> t.Iterator[None]:
+def _name_component_in_errors(component: str) -> t.Iterator[None]:
     """Adds the component to the details of an error."""
     try:
         yield
@@ -268,13 +276,13 @@ def _named(component: str) -> t.Iterator[None]:
         raise
 
 
-def _installs(steps: t.Sequence[Step]) -> bool:
+def _installs_packages(steps: t.Sequence[Step]) -> bool:
     return any(step.action == INSTALL for step in steps)
 
 
 def _diff(name: str, steps: t.Sequence[Step]) -> list[dict[str, str]]:
-    """The diff: the steps, and each file that changes."""
-    found = plan_diff(name, steps)
+    """The diffs of the steps and of each file that changes."""
+    entries = plan_diff(name, steps)
     for step in steps:
         content = step.data.get("content", b"")
         if step.action == WRITE and step.target.startswith("/etc/"):
@@ -283,5 +291,5 @@ def _diff(name: str, steps: t.Sequence[Step]) -> list[dict[str, str]]:
                     former = handle.read()
             except OSError:
                 former = ""
-            found.append(diff_entry(step.target, former, content.decode("utf-8")))
-    return found
+            entries.append(diff_entry(step.target, former, content.decode("utf-8")))
+    return entries

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Writes metrics about the state of a host to a file for Prometheus' node exporter.
 
-A timer of systemd starts a zip file with code of this collection: C(report.py) and its imports. So the metrics agree
-with the facts and the verification.
+A systemd timer runs a zip file that contains C(report.py) and its imports from this collection. Therefore, the metrics
+agree with the facts and the verification.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OUTPUT = "gpuops-node-status.prom"
 _SERVICE_TEXT = """\
 # Written by gpuops.nvidia.
 [Unit]
-Description=State of the NVIDIA GPUs of this node, for Prometheus' node exporter
+Description=Write the state of the NVIDIA GPUs of this node for the Prometheus node exporter
 
 [Service]
 Type=oneshot
@@ -34,7 +34,7 @@ Nice=10
 _TIMER_TEXT = """\
 # Written by gpuops.nvidia.
 [Unit]
-Description=Regularly writes the state of the NVIDIA GPUs of this node
+Description=Regularly write the state of the NVIDIA GPUs of this node
 
 [Timer]
 OnBootSec=15s
@@ -54,17 +54,17 @@ class NodeStatusExporter:
 
     @staticmethod
     def desired(options: Options, host: Host) -> Desired:
-        """See L(base.Component). folder: the folder with files C(*.prom); interval: seconds."""
+        """See L(base.Component). folder: the folder for files C(*.prom); interval: seconds."""
         folder, interval = str(options["folder"]).rstrip("/"), int(options["interval"])
         if not folder.startswith("/") or any(sign.isspace() or sign == "%" for sign in folder):
             raise InputError(f"'{folder}' is not a valid folder.", "Set an absolute path without spaces and %.",
                              path="node_status_exporter.folder", value=folder)
         if not 5 <= interval <= 86400:
-            raise InputError(f"{interval} s is not allowed.", "Set 5 to 86400.", path="node_status_exporter.interval",
-                             value=interval)
+            raise InputError(f"An interval of {interval} s is not allowed.", "Set 5 to 86400 seconds.",
+                             path="node_status_exporter.interval", value=interval)
         output = f"{folder}/{OUTPUT}"
         service = _SERVICE_TEXT.format(interpreter=host.interpreter, program=PROGRAM, output=output)
         return Desired(files={PYNVML: pynvml(host.root), PROGRAM: program(report.__name__),
                               f"{UNITS}/{SERVICE}": service.encode(),
                               f"{UNITS}/{TIMER}": _TIMER_TEXT.format(interval=interval).encode()},
-                       outputs=[output], unit=TIMER, first=SERVICE)
+                       outputs=[output], unit=TIMER, run_once=SERVICE)

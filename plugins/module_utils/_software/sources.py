@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The package source of the software components. Pure."""
+"""The package repository of the software components."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source impor
 
 
 def source_for(os_id: str, os_version: str, arch: str) -> Source | None:
-    """NVIDIA's repository for a distribution (ID and VERSION_ID of os-release), None if unsupported, as on SUSE."""
+    """NVIDIA's repository for a distribution, None if it is not supported (SUSE).
+
+    os_id, os_version: ID and VERSION_ID of os-release.
+    """
     sources = (kind.for_distribution(os_id, os_version, arch) for kind in (CudaRepository, CudaRpm))
     return next((source for source in sources if source is not None), None)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The files on a host for CDI: units, a script and a udev rule; and the command lines of nvidia-ctk. PRIVATE.
 
-Sources: NVIDIA's nvidia-cdi-refresh units (toolkit 1.18 to 1.20) for paths, variables and what they watch; NVIDIA
+Sources: NVIDIA's nvidia-cdi-refresh units (toolkit 1.18 to 1.20) for paths, variables and watched files; NVIDIA
 Container Toolkit documentation, Troubleshooting, for the udev rule and the links of device nodes.
 """
 
@@ -19,33 +19,33 @@ OUTPUT = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
 PATH_UNIT = "gpuops-cdi-refresh.path"
 PATH_FILE = f"/etc/systemd/system/{PATH_UNIT}"
 UNITS = (UNIT, PATH_UNIT)
-# A unit of the toolkit's packages, which writes the specification for containers, too.
+# The unit of the toolkit's packages, which also writes the specification for containers.
 VENDORS_UNIT = "nvidia-cdi-refresh.service"
 ENABLED = tuple(f"/etc/systemd/system/multi-user.target.wants/{unit}" for unit in UNITS)
 SCRIPT = "/usr/local/lib/gpuops/cdi-refresh"
 RULE = "/etc/udev/rules.d/71-gpuops-nvidia-dev-char.rules"
-# For containers that use GPUs, and for those that manage all GPUs.
+# The kinds of specifications: for containers that use GPUs, and for containers that manage all GPUs.
 KINDS = ("gpu", "management")
 _ARGUMENTS = {"gpu": (), "management": ("--mode=management", "--vendor=management.nvidia.com")}
 _PATHS = {"gpu": "/var/run/cdi/nvidia.yaml", "management": "/var/run/cdi/nvidia-management.yaml"}
 
 RULE_TEXT = b"""\
-# Written by gpuops.nvidia: systemd finds the device nodes of a container by these links; without them the container
-# loses its GPUs at the next "systemctl daemon-reload".
+# Written by gpuops.nvidia: systemd finds the device nodes of a container through these links. Without them, the
+# container loses its GPUs at the next "systemctl daemon-reload".
 ACTION=="add", DEVPATH=="/bus/pci/drivers/nvidia", \\
   RUN+="/usr/bin/nvidia-ctk system create-dev-char-symlinks --create-all"
 """
-_SCRIPT = """\
+_SCRIPT_TEXT = """\
 #!/bin/sh
-# Written by gpuops.nvidia: brings the CDI specifications in step with the loaded driver and the MIG devices.
+# Written by gpuops.nvidia: updates the CDI specifications for the loaded driver and the MIG devices.
 : "${@OUTPUT@:=@GPU@}"
 if [ ! -e /proc/driver/nvidia/version ]; then
-    # One that names no driver is of WSL or Jetson, and not stale.
+    # A specification without a driver version belongs to WSL or Jetson and is kept.
     ! grep -qsE 'libcuda[.]so[.][0-9]{3}' "$@OUTPUT@" || rm -f "$@OUTPUT@"
     @GONE@exit 0
 fi
 nodes() { stat -c '%n %i %y' /dev/nvidia* /dev/nvidia-caps/*; }
-# Again where nodes came, went or were made anew meanwhile: systemd forgets what it is told of while a unit is running.
+# Repeat if device nodes have changed meanwhile: systemd ignores events while this unit is running.
 for _again in 1 2 3 4 5; do
     before=$(nodes)
     @MANAGEMENT@nvidia-ctk --quiet cdi generate --output="$@OUTPUT@"
@@ -60,19 +60,19 @@ for _again in 1 2 3 4 5; do
     [ "$before" != "$(nodes)" ] || break
 done
 [ "$failed" -eq 0 ] && exit 0
-# It fails where every GPU is in MIG mode and none has a MIG device: then no device is left that could be named.
+# nvidia-ctk fails if all GPUs are in MIG mode and none has a MIG device. Then remove the specification.
 if nvidia-smi -L | grep -q MIG- || nvidia-smi --query-gpu=mig.mode.current --format=csv,noheader | grep -qv '^Enabled'
 then
     exit 1
 fi
 rm -f "$@OUTPUT@"
 """
-_SERVICE = f"""\
-# Written by gpuops.nvidia. The modules that change MIG or the driver start it: nothing below /proc can be watched.
+_SERVICE_TEXT = f"""\
+# Written by gpuops.nvidia. Modules that change MIG or the driver start it, because files in /proc cannot be watched.
 [Unit]
-Description=Bring the CDI specifications of NVIDIA devices in step with driver and MIG
+Description=Update the CDI specifications of NVIDIA devices
 After=systemd-modules-load.service nvidia-persistenced.service nvidia-cdi-refresh.service
-# No limit: changes during a run are one more run, and a limit would end the watching until somebody resets it.
+# No start limit: a unit that reaches the limit does not start again until it is reset.
 StartLimitIntervalSec=0
 
 [Service]
@@ -83,10 +83,10 @@ ExecStart={SCRIPT}
 [Install]
 WantedBy=multi-user.target
 """
-_WATCH = """\
-# Written by gpuops.nvidia: kernel modules come and go, so do the toolkit and the nodes of MIG devices.
+_PATH_TEXT = """\
+# Written by gpuops.nvidia: watches kernel modules, the toolkit and the nodes of MIG devices.
 [Unit]
-Description=Watch for what changes the CDI specifications of NVIDIA devices
+Description=Watch files that affect the CDI specifications of NVIDIA devices
 
 [Path]
 PathChanged=/lib/modules/%v/modules.dep
@@ -99,7 +99,7 @@ WantedBy=multi-user.target
 
 
 def command(kind: str) -> list[str]:
-    """The command that prints a specification."""
+    """The command line that prints a specification. kind: one of KINDS."""
     return ["nvidia-ctk", "--quiet", "cdi", "generate", *_ARGUMENTS[kind]]
 
 
@@ -114,16 +114,16 @@ def path_of(kind: str, variables: t.Mapping[str, str]) -> str:
     return variables.get(OUTPUT, _PATHS[kind]) if kind == "gpu" else _PATHS[kind]
 
 
-def paths(variables: t.Mapping[str, str], usual: bool) -> list[str]:
-    """The paths of all specifications. usual: also NVIDIA's default path, if the variables set another one."""
-    return list(dict.fromkeys([path_of(kind, variables) for kind in KINDS] + ([_PATHS["gpu"]] if usual else [])))
+def paths(variables: t.Mapping[str, str], with_default: bool) -> list[str]:
+    """The paths of all specifications. with_default: also NVIDIA's default path if the variables set another path."""
+    return list(dict.fromkeys([path_of(kind, variables) for kind in KINDS] + ([_PATHS["gpu"]] if with_default else [])))
 
 
 def unit_files(management: bool) -> dict[str, bytes]:
-    """Path to content of the units and their script. management: whether they write that specification, too."""
-    line = f"{' '.join(command('management'))} --output={_PATHS['management']}\n    "
-    script = _SCRIPT
-    for mark, value in (("OUTPUT", OUTPUT), ("GPU", _PATHS["gpu"]), ("MANAGEMENT", line if management else ""),
+    """Maps the paths of the units and their script to their content. management: see the option cdi_management."""
+    generate = f"{' '.join(command('management'))} --output={_PATHS['management']}\n    "
+    script = _SCRIPT_TEXT
+    for mark, value in (("OUTPUT", OUTPUT), ("GPU", _PATHS["gpu"]), ("MANAGEMENT", generate if management else ""),
                         ("GONE", f"rm -f {_PATHS['management']}\n    " if management else "")):
         script = script.replace(f"@{mark}@", value)
-    return {SCRIPT: script.encode(), UNIT_FILE: _SERVICE.encode(), PATH_FILE: _WATCH.encode()}
+    return {SCRIPT: script.encode(), UNIT_FILE: _SERVICE_TEXT.encode(), PATH_FILE: _PATH_TEXT.encode()}

@@ -13,15 +13,15 @@ _CRASH = re.compile(r"^(?:panic|fatal error): (.+?)(?: \[recovered\])?$", re.MUL
 
 
 def failure(rc: int, stderr: str, journal: str = "", most: int = 3) -> str:
-    """The last lines of stderr, otherwise of the unit's journal, without warnings; otherwise how the program ended.
+    """The last lines of stderr without warnings. If there are none, those of the unit's log, or else the exit status.
 
-    rc: negative for a signal. most: number of lines.
+    rc: negative for a signal. journal: the log. most: the number of lines.
     """
-    for where, text in (("", stderr), ("its journal says: ", journal)):
+    for prefix, text in (("", stderr), ("from its log: ", journal)):
         crashes = _CRASH.findall(text)
         if crashes:
-            return f"{where}it crashes: {crashes[-1]}"
+            return f"{prefix}it crashed: {crashes[-1]}"
         lines = [line.strip() for line in text.splitlines() if line.strip() and not _NOISE.search(line)]
         if lines:
-            return where + " / ".join(lines[-most:]).rstrip(".")
-    return f"it printed nothing and {f'was killed by signal {-rc}' if rc < 0 else f'ended with {rc}'}"
+            return prefix + " / ".join(lines[-most:]).rstrip(".")
+    return f"it printed nothing and {f'was killed by signal {-rc}' if rc < 0 else f'exited with {rc}'}"

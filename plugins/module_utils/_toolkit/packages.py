@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The packages of the container toolkit: one set with one version, which is held. PRIVATE to the collection.
+"""The packages of the container toolkit: one set, held at one version. PRIVATE to the collection.
 
 Sources: NVIDIA/nvidia-container-toolkit (folder packaging) for names and relations; NVIDIA's installation guide and
 nvidia-container-toolkit.repo for the repositories and their key. The RPM packages themselves are not signed.
@@ -32,9 +32,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, which
 
-# A request to the host side: the options of the module, and what the controller adds to them as JSON.
+# A request to the host: the options of the module and the additions of the controller.
 Json = t.Mapping[str, t.Any]
-# Named together: apt does not find an older set by dependencies (NVIDIA/nvidia-container-toolkit issue 1091).
+# All are named, because apt does not resolve an older set by dependencies (NVIDIA/nvidia-container-toolkit issue 1091).
 NAMES = ("nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools",
          "libnvidia-container1")
 # Contains the programs of the modes cdi and legacy.
@@ -51,10 +51,10 @@ _STABLE = "https://nvidia.github.io/libnvidia-container/stable"
 # NVIDIA's repository by family of distribution, with the variables of NVIDIA's own source files.
 _URLS = {"debian": f"{_STABLE}/deb/$(ARCH)/", "redhat": f"{_STABLE}/rpm/$basearch/",
          "suse": f"{_STABLE}/rpm/$basearch/"}
-_MARKS = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "aarch64")}
+_ARCHITECTURES = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "aarch64")}
 _PREFERENCES = "/etc/apt/preferences.d/gpuops-container-toolkit.pref"
 _CHECK = "/etc/zypp/systemCheck.d/gpuops-container-toolkit.check"
-_WHY = "no upgrade may split the set"
+_HOLD_REASON = "no upgrade may split the set"
 
 
 def _apt_hold(version: str) -> dict[str, bytes]:
@@ -80,7 +80,7 @@ _HOLDS: t.Dict[str, t.Callable[[str], t.Dict[str, bytes]]] = {
 
 
 class PackagesPlan(t.NamedTuple):
-    """installed: name to version; version: that of the set, or of a toolkit without packages; steps: those to do."""
+    """installed: name to version; version: of the set, or of a toolkit without packages; steps: to execute."""
 
     installed: t.Dict[str, str]
     version: str | None
@@ -95,41 +95,40 @@ class Packages:
         self.journal = journal
         self.run = run
         self.family = str(read_os(Root())["family"])
-        make = MANAGERS.get(self.family)
+        manager_class = MANAGERS.get(self.family)
         self.absent = request["state"] == "absent"
-        self.repository = None if self.absent or make is None else self._repository()
-        self.work = PackageWork(make(run), journal, self.repository) if make else None
+        self.repository = None if self.absent or manager_class is None else self._repository()
+        self.work = PackageWork(manager_class(run), journal, self.repository) if manager_class else None
         if self.work:
             self.work.packages_before = INSTALL in (request.get("driver") or ())
 
     def _repository(self) -> Repository:
         raw = self.request["repository"]
-        machine = os.uname().machine
-        deb, rpm = _MARKS.get(machine, (machine, machine))
+        architecture = os.uname().machine
+        deb, rpm = _ARCHITECTURES.get(architecture, (architecture, architecture))
         url = (raw["url"] or _URLS[self.family]).replace("$(ARCH)", deb).replace("$basearch", rpm)
         return Repository(NAME, url, raw["key"], raw["fingerprint"], held=self.family == "redhat", signed=False)
 
     def plan(self) -> PackagesPlan:
-        """The plan. All packages get one version: the requested one, otherwise the installed one, otherwise the newest
-        one."""
+        """The plan. All packages get one version: the requested, else the installed, else the newest version."""
         work = self.work
         if work is None:
             return self._without_packages()
         state = work.manager.read()
         names = NAMES if self.request["mode"] == "auto" else (*NAMES, EXTENSIONS)
-        there = {name: state.installed[name] for name in names if name in state.installed}
-        version = there.get(names[0])
+        installed = {name: state.installed[name] for name in names if name in state.installed}
+        version = installed.get(names[0])
         if self.absent:
-            # The holds come after the repository, which needs one of these files.
+            # The holds are released last, because the repository needs one of these files.
             steps = work.plan_absent(state) + [
                 Step(RELEASE, path, "the packages are removed") for path in _HOLDS[self.family]("0")
                 if self.journal.get("file", path) is not None]
         else:
-            steps = self._present(work, state, names, there)
-        return PackagesPlan(there, upstream(version) if version else None, steps)
+            steps = self._present(work, state, names, installed)
+        return PackagesPlan(installed, upstream(version) if version else None, steps)
 
     def _without_packages(self) -> PackagesPlan:
-        """The plan for a distribution whose packages are not managed: an installed toolkit is used as it is."""
+        """The plan for a distribution whose packages are not managed: the installed toolkit is used unchanged."""
         if self.absent and not self.journal.of_kind("package"):
             return PackagesPlan({}, None, [])
         output = self.run(["nvidia-ctk", "--version"], check=False).stdout if which("nvidia-ctk") else ""
@@ -137,26 +136,26 @@ class Packages:
         version, desired = match.group(1) if match else None, self.request["version"]
         if self.absent or not output or desired and version != upstream(desired):
             current = f"It has the toolkit {version}, not {desired}" if output else "It has no toolkit"
-            raise HostError(f"Packages of this distribution are not supported by this version. {current}.",
-                            "Install the toolkit by hand, then run again; or leave this host out.",
+            raise HostError(f"Packages of this distribution are not supported. {current}.",
+                            "Install the toolkit by hand and run again, or leave this host out.",
                             allowed=list(MANAGERS))
         program = BINARIES[self.request["mode"]]
         if not os.access(program, os.X_OK):
-            raise HostError(f"The toolkit {version} of this host does not have the program {program} of the mode.",
-                            "Install it there or choose another mode; or leave this host out.", path=program)
+            raise HostError(f"The toolkit {version} of this host does not have {program}, which the mode needs.",
+                            "Install this program, choose another mode, or leave this host out.", path=program)
         return PackagesPlan({}, version, [])
 
-    def _present(self, work: PackageWork, state: PackageState, names: t.Sequence[str], there: t.Mapping[str, str]
+    def _present(self, work: PackageWork, state: PackageState, names: t.Sequence[str], installed: t.Mapping[str, str]
                  ) -> list[Step]:
-        journalled = {name: entry["after"]["version"] for name, entry in self.journal.of_kind("package").items()
+        from_journal = {name: entry["after"]["version"] for name, entry in self.journal.of_kind("package").items()
                       if entry["after"]}
-        version = (self.request["version"] or journalled.get(names[0]) or there.get(names[0])
-                   or next(iter(there.values()), None))
+        version = (self.request["version"] or from_journal.get(names[0]) or installed.get(names[0])
+                   or next(iter(installed.values()), None))
         desired: dict[str, str | None] = dict.fromkeys(names, version)
-        given = not journalled and not work.plan_repair(state, desired) and all(
-            matches(there.get(name), version) for name in names)
-        if given or version and work.is_present(state, desired) and work.holds(self._holds(version)):
-            return work.plan_lost(state, toolkit_packages(state.installed)) or self._settings()
+        unchanged = not from_journal and not work.plan_repair(state, desired) and all(
+            matches(installed.get(name), version) for name in names)
+        if unchanged or version and work.is_present(state, desired) and work.holds(self._holds(version)):
+            return work.plan_lost(state, toolkit_packages(state.installed)) or self._settings_steps()
         repository = self.repository
         if repository is None:
             raise InputError("there is no repository to install from.", "Set repository.url.", path="repository.url")
@@ -165,29 +164,29 @@ class Packages:
             version = version or probe.resolve(names[0], None)
             desired = {name: probe.resolve(name, version) for name in names}
             holds = self._holds(version)
-            steps += work.plan_repository(probe) + work.plan_holds(holds, _WHY)
+            steps += work.plan_repository(probe) + work.plan_holds(holds, _HOLD_REASON)
             steps += work.plan_install(probe, state, desired, files=holds)
         return steps + work.plan_lost(state, toolkit_packages(state.installed), steps)
 
     @staticmethod
-    def _settings() -> list[Step]:
-        """The step that writes a missing settings file. When packages are installed, their scripts write it."""
+    def _settings_steps() -> list[Step]:
+        """The step that writes a missing settings file. If packages are installed, their scripts write it instead."""
         if os.path.lexists(SETTINGS):
             return []
         check_writable(SETTINGS)
-        return [Step(WRITE_SETTINGS, SETTINGS, "the packages have written it, and it is missing")]
+        return [Step(WRITE_SETTINGS, SETTINGS, "it is missing")]
 
     def _holds(self, version: str) -> dict[str, bytes | None]:
         return {**_HOLDS[self.family](upstream(version))}
 
     def execute(self, step: Step) -> bool:
-        """Executes a step. False if it is not a step of packages."""
+        """Executes a step. Returns False if it is not a step of packages."""
         if step.action == WRITE_SETTINGS:  # as the script of the packages does
             self.run(["nvidia-ctk", "--quiet", "config", f"--config-file={step.target}", "--in-place"])
             return True
         return self.work is not None and self.work.execute(step)
 
     def forget_restored(self) -> None:
-        """Ends a removal."""
+        """After a removal: deletes journal entries that are no longer needed."""
         if self.work is not None:
             self.work.forget_restored(self.work.manager.read())

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads what the controller needs to compute the configuration of a runtime. PRIVATE to the collection.
+"""Reads the state of a host from which the controller computes the configuration of a runtime. PRIVATE.
 
 The request names the programs, units and files to read. The controller parses them: `plugin_utils/_runtimes`.
 """
@@ -22,21 +22,20 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Jour
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner, which
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import Json
 
-# Only to find the other files to read; the controller parses the file.
+# Finds only the other files to read. The controller parses the configuration.
 _IMPORTS = re.compile(r"^\s*imports\s*=\s*\[(.*?)\]", re.MULTILINE | re.DOTALL)
-# Seconds for a program to end, so that a daemon that hangs does not block the others.
+# Maximum seconds for a program to end, so that a hanging daemon does not block the others.
 _TIMEOUT = 20
 _STRING = re.compile(r"\"([^\"\n]+)\"|'([^'\n]+)'")
 
 
-def observe(request: Json, journal: Journal, run: Runner) -> dict[str, object]:
-    """JSON of the state of the host, see HostState in `plugin_utils/_runtimes/host_state.py`, without packages and CDI.
-    """
+def read_state(request: Json, journal: Journal, run: Runner) -> dict[str, object]:
+    """The state of the host, without packages and CDI, as JSON. See HostState in `_runtimes/host_state.py`."""
     probes = request["runtimes"]
     units = _units([name for probe in probes for name in probe["units"]], run)
     records = _records(journal)
     restarts = {unit: entry["after"]["act"] for unit, entry in journal.of_kind("restart").items()
-                if entry["after"] and not _was_restarted(entry["after"], units.get(unit, {}))}
+                if entry["after"] and not _is_restarted(entry["after"], units.get(unit, {}))}
     return {"runtimes": {probe["name"]: _runtime(probe, units, request, list(records), run)
                          or _uninstalled(probe, request, records) for probe in probes},
             "markers": [path for path in request["markers"] if os.path.lexists(path)],
@@ -47,7 +46,7 @@ def observe(request: Json, journal: Journal, run: Runner) -> dict[str, object]:
 
 
 def _records(journal: Journal) -> dict[str, dict[str, object]]:
-    """Maps the path of each file of a runtime to its record in the journal."""
+    """Maps the path of each journalled file of a runtime to its record."""
     records: dict[str, dict[str, object]] = {}
     for path, entry in journal.of_kind("config").items():
         known = journal.get("file", path) is not None
@@ -58,39 +57,39 @@ def _records(journal: Journal) -> dict[str, dict[str, object]]:
     return records
 
 
-def _was_restarted(owed: Json, unit: t.Mapping[str, str]) -> bool:
-    """Whether the unit was restarted since the act was journalled, for example by a reboot."""
-    then, now = owed["invocation"], unit.get("InvocationID", "")
-    return _runs(unit) and "" not in (then, now) and then != now
+def _is_restarted(pending: Json, unit: t.Mapping[str, str]) -> bool:
+    """Whether the unit has restarted since the pending action was recorded, for example by a reboot."""
+    then, now = pending["invocation"], unit.get("InvocationID", "")
+    return _is_active(unit) and "" not in (then, now) and then != now
 
 
 def _settings(journal: Journal) -> dict[str, object]:
-    kept, file = journal.get("settings", SETTINGS), journal.get("file", SETTINGS)
-    return {"text": _text(SETTINGS), "ours": (kept or {}).get("after") or {},
+    entry, file = journal.get("settings", SETTINGS), journal.get("file", SETTINGS)
+    return {"text": _text(SETTINGS), "ours": (entry or {}).get("after") or {},
             "file": None if file is None else journal.file_is(SETTINGS),
             "new": file is not None and file["before"]["state"] == "absent"}
 
 
 def _units(names: t.Sequence[str], run: Runner) -> dict[str, dict[str, str]]:
-    """Name to properties of the units that exist; empty without systemd."""
+    """Maps the name of each existing unit to its properties. Empty without systemd."""
     shown = ",".join((*SHOWN, "InvocationID", "ExecStart", "Environment"))
-    done = run(["systemctl", "show", *names, "-p", shown], check=False)
-    found = {}
-    for block in done.stdout.split("\n\n"):
+    completed = run(["systemctl", "show", *names, "-p", shown], check=False)
+    units = {}
+    for block in completed.stdout.split("\n\n"):
         properties = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
         if properties.get("LoadState") in ("loaded", "masked"):
-            found[properties.get("Id", "")] = properties
-    return found
+            units[properties.get("Id", "")] = properties
+    return units
 
 
-def _runs(unit: t.Mapping[str, str]) -> bool:
+def _is_active(unit: t.Mapping[str, str]) -> bool:
     return unit.get("ActiveState") in ("active", "activating", "reloading")
 
 
-def _runtime(probe: Json, units: t.Mapping[str, t.Mapping[str, str]], request: Json, journalled: t.Sequence[str],
+def _runtime(probe: Json, units: t.Mapping[str, t.Mapping[str, str]], request: Json, journal_paths: t.Sequence[str],
              run: Runner) -> dict[str, object] | None:
-    there = sorted((name for name in probe["units"] if name in units), key=lambda one: at_boot(units[one]) == "masked")
-    name = next((name for name in there if _runs(units[name])), there[0] if there else None)
+    names = sorted(filter(units.__contains__, probe["units"]), key=lambda name: at_boot(units[name]) == "masked")
+    name = next((name for name in names if _is_active(units[name])), names[0] if names else None)
     unit = units[name] if name else {}
     binary = _daemon(unit) or which(probe["binary"])
     if binary is None:
@@ -99,51 +98,52 @@ def _runtime(probe: Json, units: t.Mapping[str, t.Mapping[str, str]], request: J
     text = _text(config)
     imports = _imports(config, text or "")
     paths = [config, request.get("drop_in_path") or probe.get("drop_in"), *sum(imports.values(), [])]
-    for pattern in probe.get("more", ()):
+    for pattern in probe.get("other_files", ()):
         paths += sorted(path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path))
-    # Without a file the daemon uses its defaults, which an empty file also dumps.
+    # Without a file the daemon uses its defaults. With an empty file, the dump prints the same.
     words = {"binary": binary, "config": config if text is not None else os.devnull}
 
-    def ask(argv: t.Sequence[str]) -> dict[str, object] | None:
-        return _json(_answer([word.format(**words) for word in argv], run)) if argv else None
+    def run_command(argv: t.Sequence[str]) -> dict[str, object] | None:
+        return _json(_run_program([word.format(**words) for word in argv], run)) if argv else None
 
-    dump = ask(probe.get("dump", ()))
+    dump = run_command(probe.get("dump", ()))
     if dump and dump["rc"] != 0 and name:
-        # A parser that crashes can print nothing.
-        dump["journal"] = _answer(["journalctl", f"_SYSTEMD_UNIT={name}", "-n", "200", "-o", "cat"], run).stdout
+        # A parser that crashes may print nothing.
+        dump["journal"] = _run_program(["journalctl", f"_SYSTEMD_UNIT={name}", "-n", "200", "-o", "cat"], run).stdout
     boot = at_boot(unit)
     # A masked unit cannot be restarted, so it counts as stopped.
-    return {"binary": binary, "unit": name, "running": _runs(unit) and boot != "masked", "boot": boot,
+    return {"binary": binary, "unit": name, "running": _is_active(unit) and boot != "masked", "boot": boot,
             "on_demand": bool(unit.get("TriggeredBy")),
             "stale": bool(probe.get("reads_once") and is_stale(filter(None, paths), unit)),
             "command": _command(unit), "config": config,
-            "version": _answer([binary, "--version"], run).stdout.strip(), "imports": imports,
-            "files": {path: _text(path) for path in (*paths, *journalled) if path}, "health": probe.get("health", []),
-            "dump": dump, "facts": {key: ask(argv) for key, argv in probe.get("facts", {}).items()}}
+            "version": _run_program([binary, "--version"], run).stdout.strip(), "imports": imports,
+            "files": {path: _text(path) for path in (*paths, *journal_paths) if path},
+            "health": probe.get("health", []), "dump": dump,
+            "facts": {key: run_command(argv) for key, argv in probe.get("facts", {}).items()}}
 
 
 def _uninstalled(probe: Json, request: Json, records: t.Mapping[str, t.Mapping[str, object]]
                  ) -> dict[str, object] | None:
-    """For a removal: a runtime that was uninstalled, but whose files are still in the journal."""
-    ours = [path for path, record in records.items() if record["runtime"] == probe["name"]]
-    if request["state"] != "absent" or not ours:
+    """For a removal: the state of an uninstalled runtime whose files are still in the journal, otherwise None."""
+    owned_paths = [path for path, record in records.items() if record["runtime"] == probe["name"]]
+    if request["state"] != "absent" or not owned_paths:
         return None
     config = request.get("config_path") or probe["config"]
     return {"binary": "", "unit": None, "running": False, "boot": None, "on_demand": False, "stale": False,
             "command": [], "config": config, "version": "", "imports": {},
-            "files": {path: _text(path) for path in (config, *ours)}, "health": [], "dump": None, "facts": {}}
+            "files": {path: _text(path) for path in (config, *owned_paths)}, "health": [], "dump": None, "facts": {}}
 
 
-def _answer(argv: t.Sequence[str], run: Runner) -> Completed:
-    """How a program ended; rc is 124 if it did not end in time."""
+def _run_program(argv: t.Sequence[str], run: Runner) -> Completed:
+    """The result of a program. rc is 124 if it did not end in time."""
     try:
         return run(argv, timeout=_TIMEOUT, check=False)
     except CommandError:
         return Completed(tuple(argv), 124, "", f"it did not answer within {_TIMEOUT} s")
 
 
-def _json(done: Completed) -> dict[str, object]:
-    return {"rc": done.rc, "stdout": done.stdout, "stderr": done.stderr}
+def _json(completed: Completed) -> dict[str, object]:
+    return {"rc": completed.rc, "stdout": completed.stdout, "stderr": completed.stderr}
 
 
 def _command(unit: t.Mapping[str, str]) -> list[str]:
@@ -153,13 +153,13 @@ def _command(unit: t.Mapping[str, str]) -> list[str]:
 
 
 def _daemon(unit: t.Mapping[str, str]) -> str | None:
-    """The program that the unit starts, which can be another one than that on PATH."""
+    """The program that the unit starts. It may differ from the program on PATH."""
     match = re.search(r"path=(\S+)", unit.get("ExecStart", ""))
     return match.group(1) if match and os.access(match.group(1), os.X_OK) else None
 
 
 def _configured(unit: t.Mapping[str, str], flags: t.Sequence[str]) -> str | None:
-    """The configuration file in the unit's command line, or None."""
+    """The configuration file that the unit's command line names, or None."""
     words = _command(unit)
     for index, word in enumerate(words):
         flag, sign, value = word.partition("=")
@@ -173,12 +173,12 @@ def _configured(unit: t.Mapping[str, str], flags: t.Sequence[str]) -> str | None
 
 
 def _imports(config: str, text: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    matches: dict[str, list[str]] = {}
     for match in _IMPORTS.finditer(text):
         for double, single in _STRING.findall(match.group(1)):
             pattern = double or single
-            found[pattern] = sorted(glob.glob(os.path.join(os.path.dirname(config), pattern)))
-    return found
+            matches[pattern] = sorted(glob.glob(os.path.join(os.path.dirname(config), pattern)))
+    return matches
 
 
 def _text(path: str) -> str | None:
@@ -194,20 +194,20 @@ def _decode(path: str, data: bytes) -> str:
                         path=path) from error
 
 
-def trials(request: Json, run: Runner) -> list[dict[str, object]]:
-    """JSON of the results of the runtime's checks of candidate files, each in a temporary folder.
+def run_trials(request: Json, run: Runner) -> list[dict[str, object]]:
+    """The results of the runtime's own checks of candidate files, as JSON. Each check has a temporary folder.
 
-    Raises HostError if one of the request's paths cannot be written, so that a run writes all files or none.
+    Raises HostError if a path of the request cannot be written, so that a run writes all files or none.
     """
     for path in request["paths"]:
         check_writable(path)
-    return [_trial(trial, run) for trial in request["trials"]]
+    return [_run_trial(trial, run) for trial in request["trials"]]
 
 
-def _trial(request: Json, run: Runner) -> dict[str, object]:
+def _run_trial(request: Json, run: Runner) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="gpuops-toolkit-") as folder:
         for name, text in request["files"].items():
             with open(os.path.join(folder, name), "w", encoding="utf-8", newline="") as stream:
                 stream.write(text.replace("{dir}", folder))
-        done = _answer([word.replace("{dir}", folder) for word in request["argv"]], run)
-    return _json(done._replace(stderr=done.stderr.replace(folder, "")))
+        completed = _run_program([word.replace("{dir}", folder) for word in request["argv"]], run)
+    return _json(completed._replace(stderr=completed.stderr.replace(folder, "")))

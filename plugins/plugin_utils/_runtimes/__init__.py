@@ -1,6 +1,6 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The configuration files of container runtimes, one file for each runtime. PRIVATE."""
+"""The configuration of container runtimes; each runtime has a file here. PRIVATE to the collection."""
 
 from __future__ import annotations

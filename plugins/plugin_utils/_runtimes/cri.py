@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A runtime class in containerd's configuration, in all of its versions. PRIVATE to the collection.
+"""Runtime classes in containerd's configuration, for all of its versions. PRIVATE to the collection.
 
 Paths are relative to the table of the CRI plugin, whose id depends on the version of the configuration. A path that
 starts with `plugins` is absolute.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import NAMES, PARTS, Options
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import PARTS, RUNTIME_CLASSES, Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import Document, dotted, load
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import (
@@ -21,8 +21,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values imp
     Value,
     leaves,
     lookup,
-    put_back,
     remove_empty,
+    restore_value,
 )
 
 RUNC = "io.containerd.runc.v2"
@@ -31,19 +31,19 @@ V1, V2, V3 = "cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
 DEFAULT: Path = ("containerd", "default_runtime_name")
 RUNTIMES: Path = ("containerd", "runtimes")
 CDI: Path = ("enable_cdi",)
-# NRI is on from containerd 2.0 on; 1.7 has it, but disables it.
+# NRI is enabled from containerd 2.0 on. It is disabled in 1.7.
 NRI: Path = ("plugins", "io.containerd.nri.v1.nri", "disable")
 
 
-def place(plugin: str, path: Path) -> Path:
+def plugin_path(plugin: str, path: Path) -> Path:
     """The absolute path of a path in the table of a plugin."""
     return path if path[0] == "plugins" else ("plugins", plugin, *path)
 
 
 def read(text: str, name: str) -> Table:
-    """The data of a configuration file, after a check that what is used here has the type that containerd expects.
+    """The data of a configuration file. Checks the types of the values that this collection uses.
 
-    name: the path of the file. Raises HostError.
+    name: the path of the file. Raises HostError for an unexpected type.
     """
     data = load(text, name)
     checks: list[tuple[Path, type]] = [(("version",), int), (("imports",), list), (("disabled_plugins",), list),
@@ -63,18 +63,18 @@ def read(text: str, name: str) -> Table:
 
 
 def desired(cri: t.Mapping[str, Value], options: Options, former: str | None) -> dict[Path, Value]:
-    """Path to desired value.
+    """Maps the path of each setting to its desired value.
 
     cri: the effective table of the CRI plugin; former: the default runtime before the first run. A runtime class is a
-    copy of the default runtime, so that settings such as SystemdCgroup are kept, with NVIDIA's program instead of runc.
-    If the default runtime is not runc (kata, gVisor), it is a copy of runc.
+    copy of the default runtime with NVIDIA's program, so that settings such as SystemdCgroup are kept. If the default
+    runtime is not runc (kata, gVisor), it is a copy of runc.
     """
     runtimes = lookup(cri, RUNTIMES) or {}
     source: Table = {}
     for name in (former or "runc", "runc"):
         kind = str(lookup(runtimes, (name, "runtime_type")))
         # MicroK8s writes a placeholder: ${RUNTIME_TYPE}.
-        if name not in NAMES and kind.startswith(("io.containerd.runc.", "${")):
+        if name not in RUNTIME_CLASSES and kind.startswith(("io.containerd.runc.", "${")):
             source = runtimes[name]
             break
     values: dict[Path, Value] = {}
@@ -85,7 +85,7 @@ def desired(cri: t.Mapping[str, Value], options: Options, former: str | None) ->
     if options.set_as_default:
         values[DEFAULT] = "nvidia"
     for name, binary in options.classes.items():
-        copied = {**set_leaves(source), ("runtime_type",): RUNC, ("options", "BinaryName"): binary}
+        copied = {**nonzero_leaves(source), ("runtime_type",): RUNC, ("options", "BinaryName"): binary}
         # The keys of a table come before its subtables.
         for path in sorted(copied, key=lambda path: (len(path), path[:-1], path[-1] != "runtime_type", path)):
             values[RUNTIMES + (name,) + path] = copied[path]
@@ -95,31 +95,31 @@ def desired(cri: t.Mapping[str, Value], options: Options, former: str | None) ->
 def declare(document: Document, plugin: str, values: t.Mapping[Path, Value], cri: t.Mapping[str, Value], former: str
             ) -> None:
     """Sets values in a main file of containerd 1.x. cri, former: see desired."""
-    runc = place(plugin, RUNTIMES) + ("runc",)
+    runc = plugin_path(plugin, RUNTIMES) + ("runc",)
     if former == "runc" and not lookup(document.data, runc):
-        # A declared runtime replaces the built-in runc; without runc, the CRI plugin would not load.
+        # A declared runtime replaces the built-in runc. Without runc, the CRI plugin would not load.
         built_in = lookup(cri, RUNTIMES + ("runc",)) or {}
-        for path, value in {("runtime_type",): RUNC, **set_leaves(built_in)}.items():
+        for path, value in {("runtime_type",): RUNC, **nonzero_leaves(built_in)}.items():
             document.set(runc + path, value)
     for path, value in values.items():
-        document.set(place(plugin, path), value)
+        document.set(plugin_path(plugin, path), value)
 
 
-def set_leaves(table: t.Mapping[str, Value]) -> dict[Path, Value]:
-    """Path to value of what a runtime's table sets, without zero values, which the dump prints as well."""
+def nonzero_leaves(table: t.Mapping[str, Value]) -> dict[Path, Value]:
+    """Maps the path of each nonzero value of a runtime's table to this value. The dump also prints zero values."""
     found = {path: value for path, value in leaves(table).items() if value and path != ("sandboxer",)}
     if table.get("sandboxer") not in (None, "", "podsandbox"):
         found[("sandboxer",)] = table["sandboxer"]
     return found
 
 
-def holds_ours(data: t.Mapping[str, Value]) -> bool:
+def declares_nvidia(data: t.Mapping[str, Value]) -> bool:
     """Whether a file declares the runtime class nvidia."""
-    return any(lookup(data, place(plugin, RUNTIMES + ("nvidia",))) for plugin in (V1, V2, V3))
+    return any(lookup(data, plugin_path(plugin, RUNTIMES + ("nvidia",))) for plugin in (V1, V2, V3))
 
 
 def without_parts(text: str, name: str, journal: Journal, parts: t.Collection[str]) -> str:
-    """The text without some of PARTS, their former values restored; the same text if it has none of them."""
+    """The text with the former values of these PARTS; the unchanged text if it has none of these parts."""
     if name not in journal.files:
         return text
     document = without_ours(text, name, journal, parts)
@@ -127,7 +127,7 @@ def without_parts(text: str, name: str, journal: Journal, parts: t.Collection[st
 
 
 def without_ours(text: str, name: str, journal: Journal, parts: t.Collection[str] = PARTS) -> Document:
-    """The text without this collection's runtime classes and settings, with the former values."""
+    """The text with the former values of this collection's runtime classes and settings."""
     before = journal.before(name)
     former = read(before, name)
     document = Document(text, name)
@@ -137,22 +137,22 @@ def without_ours(text: str, name: str, journal: Journal, parts: t.Collection[str
         if lookup(document.data, root) is None:
             continue
         runtimes = root + RUNTIMES
-        for runtime in NAMES:
+        for runtime in RUNTIME_CLASSES:
             if runtime in parts and lookup(document.data, runtimes + (runtime,)) is not None:
                 document.remove(runtimes + (runtime,))
                 for path, value in leaves(lookup(former, runtimes + (runtime,)) or {}).items():
                     document.set(runtimes + (runtime,) + path, value)
-        if "set_as_default" in parts and lookup(document.data, root + DEFAULT) in NAMES:
-            put_back(document, former, root + DEFAULT)
+        if "set_as_default" in parts and lookup(document.data, root + DEFAULT) in RUNTIME_CLASSES:
+            restore_value(document, former, root + DEFAULT)
         if "cdi" in parts and lookup(document.data, root + CDI) is True:
-            put_back(document, former, root + CDI)
+            restore_value(document, former, root + CDI)
         if set(lookup(document.data, runtimes) or {}) == {"runc"} and not lookup(former, runtimes + ("runc",)):
             document.remove(runtimes + ("runc",))
         for table in (runtimes, runtimes[:3], root):
             remove_empty(document, former, table)
     if "nri" in parts and lookup(document.data, NRI) is False:
-        put_back(document, former, NRI)
+        restore_value(document, former, NRI)
     for table in (NRI[:2], NRI[:1]):
         remove_empty(document, former, table)
-    document.drop_bare_headers(Document(before, name).headers)
+    document.remove_bare_headers(Document(before, name).headers)
     return document

@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Docker: members of daemon.json. PRIVATE to the collection.
+"""Docker: edits of members of daemon.json. PRIVATE to the collection.
 
 Sources: moby's daemon/config and daemon/reload; tests with dockerd 26.1. SIGHUP reloads the runtimes and the default
-runtime, but a key that was removed keeps its former value until the daemon restarts. CDI is set up only at the start.
-`dockerd --validate` came with 23.0; it accepts a default runtime that is not declared.
+runtime, but a removed key keeps its former value until the daemon restarts. CDI is set up only at the start. From 23.0
+on, `dockerd --validate` exists. It accepts a default runtime that is not declared.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values imp
     Table,
     Value,
     lookup,
-    put_back,
     remove_empty,
+    restore_value,
 )
 
 _CLIENT = "docker -H unix:///var/run/docker.sock info --format"
-_INFO = _CLIENT + " '{{{{json .}}}}'"  # the host side replaces two braces by one
-# Succeeds if the daemon reports all arguments: names of runtimes, and the default runtime as default=NAME.
-_REPORTS = ('said=" $(' + _CLIENT
+_INFO = _CLIENT + " '{{{{json .}}}}'"  # the host replaces double braces by single ones
+# Succeeds if the daemon has all runtimes of the arguments. The argument default=NAME is its default runtime.
+_CONFIRM = ('reported=" $(' + _CLIENT
             + " 'default={{.DefaultRuntime}}{{range $name, $_ := .Runtimes}} {{$name}}{{end}}') \"; "
-            'for word; do case $said in *" $word "*) ;; *) exit 1;; esac; done')
-# Succeed as long as a restart stops no container: none runs or is paused; or live-restore is on.
+            'for word; do case $reported in *" $word "*) ;; *) exit 1;; esac; done')
+# Succeed if a restart stops no container: none is running or paused, or live-restore is on.
 _IDLE = "test \"$(" + _CLIENT + " '{{.ContainersRunning}} {{.ContainersPaused}}')\" = '0 0'"
 _LIVE_RESTORE = f"test \"$({_CLIENT} '{{{{.LiveRestoreEnabled}}}}')\" = true || {_IDLE}"
 _CDI: Path = ("features", "cdi")
-_CDI_KNOWN, _CDI_ON, _VALIDATES = (25, 0), (28, 2), (23, 0)
+_CDI_SUPPORTED, _CDI_DEFAULT, _HAS_VALIDATE = (25, 0), (28, 2), (23, 0)
 # Files in which distributions set the variables of the unit's command line.
 _VARIABLES = ("/etc/default/docker", "/etc/sysconfig/docker")
 
@@ -48,12 +48,13 @@ _VARIABLES = ("/etc/default/docker", "/etc/sysconfig/docker")
 class Docker(base.Runtime):
     probe = base.Probe(
         name="docker", binary="dockerd", units=["docker.service", "snap.docker.dockerd.service"],
-        config="/etc/docker/daemon.json", config_flags=["--config-file"], more=[*_VARIABLES, "/run/user/*/docker.pid"],
-        # Only of a daemon that runs: a connection to its socket would start it.
+        config="/etc/docker/daemon.json", config_flags=["--config-file"],
+        other_files=[*_VARIABLES, "/run/user/*/docker.pid"],
+        # Only if the daemon is running: a connection to its socket would start it.
         facts={"info": ["sh", "-c", f"systemctl -q is-active docker.service && exec {_INFO}"]})
 
     def propose(self, state: RuntimeState, journal: Journal, options: base.Options) -> base.Proposal:
-        _check_place(state)
+        _check_file_is_read(state)
         path, text = state.config, state.text
         document, flags = Document(text or "", path), _flags(state)
         before = copy.deepcopy(document.data)
@@ -70,24 +71,24 @@ class Docker(base.Runtime):
             _check_default(path, document.data, flags)
             proposal.write(path, text, document.text, "main", journal,
                            _without_ours(text or "", path, journal) if journal.is_edited(path) else None)
-            if state.release >= _VALIDATES:
+            if state.release >= _HAS_VALIDATE:
                 proposal.trials.append(base.Trial({"daemon.json": document.text}, [
                     state.binary, "--validate", "--config-file", "{dir}/daemon.json"]))
         else:
             proposal.warnings.clear()
-        _choose_act(state, journal, before, document.data, proposal)
+        _choose_action(state, journal, before, document.data, proposal)
         if not proposal.changes:
-            _compare_live(state, document.data, flags, options, proposal)
+            _compare_running_daemon(state, document.data, flags, options, proposal)
         if _info(state):
             default = flags.default_runtime or document.data.get("default-runtime")
             words = [*options.classes, *([f"default={default}"] if default else [])]
-            proposal.confirm = ["sh", "-c", _REPORTS, "sh", *words]
+            proposal.confirm = ["sh", "-c", _CONFIRM, "sh", *words]
         return proposal
 
     def propose_removal(self, state: RuntimeState, journal: Journal) -> base.Proposal:
         proposal = base.Proposal(previous_default=journal.default_runtime)
         before = after = Document(state.files.get(state.config) or "", state.config).data
-        # The file that the daemon reads comes last, because it determines how the removal takes effect.
+        # The file that the daemon reads comes last, because it determines the action.
         for path, record in sorted(journal.files.items(), key=lambda item: item[0] == state.config):
             text = state.files.get(path)
             if text is None or record.state == "before":
@@ -100,7 +101,7 @@ class Docker(base.Runtime):
                 if rest != text:
                     _check_default(path, after, _flags(state))
                 proposal.keep_edits(path, text, rest or "", "main")
-        _choose_act(state, journal, before, after, proposal)
+        _choose_action(state, journal, before, after, proposal)
         return proposal
 
 
@@ -109,7 +110,7 @@ class Docker(base.Runtime):
 
 @dataclass
 class _Flags:
-    """The settings on dockerd's command line. features: as given, such as `cdi=true`."""
+    """The settings on dockerd's command line. features: unparsed, such as `cdi=true`."""
 
     runtimes: list[str] = field(default_factory=list)
     default_runtime: str | None = None
@@ -122,17 +123,17 @@ class _Flags:
         return any(feature in ("cdi", "cdi=", "cdi=true") for feature in self.features)
 
 
-def _check_place(state: RuntimeState) -> None:
-    """Raises HostError if the daemon reads another file than the one that is written."""
+def _check_file_is_read(state: RuntimeState) -> None:
+    """Raises HostError if the daemon does not read the configuration file."""
     if str(state.unit).startswith("snap."):
-        raise HostError(f"Docker does not read {state.config}: it is a snap ({state.unit}), which has its own toolkit.",
-                        "Use the snap's own setting (snap set docker nvidia-support...), or Docker from packages of "
-                        "the distribution or of Docker.", unit=state.unit)
+        raise HostError(f"Docker does not read {state.config}: it is a snap ({state.unit}) with its own toolkit.",
+                        "Use the setting of the snap (snap set docker nvidia-support...), or install Docker from "
+                        "packages of the distribution or of Docker.", unit=state.unit)
     rootless = next((path for path, text in state.files.items() if text and path.startswith("/run/user/")), None)
     if rootless and not state.running:
-        raise HostError(f"Docker does not read {state.config}: it runs rootless ({rootless}).",
-                        "Set the runtime in that user's ~/.config/docker/daemon.json and run 'systemctl --user restart "
-                        "docker'; the legacy mode also needs nvidia-container-cli.no-cgroups.", path=rootless)
+        raise HostError(f"Docker does not read {state.config}, because it runs rootless ({rootless}).",
+                        "Set the runtime in ~/.config/docker/daemon.json of this user and run 'systemctl --user "
+                        "restart docker'. The legacy mode also needs nvidia-container-cli.no-cgroups.", path=rootless)
 
 
 def _flags(state: RuntimeState) -> _Flags:
@@ -183,8 +184,8 @@ def _info(state: RuntimeState) -> Table | None:
 def _has_cdi(state: RuntimeState, data: Table) -> bool:
     """Whether a daemon that starts with this file supports CDI devices."""
     feature = lookup(data, _CDI)
-    return (state.release >= _CDI_ON and feature is not False
-            or state.release >= _CDI_KNOWN and feature is True)
+    return (state.release >= _CDI_DEFAULT and feature is not False
+            or state.release >= _CDI_SUPPORTED and feature is True)
 
 
 # -- the desired configuration
@@ -199,123 +200,124 @@ def _desired(state: RuntimeState, data: Table, flags: _Flags, options: base.Opti
         if name in flags.runtimes or isinstance(entry, dict) and _is_program(entry.get("path"), binary):
             continue
         if entry is None or isinstance(entry, dict) and "runtimeType" in entry:
-            values["runtimes", name] = {"path": binary}  # Docker accepts either a type or a path
+            values["runtimes", name] = {"path": binary}  # Docker does not accept a type and a path
         else:
             values["runtimes", name, "path"] = binary
     default = flags.default_runtime or data.get("default-runtime")
     if options.set_as_default:
         if default != "nvidia":
             values[("default-runtime",)] = "nvidia"
-    elif ("set_as_default" in unwanted and default in base.NAMES
-          and proposal.previous_default not in (None, *base.NAMES)):
-        # Without this member, the daemon would keep its current default until it restarts.
+    elif ("set_as_default" in unwanted and default in base.RUNTIME_CLASSES
+          and proposal.previous_default not in (None, *base.RUNTIME_CLASSES)):
+        # If the member were removed, the daemon would keep its current default until it restarts.
         values[("default-runtime",)] = proposal.previous_default
     if options.cdi and data.get("cdi-spec-dirs") == []:
-        raise HostError(f"{state.config}: 'cdi-spec-dirs' is empty, so that Docker finds no CDI devices.",
-                        "Remove that member, or set cdi to false.", path=state.config)
+        raise HostError(f"{state.config}: 'cdi-spec-dirs' is empty, so Docker finds no CDI devices.",
+                        "Remove this member, or set cdi to false.", path=state.config)
     if options.cdi and not _has_cdi(state, data) and not flags.cdi:
-        if state.release >= _CDI_KNOWN:
+        if state.release >= _CDI_SUPPORTED:
             values[_CDI] = True
         else:
-            proposal.warnings.append("This Docker does not support CDI, which came with 25.0: containers get GPUs only "
-                                     "by the runtime class.")
+            proposal.warnings.append("This Docker does not support CDI (from 25.0 on). Containers get GPUs only "
+                                     "through the runtime class.")
     return values
 
 
 def _is_program(path: Value, binary: str) -> bool:
-    """Whether a runtime's path is the program. nvidia-ctk writes only its name, which dockerd finds on its PATH."""
+    """Whether a runtime's path is the program. nvidia-ctk writes only the name, which dockerd finds on its PATH."""
     return path in (binary, binary.rpartition("/")[2])
 
 
 def _check_flags(path: str, before: Table, after: Table, flags: _Flags) -> None:
-    """Raises HostError if dockerd would not start, because a flag and a member of the file set the same."""
-    for flag, key, given in (("--default-runtime", "default-runtime", flags.default_runtime is not None),
+    """Raises HostError if a flag and a changed member set the same option, so that dockerd would not start."""
+    for flag, key, is_set in (("--default-runtime", "default-runtime", flags.default_runtime is not None),
                              ("--feature", "features", bool(flags.features))):
-        if given and key in after and after[key] != before.get(key):
-            raise HostError(f"dockerd is started with {flag} and would refuse '{key}' in {path} beside it.",
+        if is_set and key in after and after[key] != before.get(key):
+            raise HostError(f"dockerd is started with {flag}. It does not start if '{key}' in {path} is also set.",
                             f"Move {flag} from the unit's command line into the file, then run again.",
                             path=path, flag=flag, key=key)
 
 
 def _check_default(path: str, data: Table, flags: _Flags) -> None:
-    """Raises HostError if the default runtime is not declared, which `dockerd --validate` does not find."""
+    """Raises HostError if the default runtime is not declared. `dockerd --validate` does not check this."""
     default = data.get("default-runtime")
     declared = data.get("runtimes")
-    known = ["runc", *(declared if isinstance(declared, dict) else ()), *flags.runtimes]
-    if default and default not in known and not str(default).startswith("io.containerd."):
-        raise HostError(f"{path}: the default runtime '{default}' is not declared; dockerd would not start.",
+    names = ["runc", *(declared if isinstance(declared, dict) else ()), *flags.runtimes]
+    if default and default not in names and not str(default).startswith("io.containerd."):
+        raise HostError(f"{path}: the default runtime '{default}' is not declared. dockerd would not start.",
                         "Declare it in 'runtimes' or correct 'default-runtime'.", path=path)
 
 
 def _without_ours(text: str, path: str, journal: Journal) -> str:
-    """The text without this collection's part, with the former values."""
+    """The text with the former values of this collection's part."""
     document = Document(text, path)
     former = Document(journal.before(path), path).data
     _remove_parts(document, former, base.PARTS)
-    if document.data.get("default-runtime") in (*base.NAMES, "runc"):  # _desired can have set runc
-        put_back(document, former, ("default-runtime",))
+    if document.data.get("default-runtime") in (*base.RUNTIME_CLASSES, "runc"):  # _desired can have set runc
+        restore_value(document, former, ("default-runtime",))
     return document.text
 
 
 def _remove_parts(document: Document, former: Table, parts: t.Collection[str]) -> None:
-    """Restores the former values of this collection's runtime classes and of the CDI feature."""
+    """Restores the former values of these parts: runtime classes and the CDI feature."""
     filled = [key for key in ("runtimes", "features") if document.data.get(key)]
-    for name in base.NAMES:
+    for name in base.RUNTIME_CLASSES:
         if name in parts:
-            put_back(document, former, ("runtimes", name))
+            restore_value(document, former, ("runtimes", name))
     if "cdi" in parts and lookup(document.data, _CDI) is True:
-        put_back(document, former, _CDI)
+        restore_value(document, former, _CDI)
     for key in filled:
         if key not in former:
             remove_empty(document, former, (key,))
 
 
-# -- how it takes effect
+# -- the action
 
 
-def _choose_act(state: RuntimeState, journal: Journal, before: Table, after: Table, proposal: base.Proposal) -> None:
+def _choose_action(state: RuntimeState, journal: Journal, before: Table, after: Table, proposal: base.Proposal) -> None:
     reasons = []
     if _has_cdi(state, before) != _has_cdi(state, after):
         reasons.append("CDI is set up when the daemon starts")
     removed = [key for key in ("runtimes", "default-runtime") if before.get(key) not in (None, {}, "runc")
                and key not in after]
     if removed:
-        reasons.append(f"without '{removed[0]}' the daemon keeps its former value until it starts")
-    proposal.act = "restart" if reasons else "reload"
+        reasons.append(f"the daemon keeps the former value of '{removed[0]}' until it restarts")
+    proposal.action = "restart" if reasons else "reload"
     if reasons:
-        proposal.act_reason = "; ".join(reasons)
+        proposal.action_reason = "; ".join(reasons)
         proposal.reload_first = not removed
     if reasons or journal.restart.get(state.unit or "") == "restart":
-        _set_level(state, after, proposal)
+        _set_needed_level(state, after, proposal)
 
 
-def _set_level(state: RuntimeState, data: Table, proposal: base.Proposal) -> None:
+def _set_needed_level(state: RuntimeState, data: Table, proposal: base.Proposal) -> None:
     """Sets the level that a restart needs.
 
-    Containers keep running if the daemon has live-restore, and still has it after its start: else it stops them then
-    (moby, daemon.restore).
+    Containers keep running if live-restore is on before and after the restart. Otherwise, the daemon stops them at its
+    start (moby, daemon.restore).
     """
     info = _info(state)
     if info is None:
         proposal.needs = "drain" if state.running else "never"
         return
-    live = info.get("LiveRestoreEnabled") and (data.get("live-restore") is True or _flags(state).live_restore)
-    if not live:
+    keeps_containers = info.get("LiveRestoreEnabled") and (
+        data.get("live-restore") is True or _flags(state).live_restore)
+    if not keeps_containers:
         proposal.needs = "drain" if info.get("ContainersRunning") or info.get("ContainersPaused") else "idle"
-    proposal.idle = ["sh", "-c", _LIVE_RESTORE if live else _IDLE]
+    proposal.idle = ["sh", "-c", _LIVE_RESTORE if keeps_containers else _IDLE]
 
 
-def _compare_live(state: RuntimeState, data: Table, flags: _Flags, options: base.Options, proposal: base.Proposal
-                  ) -> None:
-    """Adds the act for a daemon that does not run with its current files."""
+def _compare_running_daemon(state: RuntimeState, data: Table, flags: _Flags, options: base.Options,
+                            proposal: base.Proposal) -> None:
+    """Sets the action for a daemon that has not applied its current file."""
     info = _info(state)
     if info is None:
         return
     default = flags.default_runtime or data.get("default-runtime") or info.get("DefaultRuntime")
     stale = not set(options.classes) <= set(info["Runtimes"]) or default != info.get("DefaultRuntime")
     if _has_cdi(state, data) and options.cdi and info.get("CDISpecDirs") == []:
-        proposal.act, proposal.due = "restart", "the daemon has started before CDI was enabled"
+        proposal.action, proposal.due_reason = "restart", "the daemon has started before CDI was enabled"
         proposal.reload_first = stale
-        _set_level(state, data, proposal)
+        _set_needed_level(state, data, proposal)
     elif stale:
-        proposal.act, proposal.due = "reload", "the daemon has not read its file since it was changed"
+        proposal.action, proposal.due_reason = "reload", "the daemon has not read its file since it was changed"

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Checks and decodes the answers of the host side of container_toolkit. PRIVATE to the collection.
+"""Checks and decodes the answers of hosts for container_toolkit. PRIVATE to the collection.
 
-The controller computes the plan from them, and a host can be compromised. So the controller uses an answer only if it
-has the structure that `read.py` and `work.py` of `module_utils/_toolkit` give it.
+The controller computes the plan from an answer, and a host can be compromised. Therefore, the controller only uses an
+answer with the structure that `read.py` and `step_executor.py` of `module_utils/_toolkit` produce.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.shapes import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import (
-    Answer,
     FileRecord,
     HostJournal,
     HostState,
+    ProgramResult,
     RuntimeState,
     Setting,
     SettingsState,
@@ -39,7 +39,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.registry import RUNTIMES
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Table as Json
 
-_MANY = 10_000
+_MAX_ROWS = 10_000
 _FLAG, _TEXT, _PATH = Flag(), Text(), Text(longest=4096)
 _MAYBE_TEXT = Nullable(_TEXT)
 _FILE = Nullable(Text(longest=4 * 2**20))
@@ -55,27 +55,28 @@ class _Setting:
         """See Shape."""
         if value is None or isinstance(value, (bool, str)) or isinstance(value, int) and abs(value) < 2**63:
             return None
-        return Rows(_PATH, _MANY).fault(value)
+        return Rows(_PATH, _MAX_ROWS).fault(value)
 
 
 _RUNTIME = Fields({
     "binary": _PATH, "unit": _MAYBE_TEXT, "running": _FLAG, "boot": Nullable(OneOf(("yes", "no", "masked"))),
-    "on_demand": _FLAG, "stale": _FLAG, "command": Rows(_PATH, _MANY), "config": _PATH,
-    "version": _OUTPUT, "imports": Table(_PATH, Rows(_PATH, _MANY), _MANY), "files": Table(_PATH, _FILE, _MANY),
+    "on_demand": _FLAG, "stale": _FLAG, "command": Rows(_PATH, _MAX_ROWS), "config": _PATH,
+    "version": _OUTPUT, "imports": Table(_PATH, Rows(_PATH, _MAX_ROWS), _MAX_ROWS),
+    "files": Table(_PATH, _FILE, _MAX_ROWS),
     "health": Rows(_PATH, 64), "dump": Nullable(_DUMP), "facts": Table(_TEXT, Nullable(_PROGRAM), 64)})
 _JOURNAL = Fields({
     "present": _FLAG, "default_runtime": Table(_TEXT, _MAYBE_TEXT, 64),
     "restart": Table(_TEXT, OneOf(("restart", "reload")), 64),
     "config": Table(_PATH, Fields({"part": _TEXT, "is": _TEXT, "before": _FILE, "runtime": _TEXT,
                                    "parts": Rows(_TEXT, 64)}), 1000)})
-_STEPS = Rows(Fields({**answer_shapes.STEP, "data": Table(_TEXT, Anything(), 64)}, whole=False), _MANY)
-_SEEN = Fields({
+_STEPS = Rows(Fields({**answer_shapes.STEP, "data": Table(_TEXT, Anything(), 64)}, whole=False), _MAX_ROWS)
+_HOST_STATE = Fields({
     "runtimes": Table(OneOf(tuple(RUNTIMES)), Nullable(_RUNTIME), 64), "markers": Rows(_PATH, 1000),
     "journal": _JOURNAL,
     "settings": Fields({"text": _FILE, "ours": Table(_TEXT, Fields({"before": _Setting(), "after": _Setting()}), 1000),
                         "file": Nullable(OneOf(("before", "ours", "edited"))), "new": _FLAG}),
-    "packages": Fields({"installed": Table(_TEXT, _TEXT, _MANY), "version": _MAYBE_TEXT, "steps": _STEPS}),
-    "cdi": Fields({"specs": Rows(_PATH, _MANY), "driver": _MAYBE_TEXT, "steps": _STEPS,
+    "packages": Fields({"installed": Table(_TEXT, _TEXT, _MAX_ROWS), "version": _MAYBE_TEXT, "steps": _STEPS}),
+    "cdi": Fields({"specs": Rows(_PATH, _MAX_ROWS), "driver": _MAYBE_TEXT, "steps": _STEPS,
                    "pending": answer_shapes.PENDING, "warnings": Rows(Text(longest=10_000), 1000)})})
 _OPTIONS = Fields({
     "state": OneOf(("present", "absent")), "runtime": OneOf(("auto", *RUNTIMES)),
@@ -83,28 +84,30 @@ _OPTIONS = Fields({
     "set_as_default": _FLAG, "cdi": _FLAG, "nri": _FLAG, "settings": Table(_TEXT, Anything(), 1000),
     "disruption": OneOf(LEVELS)}, whole=False)
 _PHASES: dict[str, dict[str, Shape]] = {
-    "read": {"seen": _SEEN, "options": _OPTIONS}, "apply": {"seen": _SEEN, "options": _OPTIONS, "held": _MAYBE_TEXT},
+    "read": {"host_state": _HOST_STATE, "options": _OPTIONS},
+    "apply": {"host_state": _HOST_STATE, "options": _OPTIONS, "blocked_step": _MAYBE_TEXT},
     "try": {"trials": Rows(_PROGRAM, 1000)}}
 
 
 def fault(phase: str, answer: Json) -> Fault | None:
-    """The first fault in the answer of the host to a phase, None if the answer is valid."""
+    """The first fault in the answer of a host, None if it is valid. phase: `read`, `try` or `apply`."""
     for name, shape in _PHASES[phase].items():
         found = shape.fault(answer.get(name))
         if found is not None:
             return found.below(name)
-    return _incomplete(answer["seen"]["runtimes"]) if "seen" in _PHASES[phase] else None
+    return _missing_results(answer["host_state"]["runtimes"]) if "host_state" in _PHASES[phase] else None
 
 
-def _incomplete(runtimes: Json) -> Fault | None:
-    """The fault of an installed runtime without all answers to its probe."""
+def _missing_results(runtimes: Json) -> Fault | None:
+    """The fault of the first installed runtime that lacks results of its probe, None if there is none."""
     for name, raw in runtimes.items():
         probe = RUNTIMES[name].probe
         if raw and raw["config"] not in raw["files"]:
-            return Fault(f"seen.runtimes.{name}.files", "without its configuration", "what was asked for")
+            return Fault(f"host_state.runtimes.{name}.files", "without the configuration file", "all requested files")
         missing = [fact for fact in probe.facts if raw and raw["binary"] and not raw["facts"].get(fact)]
         if missing or raw and raw["binary"] and probe.dump and raw["dump"] is None:
-            return Fault(f"seen.runtimes.{name}", f"without {missing[0] if missing else 'dump'}", "what was asked for")
+            return Fault(f"host_state.runtimes.{name}", f"without {missing[0] if missing else 'dump'}",
+                         "the results of all requested commands")
     return None
 
 
@@ -115,7 +118,7 @@ def options_of(answer: Json) -> Options:
 
 def state_of(answer: Json) -> HostState:
     """The state of the host in an answer without faults."""
-    raw = answer["seen"]
+    raw = answer["host_state"]
     journal, settings = raw["journal"], raw["settings"]
     records = {path: FileRecord(record["part"], record["is"], record["before"], record["runtime"], record["parts"])
                for path, record in journal["config"].items()}
@@ -128,20 +131,20 @@ def state_of(answer: Json) -> HostState:
         CdiPlan(**{**raw["cdi"], "steps": _steps(raw["cdi"]), "pending": _pending(raw["cdi"])}))
 
 
-def held_of(answer: Json) -> str | None:
-    """The id of the step that running containers block, in an answer without faults."""
-    held: str | None = answer.get("held")
-    return held
+def blocked_step_of(answer: Json) -> str | None:
+    """The id of the restart that running containers block, in an answer without faults."""
+    blocked_step: str | None = answer.get("blocked_step")
+    return blocked_step
 
 
-def trials_of(answer: Json) -> list[Answer]:
-    """The results of trials in an answer without faults."""
-    return [Answer(**trial) for trial in answer["trials"]]
+def trials_of(answer: Json) -> list[ProgramResult]:
+    """The results of the trials in an answer without faults."""
+    return [ProgramResult(**trial) for trial in answer["trials"]]
 
 
 def _runtime(raw: Json) -> RuntimeState:
-    return RuntimeState(**{**raw, "dump": Answer(**raw["dump"]) if raw["dump"] else None,
-                           "facts": {name: Answer(**fact) for name, fact in raw["facts"].items() if fact}})
+    return RuntimeState(**{**raw, "dump": ProgramResult(**raw["dump"]) if raw["dump"] else None,
+                           "facts": {name: ProgramResult(**fact) for name, fact in raw["facts"].items() if fact}})
 
 
 def _steps(raw: Json) -> list[Step]:

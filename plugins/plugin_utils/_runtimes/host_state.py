@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the host side of container_toolkit has read, as classes. PRIVATE to the collection.
+"""The state of a host that container_toolkit has read. PRIVATE to the collection.
 
-`host_answer.py` makes them of an answer that it has checked; `module_utils/_toolkit/read.py` reads them on the host.
+`module_utils/_toolkit/read.py` reads the state on the host. `host_answer.py` creates these classes from its answer.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values imp
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The result and the output of a program. journal: the last log lines of its unit, if they were read."""
+class ProgramResult:
+    """The exit status and the output of a program. journal: the last log lines of its unit, if they were read."""
 
     rc: int
     stdout: str = ""
@@ -39,10 +39,10 @@ class RuntimeState:
     binary: the path of its program, empty if it was uninstalled; config: the path of its configuration file.
     unit: its systemd unit, None if there is none; boot: `yes`, `no` or `masked`; on_demand: whether another unit starts
     it; command: the words of the unit's command line.
-    stale: whether files have changed since it was started, for a runtime that reads them only then.
-    version: the output of `--version`. imports: pattern in the configuration file to the paths that match it.
-    files: path to text of all files of the probe and the journal, None for a file that does not exist.
-    health, dump, facts: the command of the probe and the answers to its other commands, see Probe.
+    stale: for a runtime that reads its files only at its start, whether they have changed since then.
+    version: the output of `--version`. imports: pattern in the configuration file to the matching paths.
+    files: path to text of all files of the probe and the journal, None for a missing file.
+    health: the command of the probe; dump, facts: the results of its other commands, see Probe.
     """
 
     binary: str
@@ -57,8 +57,8 @@ class RuntimeState:
     imports: dict[str, list[str]] = field(default_factory=dict)
     files: dict[str, str | None] = field(default_factory=dict)
     health: list[str] = field(default_factory=list)
-    dump: Answer | None = None
-    facts: dict[str, Answer] = field(default_factory=dict)
+    dump: ProgramResult | None = None
+    facts: dict[str, ProgramResult] = field(default_factory=dict)
 
     @property
     def text(self) -> str | None:
@@ -67,7 +67,7 @@ class RuntimeState:
 
     @property
     def release(self) -> tuple[int, int]:
-        """Major and minor version; (99, 0), newer than all others, if the program does not print its version."""
+        """Major and minor version. If the version is unknown, (99, 0), which is newer than all others."""
         match = re.search(r"version:?\s+v?(\d{1,9})\.(\d{1,9})", self.version, re.IGNORECASE)
         return (int(match.group(1)), int(match.group(2))) if match else (99, 0)
 
@@ -76,9 +76,9 @@ class RuntimeState:
 class FileRecord:
     """The journal's record of a file.
 
-    part: `main` or `drop-in`. state: `before` (restored or never written), `ours` (as a run has written it) or
-    `edited`. before: the text before the first run, None if there was no file. parts: those of PARTS in `base.py` that
-    runs have set in it.
+    part: `main` or `drop-in`. state: `before` (restored or never written), `ours` (unchanged since a run has written
+    it) or `edited`. before: the text before the first run, None if there was no file. parts: the elements of PARTS in
+    `base.py` that runs have set in the file.
     """
 
     part: str
@@ -92,7 +92,7 @@ class FileRecord:
 class Journal:
     """The journal's records of one runtime.
 
-    files: by path. default_runtime: the default before the first run. restart: unit to the act that is still pending,
+    files: by path. default_runtime: the default runtime before the first run. restart: unit to its pending action,
     `restart` or `reload`.
     """
 
@@ -101,7 +101,7 @@ class Journal:
     restart: dict[str, str] = field(default_factory=dict)
 
     def is_edited(self, path: str) -> bool:
-        """Whether a file was edited after a run has written it."""
+        """Whether a file was edited after a run had written it."""
         return path in self.files and self.files[path].state == "edited"
 
     def before(self, path: str) -> str:
@@ -136,8 +136,8 @@ class Setting:
 class SettingsState:
     """The settings file of nvidia-container-runtime.
 
-    ours: by dotted name, what runs have set in it. file: `before`, `ours` or `edited` as in FileRecord, None if it is
-    not in the journal. new: whether there was no file before the first run.
+    ours: by dotted name, the settings that runs have changed. file: `before`, `ours` or `edited` as in FileRecord, None
+    if the file is not in the journal. new: whether there was no file before the first run.
     """
 
     text: str | None = None
@@ -148,7 +148,7 @@ class SettingsState:
 
 @dataclass(frozen=True)
 class HostState:
-    """A host. runtimes: those that are installed, or that a removal has files of; markers: paths that exist."""
+    """A host. runtimes: the installed ones, and for a removal those with journalled files; markers: existing paths."""
 
     runtimes: dict[str, RuntimeState] = field(default_factory=dict)
     markers: list[str] = field(default_factory=list)

@@ -4,8 +4,8 @@
 """k0s: a drop-in in a folder that k0s watches and merges without a restart. PRIVATE to the collection.
 
 Sources: k0s documentation (runtime) and its containerd component. k0s reads the folder from 1.27 on, and only if the
-first line of containerd.toml is its own. Up to 1.35 (containerd 1.7), files have tables of version 2; from 1.36 on
-(containerd 2.3), k0s does not start with a table of version 2.
+first line of containerd.toml says that k0s manages it. Up to 1.35 (containerd 1.7), files have tables of version 2.
+From 1.36 on (containerd 2.3), k0s does not start with a table of version 2.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import base, cri
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3, place
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3, plugin_path
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal, RuntimeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import render
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Table, Value, lookup
@@ -26,14 +26,14 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values imp
 FOLDER = "/etc/k0s/containerd.d"
 DROP_IN = f"{FOLDER}/99-gpuops-nvidia.toml"
 MANAGED = "# k0s_managed=true"
-# The merged configuration of k0s up to 1.35.
+# The configuration that k0s up to 1.35 merges from the folder.
 _MERGED = "/run/k0s/containerd-cri.toml"
 
 
 class K0s(base.Runtime):
     probe = base.Probe(
         name="k0s", binary="k0s", units=["k0sworker.service", "k0scontroller.service"],
-        config="/etc/k0s/containerd.toml", drop_in=DROP_IN, more=[f"{FOLDER}/*.toml", _MERGED],
+        config="/etc/k0s/containerd.toml", drop_in=DROP_IN, other_files=[f"{FOLDER}/*.toml", _MERGED],
         facts={"version": ["{binary}", "version"]})
 
     def propose(self, state: RuntimeState, journal: Journal, options: base.Options) -> base.Proposal:
@@ -47,26 +47,26 @@ class K0s(base.Runtime):
                   if text and path.startswith(f"{FOLDER}/") and path not in (drop_in, *journal.files)}
         table = _merged(state, plugin, others.values())
         former = journal.default_runtime or lookup(table, cri.DEFAULT) or "runc"
-        proposal = base.Proposal(act="none", previous_default=former)
+        proposal = base.Proposal(action="none", previous_default=former)
         if options.nri and plugin == V2:
-            proposal.warnings.append("k0s before 1.36 runs containerd 1.7, which disables NRI.")
-        proposal.drop_unused(state, journal, drop_in)
+            proposal.warnings.append("k0s before 1.36 runs containerd 1.7, in which NRI is disabled.")
+        proposal.remove_unused_drop_ins(state, journal, drop_in)
         values = cri.desired(table, replace(options, nri=False), former)
-        old = state.files.get(drop_in)
-        if old is None and all(lookup(table, path) == value for path, value in values.items()):
-            return proposal  # a drop-in of somebody else has configured it
-        _check(state, release, others)
+        outdated = state.files.get(drop_in)
+        if outdated is None and all(lookup(table, path) == value for path, value in values.items()):
+            return proposal  # foreign drop-ins contain the desired configuration
+        _check_drop_in(state, release, others)
         desired = base.HEADER + render({("version",): version,
-                                        **{place(plugin, path): value for path, value in values.items()}})
+                                        **{plugin_path(plugin, path): value for path, value in values.items()}})
         # k0s reads the folder 3 s after the last change, so it does not see the temporary file of an atomic write.
-        proposal.write(drop_in, old, desired, "drop-in", journal)
+        proposal.write(drop_in, outdated, desired, "drop-in", journal)
         return proposal
 
     def propose_removal(self, state: RuntimeState, journal: Journal) -> base.Proposal:
-        return base.Proposal(act="none").restore_all(state, journal)
+        return base.Proposal(action="none").restore_all(state, journal)
 
 
-def _check(state: RuntimeState, release: tuple[int, int], others: t.Mapping[str, Table]) -> None:
+def _check_drop_in(state: RuntimeState, release: tuple[int, int], others: t.Mapping[str, Table]) -> None:
     """Raises HostError if k0s would not read the drop-in, or would not start with it."""
     path = state.config
     text = state.files.get(path)
@@ -74,25 +74,26 @@ def _check(state: RuntimeState, release: tuple[int, int], others: t.Mapping[str,
         raise HostError(f"k0s {release[0]}.{release[1]} does not read drop-ins in {FOLDER}.",
                         "Update k0s to 1.27 or later.", path=FOLDER)
     if text is not None and text.partition("\n")[0].rstrip("\r") != MANAGED:
-        raise HostError(f"{path} does not begin with '{MANAGED}': k0s does not manage it then, and ignores {FOLDER}.",
-                        f"Restore that first line and move your settings to {FOLDER}, or declare the runtime nvidia "
+        raise HostError(f"{path} does not begin with '{MANAGED}', so k0s does not manage it and ignores {FOLDER}.",
+                        f"Restore this first line and move your settings to {FOLDER}, or declare the runtime nvidia "
                         f"(BinaryName /usr/bin/nvidia-container-runtime) in {path} yourself.", path=path)
-    old = [name for name, data in others.items() if release >= (1, 36) and V2 in data.get("plugins", {})]
-    if old:
-        raise HostError(f"k0s from 1.36 on does not start with tables of {V2}: {', '.join(old)}.",
-                        f"Move them to plugins.'{V3}' and version = 3.", path=old[0])
+    outdated = [name for name, data in others.items() if release >= (1, 36) and V2 in data.get("plugins", {})]
+    if outdated:
+        raise HostError(f"k0s from 1.36 on does not start if files have tables of {V2}: {', '.join(outdated)}.",
+                        f"Move their settings to plugins.'{V3}' and set version = 3.", path=outdated[0])
 
 
 def _release(state: RuntimeState) -> tuple[int, int]:
     answer = state.facts["version"].stdout
     match = re.search(r"v?(\d{1,9})\.(\d{1,9})\.\d+", answer)
     if match is None:
-        raise HostError(f"'k0s version' printed no version: '{answer.strip()[:200]}'.", "Run it on the host.")
+        raise HostError(f"'k0s version' printed no version: '{answer.strip()[:200]}'.",
+                        "Run this command on the host to find the error.")
     return int(match.group(1)), int(match.group(2))
 
 
 def _merged(state: RuntimeState, plugin: str, others: t.Iterable[Table]) -> Table:
-    """The table of the CRI plugin without our drop-in, as far as its files are known."""
+    """The table of the CRI plugin without our drop-in, as far as it is known."""
     table: Table = {"containerd": {"runtimes": {"runc": {"runtime_type": cri.RUNC}}}}
     if plugin == V2:
         table["enable_cdi"] = False
@@ -103,9 +104,9 @@ def _merged(state: RuntimeState, plugin: str, others: t.Iterable[Table]) -> Tabl
     return table
 
 
-def _merge(into: Table, more: t.Mapping[str, Value]) -> None:
-    for key, value in more.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
+def _merge(table: Table, other: t.Mapping[str, Value]) -> None:
+    for key, value in other.items():
+        if isinstance(value, dict) and isinstance(table.get(key), dict):
+            _merge(table[key], value)
         else:
-            into[key] = copy.deepcopy(value)
+            table[key] = copy.deepcopy(value)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""MicroK8s: edits of its template, which keep all placeholders. PRIVATE to the collection.
+"""MicroK8s: edits of its template, whose placeholders are kept. PRIVATE to the collection.
 
 Source: canonical/microk8s (run-containerd-with-args). At each start, sed writes containerd.toml from the template.
 Placeholders such as ${RUNTIME} are inside strings, so the template is valid TOML.
@@ -14,7 +14,7 @@ import re
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import BINARIES
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import base, cri
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3, place
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3, plugin_path
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal, RuntimeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import Document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import lookup
@@ -42,7 +42,7 @@ class Microk8s(base.Runtime):
         former = str(journal.default_runtime or lookup(table, cri.DEFAULT) or "runc")
         proposal = base.Proposal(previous_default=former, parts=options.parts)
         values = {key: value for key, value in cri.desired(table, options, former).items()
-                  if lookup(data, place(plugin, key)) != value}
+                  if lookup(data, plugin_path(plugin, key)) != value}
         unwanted = base.unwanted_parts(journal, options, lookup(table, cri.DEFAULT))
         rest = cri.without_parts(text, path, journal, unwanted)
         if values or rest != text:

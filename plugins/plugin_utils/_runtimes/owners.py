@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Products that overwrite the configuration of a runtime, and where to set the runtime instead. PRIVATE.
+"""Products that overwrite the configuration of a runtime, and their own settings for it. PRIVATE.
 
-k3s, RKE2, k0s and MicroK8s are not among them: they have a file of their own in this folder.
+k3s, RKE2, k0s and MicroK8s are not included, because they are runtimes with their own file in this folder.
 Sources: documentation and code of the products (Kubespray's containerd role, Amazon EKS nodeadm, AKS AgentBaker,
 Bottlerocket settings, Talos system extensions, GPU Operator).
 """
@@ -28,9 +28,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values imp
 class Owner:
     """A product that overwrites the configuration.
 
-    markers: the product is present if one of these paths exists. advice: what to do instead. text: returns the text to
-    set there, from the options and the effective table of the CRI plugin; only for containerd. below: the product only
-    manages a configuration file in this folder.
+    markers: the product is present if one of these paths exists. advice: instructions for the user. text: computes the
+    settings of the product from the options and the effective table of the CRI plugin; only for containerd. below: the
+    product only manages configuration files in this folder.
     """
 
     name: str
@@ -40,8 +40,8 @@ class Owner:
     below: str = "/"
 
 
-def _inventory(options: Options, plugin: Table) -> str:
-    """Variables of Kubespray. It adds containerd's folder to base_runtime_spec."""
+def _kubespray_variables(options: Options, plugin: Table) -> str:
+    """The variables for Kubespray, which prepends containerd's folder to base_runtime_spec."""
     values = cri.desired(plugin, options, None)
     lines = ["containerd_additional_runtimes:"]
     for name in options.classes:
@@ -51,7 +51,7 @@ def _inventory(options: Options, plugin: Table) -> str:
             base = pathlib.PurePosixPath(values[(*table, "base_runtime_spec")])
             lines.append(f"    base_runtime_spec: {base.name}")
         lines.append("    options:")
-        lines += [f"      {path[-1]}: {_word(value)}" for path, value in values.items()
+        lines += [f"      {path[-1]}: {_yaml_value(value)}" for path, value in values.items()
                   if path[:-1] == (*table, "options")]
     if options.set_as_default:
         lines.append("containerd_default_runtime: nvidia")
@@ -60,15 +60,15 @@ def _inventory(options: Options, plugin: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _word(value: Value) -> str:
-    """A value in YAML for Kubespray, which expects booleans as strings."""
+def _yaml_value(value: Value) -> str:
+    """The value in YAML for Kubespray, which expects booleans as strings."""
     return json.dumps(str(value).lower() if isinstance(value, bool) else value)
 
 
 def _node_config(options: Options, plugin: Table) -> str:
-    """A NodeConfig of Amazon EKS."""
+    """The NodeConfig for Amazon EKS."""
     values = cri.desired(plugin, options, None)
-    toml = render({("version",): 3, **{cri.place(cri.V3, path): value for path, value in values.items()}})
+    toml = render({("version",): 3, **{cri.plugin_path(cri.V3, path): value for path, value in values.items()}})
     indented = "".join(f"      {line}".rstrip() + "\n" for line in toml.splitlines())
     return ("apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec:\n  containerd:\n    config: |\n" + indented)
 
@@ -78,11 +78,12 @@ OWNERS: tuple[Owner, ...] = (
           "Leave the runtime to the GPU Operator (placement 'cluster' or 'none' for container_toolkit), or remove its "
           "toolkit first"),
     Owner("Kubespray", ("/usr/local/bin/kubernetes-scripts", "/etc/kubernetes/kubeadm-client.conf"),
-          "Set this in Kubespray's inventory and run its cluster.yml, which overwrites the file each time", _inventory),
+          "Set this in the inventory of Kubespray and run its cluster.yml, which overwrites the file",
+          _kubespray_variables),
     Owner("Amazon EKS nodeadm", ("/usr/bin/nodeadm", "/etc/eks/nodeadm.d"),
-          "nodeadm overwrites the file at each boot, and declares the runtime itself if the toolkit is installed then; "
-          "set anything else in the NodeConfig (user data or a file in /etc/eks/nodeadm.d; version = 2 and "
-          f"{cri.V2} for an AMI with containerd 1.7)", _node_config),
+          "nodeadm overwrites the file at each boot, and declares the runtime if the toolkit is installed. Set other "
+          "values in the NodeConfig (user data or a file in /etc/eks/nodeadm.d; for an AMI with containerd 1.7, with "
+          f"version = 2 and {cri.V2})", _node_config),
     Owner("AKS", ("/opt/azure/containers/provision.sh",),
           "Choose a GPU node pool, for which AKS writes the file when it provisions the node, or a pool with driver "
           "'none' and the GPU Operator"),
@@ -93,31 +94,32 @@ OWNERS: tuple[Owner, ...] = (
     Owner("Talos Linux", ("/etc/cri/containerd.toml",),
           "Add the NVIDIA system extensions to the image and patch the machine configuration"),
     Owner("Flatcar", ("/usr/share/flatcar",),
-          "Copy the file to /etc/containerd/config.toml and point to it with Environment=CONTAINERD_CONFIG= in a "
-          "drop-in of containerd.service, or use the NVIDIA system extension", below="/usr/"),
+          "Copy the file to /etc/containerd/config.toml and set Environment=CONTAINERD_CONFIG= to it in a drop-in of "
+          "containerd.service, or use the NVIDIA system extension", below="/usr/"),
     Owner("OpenShift (RHCOS)", ("/etc/machine-config-daemon", "/run/machine-config-daemon"),
           "Use the GPU Operator: a MachineConfig manages the files in /etc"),
 )
 
 
 def markers() -> list[str]:
-    """The paths whose existence the host side reports."""
+    """The paths whose existence the host reports."""
     return [marker for owner in OWNERS for marker in owner.markers]
 
 
-def refuse_foreign(found: t.Collection[str], runtime: str, state: RuntimeState, options: Options) -> str | None:
-    """Instructions for the user if a product manages the configuration and takes the setting from a text of the user.
+def check_owner(existing: t.Collection[str], runtime: str, state: RuntimeState, options: Options) -> str | None:
+    """Instructions for the user if a product manages the configuration, None if there is no such product.
 
-    found: the markers that exist; runtime, state: the one to configure. Raises HostError if there is no such text.
+    found: the existing markers; runtime, state: the runtime to configure. Raises HostError if the product has no
+    settings for the runtime.
     """
     config = state.config
     for owner in OWNERS:
         if owner.text is not None and runtime != "containerd":
             continue
-        marker = next((marker for marker in owner.markers if marker in found), None)
+        marker = next((marker for marker in owner.markers if marker in existing), None)
         if marker is not None and config.startswith(owner.below):
-            what = f"{config} is not changed: {owner.name} manages the runtime here ({marker})."
+            message = f"{config} is not changed, because {owner.name} manages the runtime ({marker})."
             if owner.text is None:
-                raise HostError(what, f"{owner.advice}.", owner=owner.name, marker=marker)
-            return f"{what} {owner.advice}:\n{owner.text(options, cri_table(state))}"
+                raise HostError(message, f"{owner.advice}.", owner=owner.name, marker=marker)
+            return f"{message} {owner.advice}:\n{owner.text(options, cri_table(state))}"
     return None

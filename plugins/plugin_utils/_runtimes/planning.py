@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The steps of a run, computed from what the host side has read; and diffs without credentials. PRIVATE."""
+"""Computes the steps of a run from the state of a host, and diffs without credentials. PRIVATE."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml impor
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Value
 
 _MASKED = "********"
-# Keys of credentials, in lower case and without punctuation: they contain one of _WORDS, end with one of _ENDS, or are
+# The keys of credentials, in lower case and without punctuation, contain one of _WORDS, end with one of _ENDS, or equal
 # one of _KEYS.
 _WORDS = ("password", "passwd", "passphrase", "secret", "token", "credential", "apikey", "accesskey", "privatekey",
           "cookie")
 _ENDS = ("auth", "authorization", "header", "headers")
 _KEYS = ("pass", "pwd", "authconfig")
-# The header of a table in TOML, or a key or variable with its separator in TOML, JSON or YAML, also in a string.
+# Matches the header of a TOML table, or a key or variable with its separator in TOML, JSON, YAML or in a string.
 _KEY = re.compile(r"""^[ \t]*\[\[?(?P<table>[^\]\n]{1,1000})\]\]?[ \t]*(?:\#.*)?$|"""
                   r"""(?P<key>"(?:[^"\\\n]|\\.){0,200}"|'[^'\n]{0,200}'|(?<![\w.-])[\w.-]+)\s{0,100}(?:=[ \t]*|:\s*)""",
                   re.MULTILINE)
 _PLAIN = re.compile(r"(?:null|true|false)\b")
 _BARE = re.compile(r"[^\n\"'}\]]*")
-# The part of a URL before the host: a user and a password, or a token. It has a slash only where no port can be.
+# Matches the user and password or the token in a URL. After a colon, digits and a slash are a port, not a password.
 _IN_URL = re.compile(r"""(://)(?:[^/\s"']*|[^/@:\s"']*:(?![0-9]+/)[^\s"']{1,300})@""")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a host. pending: steps that wait for the user; proposal: the changes of all runtimes together.
+    """The plan of a host. pending: steps that the user must execute; proposal: the changes of all runtimes.
 
-    runtime: the one that is configured, or the first one of a removal; None if there is none.
+    runtime: the configured runtime; for a removal, the first runtime with changes. None if there is none.
     """
 
     steps: list[Step]
@@ -48,8 +48,8 @@ class Plan:
 
 
 def plan(state: HostState, options: Options) -> Plan:
-    """The plan that leads to the desired state, or the plan of a removal. Raises HostError and InputError."""
-    return _plan_removal(state) if options.state == "absent" else _plan(state, options)
+    """The plan of an installation or a removal, depending on options.state. Raises HostError and InputError."""
+    return _plan_removal(state) if options.state == "absent" else _plan_installation(state, options)
 
 
 def _plan_removal(state: HostState) -> Plan:
@@ -61,10 +61,10 @@ def _plan_removal(state: HostState) -> Plan:
     merged = Proposal([change for proposal in proposals.values() for change in proposal.changes],
                       previous_default=next((proposal.previous_default for proposal in proposals.values()), None),
                       warnings=[warning for proposal in proposals.values() for warning in proposal.warnings])
-    return Plan(absent(state, proposals), [], merged, next(iter(proposals), None))
+    return Plan(removal_steps(state, proposals), [], merged, next(iter(proposals), None))
 
 
-def _plan(state: HostState, options: Options) -> Plan:
+def _plan_installation(state: HostState, options: Options) -> Plan:
     name = registry.choose(options.runtime, state.runtimes, registry.KUBELET in state.markers)
     proposal = Proposal()
     if name:
@@ -72,88 +72,92 @@ def _plan(state: HostState, options: Options) -> Plan:
         registry.check_paths(name, runtime, options.drop_in_path)
         proposal = registry.RUNTIMES[name].propose(runtime, state.journal.of(name), options)
         if proposal.changes and not options.config_path:
-            instructions = owners.refuse_foreign(state.markers, name, runtime, options)
+            instructions = owners.check_owner(state.markers, name, runtime, options)
             if instructions:
-                proposal = Proposal(act="none", previous_default=proposal.previous_default, instructions=instructions)
-    steps = present(state, name, proposal, {**proposal.settings, **options.settings})
-    return Plan(steps, waiting(state, name, proposal.instructions), proposal, name)
+                proposal = Proposal(action="none", previous_default=proposal.previous_default,
+                                    instructions=instructions)
+    steps = installation_steps(state, name, proposal, {**proposal.settings, **options.settings})
+    return Plan(steps, pending_steps(state, name, proposal.instructions), proposal, name)
 
 
-def present(state: HostState, runtime: str | None, proposal: Proposal, settings: t.Mapping[str, Value]) -> list[Step]:
-    """The steps that lead to the desired state, in order. settings: the option of the module."""
+def installation_steps(state: HostState, runtime: str | None, proposal: Proposal, settings: t.Mapping[str, Value]
+                       ) -> list[Step]:
+    """The steps of an installation, in order. settings: for the settings file."""
     packages, cdi = state.packages.steps, state.cdi.steps
-    # Links of device nodes come first: the scripts of packages can make systemd reload its units, and containers would
-    # lose devices without a link.
+    # Device nodes are linked first: the scripts of packages can make systemd reload its units, and then containers lose
+    # devices without a link.
     steps = [step for step in cdi if step.action.startswith("link")]
     steps += packages + settings_file.plan(settings, state.settings, bool(packages))
     steps += [step for step in cdi if step not in steps]
-    # The runtime comes last: a step that gpu_disruption forbids blocks all later steps.
+    # The runtime comes last, because a step that gpu_disruption forbids blocks all later steps.
     return steps + (runtime_steps(state, runtime, proposal) if runtime else [])
 
 
-def waiting(state: HostState, runtime: str | None, instructions: str) -> list[PendingStep]:
-    """The steps that are pending because the user must do something, not because of gpu_disruption."""
+def pending_steps(state: HostState, runtime: str | None, instructions: str) -> list[PendingStep]:
+    """The steps that are pending for other reasons than gpu_disruption."""
     pending = []
     if runtime is None:
         pending.append(_pending("configure", "container runtime",
-                                "no container runtime that can be configured is installed"))
+                                "no supported container runtime is installed"))
     if instructions:
         pending.append(_pending("configure", str(runtime), instructions))
-    return pending + (_service(state.runtimes[runtime]) if runtime else []) + state.cdi.pending
+    return pending + (_pending_service_steps(state.runtimes[runtime]) if runtime else []) + state.cdi.pending
 
 
 def _pending(action: str, target: str, reason: str) -> PendingStep:
     return Step(action, target).pending(reason)
 
 
-def _service(state: RuntimeState) -> list[PendingStep]:
-    """The step that makes the service run, now and after a boot. A run leaves it to the administrator."""
+def _pending_service_steps(state: RuntimeState) -> list[PendingStep]:
+    """The step that starts, enables or unmasks the service, if needed. Only the administrator executes it."""
     unit = state.unit
     if unit is None:
         return []
     if state.boot == "masked":
         return [_pending("unmask service", unit,
-                         f"it is masked; a run does not change this (to unmask it: systemctl unmask {unit})")]
+                         f"it is masked, and a run does not change this. To unmask it, run systemctl unmask {unit}")]
     if not state.running and not state.on_demand:
         return [_pending("start service", unit,
-                         f"it does not run; a run does not change this (to start it: systemctl enable --now {unit})")]
+                         f"it is not running, and a run does not change this. To start it, run systemctl enable "
+                         f"--now {unit}")]
     if state.boot == "no":
         return [_pending("enable service", unit,
-                         f"it does not start at boot; a run does not change this (to enable it: systemctl enable "
-                         f"{unit})")]
+                         f"it does not start at boot, and a run does not change this. To enable it, run systemctl "
+                         f"enable {unit}")]
     return []
 
 
-def absent(state: HostState, proposals: t.Mapping[str, Proposal]) -> list[Step]:
+def removal_steps(state: HostState, proposals: t.Mapping[str, Proposal]) -> list[Step]:
     """The steps of a removal, in order. proposals: by runtime."""
     steps = [step for runtime, proposal in proposals.items() for step in runtime_steps(state, runtime, proposal)]
     package_steps = state.packages.steps
     purging = any(step.action.startswith(("purge", "remove packages")) for step in package_steps)
-    # The scripts of the packages write the settings file, so it is removed after them; the repository comes last.
-    last = [step for step in package_steps if step.action.startswith(("remove repository", "release"))]
-    steps += state.cdi.steps + [step for step in package_steps if step not in last]
-    return steps + settings_file.plan_removal(state.settings, purging) + last
+    # The scripts of the packages write the settings file, so it is removed after the packages. The repository is last.
+    steps_at_end = [step for step in package_steps if step.action.startswith(("remove repository", "release"))]
+    steps += state.cdi.steps + [step for step in package_steps if step not in steps_at_end]
+    return steps + settings_file.plan_removal(state.settings, purging) + steps_at_end
 
 
 def runtime_steps(host: HostState, runtime: str, proposal: Proposal) -> list[Step]:
-    """The files of a runtime, then one restart or reload if it does not run with them."""
+    """The steps for the files of a runtime, then one restart or reload if the runtime has not applied the files."""
     state = host.runtimes[runtime]
     steps = [_file_step(change, state, runtime, proposal) for change in proposal.changes]
     unit = state.unit or ""
-    owed = host.journal.restart.get(unit)
-    act = proposal.act if steps or proposal.due else "none"
-    reason = proposal.act_reason if steps else proposal.due
-    by_reload = act == "reload" or act == "restart" and proposal.reload_first
-    if owed and owed != act and act != "restart":
+    pending_action = host.journal.restart.get(unit)
+    action = proposal.action if steps or proposal.due_reason else "none"
+    reason = proposal.action_reason if steps else proposal.due_reason
+    reload_helps = action == "reload" or action == "restart" and proposal.reload_first
+    if pending_action and pending_action != action and action != "restart":
         # A reload does not replace a pending restart.
-        act, reason = owed, "a former run changed its configuration and was stopped"
-    if act != "none" and state.running:
+        action, reason = pending_action, "an earlier run changed its configuration but did not complete"
+    if action != "none" and state.running:
         data = {"unit": unit, "health": state.health, "runtime": runtime, "confirm": proposal.confirm}
-        if act == "restart" and by_reload and proposal.needs != "never":
-            steps.append(Step("reload service", unit, "applies what does not need the restart",
+        if action == "restart" and reload_helps and proposal.needs != "never":
+            steps.append(Step("reload service", unit, "it applies the changes that do not need the restart",
                               data={**data, "act": "reload"}))
-        idle = proposal.idle if act == "restart" and proposal.needs != "drain" else []
-        steps.append(Step(f"{act} service", unit, reason, proposal.needs, data={**data, "act": act, "idle": idle}))
+        idle = proposal.idle if action == "restart" and proposal.needs != "drain" else []
+        steps.append(Step(f"{action} service", unit, reason, proposal.needs,
+                          data={**data, "act": action, "idle": idle}))
     return steps
 
 
@@ -168,11 +172,11 @@ def _file_step(change: FileChange, state: RuntimeState, runtime: str, proposal: 
         "path": change.path, "text": change.after, "before": change.before, "baseline": change.baseline,
         "restore": change.restore, "part": change.part, "runtime": runtime, "default": proposal.previous_default,
         "parts": proposal.parts,
-        "unit": state.unit if state.running and proposal.act != "none" else None, "act": proposal.act})
+        "unit": state.unit if state.running and proposal.action != "none" else None, "act": proposal.action})
 
 
 def as_request(steps: t.Sequence[Step]) -> list[dict[str, object]]:
-    """The steps as JSON for the host side."""
+    """The steps as JSON for the host."""
     return [{**step.as_dict(), "data": dict(step.data)} for step in steps]
 
 
@@ -182,26 +186,26 @@ def diffs(changes: t.Sequence[FileChange]) -> list[dict[str, str]]:
 
 
 def mask(text: str) -> str:
-    """The text with credentials masked: values of keys such as `password`, and users and passwords in URLs.
+    """The text without credentials: values of keys such as `password`, and users and passwords in URLs are masked.
 
-    The text does not have to be valid. If the end of a value is unknown, everything after its beginning is masked.
+    The text can be invalid. If the end of a value is unknown, the rest of the text is masked.
     """
     pieces: list[str] = []
-    at, in_headers = 0, False
+    position, in_headers = 0, False
     while True:
-        match = _KEY.search(text, at)
+        match = _KEY.search(text, position)
         if match is None:
             break
-        pieces.append(text[at:match.end()])
-        at = match.end()
+        pieces.append(text[position:match.end()])
+        position = match.end()
         if match["table"]:
             in_headers = re.sub(r"\W", "", match["table"].rpartition(".")[2]).lower() in ("header", "headers")
         elif in_headers or _is_secret(match["key"]):
-            end = _value_end(text, at)
-            if end > at:
-                pieces.append(f'"{_MASKED}"' if text[at] in "[{\"'" else _MASKED)
-                at = end
-    return _IN_URL.sub(rf"\1{_MASKED}@", "".join(pieces) + text[at:])
+            end = _value_end(text, position)
+            if end > position:
+                pieces.append(f'"{_MASKED}"' if text[position] in "[{\"'" else _MASKED)
+                position = end
+    return _IN_URL.sub(rf"\1{_MASKED}@", "".join(pieces) + text[position:])
 
 
 def _is_secret(key: str) -> bool:
@@ -210,10 +214,10 @@ def _is_secret(key: str) -> bool:
 
 
 def _value_end(text: str, start: int) -> int:
-    """The end of the value that begins at start; start itself if the value cannot be a credential."""
+    """The end offset of the value at start; start if the value cannot be a credential."""
     if text[start:start + 1] not in ("[", "{", '"', "'"):
-        bare = _BARE.match(text, start)
-        return start if bare is None or _PLAIN.match(text, start) else start + len(bare.group().rstrip())
+        match = _BARE.match(text, start)
+        return start if match is None or _PLAIN.match(text, start) else start + len(match.group().rstrip())
     depth = 0
     for match in TOKEN.finditer(text, start):
         token = match.group()
@@ -225,10 +229,10 @@ def _value_end(text: str, start: int) -> int:
     return len(text)
 
 
-def prove(steps: t.Sequence[Step], after: t.Sequence[Step]) -> None:
-    """Raises HostError if steps are left after the run."""
-    left = [step.id for step in after]
-    if left:
-        raise HostError(f"After the run the host still differs: {', '.join(left)}.",
-                        "Another program on the host reverts the change; find it.",
-                        done=[step.id for step in steps], left=left)
+def check_no_steps_left(steps: t.Sequence[Step], after: t.Sequence[Step]) -> None:
+    """Raises HostError if the host still needs steps after the run."""
+    remaining = [step.id for step in after]
+    if remaining:
+        raise HostError(f"After the run, the host still needs these steps: {', '.join(remaining)}.",
+                        "Find the program on the host that reverts the changes.",
+                        done=[step.id for step in steps], left=remaining)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Podman, which has no daemon and no runtime class: it only needs to find the CDI specifications. PRIVATE.
+"""Podman. It has no daemon and no runtime class, and only needs to find the CDI specifications. PRIVATE.
 
 Sources: containers.conf(5) of containers/common; release notes of NVIDIA Container Toolkit 1.19 (CDI 0.7).
 """
@@ -26,31 +26,31 @@ _CDI_07 = (5, 1)  # the first Podman that supports CDI 0.7
 
 
 class Podman(Runtime):
-    probe = Probe(name="podman", binary="podman", config=_CONF[1], more=[*_CONF, *_HOOKS],
+    probe = Probe(name="podman", binary="podman", config=_CONF[1], other_files=[*_CONF, *_HOOKS],
                   facts={"cdi": ["grep", "-hsm1", "cdiVersion", *reversed(_SPECS)]})
 
     def propose(self, state: RuntimeState, journal: Journal, options: Options) -> Proposal:
         """See Runtime. No file is written."""
-        proposal = Proposal(act="none")
+        proposal = Proposal(action="none")
         if not options.cdi:
-            proposal.warnings.append("Containers of Podman get GPUs only by CDI, and cdi is false.")
+            proposal.warnings.append("Containers of Podman get GPUs only through CDI, but cdi is false.")
             return proposal
         path, folders = _spec_folders(state)
         if not {re.sub("^/run/", "/var/run/", folder.rstrip("/")) for folder in folders} & set(_FOLDERS):
-            raise HostError(f"{path}: cdi_spec_dirs is {', '.join(folders) or 'empty'}: Podman would not find the "
+            raise HostError(f"{path}: cdi_spec_dirs is {', '.join(folders) or 'empty'}. Podman would not find the "
                             f"specification in {_FOLDERS[1]}.", f"Add {_FOLDERS[1]} to the list, then run again.",
                             path=path)
-        proposal.warnings += [f"{hook} of an old toolkit adds the GPUs a second time, in addition to CDI: remove it."
+        proposal.warnings += [f"{hook} of an old toolkit adds the GPUs in addition to CDI. Remove it."
                               for hook in _HOOKS if state.files.get(hook) is not None]
         match = re.search(r"cdiVersion\W{1,9}(\d{1,9})\.(\d{1,9})", state.facts["cdi"].stdout)
         if match and (int(match.group(1)), int(match.group(2))) >= (0, 7) and state.release < _CDI_07:
-            proposal.warnings.append("The CDI specification has version 0.7 or later, which Podman supports from 5.1 "
-                                     "on. Update Podman, or set features.no-additional-gids-for-device-nodes, with "
-                                     "which the toolkit writes an older version.")
+            proposal.warnings.append("The CDI specification has version 0.7 or later, which needs Podman 5.1. Update "
+                                     "Podman, or set features.no-additional-gids-for-device-nodes, so that the "
+                                     "toolkit writes an older version.")
         return proposal
 
     def propose_removal(self, state: RuntimeState, journal: Journal) -> Proposal:
-        return Proposal(act="none")
+        return Proposal(action="none")
 
 
 def _spec_folders(state: RuntimeState) -> tuple[str, list[str]]:

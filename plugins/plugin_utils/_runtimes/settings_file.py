@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The settings file of nvidia-container-runtime: known settings, and edits that keep everything else. PRIVATE.
+"""The settings file of nvidia-container-runtime: known settings, and edits that change only these. PRIVATE.
 
 Sources: NVIDIA Container Toolkit 1.20 (output of `nvidia-ctk config`, internal/config and its features) and its release
-notes. At every upgrade, the package rewrites the file: it keeps values and removes comments.
+notes. At each upgrade, the package rewrites the file, keeps the values and removes the comments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FILE = "/etc/nvidia-container-runtime/config.toml"
 
 _CLI, _RUNTIME, _MODES = "nvidia-container-cli", "nvidia-container-runtime", "nvidia-container-runtime.modes"
 _BOOL, _TEXT, _LIST = ("bool",), ("str",), ("list",)
-# Dotted name to type, or to the allowed words.
+# Maps the dotted name of a setting to its type or its allowed values.
 KNOWN: dict[str, tuple[str, ...]] = {
     "accept-nvidia-visible-devices-as-volume-mounts": _BOOL,
     "accept-nvidia-visible-devices-envvar-when-unprivileged": _BOOL,
@@ -51,7 +51,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
 
 
 def by_name(settings: t.Mapping[str, Value]) -> dict[str, Value]:
-    """Dotted name to value of the option `settings`, which is nested or has dotted names. Raises InputError."""
+    """Maps the dotted name of each setting to its value. settings: nested or with dotted names. Raises InputError."""
     found = dict(_flat(settings, ""))
     for name, value in found.items():
         _check(name, value)
@@ -68,12 +68,12 @@ def _flat(settings: t.Mapping[str, Value], prefix: str) -> t.Iterator[tuple[str,
 
 
 def _check(name: str, value: Value) -> None:
-    where = f"settings.{name}"
+    path = f"settings.{name}"
     if name not in KNOWN:
-        near = nearest(name, KNOWN, 0.5)
+        suggestion = nearest(name, KNOWN, 0.5)
         raise InputError(f"'{name}' is not a known setting of nvidia-container-runtime.",
-                         f"Did you mean {near}?" if near else "See the output of 'nvidia-ctk config'.", path=where,
-                         value=value, allowed=sorted(KNOWN))
+                         f"Did you mean {suggestion}?" if suggestion else "See the output of 'nvidia-ctk config'.",
+                         path=path, value=value, allowed=sorted(KNOWN))
     kind = KNOWN[name]
     if kind == _BOOL:
         valid, allowed = isinstance(value, bool), "true or false"
@@ -83,70 +83,70 @@ def _check(name: str, value: Value) -> None:
         valid, allowed = isinstance(value, str) and (kind == _TEXT or value in kind), \
             "a string" if kind == _TEXT else f"one of {', '.join(kind)}"
     if not valid:
-        raise InputError(f"{value!r} cannot be the value of {name}.", f"Set it to {allowed}.", path=where, value=value)
+        raise InputError(f"{value!r} is not a valid value of {name}.", f"Set it to {allowed}.", path=path, value=value)
     ldconfig = f"{_CLI}.ldconfig"
     if name == ldconfig and not value.startswith("@"):
-        raise InputError(f"{ldconfig} without @ is a program in the container, which the toolkit refuses since 1.17.3.",
-                         f"Set it to @{value}, a path on the host.", path=where, value=value)
+        raise InputError(f"Without @, {ldconfig} is a program in the container, which toolkits since 1.17.3 reject.",
+                         f"Set @{value}, a path on the host.", path=path, value=value)
 
 
 def plan(settings: t.Mapping[str, Value], state: SettingsState, installing: bool) -> list[Step]:
-    """The step that edits the file if it does not have the settings. Raises InputError and HostError.
+    """The step that edits the file, if its settings differ. Raises InputError and HostError.
 
-    installing: whether packages are installed before, which write the file if it does not exist.
+    installing: whether an earlier step installs packages, which write the file if it does not exist.
     """
     desired, text = by_name(settings), state.text
     if text is None and installing:
         return [Step(EDIT, FILE, "once the packages have written it", assumed=True)] if desired else []
     document = Document(text or "", FILE)
-    ours, reasons = dict(state.ours), []
-    for name in [name for name in ours if name not in desired]:
-        if _put_back(document, name, ours.pop(name)):
+    changed, reasons = dict(state.ours), []
+    for name in [name for name in changed if name not in desired]:
+        if _restore_setting(document, name, changed.pop(name)):
             reasons.append(f"{name} is no longer desired")
     for name, value in desired.items():
         former = lookup(document.data, _path(name))
         if former != value:
-            ours[name] = Setting(ours[name].before if name in ours else former, value)
+            changed[name] = Setting(changed[name].before if name in changed else former, value)
             document.set(_path(name), value)
             reasons.append(name)
-    return [_step(text, document, ours, ", ".join(reasons))] if reasons or ours != state.ours else []
+    return [_step(text, document, changed, ", ".join(reasons))] if reasons or changed != state.ours else []
 
 
 def plan_removal(state: SettingsState, purging: bool) -> list[Step]:
-    """The step that removes this collection's settings. purging: whether its packages are removed."""
+    """The step that removes this collection's settings. purging: whether an earlier step removes the packages."""
     if state.file in (None, "before"):
         return []
     if purging or state.new or state.file == "ours":
-        return [Step(RESTORE, FILE, "as it was before", data={"path": FILE})]
+        return [Step(RESTORE, FILE, "this collection has written it", data={"path": FILE})]
     if state.text is None:
         return []
     document = Document(state.text, FILE)
-    names = [name for name, setting in state.ours.items() if _put_back(document, name, setting)]
-    return [_step(state.text, document, {}, f"without our {', '.join(names)}")] if names else []
+    names = [name for name, setting in state.ours.items() if _restore_setting(document, name, setting)]
+    return [_step(state.text, document, {}, f"remove {', '.join(names)}")] if names else []
 
 
 def warnings(settings: t.Mapping[str, Value], text: str | None) -> list[str]:
-    """Warnings about settings that the file will have. text: that of the file."""
+    """Warnings about the desired settings. text: the current text of the file."""
     name = f"{_CLI}.no-cgroups"
     current = lookup(Document(text, FILE).data, _path(name)) if text else None
     if by_name(settings).get(name, current):
-        return [f"{name} is true in {FILE}: containers of root get no access to GPUs by cgroups. It is only for "
-                "rootless containers."]
+        return [f"{name} is true in {FILE}. Containers of root get no access to GPUs through cgroups. Use this setting "
+                "only for rootless containers."]
     return []
 
 
 def diffs(steps: t.Sequence[Step]) -> list[dict[str, str]]:
-    """The diffs of the steps that edit the file."""
+    """The diffs of steps that edit the file."""
     return [diff_entry(FILE, step.data["before"] or "", step.data["text"]) for step in steps
             if step.action == EDIT and not step.assumed]
 
 
-def _step(before: str | None, document: Document, ours: t.Mapping[str, Setting], reason: str) -> Step:
+def _step(before: str | None, document: Document, changed: t.Mapping[str, Setting], reason: str) -> Step:
     return Step(EDIT, FILE, reason, data={"path": FILE, "before": before, "text": document.text,
-                                          "ours": {name: asdict(setting) for name, setting in ours.items()}})
+                                          "ours": {name: asdict(setting) for name, setting in changed.items()}})
 
 
-def _put_back(document: Document, name: str, setting: Setting) -> bool:
+def _restore_setting(document: Document, name: str, setting: Setting) -> bool:
     """Restores the former value of a setting. Returns False if the setting was changed after the run."""
     path = _path(name)
     if lookup(document.data, path) != setting.after:

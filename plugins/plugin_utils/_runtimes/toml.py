@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Edits TOML files statement by statement. PRIVATE to the collection; the only file that imports tomlkit and tomllib.
+"""Edits TOML files statement by statement. PRIVATE to the collection. Only this file imports tomlkit and tomllib.
 
 A file is split into statements: headers, keys with their values, blank lines and comments. tomlkit rewrites only the
-statement that changes, and keeps its spacing, quotes and comment; all other bytes stay as they are. After each edit the
-text is parsed again and compared with the expected data. An edit that this code cannot do is refused with HostError.
+changed statement and keeps its spacing, quotes and comment. The rest of the text is not changed. After each edit, the
+text is parsed again and compared with the expected data. An edit that is not supported raises HostError.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ try:
 except ImportError:
     tomlkit = None  # type: ignore[assignment]
 
-# Limits of a file. containerd's default, with all its plugins, has 10,000 characters and 7 levels.
-_CHARACTERS, _DEPTH = 256 * 1024, 50
-_STATEMENT = 16 * 1024  # characters of a statement that is changed: tomlkit is slow for large ones
-# Strings with three and with one quotation mark, comments, and punctuation. A quotation mark that matches alone opens a
-# string that does not end. No alternative begins where another one has failed, so each character is read once.
+# Limits of a file. The default configuration of containerd has 10,000 characters and 7 levels.
+_MAX_CHARACTERS, _MAX_DEPTH = 256 * 1024, 50
+_MAX_STATEMENT = 16 * 1024  # characters of a changed statement, because tomlkit is slow for long statements
+# Matches strings with three quotation marks or one, comments, and punctuation. A quotation mark that matches alone
+# opens an unterminated string. The alternatives exclude each other, so each character is read once.
 TOKEN = re.compile(r"""
     \"{3} [^"\\]* (?: (?: \\. | "{1,2}(?!") ) [^"\\]* )* "{3,5}
   | '{3} [^']* (?: '{1,2}(?!') [^']* )* '{3,5}
@@ -46,34 +46,35 @@ TOKEN = re.compile(r"""
 
 
 def load(text: str, name: str) -> Table:
-    """The data of a TOML text; a byte order mark is skipped. name: the path of the file, for messages.
+    """The data of a TOML text with or without a byte order mark. name: the path of the file, for messages.
 
-    Raises HostError for a text that is not valid, is too large or is nested too deep.
+    Raises HostError if the text is invalid, too large or nested too deep.
     """
     body = text.removeprefix(BOM)
-    check_size(body, name, _CHARACTERS)
-    # Before parsing, because tomllib has no limit of depth, and takes quadratic time for a key with many parts.
+    check_size(body, name, _MAX_CHARACTERS)
+    # Checked before parsing, because tomllib has no depth limit and needs quadratic time for a key with many parts.
     for line in _logical_lines(body):
-        if line.depth > _DEPTH:
-            raise HostError(f"{name}, line {body.count(chr(10), 0, line.start) + 1}: nested more than {_DEPTH} deep.",
+        if line.depth > _MAX_DEPTH:
+            number = body.count("\n", 0, line.start) + 1
+            raise HostError(f"{name}, line {number}: nested more than {_MAX_DEPTH} deep.",
                             "Correct it, then run again.", path=name)
     try:
         data = tomllib.loads(body)
     except tomllib.TOMLDecodeError as error:
         raise HostError(f"{name} is not valid TOML: {error}.", "Correct it, then run again.", path=name) from error
-    except ValueError as error:  # a number of thousands of digits
+    except ValueError as error:  # a number with thousands of digits
         raise HostError(f"{name} is not valid TOML: a number in it is too long.", "Correct it, then run again.",
                         path=name) from error
     if _is_deep(data):
-        raise HostError(f"{name} is nested more than {_DEPTH} deep.", "Correct it, then run again.", path=name)
+        raise HostError(f"{name} is nested more than {_MAX_DEPTH} deep.", "Correct it, then run again.", path=name)
     return data
 
 
 class _Line(t.NamedTuple):
-    """A logical line: it includes line ends in strings and brackets.
+    """A logical line, which can contain line ends in strings and brackets.
 
-    start, end: offsets in the text; equals: offset of the equals sign after the key, -1 if there is none; depth: that
-    of its brackets, or the number of dots in a key, whichever is more.
+    start, end: offsets in the text; equals: the offset of the equals sign after the key, -1 if there is none; depth:
+    the depth of brackets or the number of dots in a key, whichever is greater.
     """
 
     start: int
@@ -83,14 +84,14 @@ class _Line(t.NamedTuple):
 
 
 def _logical_lines(body: str) -> t.Iterator[_Line]:
-    """The logical lines of a text, up to the first string that does not end. Takes linear time."""
-    start = depth = deepest = parts = 0
+    """The logical lines of a text, up to the first unterminated string. Needs linear time."""
+    start = depth = max_depth = parts = 0
     equals = -1
     for match in TOKEN.finditer(body):
         token = match.group()
         if token == "\n" and depth <= 0:
-            yield _Line(start, match.end(), equals, deepest)
-            start, equals, depth, deepest, parts = match.end(), -1, 0, 0, 0
+            yield _Line(start, match.end(), equals, max_depth)
+            start, equals, depth, max_depth, parts = match.end(), -1, 0, 0, 0
         elif token == ".":
             parts += 1
         elif token in ("'", '"'):
@@ -100,30 +101,30 @@ def _logical_lines(body: str) -> t.Iterator[_Line]:
             depth += 1 if token in "[{" else -1 if token in "]}" else 0
             if token == "=" and equals < 0:
                 equals = match.start()
-        deepest = max(deepest, depth, parts)
+        max_depth = max(max_depth, depth, parts)
     if start < len(body):
-        yield _Line(start, len(body), equals, deepest)
+        yield _Line(start, len(body), equals, max_depth)
 
 
 def _is_deep(data: Table) -> bool:
-    """Whether headers, keys and brackets together nest tables too deep."""
-    rest: list[tuple[Value, int]] = [(data, 0)]
-    while rest:
-        value, depth = rest.pop()
-        if depth > _DEPTH:
+    """Whether the data has too many levels."""
+    stack: list[tuple[Value, int]] = [(data, 0)]
+    while stack:
+        value, depth = stack.pop()
+        if depth > _MAX_DEPTH:
             return True
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        rest += [(one, depth + 1) for one in inner if isinstance(one, (dict, list))]
+        children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        stack += [(item, depth + 1) for item in children if isinstance(item, (dict, list))]
     return False
 
 
 def dotted(path: Path) -> str:
-    """The path in the notation of TOML: `plugins."io.containerd.grpc.v1.cri".containerd`."""
+    """The path as a dotted key of TOML, such as `plugins."io.containerd.grpc.v1.cri".containerd`."""
     return ".".join(key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _literal(key) for key in path)
 
 
 def render(values: t.Mapping[Path, Value]) -> str:
-    """A new TOML text with these values, in their order; each change of table writes a header."""
+    """A new TOML text with these values, in their order. Values of the same table must follow each other."""
     lines: list[str] = []
     table: Path = ()
     for path, value in values.items():
@@ -149,8 +150,8 @@ def _literal(value: Value) -> str:
 
 @dataclass
 class _Statement:
-    """Lines of the file. kind: `header`, `key` or `other`; table: the one that they are in; path: what they define;
-    array: whether it is the header of an array of tables."""
+    """A statement of the file. kind: `header`, `key` or `other`; table: the path of its table; path: the path of the
+    table or value that it defines; array: whether it is the header of an array of tables."""
 
     lines: list[str]
     kind: str
@@ -160,7 +161,7 @@ class _Statement:
 
 
 class Document:
-    """A TOML text that is edited, see values.Document. name: the path of the file. Raises HostError as load does."""
+    """An editable TOML text, see values.Document. name: the path of the file. Raises HostError like load()."""
 
     def __init__(self, text: str, name: str) -> None:
         if tomlkit is None:
@@ -186,17 +187,17 @@ class Document:
         for key in path[:-1]:
             target = target.setdefault(key, {})
             if not isinstance(target, dict):
-                raise self._refusal(path)
+                raise self._edit_error(path)
         target[path[-1]] = copy.deepcopy(value)
-        holder = self._holder(path)
-        if holder is not None:
-            self._rewrite(holder, path, value)
+        statement = self._key_statement(path)
+        if statement is not None:
+            self._rewrite(statement, path, value)
         else:
             self._insert(path, value)
         self._verify(expected, path)
 
     def remove(self, path: Path) -> None:
-        """Removes a value or a table with everything in it. Comments between tables stay."""
+        """Removes a value or a table with its content. Comments between tables are kept."""
         if lookup(self.data, path) is None:
             return
         expected = copy.deepcopy(self.data)
@@ -204,27 +205,27 @@ class Document:
         for key in path[:-1]:
             parents.append(parents[-1][key])
         del parents[-1][path[-1]]
-        holder = self._holder(path)
-        if holder is not None and holder.path != path:
-            self._rewrite(holder, path, None)
+        statement = self._key_statement(path)
+        if statement is not None and statement.path != path:
+            self._rewrite(statement, path, None)
         else:
-            self._drop(path)
-        # A table that only the removed headers have defined is gone, too.
-        found = load(self.text, self.name)
+            self._remove_statements(path)
+        # A table that only the removed headers have defined does not exist any more.
+        data = load(self.text, self.name)
         for depth in range(len(path) - 1, 0, -1):
-            if not parents[depth] and lookup(found, path[:depth]) is None:
+            if not parents[depth] and lookup(data, path[:depth]) is None:
                 del parents[depth - 1][path[depth - 1]]
         self._verify(expected, path)
 
     @property
     def headers(self) -> frozenset[Path]:
-        """The paths of tables with a header."""
+        """The paths of the tables that have a header."""
         return frozenset(statement.path for statement in self._statements if statement.kind == "header")
 
-    def drop_bare_headers(self, keep: t.Collection[Path]) -> None:
-        """Removes headers that have no keys and do not change the data, except those to keep."""
+    def remove_bare_headers(self, keep: t.Collection[Path]) -> None:
+        """Removes headers without keys, if this does not change the data. keep: the headers to keep."""
         used = {statement.table for statement in self._statements if statement.kind == "key"}
-        # Only its header defines an empty table. A table with subtables is defined by their headers as well.
+        # An empty table is defined only by its header. A table with subtables is also defined by their headers.
         bare = {path for path in self.headers - used - frozenset(keep) if isinstance(lookup(self.data, path), dict)
                 and lookup(self.data, path)}
         former = self._statements
@@ -270,24 +271,24 @@ class Document:
                 path.append(key)
         return tuple(path)
 
-    def _holder(self, path: Path) -> _Statement | None:
-        """The key statement with the value at path, or with the inline table that it belongs to."""
+    def _key_statement(self, path: Path) -> _Statement | None:
+        """The key statement that contains the value at path or its inline table."""
         for statement in self._statements:
             if statement.kind == "key" and path[:len(statement.path)] == statement.path:
                 return statement
         return None
 
     def _rewrite(self, statement: _Statement, path: Path, value: Value) -> None:
-        """Changes a key statement; value None removes the path from an inline table."""
+        """Changes a key statement. The value None removes the path from an inline table."""
         source = "".join(statement.lines)
         plain = source.rstrip("\r\n")
-        if len(plain) > _STATEMENT:
-            raise HostError(f"{self.name}: {dotted(statement.path)} has {len(plain):,} characters; values of at most "
-                            f"{_STATEMENT:,} are changed.", "Make it shorter, then run again.", path=self.name)
+        if len(plain) > _MAX_STATEMENT:
+            raise HostError(f"{self.name}: {dotted(statement.path)} has {len(plain):,} characters; the maximum for "
+                            f"an edit is {_MAX_STATEMENT:,}.", "Make it shorter, then run again.", path=self.name)
         try:
             document = tomlkit.parse(plain.replace("\r\n", "\n"))
         except (tomlkit.exceptions.TOMLKitError, RecursionError) as error:
-            raise self._refusal(path) from error
+            raise self._edit_error(path) from error
         container: Value = document
         keys = path[len(statement.table):]
         for key in keys[:-1]:
@@ -316,21 +317,21 @@ class Document:
     def _insert(self, path: Path, value: Value) -> None:
         table = path[:-1]
         line = f"{dotted(path[-1:])} = {_literal(value)}{self._eol}"
-        place = self._end_of_table(table)
-        if place is not None:
-            index, indent = place
+        position = self._end_of_table(table)
+        if position is not None:
+            index, indent = position
             self._close_line(index)
             self._statements.insert(index, _Statement([indent + line], "key", table, path))
             return
         for index in reversed(range(len(self._statements))):
-            near = self._statements[index]
-            if near.kind == "key" and len(near.table) < len(table) and near.path[:len(table)] == table:
-                # Dotted keys define this table, so a header would define it a second time.
-                first = near.lines[0]
+            neighbor = self._statements[index]
+            if neighbor.kind == "key" and len(neighbor.table) < len(table) and neighbor.path[:len(table)] == table:
+                # Dotted keys define this table, so a header would define it twice.
+                first = neighbor.lines[0]
                 indent = first[:len(first) - len(first.lstrip())]
-                line = f"{indent}{dotted(path[len(near.table):])} = {_literal(value)}{self._eol}"
+                line = f"{indent}{dotted(path[len(neighbor.table):])} = {_literal(value)}{self._eol}"
                 self._close_line(index + 1)
-                self._statements.insert(index + 1, _Statement([line], "key", near.table, path))
+                self._statements.insert(index + 1, _Statement([line], "key", neighbor.table, path))
                 return
         if self._statements:
             self._close_line(len(self._statements))
@@ -339,18 +340,18 @@ class Document:
         self._statements.append(_Statement([line], "key", table, path))
 
     def _end_of_table(self, table: Path) -> tuple[int, str] | None:
-        """The index for a new key of a table, and its indentation; None if the table has no header."""
-        place = None
+        """The statement index and the indentation for a new key of a table. None if the table has no header."""
+        position = None
         for index, statement in enumerate(self._statements):
             if statement.table == table and statement.kind != "other" and not statement.array:
                 first = statement.lines[0]
-                place = (index + 1, first[:len(first) - len(first.lstrip())])
-        if place is not None or table:
-            return place
+                position = (index + 1, first[:len(first) - len(first.lstrip())])
+        if position is not None or table:
+            return position
         header = next((i for i, statement in enumerate(self._statements) if statement.kind == "header"), None)
         if header is None:
             return len(self._statements), ""
-        # Comments directly above the first header belong to it, unless they begin the file.
+        # Comments directly above the first header belong to it, except at the beginning of the file.
         index = header
         while index and self._statements[index - 1].lines[0].lstrip().startswith("#"):
             index -= 1
@@ -360,37 +361,37 @@ class Document:
         if index and not self._statements[index - 1].lines[-1].endswith("\n"):
             self._statements[index - 1].lines[-1] += self._eol
 
-    def _drop(self, path: Path) -> None:
+    def _remove_statements(self, path: Path) -> None:
         kept: list[_Statement] = []
-        held: list[_Statement] = []  # comments after removed statements; they stay if another table follows
+        comments: list[_Statement] = []  # comments after removed statements; they are kept if another table follows
         dropping = False
         for statement in self._statements:
             if statement.kind != "other":
-                own = statement.path[:len(path)] == path
-                if own:
-                    held = []
+                is_removed = statement.path[:len(path)] == path
+                if is_removed:
+                    comments = []
                     if not dropping and statement.kind == "header" and kept and not "".join(kept[-1].lines).strip():
                         kept.pop()
                 else:
-                    kept += held
-                    held = []
+                    kept += comments
+                    comments = []
                     kept.append(statement)
-                dropping = own and statement.table[:len(path)] == path
+                dropping = is_removed and statement.table[:len(path)] == path
             elif dropping:
-                held.append(statement)
+                comments.append(statement)
             else:
                 kept.append(statement)
-        self._statements = kept + held
+        self._statements = kept + comments
 
     def _verify(self, expected: Table, path: Path) -> None:
         try:
-            found = tomllib.loads(self.text.removeprefix(BOM))
+            data = tomllib.loads(self.text.removeprefix(BOM))
         except tomllib.TOMLDecodeError:
-            found = None
-        if found != expected:
-            raise self._refusal(path)
-        self.data = found
+            data = None
+        if data != expected:
+            raise self._edit_error(path)
+        self.data = data
 
-    def _refusal(self, path: Path) -> HostError:
+    def _edit_error(self, path: Path) -> HostError:
         return HostError(f"{self.name}: {dotted(path)} cannot be edited without rewriting other parts of the file.",
-                         "Give that table a header of its own ([table]), then run again.", path=self.name)
+                         "Add a header ([table]) for this table, then run again.", path=self.name)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Values of parsed TOML and JSON documents: how they are read and put back. PRIVATE to the collection."""
+"""Reads and restores values of parsed TOML and JSON documents. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 
-# The type of a value depends on who wrote the document, so each reader checks what it relies on.
+# Users write the documents, so each reader checks the types of values that it uses.
 Value = t.Any
 Table = t.Dict[str, Value]
-# The keys from the root of a document to a value.
+# The keys on the path from the root of a document to a value.
 Path = t.Tuple[str, ...]
 BOM = "\ufeff"
 
 
 class Document(t.Protocol):
-    """A text that is edited value by value. Both edits raise HostError if they would change anything else."""
+    """A text that is edited value by value. An edit that would change other values raises HostError."""
 
     @property
     def data(self) -> Table:
-        """The values of the text."""
+        """The parsed data of the text."""
 
     def set(self, path: Path, value: Value) -> None:
-        """Replaces or adds a value, with the tables that it needs."""
+        """Replaces a value, or adds it with its tables."""
 
     def remove(self, path: Path) -> None:
-        """Removes a value or a table with everything in it."""
+        """Removes a value, or a table with its content."""
 
 
 def check_size(text: str, name: str, most: int) -> None:
-    """Raises HostError if a file has too many characters. name: its path."""
+    """Raises HostError if a file has more characters than allowed. name: its path."""
     if len(text) > most:
         raise HostError(f"{name} has {len(text):,} characters; at most {most:,} are read.",
                         "Make it shorter, then run again.", path=name)
@@ -48,7 +48,7 @@ def lookup(data: Value, path: Path) -> Value:
 
 
 def leaves(data: t.Mapping[str, Value], prefix: Path = ()) -> dict[Path, Value]:
-    """Maps the path of each value that is not a table to this value."""
+    """Maps the path of each value, except tables, to this value."""
     found: dict[Path, Value] = {}
     for key, value in data.items():
         if isinstance(value, dict):
@@ -58,8 +58,8 @@ def leaves(data: t.Mapping[str, Value], prefix: Path = ()) -> dict[Path, Value]:
     return found
 
 
-def put_back(document: Document, former: t.Mapping[str, Value], path: Path) -> None:
-    """Restores the former value of a value that is set, or removes it if there was none."""
+def restore_value(document: Document, former: t.Mapping[str, Value], path: Path) -> None:
+    """Replaces the value at path, if it is set, by its former value. Removes it if there was no former value."""
     value, before = lookup(document.data, path), lookup(former, path)
     if value is None or value == before:
         return
@@ -70,6 +70,6 @@ def put_back(document: Document, former: t.Mapping[str, Value], path: Path) -> N
 
 
 def remove_empty(document: Document, former: t.Mapping[str, Value], path: Path) -> None:
-    """Removes a table that is empty, unless the former document has it."""
+    """Removes an empty table that the former document does not have."""
     if lookup(document.data, path) == {} and lookup(former, path) is None:
         document.remove(path)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Waits for a validated driver, takes its place on the node from the barrier file, and installs the toolkit.
+# Waits for a validated driver, reads its location on the node from the barrier file, and installs the toolkit.
 set -eu
 
 ready=/run/nvidia/validations/driver-ready

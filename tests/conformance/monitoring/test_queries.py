@@ -188,8 +188,8 @@ VALUES = {
     "GPU fleet: Power": 300 + 300 + 300 + 650, "GPU fleet: GPUs with a failed row remap": 1,
     # 0.3 kWh of each of four, and five sixths of it of the lost one
     "GPU fleet: Energy, last hour": pytest.approx(1.45, rel=0.05),
-    "GPU instances (MIG): GPUs that are cut": 1, "GPU instances (MIG): Instances": 3,
-    "GPU instances (MIG): Held by Pods": 2, "GPU instances (MIG): Free": 1,
+    "GPU instances (MIG): GPUs in MIG mode": 1, "GPU instances (MIG): Instances": 3,
+    "GPU instances (MIG): Allocated to pods": 2, "GPU instances (MIG): Free": 1,
 }
 
 

@@ -12,10 +12,14 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import VERSION, Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.from_facts import node_from_facts
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.gfd import compute_labels
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.gpu_loss import (
+    forget,
+    is_first_loss,
+    last_run_complete,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.nfd import FeatureFile, compare, parse, render
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sources import node_from_facts
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.steady import calm, fewer, forget
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply
 from ansible_collections.gpuops.nvidia.tests.unit.facts import samples
 
@@ -228,16 +232,16 @@ def test_gpus_that_leave_the_bus_are_believed_the_second_time(tmp_path: Path) ->
     """Eight, seven once, eight, then seven for good, then six."""
     def look(gpus: int, readonly: bool = False) -> bool:
         with Journal("labels", root=str(tmp_path), readonly=readonly) as journal:
-            return fewer(journal, gpus)
+            return is_first_loss(journal, gpus)
 
     assert [look(gpus) for gpus in (8, 8, 7, 8, 7)] == [False, False, True, False, True]
-    assert not calm(str(tmp_path / "labels.json"))
+    assert not last_run_complete(str(tmp_path / "labels.json"))
     assert [look(7, readonly=True) for _number in range(2)] == [False, False]
     assert [look(gpus) for gpus in (7, 7, 6, 9)] == [False, False, True, False]
-    assert calm(str(tmp_path / "labels.json"))
+    assert last_run_complete(str(tmp_path / "labels.json"))
     with Journal("labels", root=str(tmp_path)) as journal:
         forget(journal)
-    assert not tmp_path.exists() and not calm(str(tmp_path / "labels.json"))
+    assert not tmp_path.exists() and not last_run_complete(str(tmp_path / "labels.json"))
 
 
 @pytest.mark.parametrize("version", [VERSION + 1, 0, True, float(VERSION), None])
@@ -247,9 +251,9 @@ def test_a_journal_of_another_format_is_left_to_its_reader(tmp_path: Path, versi
     document = {"version": VERSION, "unfinished": None,
                 "entries": [{"kind": "reading", "key": "gpus", "before": None, "after": {"gpus": 8, "fewer": False}}]}
     path.write_text(json.dumps(document))
-    assert calm(str(path))
+    assert last_run_complete(str(path))
     path.write_text(json.dumps({**document, "version": version}))
-    assert not calm(str(path))
+    assert not last_run_complete(str(path))
 
 
 @pytest.mark.parametrize("labels", [LABELS, None], ids=["present", "absent"])

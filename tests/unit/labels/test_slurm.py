@@ -12,10 +12,15 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.from_facts import node_from_facts
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.gfd import compute_labels
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.slurm import describe, resources, summary, word
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.slurm import (
+    gres_lines,
+    resources,
+    slurm_name,
+    summary,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.slurm_files import SlurmFiles, matches
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sources import node_from_facts
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply
 from ansible_collections.gpuops.nvidia.tests.unit.facts import samples
 
@@ -32,7 +37,7 @@ def test_a_host_with_mig_on_one_gpu() -> None:
     """Written down from gres.conf(5): seven whole GPUs by their file, seven MIG devices by three files each."""
     facts = samples.a100_converged()
     labels = compute_labels(node_from_facts(facts)[0], "mixed")
-    described = describe(resources(facts, TABLE), NODE, labels)
+    described = gres_lines(resources(facts, TABLE), NODE, labels)
     whole = "NodeName=gpu-a1 AutoDetect=off Name=gpu Type=nvidia_a100-sxm4-80gb File=/dev/nvidia"
     piece = ("NodeName=gpu-a1 AutoDetect=off Name=gpu Type=nvidia_a100-sxm4-80gb_1g.10gb MultipleFiles=/dev/nvidia7,"
              "/dev/nvidia-caps/nvidia-cap{},/dev/nvidia-caps/nvidia-cap{}")
@@ -55,7 +60,7 @@ def test_minors_are_not_indices() -> None:
 
 
 def test_without_a_driver_nothing_can_be_handed_out() -> None:
-    assert resources(samples.a100_before(), TABLE) == [] and summary(describe([], NODE, {})) == {
+    assert resources(samples.a100_before(), TABLE) == [] and summary(gres_lines([], NODE, {})) == {
         "lines": [], "gres": "", "features": []}
 
 
@@ -72,7 +77,7 @@ def test_a_mig_device_without_its_capability_is_refused() -> None:
 ])
 def test_type(text: str, type_: str) -> None:
     """What Slurm's requests cannot hold becomes an underscore."""
-    assert word(text) == type_
+    assert slurm_name(text) == type_
 
 
 @pytest.mark.parametrize(("names", "node", "meant"), [
@@ -134,7 +139,7 @@ def test_life(host: Host, before: str | None) -> None:
     assert host.run(OTHER) == ["write gres file"]
     host.conf.write_text(before or "")
     assert host.run(OTHER) == ["include gres file"]
-    assert host.run(None) == ["drop include of gres file", "remove gres file"]
+    assert host.run(None) == ["remove include of gres file", "remove gres file"]
     assert host.tree() == tree
     assert host.run(None) == []
 
@@ -156,13 +161,14 @@ def test_another_folder(host: Host, edited: bool) -> None:
     if edited:
         former.write_text(former.read_text() + "Name=shard Count=8\n")
     host.turn_to("slurm-23")
-    assert host.run(LINES) == ["write gres file", "include gres file", "drop include of gres file", "remove gres file"]
+    assert host.run(LINES) == [
+        "write gres file", "include gres file", "remove include of gres file", "remove gres file"]
     left = {"slurm/gres.conf": "AutoDetect=nvml\n" + ("Name=shard Count=8\n" if edited else "")}
     ours = {path for path in host.tree() if not path.startswith("journal/")}
     assert ours == {"slurm/gres.conf", "slurm-23/gres.conf", "slurm-23/gpuops-gres.conf"}
     assert former.read_text() == left["slurm/gres.conf"] and host.run(LINES) == []
     host.turn_to("elsewhere")
-    assert host.run(None) == ["drop include of gres file", "remove gres file"] and host.tree() == left
+    assert host.run(None) == ["remove include of gres file", "remove gres file"] and host.tree() == left
 
 
 def test_another_name_of_the_same_folder(host: Host) -> None:

@@ -23,13 +23,12 @@ import tomllib
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _run
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import apply
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import read
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import work as work_module
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import read, step_executor
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import host_answer, planning
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.containerd import Containerd
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V1, V2, V3
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Answer, HostState
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState, ProgramResult
 
 SHAPES = pathlib.Path(__file__).parent / "shapes"
 RUNC = {"runtime_type": "io.containerd.runc.v2", "base_runtime_spec": "", "pod_annotations": [],
@@ -144,26 +143,26 @@ class Host:
 
     def see(self, state: str = "present") -> HostState:
         with Journal("container_toolkit", root=self.journal_root, readonly=True) as journal:
-            seen = read.observe(self.request(state), journal, self.run)
+            seen = read.read_state(self.request(state), journal, self.run)
         seen["packages"] = {"installed": {}, "version": None, "steps": []}
         seen["cdi"] = {"specs": [], "driver": None, "steps": [], "pending": [], "warnings": []}
-        return host_answer.state_of({"seen": json.loads(json.dumps(seen))})
+        return host_answer.state_of({"host_state": json.loads(json.dumps(seen))})
 
     def plan(self, state: str = "present", **options: t.Any) -> tuple[list[t.Any], Proposal]:
         seen = self.see(state)
         view, journal = seen.runtimes["containerd"], seen.journal.of("containerd")
         if state == "absent":
             proposal = self.runtime.propose_removal(view, journal)
-            return planning.absent(seen, {"containerd": proposal}), proposal
+            return planning.removal_steps(seen, {"containerd": proposal}), proposal
         wish = Options(**{"set_as_default": True, "cdi": True, "mode": "auto", "drop_in_path": str(self.drop_in),
                           **options})
         proposal = self.runtime.propose(view, journal, wish)
         if proposal.trials:
             trials = [{"files": one.files, "argv": one.argv} for one in proposal.trials]
             paths = [change.path for change in proposal.changes]
-            results = [Answer(**one) for one in read.trials({"trials": trials, "paths": paths}, self.run)]
+            results = [ProgramResult(**one) for one in read.run_trials({"trials": trials, "paths": paths}, self.run)]
             self.runtime.check_trials(view, results, wish, proposal)
-        return planning.present(seen, "containerd", proposal, {}), proposal
+        return planning.installation_steps(seen, "containerd", proposal, {}), proposal
 
     def converge(self, state: str = "present", **options: t.Any) -> list[str]:
         """Plans and executes; the ids of the steps."""
@@ -171,8 +170,8 @@ class Host:
         settling = state == "absent" and os.path.isdir(self.journal_root)
         if steps or settling:
             with Journal("container_toolkit", root=self.journal_root) as journal:
-                work = work_module.Work(self.request(state), journal, self.run)
-                apply([work_module.unpack(json.loads(json.dumps(raw))) for raw in planning.as_request(steps)],
+                work = step_executor.StepExecutor(self.request(state), journal, self.run)
+                apply([step_executor.step_from_json(json.loads(json.dumps(raw))) for raw in planning.as_request(steps)],
                       work.execute, journal)
                 if state == "absent":
                     work.packages.settle = lambda *_args: None  # type: ignore[method-assign]

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal, Runtime
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import (
-    Answer,
     FileRecord,
     Journal,
+    ProgramResult,
     RuntimeState,
 )
 
@@ -35,8 +35,8 @@ class Played:
     version: str
     config: str
     files: dict[str, str] = field(default_factory=dict)
-    facts: dict[str, Answer] = field(default_factory=dict)
-    dump: Answer | None = None
+    facts: dict[str, ProgramResult] = field(default_factory=dict)
+    dump: ProgramResult | None = None
     unit: str | None = "x.service"
     command: list[str] = field(default_factory=list)
     running: bool = True

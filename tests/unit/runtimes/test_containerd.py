@@ -136,7 +136,7 @@ def test_former_default_returns_from_an_edited_file(host: t.Any, version: str) -
     one.converge()
     one.config.write_bytes(one.config.read_bytes() + b"# edited\n")
     _steps, proposal = one.plan("absent")
-    assert any("only the part of this collection was removed" in warning for warning in proposal.warnings)
+    assert any("Only the part of this collection was removed" in warning for warning in proposal.warnings)
     one.converge("absent")
     assert one.config.read_bytes() == content + b"# edited\n"
 
@@ -215,8 +215,9 @@ def _theirs(one: t.Any, monkeypatch: pytest.MonkeyPatch, text: str) -> pathlib.P
     path = pathlib.Path(one.folder / "conf.d" / "99-nvidia.toml")
     path.parent.mkdir()
     path.write_text(text)
-    monkeypatch.setattr(containerd, "VENDORS", (str(path),))
-    monkeypatch.setattr(containerd.Containerd, "probe", replace(containerd.Containerd.probe, more=[str(path)]))
+    monkeypatch.setattr(containerd, "VENDOR_FILES", (str(path),))
+    probe = replace(containerd.Containerd.probe, other_files=[str(path)])
+    monkeypatch.setattr(containerd.Containerd, "probe", probe)
     return path
 
 
@@ -302,7 +303,7 @@ def test_a_drop_in_speaks_as_the_other_files_do(content: str, version: int | Non
         files["/c/own.toml"] = 'version = {1}\n[plugins."{0}".cni]\nbin_dir = "/x"\n'.format(*own.split())
         imports = {"own.toml": ["/c/own.toml"]}
     seen = RuntimeState("containerd", "/c/config.toml", files=files, imports=imports)
-    assert containerd._dialect(seen, tomllib.loads(name), "/c/conf.d/99.toml") == (version, plugin)
+    assert containerd._drop_in_format(seen, tomllib.loads(name), "/c/conf.d/99.toml") == (version, plugin)
 
 
 @pytest.mark.parametrize("version", ["1.7", "2.2"])

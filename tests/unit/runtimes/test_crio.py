@@ -13,7 +13,7 @@ import tomllib
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.crio import DROP_IN, FOLDER, Crio, _files, _merged
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Answer
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import ProgramResult
 from ansible_collections.gpuops.nvidia.tests.unit.runtimes.played import Played, shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,7 +30,7 @@ def host(name: str = "", version: str = VERSION, low_level: str = ON_PATH, **fil
         there[f"{place}/{path.name}"] = shape(path)
     there.update({f"{FOLDER}/{other}": text for other, text in files.items()})
     return Played(Crio(), version, "/etc/crio/crio.conf", there, unit="crio.service", command=["/usr/bin/crio"],
-                  facts={"low_level": Answer(0, low_level)})
+                  facts={"low_level": ProgramResult(0, low_level)})
 
 
 def effective(one: Played) -> t.Any:
@@ -56,7 +56,7 @@ def test_shape(name: str, cloned: dict[str, t.Any]) -> None:
     assert after.runtimes["nvidia"] == {"runtime_path": "/usr/bin/nvidia-container-runtime", "runtime_type": "oci",
                                         **cloned}
     assert {name: table for name, table in after.runtimes.items() if name != "nvidia"} == before.runtimes
-    assert (changed.act, changed.needs) == ("reload", "never")
+    assert (changed.action, changed.needs) == ("reload", "never")
     trial = changed.trials[0]
     texts = [trial.files[name] for name in sorted(trial.files)]
     assert texts == [text for path, text in _files(one.seen()).items() if path != one.config]
@@ -80,11 +80,11 @@ def test_effect_is_that_of_nvidia_ctk() -> None:
 
 
 def test_foreign_files_are_named() -> None:
-    with pytest.raises(HostError, match=r"99-nvidia\.toml, written by the NVIDIA GPU Operator or 'nvidia-ctk"):
+    with pytest.raises(HostError, match=r"99-nvidia\.toml of the NVIDIA GPU Operator or 'nvidia-ctk"):
         host("03-foreign").propose()
-    with pytest.raises(HostError, match=r"99-nvidia\.toml~, which looks like a backup of an editor, sets runtimes"):
+    with pytest.raises(HostError, match=r"99-nvidia\.toml~, which looks like a backup of an editor, also sets"):
         host(**{"99-nvidia.toml~": '[crio.runtime.runtimes.nvidia]\nruntime_path = "/x"\n'}).propose()
-    with pytest.raises(HostError, match=r"zz/site\.conf sets default_runtime, too, and is read after"):
+    with pytest.raises(HostError, match=r"zz/site\.conf also sets default_runtime and is read after"):
         host(**{"zz/site.conf": '[crio.runtime]\ndefault_runtime = "runc"\n'}).propose()
     one = host(**{"zz/site.conf": '[crio.runtime]\ndefault_runtime = "runc"\n'})
     assert one.converge(set_as_default=False).changes
@@ -111,7 +111,7 @@ def test_low_level_runtime_is_found() -> None:
 @pytest.mark.parametrize(("version", "act"), [("crio version 1.25.4", "restart"), ("crio version 1.26.0", "reload"),
                                               ("Version:  1.24.1", "restart"), ("", "reload")])
 def test_act(version: str, act: str) -> None:
-    assert host("01-packaged", version).propose().act == act
+    assert host("01-packaged", version).propose().action == act
 
 
 @pytest.mark.parametrize(("version", "default"), [("crio version 1.30.2", "runc"), ("crio version 1.31.0", "crun")])
@@ -127,7 +127,7 @@ def test_built_in_default(version: str, default: str) -> None:
 def test_another_folder_is_refused() -> None:
     one = host()
     one.command = ["/usr/bin/crio", "--config-dir", "/srv/crio.d"]
-    with pytest.raises(HostError, match="is started with --config-dir /srv/crio.d and does not read"):
+    with pytest.raises(HostError, match="is started with --config-dir /srv/crio.d, so it does not read"):
         one.propose()
 
 
@@ -145,7 +145,7 @@ def test_another_place_for_our_file() -> None:
 def test_rejected_candidate() -> None:
     one = host("01-packaged")
     with pytest.raises(HostError, match="crio rejects the candidate for .*: no such thing"):
-        one.runtime.check_trials(one.seen(), [Answer(1, "", "level=info msg=x\nno such thing\n")],
+        one.runtime.check_trials(one.seen(), [ProgramResult(1, "", "level=info msg=x\nno such thing\n")],
                                  Options(True, True, "auto"), one.propose())
 
 
@@ -174,8 +174,8 @@ def test_any_files(files: list[tuple[str, str]], default: bool) -> None:
 def test_a_daemon_that_has_not_read_its_files_reads_them_again() -> None:
     one = host()
     one.converge()
-    assert one.propose().due == ""
+    assert one.propose().due_reason == ""
     one.stale = True
     proposal = one.propose()
-    assert (proposal.changes, proposal.act, proposal.due) == (
+    assert (proposal.changes, proposal.action, proposal.due_reason) == (
         [], "reload", "its files have changed since it was started")

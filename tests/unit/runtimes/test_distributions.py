@@ -18,11 +18,11 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import own
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import (
-    Answer,
     FileRecord,
     HostJournal,
     HostState,
     Journal,
+    ProgramResult,
     RuntimeState,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.microk8s import TEMPLATE
@@ -47,7 +47,7 @@ class Host:
         self.first = dict(files)
         self.unit = unit or self.probe.units[0]
         self.command = [f"/usr/local/bin/{runtime}"]
-        self.facts = {name: Answer(0, text) for name, text in facts.items()}
+        self.facts = {name: ProgramResult(0, text) for name, text in facts.items()}
         self.kept: dict[str, t.Any] = {}
         self.default: str | None = None
         self.parts: set[str] = set()
@@ -59,7 +59,7 @@ class Host:
     def seen(self) -> RuntimeState:
         names = [self.config, self.probe.drop_in, *self.files]
         if "settings" in self.probe.facts:
-            self.facts["settings"] = Answer(0, self._grep(*self.probe.facts["settings"][3:]))
+            self.facts["settings"] = ProgramResult(0, self._grep(*self.probe.facts["settings"][3:]))
         return RuntimeState("/usr/bin/x", self.config, self.unit, running=True, boot="yes", command=self.command,
                             files={name: self.files.get(name) for name in names if name}, facts=self.facts)
 
@@ -119,7 +119,7 @@ def test_k3s_is_restarted_until_it_has_found_the_toolkit(unit: str, needs: str) 
     steps, proposal = host.plan()
     assert steps == [("restart service", unit, needs)]
     assert proposal.confirm == ["grep", "-qF", "nvidia-container-runtime", K3S]
-    assert "nvidia" in proposal.due
+    assert "nvidia" in proposal.due_reason
     confirm = host.plan(set_as_default=True)[1].confirm
     assert confirm == ["grep", "-qE", "default_runtime_name = [\"']nvidia[\"']", K3S]
     host.files[K3S] = shape("k3s-v3.toml")
@@ -159,7 +159,7 @@ def test_k3s_last_of_the_settings_wins_and_its_token_stays_there() -> None:
                         "/etc/rancher/k3s/registries.yaml": "default-runtime: nvidia\n"})
     assert host.converge(set_as_default=True)[0] == ("write file", K3S_OURS, "never")
     assert "s3cret" not in host.seen().facts["settings"].stdout
-    assert not any(path.endswith("config.yaml") for path in host.probe.more)
+    assert not any(path.endswith("config.yaml") for path in host.probe.other_files)
 
 
 def test_k3s_flag_wins_over_files() -> None:
@@ -175,7 +175,7 @@ def test_k3s_flag_wins_over_files() -> None:
 def test_k3s_with_another_runtime(command: list[str], settings: str) -> None:
     host = Host("k3s", {K3S: None, "/etc/rancher/k3s/config.yaml": settings}, "k3s.service")
     host.command += ["server", *command]
-    with pytest.raises(HostError, match="does not run its own containerd here"):
+    with pytest.raises(HostError, match="does not run its own containerd"):
         host.plan()
 
 
@@ -209,13 +209,13 @@ def test_k3s_modes_need_drop_ins() -> None:
 
 def test_k3s_never_started_or_elsewhere() -> None:
     host = Host("k3s", {})
-    with pytest.raises(HostError, match="another data-dir, set config_path to its file"):
+    with pytest.raises(HostError, match="another data-dir, set config_path to its config.toml"):
         host.plan()
     seen = replace(host.seen(), running=False)
     proposal = host.runtime.propose(seen, EMPTY, Options(False, True, "auto"))
     assert proposal.changes == []
     later = host.runtime.propose(seen, EMPTY, Options(True, True, "auto"))
-    assert [(change.path, later.act) for change in later.changes] == [(K3S_OURS, "none")]
+    assert [(change.path, later.action) for change in later.changes] == [(K3S_OURS, "none")]
     assert "has not been started yet" in proposal.warnings[0]
 
 
@@ -283,7 +283,7 @@ def test_k0s_own_merge_tells_the_defaults() -> None:
 
 
 @pytest.mark.parametrize(("files", "release", "message"), [
-    ({K0S: shape("k0s-own.toml")}, "v1.34.1+k0s.0", "does not manage it then, and ignores"),
+    ({K0S: shape("k0s-own.toml")}, "v1.34.1+k0s.0", "so k0s does not manage it and ignores"),
     ({}, "v1.26.9+k0s.0", "does not read drop-ins"),
     ({"/etc/k0s/containerd.d/old.toml": f'[plugins."{V2}"]\nenable_cdi = true\n'}, "v1.36.2+k0s.0", "old.toml"),
     ({}, "unknown", "printed no version"),
@@ -359,9 +359,9 @@ def test_microk8s_refusals() -> None:
     host = Host("microk8s", {TEMPLATE: shape("microk8s-v2.toml")}, version="containerd x v1.7.27 y")
     _steps, proposal = host.plan()
     assert proposal.trials[0].files["main.toml"] == proposal.changes[0].after
-    host.runtime.check_trials(host.seen(), [Answer(0)], Options(False, True, "auto"), proposal)
+    host.runtime.check_trials(host.seen(), [ProgramResult(0)], Options(False, True, "auto"), proposal)
     with pytest.raises(HostError, match="rejects the candidate"):
-        host.runtime.check_trials(host.seen(), [Answer(1, "", "bad")], Options(False, True, "auto"), proposal)
+        host.runtime.check_trials(host.seen(), [ProgramResult(1, "", "bad")], Options(False, True, "auto"), proposal)
 
 
 # -- those that are told or refused
@@ -376,7 +376,7 @@ options = {{BinaryName = "/usr/local/bin/runc", Root = "", SystemdCgroup = true}
 
 
 def _view(config: str) -> RuntimeState:
-    return RuntimeState("containerd", config, dump=Answer(0, EFFECTIVE))
+    return RuntimeState("containerd", config, dump=ProgramResult(0, EFFECTIVE))
 
 
 @pytest.mark.parametrize("owner", owners.OWNERS, ids=lambda owner: owner.name)
@@ -388,20 +388,20 @@ def test_every_owner_names_the_right_place(owner: owners.Owner) -> None:
         view = _view(config)
         if owner.text is None:
             with pytest.raises(HostError) as caught:
-                owners.refuse_foreign([marker], "docker", view, wish)
+                owners.check_owner([marker], "docker", view, wish)
             message = str(caught.value)
         else:
-            message = owners.refuse_foreign([marker], "containerd", view, wish) or ""
-            assert owners.refuse_foreign([marker], "crio", view, wish) is None
+            message = owners.check_owner([marker], "containerd", view, wish) or ""
+            assert owners.check_owner([marker], "crio", view, wish) is None
         assert owner.name in message
         assert marker in message
         assert owner.advice in message
-    assert owners.refuse_foreign([], "containerd", _view(config), wish) is None
+    assert owners.check_owner([], "containerd", _view(config), wish) is None
 
 
 def _told(marker: str, **options: t.Any) -> str:
     wish = Options(**{"set_as_default": True, "cdi": True, "mode": "auto", **options})
-    message = owners.refuse_foreign([marker], "containerd", _view(CONFIG), wish)
+    message = owners.check_owner([marker], "containerd", _view(CONFIG), wish)
     assert message is not None
     return message.partition("\n")[2]
 
@@ -431,7 +431,7 @@ def test_eks_is_told_its_node_config() -> None:
 
 def test_flatcar_with_a_file_of_its_own_is_ours() -> None:
     wish = Options(True, True, "auto")
-    assert owners.refuse_foreign(["/usr/share/flatcar"], "containerd", _view(CONFIG), wish) is None
+    assert owners.check_owner(["/usr/share/flatcar"], "containerd", _view(CONFIG), wish) is None
 
 
 @pytest.mark.parametrize(("there", "kubelet", "name"), [
@@ -449,7 +449,7 @@ def test_the_runtime_of_auto(there: dict[str, bool], kubelet: bool, name: str | 
 @pytest.mark.parametrize("kubelet", [True, False])
 @pytest.mark.parametrize("running", [True, False])
 def test_dockers_own_containerd_is_none_to_configure(kubelet: bool, running: bool) -> None:
-    own = RuntimeState("containerd", CONFIG, running=True, dump=Answer(0, 'disabled_plugins = ["cri"]\n'))
+    own = RuntimeState("containerd", CONFIG, running=True, dump=ProgramResult(0, 'disabled_plugins = ["cri"]\n'))
     docker = RuntimeState("dockerd", "/etc/docker/daemon.json", running=running)
     assert registry.choose("auto", {"docker": docker, "containerd": own}, kubelet) == "docker"
     assert registry.choose("auto", {"containerd": own}, kubelet) == "containerd"

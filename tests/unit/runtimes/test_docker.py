@@ -14,7 +14,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostE
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import planning
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.docker import Docker
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Answer, HostJournal, HostState
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import (
+    HostJournal,
+    HostState,
+    ProgramResult,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.json_text import Document
 from ansible_collections.gpuops.nvidia.tests.unit.runtimes.played import Played, shape
 from hypothesis import given, settings
@@ -30,14 +34,14 @@ COMMAND = ["/usr/sbin/dockerd", "-H", "fd://", "--containerd=/run/containerd/con
 def host(text: str | None = None, version: str = "26.1", **more: t.Any) -> Played:
     files = {} if text is None else {FILE: text}
     return Played(Docker(), VERSIONS[version], FILE, files, unit="docker.service",
-                  **{"facts": {"info": Answer(1)}, "command": COMMAND, **more})
+                  **{"facts": {"info": ProgramResult(1)}, "command": COMMAND, **more})
 
 
-def says(**more: t.Any) -> dict[str, Answer]:
+def says(**more: t.Any) -> dict[str, ProgramResult]:
     """What a daemon says of itself."""
     info = {"Runtimes": {"runc": {}}, "DefaultRuntime": "runc", "LiveRestoreEnabled": False, "ContainersRunning": 0,
             "ContainersPaused": 0, "CDISpecDirs": []}
-    return {"info": Answer(0, json.dumps({**info, **more}))}
+    return {"info": ProgramResult(0, json.dumps({**info, **more}))}
 
 
 def content(one: Played) -> t.Any:
@@ -75,7 +79,7 @@ def test_shape(path: pathlib.Path, version: str) -> None:
     assert bool(changed.trials) == (bool(changed.changes) and version != "20.10")
 
     again = one.propose()
-    assert (again.changes, again.trials, again.due, again.warnings) == ([], [], "", [])
+    assert (again.changes, again.trials, again.due_reason, again.warnings) == ([], [], "", [])
 
     one.remove()
     assert one.files[FILE] == text
@@ -106,7 +110,7 @@ def test_options_switched_off_go() -> None:
     one.converge(mode="auto", cdi=False, set_as_default=False)
     plain = one.files[FILE]
     one.converge(mode="cdi", set_as_default=False)
-    assert one.converge(cdi=False, set_as_default=False).act == "restart"
+    assert one.converge(cdi=False, set_as_default=False).action == "restart"
     assert one.files[FILE] == plain
     assert one.propose(cdi=False, set_as_default=False).changes == []
 
@@ -144,7 +148,7 @@ def test_removal_without_the_path_that_was_given() -> None:
     one.config, one.files = "/srv/daemon.json", {"/srv/daemon.json": "{}\n"}
     one.converge()
     one.config = FILE
-    assert one.remove().act == "restart"
+    assert one.remove().action == "restart"
     assert one.files == {"/srv/daemon.json": "{}\n"}
 
 
@@ -177,11 +181,11 @@ def test_default_is_given_back_aloud() -> None:
     one.converge()
     changed = one.converge(set_as_default=False)
     assert content(one)["default-runtime"] == "crun"
-    assert changed.act == "reload"
+    assert changed.action == "reload"
     one = host("{}")
     one.converge()
     changed = one.converge(set_as_default=False)
-    assert (content(one)["default-runtime"], changed.act) == ("runc", "reload")
+    assert (content(one)["default-runtime"], changed.action) == ("runc", "reload")
     assert one.propose(set_as_default=False).changes == []
     one.files[FILE] = one.files[FILE].replace("{", '{"debug": true,', 1)
     one.remove()
@@ -196,10 +200,10 @@ def test_default_is_given_back_aloud() -> None:
     ('{"features": {"cdi": true}}', {}, "reload"),
 ])
 def test_act(text: str, options: dict[str, t.Any], said: str) -> None:
-    assert host(text).propose(**options).act == said
-    assert host(text, "20.10").propose(**options).act == "reload"
-    assert host(text, "29.2").propose(**options).act == "reload"
-    assert host('{"features": {"cdi": false}}', "29.2").propose().act == "restart"
+    assert host(text).propose(**options).action == said
+    assert host(text, "20.10").propose(**options).action == "reload"
+    assert host(text, "29.2").propose(**options).action == "reload"
+    assert host('{"features": {"cdi": false}}', "29.2").propose().action == "restart"
 
 
 @pytest.mark.parametrize(("info", "needs"), [
@@ -209,7 +213,7 @@ def test_act(text: str, options: dict[str, t.Any], said: str) -> None:
 def test_restart_needs(info: dict[str, t.Any], needs: str) -> None:
     one = host('{"live-restore": true}', facts=says(**info))
     proposal = one.propose()
-    assert (proposal.act, proposal.needs, proposal.reload_first) == ("restart", needs, True)
+    assert (proposal.action, proposal.needs, proposal.reload_first) == ("restart", needs, True)
     assert one.propose(cdi=False).needs == "never"
     one.owed = {"docker.service": "restart"}
     assert one.propose(cdi=False).needs == needs
@@ -251,28 +255,28 @@ def test_a_member_that_goes_needs_a_restart() -> None:
     one = host("{}", facts=says())
     one.converge(cdi=False)
     gone = one.remove()
-    assert (gone.act, gone.needs, gone.reload_first) == ("restart", "idle", False)
+    assert (gone.action, gone.needs, gone.reload_first) == ("restart", "idle", False)
     one = host('{"runtimes": {"crun": {"path": "/usr/bin/crun"}}}', facts=says())
     one.converge(cdi=False, set_as_default=False)
     gone = one.remove()
-    assert (gone.act, gone.needs) == ("reload", "never")
+    assert (gone.action, gone.needs) == ("reload", "never")
 
 
 def test_what_the_daemon_has_not_read() -> None:
     one = host("{}", facts=says())
-    assert one.converge().due == ""
-    assert one.propose().due == "the daemon has started before CDI was enabled"
+    assert one.converge().due_reason == ""
+    assert one.propose().due_reason == "the daemon has started before CDI was enabled"
     one.facts = says(CDISpecDirs=["/etc/cdi"])
     stale = one.propose()
-    assert (stale.act, stale.needs, bool(stale.due)) == ("reload", "never", True)
+    assert (stale.action, stale.needs, bool(stale.due_reason)) == ("reload", "never", True)
     one.facts = says(CDISpecDirs=["/etc/cdi"], Runtimes={"runc": {}, "nvidia": {}}, DefaultRuntime="nvidia")
-    assert one.propose().due == ""
+    assert one.propose().due_reason == ""
 
 
 def test_flags_of_the_unit() -> None:
     one = host("{}", "29.2")
     one.files["/etc/default/docker"] = '# no\nDOCKER_OPTS="--default-runtime=runc --debug"\n'
-    with pytest.raises(HostError, match="started with --default-runtime and would refuse 'default-runtime'"):
+    with pytest.raises(HostError, match="started with --default-runtime. It does not start if 'default-runtime'"):
         one.propose()
     assert content_after(one, set_as_default=False) == {
         "runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}
@@ -323,7 +327,8 @@ def test_rejected_candidate() -> None:
     one = host("{}")
     proposal = one.propose()
     with pytest.raises(HostError, match="dockerd rejects the candidate for /etc/docker/daemon.json: no such option"):
-        one.runtime.check_trials(one.seen(), [Answer(1, "", "no such option\n")], Options(True, True, "auto"), proposal)
+        one.runtime.check_trials(one.seen(), [ProgramResult(1, "", "no such option\n")], Options(True, True, "auto"),
+                                 proposal)
 
 
 TREES = st.recursive(st.one_of(st.booleans(), st.integers(), st.text(max_size=3), st.none()), lambda inner: st.one_of(

@@ -14,11 +14,11 @@ import tomllib
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.containerd import DROP_IN, Containerd
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3, place
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3, plugin_path
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import (
-    Answer,
     FileRecord,
     Journal,
+    ProgramResult,
     RuntimeState,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import Document, dotted
@@ -128,7 +128,7 @@ def test_main_files(version: str, pieces: list[str]) -> None:
     """containerd itself refuses most of these; what it lets pass must not be taken for more than it is."""
     text = "".join(pieces)
     seen = RuntimeState("containerd", CONFIG, running=True, boot="yes", version=f"containerd x {version} y",
-                        files={CONFIG: text, DROP_IN: None}, dump=Answer(0, DUMPS[version]))
+                        files={CONFIG: text, DROP_IN: None}, dump=ProgramResult(0, DUMPS[version]))
     runtime = Containerd()
     try:
         proposal = runtime.propose(seen, Journal(), Options(True, True, "auto", nri=True))
@@ -138,10 +138,10 @@ def test_main_files(version: str, pieces: list[str]) -> None:
     for change in proposal.changes:
         data = tomllib.loads((change.after or "").removeprefix("\ufeff"))
         if change.part == "drop-in":
-            runtimes = [lookup(data, place(one, ("containerd", "runtimes", "nvidia"))) for one in (V2, V3)]
+            runtimes = [lookup(data, plugin_path(one, ("containerd", "runtimes", "nvidia"))) for one in (V2, V3)]
             assert any(runtimes)
         elif plugin == V2:
-            assert any(lookup(data, place(one, ("containerd", "default_runtime_name"))) == "nvidia"
+            assert any(lookup(data, plugin_path(one, ("containerd", "default_runtime_name"))) == "nvidia"
                        for one in ("cri", V2))
     after = {change.path: change.after for change in proposal.changes}
     journal = Journal({change.path: FileRecord(change.part, "edited", change.before, "x")

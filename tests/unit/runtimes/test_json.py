@@ -141,14 +141,14 @@ def test_broken_text_is_refused_as_the_standard_reader_does(text: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ('{\n  "a": 1,\n}\n', "line 2, column 9: a comma before '}', which JSON does not allow"),
-    ('{\n  // no\n  "a": 1\n}', "line 2, column 3: a comment, which JSON does not have"),
-    ('{"a": 1} # no', "line 1, column 10: a comment"),
+    ('{\n  "a": 1,\n}\n', "line 2, column 9: JSON does not allow a comma before '}'"),
+    ('{\n  // no\n  "a": 1\n}', "line 2, column 3: JSON does not allow comments"),
+    ('{"a": 1} # no', "line 1, column 10: JSON does not allow comments"),
     ('{"a": 1,\r\n "a": 2}', 'line 2, column 2: the key "a" occurs twice in one object'),
     ('\ufeff{"a": tru}', 'line 1, column 7: a value is expected, not "t"'),
     ('{"a": 1', "line 1, column 8: a comma or '}' is expected, not the end of the file"),
-    ('{"a": "b\n"}', "line 1, column 7: a string that is not closed or not valid"),
-    ("[]", "line 1, column 1: it must be an object in braces"),
+    ('{"a": "b\n"}', "line 1, column 7: the string is not closed or not valid"),
+    ("[]", "line 1, column 1: an object in braces is expected"),
     ('{"a": ' + "[" * 5000, "line 1, column 107: nested more than 100 deep"),
 ])
 def test_error_names_the_place(text: str, said: str) -> None:

@@ -35,17 +35,17 @@ def _acting(act: str, owed: dict[str, str], changed: bool = True, **more: t.Any)
     view = RuntimeState("x", "/etc/x", "x.service", running=True)
     changes = [FileChange("/etc/x", None, "x", "main", "")] if changed else []
     seen = HostState({"containerd": view}, journal=HostJournal(restart=owed))
-    steps = planning.runtime_steps(seen, "containerd", Proposal(changes, act=act, **more))
+    steps = planning.runtime_steps(seen, "containerd", Proposal(changes, action=act, **more))
     return [(step.action, step.needs, step.reason) for step in steps if step.action.endswith("service")]
 
 
 def test_acts() -> None:
     assert _acting("reload", {}) == [("reload service", "never", "its configuration changes")]
-    assert _acting("restart", {}, needs="idle", act_reason="why") == [("restart service", "idle", "why")]
+    assert _acting("restart", {}, needs="idle", action_reason="why") == [("restart service", "idle", "why")]
     assert _acting("none", {}) == []
     assert _acting("reload", {}, changed=False) == []
-    assert _acting("restart", {}, changed=False, due="missing") == [("restart service", "never", "missing")]
-    stopped = "a former run changed its configuration and was stopped"
+    assert _acting("restart", {}, changed=False, due_reason="missing") == [("restart service", "never", "missing")]
+    stopped = "an earlier run changed its configuration but did not complete"
     assert _acting("reload", {"x.service": "reload"}, changed=False) == [("reload service", "never", stopped)]
     assert _acting("restart", {"x.service": "reload"}) == [
         ("restart service", "never", "its configuration changes")]
@@ -61,7 +61,7 @@ def test_removal_is_of_every_runtime_that_was_configured() -> None:
                      journal=HostJournal(True, files, {"docker": "runc", "k3s": "crun"}))
     assert seen.journal.of("k3s") == Journal({"/etc/y": files["/etc/y"]}, "crun")
     proposals = {name: Proposal([FileChange(path, "x", None, "drop-in", "")]) for path, name in records.items()}
-    assert [step.id for step in planning.absent(seen, proposals)] == [
+    assert [step.id for step in planning.removal_steps(seen, proposals)] == [
         "remove file: /etc/x", "restart service: docker.service", "remove file: /etc/y",
         "restart service: k3s.service"]
 
@@ -110,4 +110,4 @@ def test_all_else_is_shown(text: str) -> None:
 
 def test_a_runtime_without_a_service_has_nothing_to_start() -> None:
     seen = HostState({"podman": RuntimeState("podman", "/c")})
-    assert planning.waiting(seen, "podman", "") == []
+    assert planning.pending_steps(seen, "podman", "") == []

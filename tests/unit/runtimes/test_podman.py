@@ -10,7 +10,7 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Answer
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import ProgramResult
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.podman import Podman
 from ansible_collections.gpuops.nvidia.tests.unit.runtimes.played import Played, shape
 
@@ -20,18 +20,18 @@ CONF = "/etc/containers/containers.conf"
 
 def host(version: str = "podman version 5.4.2", cdi: str = "", **files: t.Any) -> Played:
     return Played(Podman(), version, CONF, files, unit=None, running=False,
-                  facts={"cdi": Answer(0, cdi)})
+                  facts={"cdi": ProgramResult(0, cdi)})
 
 
 @pytest.mark.parametrize("path", SHAPES, ids=lambda path: path.stem)
 def test_shape(path: pathlib.Path) -> None:
     one = host(**{CONF: shape(path)})
     if ".refused" in path.name:
-        with pytest.raises(HostError, match=f"{CONF}: cdi_spec_dirs is /opt/cdi: Podman would not find .*/var/run/cdi"):
+        with pytest.raises(HostError, match=f"{CONF}: cdi_spec_dirs is /opt/cdi. Podman would not find .*/var/run/cdi"):
             one.propose()
         return
     proposal = one.propose()
-    assert (proposal.changes, proposal.trials, proposal.act, proposal.warnings) == ([], [], "none", [])
+    assert (proposal.changes, proposal.trials, proposal.action, proposal.warnings) == ([], [], "none", [])
     assert one.remove().changes == []
 
 
@@ -55,8 +55,8 @@ def test_old_hook_is_told() -> None:
     ("podman version 5.0.3", '"cdiVersion": "1.0.0"\n', True),
 ])
 def test_version_of_the_specification(version: str, cdi: str, told: bool) -> None:
-    assert any("Podman supports from 5.1" in one for one in host(version, cdi).propose().warnings) == told
+    assert any("needs Podman 5.1" in one for one in host(version, cdi).propose().warnings) == told
 
 
 def test_without_cdi_there_is_nothing_for_podman() -> None:
-    assert "only by CDI" in host().propose(cdi=False).warnings[0]
+    assert "only through CDI" in host().propose(cdi=False).warnings[0]

@@ -125,7 +125,7 @@ def test_removal(state: SettingsState, purging: bool, action: str | None) -> Non
     ({"nvidia-container-runtime": {"mode": "nvml"}}, "one of auto, cdi"),
     ({"nvidia-container-runtime.runtimes": "crun"}, "a list of strings"),
     ({"disable-require": "yes"}, "true or false"),
-    ({"nvidia-container-cli.ldconfig": "/sbin/ldconfig"}, "Set it to @/sbin/ldconfig"),
+    ({"nvidia-container-cli.ldconfig": "/sbin/ldconfig"}, "Set @/sbin/ldconfig"),
     ({"nvidia-container-cli": "x"}, "not a known setting"),
     ({"supported-driver-capabilities": ["all"]}, "a string"),
 ])

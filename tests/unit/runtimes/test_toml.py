@@ -49,14 +49,14 @@ def test_each_statement_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     document = Document(text, "f")
     assert document.text == text and sum(seen) < 3 * len(text)
     seen.clear()
-    document.drop_bare_headers([("t0", "x")])
+    document.remove_bare_headers([("t0", "x")])
     assert len(seen) == 1 and document.headers == {("t0", "x"), *((f"t{number}", "x", "y") for number in range(500))}
 
 
 def test_only_headers_that_mean_nothing_are_dropped() -> None:
     text = "[a]\n\n[a.b]\nx = 1\n\n[c]\n\n[[d]]\n\n[d.e]\n\n[d.e.f]\nx = 1\n"
     document = Document(text, "f")
-    document.drop_bare_headers([])
+    document.remove_bare_headers([])
     assert document.text == "\n[a.b]\nx = 1\n\n[c]\n\n[[d]]\n\n[d.e]\n\n[d.e.f]\nx = 1\n"
 
 
@@ -75,7 +75,7 @@ def test_statements_are_told_apart(text: str) -> None:
 def test_large_values_are_read_and_not_changed() -> None:
     lines = "".join(f'  "item {number}",\n' for number in range(2000))
     document = Document(f"a = [\n{lines}]\n", "f")
-    with pytest.raises(HostError, match="f: a has .* characters; values of at most 16,384 are changed"):
+    with pytest.raises(HostError, match="f: a has .* characters; the maximum for an edit is 16,384"):
         document.set(("a",), [*document.data["a"], "x"])
     document.set(("b",), 1)
     assert document.text == f"a = [\n{lines}]\nb = 1\n"

@@ -13,7 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Jour
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import PackageState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import gate
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software import work as work_module
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software import component_installer
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Desired
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.manage import COMPONENTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import Service
@@ -27,7 +27,7 @@ def test_an_act_needs_its_level(tmp_path: Path, act: str, level: str, said: str)
     for unit in UNITS[act]:
         with Journal(unit, str(tmp_path / "journal")) as journal:
             desired = Desired(files={str(tmp_path / unit): b"changed"}, unit=unit)
-            work = work_module.Work(unit, desired, journal, run, Root(), None, None)
+            work = component_installer.Installer(unit, desired, journal, run, Root(), None, None)
             allowed, pending = gate(work.plan(PackageState({}), Service("active", "enabled")), level)
         restarts = f"restart service: {unit}" in [step.id for step in allowed]
         assert restarts != bool(pending)

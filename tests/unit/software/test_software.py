@@ -28,9 +28,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._program import PYNVML, program
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software import report
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software import work as work_module
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software import component_installer, report
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Desired, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software.component_installer import Installer
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.cuda import Cuda
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.dcgm import Dcgm
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.dcgm_exporter import (
@@ -57,15 +57,15 @@ def host(cuda: str | None = "13.2", *models: t.Any, packages: t.Iterable[str] = 
     ("", "cuda-toolkit-13", None), ("12.9", "cuda-toolkit-12-9", None)])
 def test_cuda_by_its_level(version: str, package: str, exact: str | None) -> None:
     desired = Cuda.desired({"version": version}, host())
-    assert desired.packages == {package: exact} and not desired.files and not desired.reasons
+    assert desired.packages == {package: exact} and not desired.files and not desired.notes
 
 
 def test_cuda_and_the_driver() -> None:
-    with pytest.raises(InputError, match=r"CUDA 14.0 does not run on .* whose level is 13.2. .*13.x"):
+    with pytest.raises(InputError, match=r"CUDA 14.0 does not run on .* whose CUDA level is 13.2. .*13.x"):
         Cuda.desired({"version": "14.0"}, host())
-    assert "minor version compatibility" in Cuda.desired({"version": "13.3"}, host()).reasons[0]
-    assert "was not compared" in Cuda.desired({"version": "14.0"}, host(None)).reasons[0]
-    with pytest.raises(HostError, match="No driver is installed"):
+    assert "minor version compatibility" in Cuda.desired({"version": "13.3"}, host()).notes[0]
+    assert "was not compared" in Cuda.desired({"version": "14.0"}, host(None)).notes[0]
+    with pytest.raises(HostError, match="no driver is installed"):
         Cuda.desired({"version": None}, host(None))
     with pytest.raises(InputError, match="cuda.version: 'newest' is not a CUDA level"):
         Cuda.desired({"version": "newest"}, host())
@@ -80,7 +80,7 @@ def test_cuda_and_the_driver() -> None:
 def test_dcgm_is_for_the_drivers_cuda(level: str, model: t.Any, levels: set[str]) -> None:
     desired = Dcgm.desired({"version": "4.6.0", "profiling": False}, host(level, model))
     assert set(desired.packages) == {f"datacenter-gpu-manager-4-{part}" for part in {"core", *levels}}
-    assert set(desired.packages.values()) == {"4.6.0"} and list(desired.gone) == ["datacenter-gpu-manager"]
+    assert set(desired.packages.values()) == {"4.6.0"} and list(desired.replaced) == ["datacenter-gpu-manager"]
     more = Dcgm.desired({"version": "", "profiling": True}, host(level, model)).packages
     assert set(more) - set(desired.packages) == {f"datacenter-gpu-manager-4-proprietary{part}" for part in
                                               ("", *(f"-{level}" for level in levels))}
@@ -110,7 +110,7 @@ def test_what_is_no_address(listen: str) -> None:
 
 
 def test_the_exporter_and_what_it_asks() -> None:
-    with pytest.raises(InputError, match="DCGM 4, which the exporter needs"):
+    with pytest.raises(InputError, match="The exporter needs DCGM 4"):
         DcgmExporter.desired({}, host(wanted=["dcgm_exporter"]))
     there = host(packages=["datacenter-gpu-manager-4-core"], wanted=["dcgm_exporter"])
     desired = DcgmExporter.desired({"counters": "DCGM_FI_DEV_GPU_TEMP, gauge, t\n\n"}, there)
@@ -232,7 +232,7 @@ class Systemd:
 def one_run(tmp_path: Path, desired: Desired | None, systemd: Systemd) -> list[str]:
     """Plans and executes; without a desired it is a removal. Returns the ids of the steps."""
     with Journal("demo", str(tmp_path / "state" / "journal")) as journal:
-        work = work_module.Work("x.service", desired, journal, systemd, Root(), None, None)
+        work = Installer("x.service", desired, journal, systemd, Root(), None, None)
         service = Service(systemd.state, systemd.enabled)
         state = PackageState({})
         steps = work.plan(state, service) if desired else work.plan_absent(state, service, ())
@@ -265,7 +265,7 @@ def test_files_and_service_come_and_go(tmp_path: Path) -> None:
 CUDA = Repository("cuda", "https://mirror.example/cuda/", "k.pub", "A" * 40)
 
 
-def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *concerns: str) -> list[work_module.Work]:
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *concerns: str) -> list[Installer]:
     """Running components whose packages are there, of a repository whose files somebody has spoilt."""
     monkeypatch.setattr(PackageWork, "is_present", lambda self, _state, _wanted: self._has_repository())
     monkeypatch.setattr(PackageWork, "plan_repair", lambda *_args: [])
@@ -278,7 +278,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *concerns: str) -> l
         with Journal(concern, str(tmp_path / "state" / "journal")) as journal:
             journal.keep("file", "/usr/share/keyrings/gpuops-cuda.gpg", {"state": "absent"})
         desired = Desired(packages={"x": None}, unit="x.service")
-        works.append(work_module.Work("x.service", desired, journal, Systemd(), Root(str(tmp_path)), manager, CUDA))
+        works.append(Installer("x.service", desired, journal, Systemd(), Root(str(tmp_path)), manager, CUDA))
     return works
 
 
@@ -330,7 +330,7 @@ def test_check_mode_knows_what_the_driver_role_would_repair(monkeypatch: pytest.
 def test_a_file_that_the_driver_brings_before_it_is_no_step_of_check_mode(tmp_path: Path) -> None:
     path = f"{tmp_path}/pynvml.py"
     with Journal("node_status_exporter", str(tmp_path / "state" / "journal")) as journal:
-        work = work_module.Work("x.timer", Desired(files={path: b"x"}), journal, lambda *_a, **_o: None,  # type: ignore[arg-type]
+        work = Installer("x.timer", Desired(files={path: b"x"}), journal, lambda *_a, **_o: None,  # type: ignore[arg-type]
                                 Root(), None, None)
         for before, steps in (([], 1), ([path], 1)):  # it is not on record yet
             work.files_before = before
@@ -378,7 +378,7 @@ def test_a_restart_that_is_owed_is_made_up_for(tmp_path: Path) -> None:
     systemd = Systemd("active", "enabled")
     desired = Desired(files={str(path): b"1"}, unit="x.service")
     with Journal("demo", str(tmp_path / "state" / "journal")) as journal:
-        work = work_module.Work("x.service", desired, journal, systemd, Root(), None, None)
+        work = Installer("x.service", desired, journal, systemd, Root(), None, None)
         steps = work.plan(PackageState({}), Service("active", "enabled"))
         work.execute(steps[0])  # and here the run is killed
     assert one_run(tmp_path, desired, systemd) == ["restart service"]
@@ -391,7 +391,7 @@ def test_a_masked_service_is_told_before_anything_is_changed(tmp_path: Path) -> 
     path = tmp_path / "x.conf"
     with Journal("demo", str(tmp_path / "journal"), readonly=True) as journal:
         desired = Desired(files={str(path): b"1"}, unit="x.service")
-        work = work_module.Work("x.service", desired, journal, Systemd(), Root(), None, None)
+        work = Installer("x.service", desired, journal, Systemd(), Root(), None, None)
         with pytest.raises(HostError, match="x.service is masked"):
             work.plan(PackageState({}), Service("absent", "masked"))
 
@@ -403,7 +403,7 @@ def test_a_masked_file_is_told_before_anything_is_changed(tmp_path: Path, monkey
     (tmp_path / "x.conf").symlink_to(tmp_path / "null")
     with Journal("demo", str(tmp_path / "journal"), readonly=True) as journal:
         desired = Desired(files={str(tmp_path / "y.conf"): b"1", str(tmp_path / "x.conf"): b"1"}, unit="x.service")
-        work = work_module.Work("x.service", desired, journal, Systemd(), Root(), None, None)
+        work = Installer("x.service", desired, journal, Systemd(), Root(), None, None)
         with pytest.raises(HostError, match="x.conf cannot be written.*must not exist on this host"):
             work.plan(PackageState({}), Service("inactive", "disabled"))
 
@@ -452,14 +452,14 @@ def test_a_service_whose_packages_go_is_not_restarted(tmp_path: Path) -> None:
     systemd = Systemd("active", "enabled")
     with Journal("demo", str(tmp_path / "journal")) as journal:
         journal.keep("service", "x.service", {"state": "active", "enabled": "enabled"})
-        work = work_module.Work("x.service", None, journal, systemd, Root(), None, None)
+        work = Installer("x.service", None, journal, systemd, Root(), None, None)
         work.packages = t.cast(t.Any, Packages())
         steps = work.plan_absent(PackageState({}), Service("active", "enabled"), ())
     assert [step.action for step in steps] == ["purge packages"]
 
 
 def test_a_service_that_does_not_answer_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_module, "_ANSWER_LIMIT", 0)
+    monkeypatch.setattr(component_installer, "_ANSWER_LIMIT", 0)
     with pytest.raises(GpuopsError, match=r"runs, but does not answer at 127.0.0.1:1: .*journalctl -u x.service"):
         one_run(tmp_path, Desired(unit="x.service", address=("127.0.0.1", 1)), Systemd())
 
@@ -479,7 +479,7 @@ def test_killed_at_any_step(tmp_path: Path, removal: bool, number: int, late: bo
     if removal:
         one_run(tmp_path, desired, systemd)
     with Journal("demo", str(tmp_path / "state" / "journal")) as journal:
-        work = work_module.Work("x.service", None if removal else desired, journal, systemd, Root(), None, None)
+        work = Installer("x.service", None if removal else desired, journal, systemd, Root(), None, None)
         service, state = Service(systemd.state, systemd.enabled), PackageState({})
         steps = work.plan_absent(state, service, ()) if removal else work.plan(state, service)
         done = 0

@@ -16,8 +16,8 @@ from ansible_collections.gpuops.nvidia.plugins.action.container_toolkit import A
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InUse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import config, packages, read, work
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.seal import mixed
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import config, packages, read, step_executor
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.seal import encrypt
 from ansible_collections.gpuops.nvidia.plugins.modules import container_toolkit as module
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import owners, registry, settings_file
 
@@ -53,13 +53,13 @@ class Play:
         settings.parent.mkdir()
         self.settings = settings
         patch.setattr(read, "SETTINGS", str(settings))
-        patch.setattr(work, "SETTINGS", str(settings))
+        patch.setattr(step_executor, "SETTINGS", str(settings))
         patch.setattr(settings_file, "FILE", str(settings))
         patch.setattr(module, "run", host.run)
         patch.setattr(module, "Journal", lambda concern, readonly: Journal(concern, host.journal_root, readonly))
         patch.setattr(module, "plan", lambda *_args: {
             "packages": {"installed": {"nvidia-container-toolkit": "1.20"}, "version": "1.20",
-                         "steps": [work._pack(step) for step in self.packages]},
+                         "steps": [step_executor.step_as_json(step) for step in self.packages]},
             "cdi": {"specs": ["/var/run/cdi/nvidia.yaml"], "driver": None, "steps": [], "pending": [], "warnings": []}})
         patch.setattr(packages.Packages, "execute", lambda _self, step: self._install(step))
         patch.setattr(packages.Packages, "forget_restored", lambda _self: None)
@@ -78,7 +78,7 @@ class Play:
         if self.instead is not None:
             return self.instead
         try:
-            answer = module.answer({**OPTIONS, "config_path": None, "drop_in_path": None, **module_args})
+            answer = module.handle_request({**OPTIONS, "config_path": None, "drop_in_path": None, **module_args})
         except GpuopsError as error:
             return {"failed": True, **error.as_result()}
         told = json.loads(json.dumps(answer))
@@ -117,7 +117,7 @@ def test_containers_that_start_after_the_plan_leave_the_restart_pending(
         raise InUse(f"containers have started since the plan was made, or {unit} does not say whether any run")
 
     with monkeypatch.context() as patch:
-        patch.setattr(config.ConfigWork, "_expect_idle", expect)
+        patch.setattr(config.ConfigFiles, "_check_idle", expect)
         result = play(state=state, diff=True)
     first, *others = result["pending"]
     assert first["id"] == "restart service: containerd.service" and first["id"] not in ids(result)
@@ -208,7 +208,7 @@ def test_what_the_scripts_of_packages_leave_in_the_settings_is_edited_after_them
 
 def test_settings_known_to_make_trouble_are_warned_of(play: Play) -> None:
     play.settings.write_text("[nvidia-container-cli]\nno-cgroups = true\n")
-    assert "containers of root get no access" in play()["warnings"][0]
+    assert "Containers of root get no access" in play()["warnings"][0]
     assert "warnings" not in play(state="absent")
 
 
@@ -222,7 +222,7 @@ def test_what_does_not_last_is_an_error(play: Play, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(module, "apply", undone)
     told = play()
-    assert told["failed"] and "After the run the host still differs: " in told["msg"]
+    assert told["failed"] and "After the run, the host still needs these steps: " in told["msg"]
 
 
 @pytest.mark.parametrize("answer", [{"failed": True, "msg": "no", "error": {"kind": "x", "message": "no", "hint": ""}},
@@ -249,7 +249,7 @@ def test_what_the_controller_refuses_fails_before_anything_changes(play: Play) -
 
 
 def test_where_somebody_else_manages_the_runtime_that_is_told(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owners, "refuse_foreign", lambda *_args: "Set this in the inventory: x")
+    monkeypatch.setattr(owners, "check_owner", lambda *_args: "Set this in the inventory: x")
     former = play.host.tree()
     play.options = {"config_path": None}
     told = play()
@@ -265,7 +265,7 @@ def test_a_host_without_a_runtime(play: Play, monkeypatch: pytest.MonkeyPatch) -
     told = play()
     assert (told["runtime"], told["config_path"], told["changed"]) == (None, None, False)
     assert [one["pending_reason"] for one in told["pending"]] == [
-        "no container runtime that can be configured is installed"]
+        "no supported container runtime is installed"]
     assert play.phases == ["read"]
 
 
@@ -304,7 +304,7 @@ def test_hundreds_of_forged_answers(play: Play) -> None:
             json.dumps(told)
             if told.get("error", {}).get("kind") == "answer":
                 refused += 1
-                assert told["error"]["path"].startswith(("seen", "options", "trials")) and len(told["msg"]) < 2000
+                assert told["error"]["path"].startswith(("host_state", "options", "trials")) and len(told["msg"]) < 2000
             else:
                 believed += 1
     assert refused > 150 and believed > 20, (refused, believed)
@@ -313,7 +313,7 @@ def test_hundreds_of_forged_answers(play: Play) -> None:
 def test_an_answer_need_not_name_a_step_that_is_held_up(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     execute = play._execute
     monkeypatch.setattr(play, "_execute", lambda **request: {
-        key: value for key, value in execute(**request).items() if key != "held"})
+        key: value for key, value in execute(**request).items() if key != "blocked_step"})
     told = play()
     assert told["changed"] and not told["pending"] and "apply" in play.phases
 
@@ -323,11 +323,12 @@ def test_a_runtime_without_what_its_programs_say(play: Play) -> None:
     play.instead = play._execute("gpuops.nvidia.container_toolkit", {"request": base64.b64encode(json.dumps(
         {"phase": "read", "runtimes": [one.probe.as_request() for one in registry.RUNTIMES.values()], "check": True,
          "markers": []}).encode()).decode(), "config_path": str(play.host.config)}, {"inventory_hostname": "h"})
-    play.instead["seen"]["runtimes"]["containerd"]["dump"] = None
-    assert play()["error"]["path"] == "seen.runtimes.containerd"
-    play.instead["seen"]["runtimes"] = {"crio": {**play.instead["seen"]["runtimes"]["containerd"], "facts": {}}}
+    play.instead["host_state"]["runtimes"]["containerd"]["dump"] = None
+    assert play()["error"]["path"] == "host_state.runtimes.containerd"
+    runtimes = play.instead["host_state"]["runtimes"]
+    play.instead["host_state"]["runtimes"] = {"crio": {**runtimes["containerd"], "facts": {}}}
     assert "without low_level" in play()["msg"]
-    play.instead["seen"]["settings"]["text"] = "\x1b" * 5_000_000
+    play.instead["host_state"]["settings"]["text"] = "\x1b" * 5_000_000
     assert "\x1b" not in play()["msg"]
 
 
@@ -336,7 +337,7 @@ def test_an_answer_is_sealed_on_its_way(play: Play, monkeypatch: pytest.MonkeyPa
 
     def sealing(module_name: str, module_args: dict[str, t.Any], task_vars: dict[str, t.Any]) -> t.Any:
         told = Play._execute(play, module_name, module_args, task_vars)
-        answers.append(base64.b64encode(mixed(json.dumps(told).encode(), module_args["seal"])).decode())
+        answers.append(base64.b64encode(encrypt(json.dumps(told).encode(), module_args["seal"])).decode())
         return {"changed": told["changed"], "sealed": answers[-1]}
 
     plain = play(check=True)

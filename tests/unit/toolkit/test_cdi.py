@@ -54,15 +54,15 @@ class Machine:
         self.refreshing: list[str] = []
         self.calls: list[tuple[str, ...]] = []
         for module, name, path in (
-                (cdi_module, "_SYSTEMD", "systemd"), (cdi_module, "_LINKS", "dev/char"),
-                (cdi_module, "_OTHER", "etc-cdi/nvidia.yaml"),
+                (cdi_module, "_SYSTEMD", "systemd"), (cdi_module, "_LINK_FOLDER", "dev/char"),
+                (cdi_module, "_ETC_SPEC", "etc-cdi/nvidia.yaml"),
                 (cdi_module, "UNIT_FILE", "units/s"),
                 (cdi_files, "UNIT_FILE", "units/s"), (cdi_files, "PATH_FILE", "units/p"),
                 (cdi_files, "SCRIPT", "lib/cdi-refresh"), (cdi_files, "RULE", "rules/r"),
                 (cdi_files, "ENVIRONMENT", "env")):
             patch.setattr(module, name, str(root / path))
         patch.setattr(cdi_module, "Root", lambda: Root(str(root)))
-        patch.setattr(cdi_module, "_NODES", (f"{root}/dev/nvidia*",))
+        patch.setattr(cdi_module, "_NODE_PATTERNS", (f"{root}/dev/nvidia*",))
         patch.setattr(cdi_files, "ENABLED", (str(root / "wants"),))
         patch.setattr(cdi_files, "_PATHS", {"gpu": str(root / "cdi/nvidia.yaml"),
                                             "management": str(root / "cdi/management.yaml")})
@@ -124,7 +124,7 @@ class Machine:
         """The ids of the steps, after which nothing is left to do."""
         steps = self.plan(packages, **options)["steps"]
         with Journal("container_toolkit", root=str(self.root / "journal")) as journal:
-            acts = self.cdi(journal, **options).acts
+            acts = self.cdi(journal, **options).handlers
             for step in steps:
                 acts[step.action](step)
         assert self.plan((), **options)["steps"] == []
@@ -155,9 +155,9 @@ def test_first_run_and_removal(machine: Machine) -> None:
 @pytest.mark.parametrize(("there", "reason"), [
     (None, "there is no specification"),
     (spec("0", "GPU-a", driver="580.126.20"), "it is for driver 580.126.20, but 595.91.07 is loaded"),
-    (spec("0", "0:0", "GPU-a", "MIG-b"), "0 names of devices are missing, and 2 do not exist any more"),
-    (spec("0"), "1 names of devices are missing, and 0 do not exist any more"),
-    (f"{spec('0', 'GPU-a')}    env: [A=b]\n", "nvidia-ctk prints another one"),
+    (spec("0", "0:0", "GPU-a", "MIG-b"), "0 device names are missing and 2 are obsolete"),
+    (spec("0"), "1 device names are missing and 0 are obsolete"),
+    (f"{spec('0', 'GPU-a')}    env: [A=b]\n", "it differs from the output of nvidia-ctk"),
 ])
 def test_a_wrong_specification_is_generated_again(machine: Machine, there: str | None, reason: str) -> None:
     machine.converge()
@@ -237,11 +237,11 @@ def test_a_toolkit_that_comes_where_all_gpus_are_in_mig_mode(machine: Machine) -
 def test_what_waits_is_told_as_it_is_after_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     action = object.__new__(ActionModule)
     state, pending = HostState(), [{"pending_reason": "every GPU is in MIG mode"}]
-    monkeypatch.setattr(action, "_ask", lambda *_args, **_options: {"held": None})
+    monkeypatch.setattr(action, "_ask", lambda *_args, **_options: {"blocked_step": None})
     monkeypatch.setattr(host_answer, "state_of", lambda _answer: state)
     monkeypatch.setattr(planning, "plan", lambda *_args: planning.Plan([], pending, Proposal(), None))
     options = Options(True, True, "auto")
-    assert action._apply([INSTALL], options, settle=False, forbidden=[]) == ([INSTALL], state, pending)
+    assert action._apply([INSTALL], options, forget_restored=False, forbidden=[]) == ([INSTALL], state, pending)
 
 
 def test_a_tool_that_fails_changes_nothing(machine: Machine) -> None:
@@ -323,7 +323,7 @@ def test_a_specification_without_a_driver_is_of_wsl_or_jetson(machine: Machine) 
 
 def test_what_the_packages_write_is_ours(machine: Machine) -> None:
     with Journal("container_toolkit", root=str(machine.root / "journal")) as journal:
-        machine.cdi(journal).keep()
+        machine.cdi(journal).journal_gpu_spec()
     machine.spec.write_text(spec("0"))
     machine.converge()
     assert cdi_module.REMOVE in machine.converge(cdi=False)

@@ -133,7 +133,7 @@ def test_a_toolkit_without_packages(tmp_path: pathlib.Path, monkeypatch: pytest.
         assert found == {"installed": {}, "version": "1.20.1", "steps": []}
     with pytest.raises(HostError, match=r"It has the toolkit 1.20.1, not 1.19.1"):
         plan(tmp_path, monkeypatch, None, "other", said, version="1.19.1")
-    with pytest.raises(HostError, match=f"does not have the program {programs['cdi']}"):
+    with pytest.raises(HostError, match=f"does not have {programs['cdi']}"):
         plan(tmp_path, monkeypatch, None, "other", said, mode="cdi")
     with pytest.raises(HostError, match="It has no toolkit"):
         plan(tmp_path, monkeypatch, None, "other")

@@ -84,19 +84,20 @@ class Place:
               act: str = "restart") -> None:
         before = self.path.read_text() if self.path.exists() else None
         with self.journal() as journal:
-            config.ConfigWork(journal, self.daemon, "never").acts["edit file"](Step("edit file", str(self.path), data={
+            config_files = config.ConfigFiles(journal, self.daemon, "never")
+            config_files.handlers["edit file"](Step("edit file", str(self.path), data={
                 "path": str(self.path), "text": text, "before": before, "baseline": baseline, "part": "main",
                 "parts": list(parts), "runtime": "containerd", "default": "runc", "unit": UNIT, "act": act}))
 
     def restart(self, act: str = "restart", health: t.Sequence[str] = HEALTH, **more: t.Any) -> None:
         with self.journal() as journal:
-            config.ConfigWork(journal, self.daemon, "never").acts[f"{act} service"](
+            config.ConfigFiles(journal, self.daemon, "never").handlers[f"{act} service"](
                 Step(f"{act} service", UNIT, data={"unit": UNIT, "act": act, "health": health, **more}))
 
     def restore(self) -> None:
         with self.journal() as journal:
-            work = config.ConfigWork(journal, self.daemon, "never")
-            work.acts["restore file"](Step("restore file", str(self.path), data={
+            work = config.ConfigFiles(journal, self.daemon, "never")
+            work.handlers["restore file"](Step("restore file", str(self.path), data={
                 "path": str(self.path), "before": self.path.read_text(), "unit": UNIT, "act": "restart"}))
 
     def kept(self, kind: str) -> dict[str, t.Any]:
@@ -110,12 +111,12 @@ class Place:
      " failed. Its former"),
     ({"rc": 5}, "systemctl restart exited with 5"),
     ({"hangs": True}, "systemctl restart containerd.service"),
-    ({"plugins": {"io.containerd.grpc.v1.cri": "error"}}, "it started without io.containerd.grpc.v1.cri. Its"),
-    ({"plugins": {"io.containerd.runtime.v1.linux": None}}, "it started without io.containerd.runtime.v1.linux. Its"),
-    ({"stuck": True}, "it started without io.containerd.grpc.v1.cri, io.containerd.runtime.v1.linux. Its"),
+    ({"plugins": {"io.containerd.grpc.v1.cri": "error"}}, "without the plugins io.containerd.grpc.v1.cri. Its"),
+    ({"plugins": {"io.containerd.runtime.v1.linux": None}}, "without the plugins io.containerd.runtime.v1.linux. Its"),
+    ({"stuck": True}, "without the plugins io.containerd.grpc.v1.cri, io.containerd.runtime.v1.linux. Its"),
     # The first thing that went wrong is the one that is told.
     ({"rc": 5, "mute": 1}, "systemctl restart exited with 5"),
-    ({"mute": 1}, "it started without io.containerd.grpc.v1.cri, io.containerd.runtime.v1.linux. Its"),
+    ({"mute": 1}, "without the plugins io.containerd.grpc.v1.cri, io.containerd.runtime.v1.linux. Its"),
 ])
 @pytest.mark.parametrize("theirs", [THEIRS, None])
 def test_one_that_does_not_come_back_as_it_was_gets_its_former_file(tmp_path: Path, spoilt: dict[str, t.Any],
@@ -229,9 +230,9 @@ def test_the_first_edit_found_may_be_the_whole_file(tmp_path: Path) -> None:
 def test_a_file_that_changes_meanwhile_is_not_given_back(tmp_path: Path) -> None:
     one = Place(tmp_path)
     one.write()
-    work = config.ConfigWork(one.journal(), one.daemon, "never")
+    work = config.ConfigFiles(one.journal(), one.daemon, "never")
     with pytest.raises(HostError, match="changed while its new content was being computed"):
-        work.acts["restore file"](Step("restore file", str(one.path), data={
+        work.handlers["restore file"](Step("restore file", str(one.path), data={
             "path": str(one.path), "before": "older\n", "unit": UNIT, "act": "restart"}))
     assert one.path.read_text() == OURS
 

@@ -25,7 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import conf
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import read as read_module
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import planning
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.docker import Docker
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Answer, HostState
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState, ProgramResult
 from ansible_collections.gpuops.nvidia.tests.unit.runtimes.conftest import SHAPES
 from ansible_collections.gpuops.nvidia.tests.unit.runtimes.played import Played
 
@@ -249,13 +249,13 @@ STRICT = 'time="2026-11-23T17:05:49Z" level=warning msg="Ignoring unknown key in
 
 
 @pytest.mark.parametrize(("rc", "printed", "journal", "words"), [
-    (2, TRACE, "", 'it crashes: unhandled token: ","'),
-    (-11, "", TRACE, 'its journal says: it crashes: unhandled token: ","'),
+    (2, TRACE, "", 'it crashed: unhandled token: ","'),
+    (-11, "", TRACE, 'from its log: it crashed: unhandled token: ","'),
     (1, STRICT, f"{STRICT}containerd: (3, 1): Can't convert 7(int64) to string\n",
-     "its journal says: containerd: (3, 1): Can't convert 7(int64) to string"),
+     "from its log: containerd: (3, 1): Can't convert 7(int64) to string"),
     (1, f"{STRICT}containerd: no such thing.\n", "x", "containerd: no such thing"),
     (-9, STRICT, STRICT, "it printed nothing and was killed by signal 9"),
-    (3, "", "", "it printed nothing and ended with 3"),
+    (3, "", "", "it printed nothing and exited with 3"),
 ])
 def test_a_file_that_the_daemon_rejects_is_told_in_its_own_words(
         host: t.Any, rc: int, printed: str, journal: str, words: str) -> None:
@@ -297,17 +297,17 @@ def test_a_foreign_drop_in_that_hides_ours_is_named(host: t.Any) -> None:
 def test_an_owed_restart_stays_one(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "x.json"
     with Journal("container_toolkit", root=str(tmp_path / "journal")) as journal:
-        work = config.ConfigWork(journal, lambda *_args, **_options: Completed((), 0, "active\n", ""), "never")
+        work = config.ConfigFiles(journal, lambda *_args, **_options: Completed((), 0, "active\n", ""), "never")
         before = None
         for act, text in (("reload", "a"), ("restart", "b"), ("reload", "c")):
-            work.acts["write file"](Step("write file", str(path), data={
+            work.handlers["write file"](Step("write file", str(path), data={
                 "path": str(path), "text": text, "before": before, "baseline": None, "part": "main", "parts": [],
                 "runtime": "docker", "default": "runc", "unit": "docker.service", "act": act}))
             before = text
         owed = journal.of_kind("restart")["docker.service"]["after"]
         assert (owed["act"], owed["files"][str(path)]["bytes"]) == ("restart", None)
         for act, left in (("reload", 1), ("restart", 0)):
-            work.acts[f"{act} service"](Step(f"{act} service", "docker.service", data={
+            work.handlers[f"{act} service"](Step(f"{act} service", "docker.service", data={
                 "unit": "docker.service", "act": act, "health": []}))
             assert len(journal.of_kind("restart")) == left
 
@@ -321,7 +321,7 @@ def test_docker_is_asked_again_before_a_restart_that_was_planned_without_contain
     """At the level never, they live on. said: whether they do, and how many run and are paused."""
     path, live = str(tmp_path / "daemon.json"), level == "never"
     docker = Played(Docker(), "Docker version 26.1.5, build x", path, {path: json.dumps({"live-restore": live})},
-                    unit="docker.service", facts={"info": Answer(0, json.dumps({
+                    unit="docker.service", facts={"info": ProgramResult(0, json.dumps({
                         "Runtimes": {"runc": {}}, "ContainersRunning": int(live), "ContainersPaused": 0,
                         "LiveRestoreEnabled": live}))})
     if state == "absent":
@@ -342,11 +342,11 @@ def test_docker_is_asked_again_before_a_restart_that_was_planned_without_contain
         return Completed(tuple(argv), 0, "active\n", "")
 
     with Journal("container_toolkit", root=str(tmp_path / "journal")) as journal:
-        work = config.ConfigWork(journal, runner, level)
+        work = config.ConfigFiles(journal, runner, level)
         steps = planning.runtime_steps(seen, "docker", proposal)
         with contextlib.nullcontext() if restarted else pytest.raises(InUse, match="containers have started"):
             for step in steps:
-                work.acts[step.action](step)
+                work.handlers[step.action](step)
         assert ("systemctl restart" in run) == restarted
         assert (journal.get("restart", "docker.service") is None) == restarted
 
@@ -451,6 +451,6 @@ def test_a_service_that_is_not_ours_to_start_is_told(
     one = host("2.2", KUBEADM)
     one.unit, one.running = unit, running
     assert ("restart service: containerd.service" in one.converge()) == (running and unit.get("LoadState") != "masked")
-    found = planning.waiting(one.see(), "containerd", "")
+    found = planning.pending_steps(one.see(), "containerd", "")
     assert [item.id for item in found] == ([pending] if pending else [])
     assert not pending or "does not change this" in found[0].pending_reason

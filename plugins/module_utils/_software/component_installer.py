@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Plans and executes the steps of one component.
 
-Kinds of journal entries besides those of files and packages: C(service), the former state of a unit; C(restart), a unit
-that must be restarted, from before the first change until its restart.
+Journal entries besides those of files and packages: C(service), the former state of a unit; C(restart), a unit that
+must be restarted. A C(restart) entry exists from before the first change until the restart.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ WRITE, RESTORE = "write file", "restore file"
 START, RESTART, ENABLE = "enable and start service", "restart service", "enable service"
 STOP = "disable and stop service"
 _SYSTEMD = "/etc/systemd/system/"
-# Seconds to wait for the answer of a service, and for systemctl.
+# Maximum seconds to wait until a service accepts connections, and for systemctl.
 _ANSWER_LIMIT = 30
 _SERVICE_LIMIT = 120
 ABSENT = Service("absent", "")
 
 
-class Work:
-    """Plans and executes the steps of one component. desired: None for a removal. manager: None if not needed."""
+class Installer:
+    """Plans and executes the steps of one component. desired: None for a removal. manager: None without packages."""
 
     def __init__(self, unit: str, desired: Desired | None, journal: Journal, run: Runner, root: Root,
                  manager: Manager | None, repository: Repository | None) -> None:
@@ -65,16 +65,16 @@ class Work:
     def _plan_files(self) -> list[Step]:
         steps = []
         for path, content in self.desired.files.items():
-            current, kept = read_bytes(self.root.at(path)), self.journal.get("file", path) is not None
-            if not kept or current != content and path not in self.files_before:
+            current, owned = read_bytes(self.root.at(path)), self.journal.get("file", path) is not None
+            if not owned or current != content and path not in self.files_before:
                 check_writable(self.root.at(path))
-                why = "" if current is None else "it differs" if current != content else "it is owned from now on"
-                steps.append(Step(WRITE, path, why, data={"content": content}))
-        return steps + [Step(RESTORE, path, "it is no longer needed") for path in self._own_files()
+                reason = "" if current is None else "it differs" if current != content else "it becomes owned"
+                steps.append(Step(WRITE, path, reason, data={"content": content}))
+        return steps + [Step(RESTORE, path, "it is no longer in the plan") for path in self._owned_files()
                         if path not in self.desired.files and path not in self.desired.outputs]
 
-    def _own_files(self) -> list[str]:
-        """Files in the journal, except those of the repository."""
+    def _owned_files(self) -> list[str]:
+        """The files in the journal, except those of the repository."""
         work = self.packages
         return [path for path in self.journal.of_kind("file") if work is None or not work.is_of_repository(path)]
 
@@ -82,20 +82,20 @@ class Work:
         work, desired = self.packages, self.desired
         if work is None or work.repository is None or not desired.packages:
             return []
-        gone = [name for name in desired.gone if name in state.installed]
-        ours = [name for name, entry in self.journal.of_kind("package").items() if (entry["after"] or {}).get("ours")]
+        gone = [name for name in desired.replaced if name in state.installed]
+        owned = [name for name, entry in self.journal.of_kind("package").items() if (entry["after"] or {}).get("ours")]
         if not gone and work.is_present(state, desired.packages):
-            return work.plan_lost(state, [*desired.packages, *ours])
+            return work.plan_lost(state, [*desired.packages, *owned])
         with work.manager.probe(work.repository) as probe:
             steps = work.plan_repair(state, desired.packages) + work.plan_repository(probe)
             steps += work.plan_install(probe, state, desired.packages, gone=gone)
-        return steps + work.plan_lost(state, [*desired.packages, *ours], steps)
+        return steps + work.plan_lost(state, [*desired.packages, *owned], steps)
 
     def _plan_service(self, service: Service, changed: bool) -> list[Step]:
         if not self.unit:
             return []
         if service.enabled == "masked":
-            raise HostError(f"{self.unit} is masked.", f"systemctl unmask {self.unit}, or omit the component.",
+            raise HostError(f"{self.unit} is masked.", f"Run systemctl unmask {self.unit}, or omit the component.",
                             unit=self.unit)
         if service.state != "active":
             return [Step(START, self.unit, f"it is {service.state}")]
@@ -105,40 +105,40 @@ class Work:
             return [Step(ENABLE, self.unit, f"it is {service.enabled}")]
         return []
 
-    def plan_absent(self, state: PackageState, service: Service, going: t.Collection[str]) -> list[Step]:
-        """The steps of a removal: service, packages, files. going: packages that other components remove before."""
+    def plan_absent(self, state: PackageState, service: Service, removed_before: t.Collection[str]) -> list[Step]:
+        """The steps of a removal: service, packages, files. removed_before: packages that other components remove."""
         self.before = service
-        kept = (self.journal.get("service", self.unit) or {"before": {}})["before"]
+        former = (self.journal.get("service", self.unit) or {"before": {}})["before"]
         steps = []
-        if kept and service != ABSENT and (service.state == "active" or service.enabled == "enabled") and \
-                kept["enabled"] != "enabled" and kept["state"] != "active":
-            steps.append(Step(STOP, self.unit, f"it was {kept['state']} before"))
+        if former and service != ABSENT and (service.state == "active" or service.enabled == "enabled") and \
+                former["enabled"] != "enabled" and former["state"] != "active":
+            steps.append(Step(STOP, self.unit, f"it was {former['state']} before"))
         if self.packages is not None and self.journal.entries:
-            steps += self.packages.plan_absent(state, going)
-        steps += [Step(RESTORE, path, "as it was before") for path in self._own_files()]
-        # A unit that belongs to removed packages is removed, too.
-        if kept and kept["state"] == "active" and steps and not any(step.data.get("packages") for step in steps):
+            steps += self.packages.plan_absent(state, removed_before)
+        steps += [Step(RESTORE, path, "this collection has written it") for path in self._owned_files()]
+        # If packages are removed, their unit is removed with them.
+        if former and former["state"] == "active" and steps and not any(step.data.get("packages") for step in steps):
             steps.append(Step(RESTART, self.unit, "its files have changed"))
         return steps
 
     def not_restored(self, state: PackageState) -> list[str]:
-        """One sentence for each former package that the removal does not restore."""
-        found = []
+        """A note for each former package that the removal does not restore."""
+        notes = []
         for name, entry in self.journal.of_kind("package").items():
             former = entry["before"]
             if former["state"] == "installed" and name not in state.installed:
-                found.append(f"{name} {former['version']} was installed before; it is not installed again")
-        return found
+                notes.append(f"{name} {former['version']} was installed before; the removal does not install it again")
+        return notes
 
     def execute(self, step: Step) -> None:
-        """Runs a step. After a killed run, it can run again."""
-        act = {WRITE: self._write, RESTORE: self._restore, START: self._start, RESTART: self._start,
-               ENABLE: self._enable, STOP: self._stop}.get(step.action)
-        if act is not None:
-            act(step)
+        """Executes a step. It can be repeated after a killed run."""
+        handler = {WRITE: self._write, RESTORE: self._restore, START: self._start, RESTART: self._start,
+                   ENABLE: self._enable, STOP: self._stop}.get(step.action)
+        if handler is not None:
+            handler(step)
             return
         if self.packages is None:
-            raise HostError(f"No code executes '{step.id}'.", "This is a bug: report it.")
+            raise HostError(f"No handler for step '{step.id}'.", "This is a bug. Report it.")
         if step.action in (INSTALL, AGAIN):
             self._request_restart()
         self.packages.execute(step)
@@ -177,32 +177,32 @@ class Work:
                 self.run(["systemctl", "enable", step.target], timeout=_SERVICE_LIMIT)
             self.run(["systemctl", "restart" if step.action == RESTART else "start", step.target],
                      timeout=_SERVICE_LIMIT)
-            if self.desired.first:
-                self.run(["systemctl", "start", self.desired.first], timeout=_SERVICE_LIMIT)
+            if self.desired.run_once:
+                self.run(["systemctl", "start", self.desired.run_once], timeout=_SERVICE_LIMIT)
         except CommandError as error:
-            raise self._failed(error.message) from error
-        self._await(step.target)
+            raise self._start_error(error.message) from error
+        self._wait_for_answer(step.target)
         self.journal.forget("restart", step.target)
 
-    def _await(self, unit: str) -> None:
-        """Waits until the service answers. Raises HostError: a started process may fail later."""
+    def _wait_for_answer(self, unit: str) -> None:
+        """Waits until the service accepts connections. Raises HostError if it stops or does not accept connections."""
         if self.desired.address is None:
             return
         deadline = time.monotonic() + _ANSWER_LIMIT
         while True:
             if read_units(self.run, [unit])[unit].state != "active":
-                raise self._failed(f"{unit} stopped after its start.")
+                raise self._start_error(f"{unit} stopped after its start.")
             try:
                 socket.create_connection(self.desired.address, timeout=2).close()
                 return
             except OSError as error:
                 if time.monotonic() > deadline:
-                    where = "{}:{}".format(*self.desired.address)
-                    raise self._failed(f"{unit} runs, but does not answer at {where}: {error}.") from error
+                    address = "{}:{}".format(*self.desired.address)
+                    raise self._start_error(f"{unit} runs, but does not answer at {address}: {error}.") from error
             time.sleep(0.2)
 
-    def _failed(self, message: str) -> HostError:
-        unit = self.desired.first or self.unit
+    def _start_error(self, message: str) -> HostError:
+        unit = self.desired.run_once or self.unit
         text = self.run(["journalctl", "-u", unit, "-n", "12", "--no-pager", "-o", "cat"], check=False).stdout
         log = " / ".join(line for line in text.splitlines() if line.strip())
         return HostError(f"{message} Its log: {log or 'empty'}", f"Correct the error (journalctl -u {unit}), then run "
@@ -215,7 +215,7 @@ class Work:
     def _stop(self, step: Step) -> None:
         self.run(["systemctl", "disable", "--now", step.target], timeout=_SERVICE_LIMIT)
         if step.target.endswith(".timer"):
-            # The timer may have started it, and it would write its output again.
+            # The timer may have started the service, which would write its output again.
             self.run(["systemctl", "stop", step.target.replace(".timer", ".service")], timeout=_SERVICE_LIMIT)
 
     def forget_restored(self) -> None:
