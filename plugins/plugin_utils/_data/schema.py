@@ -178,7 +178,7 @@ def meant(key: str, known: t.Iterable[str]) -> str:
     if near:
         return f"; did you mean '{near}'?"
     listed = ", ".join(sorted(names)[:12]) + (", ..." if len(names) > 12 else "")
-    return f"; known here: {listed}" if names else ""
+    return f"; allowed: {listed}" if names else ""
 
 
 def _nested(key: str, schema: Keys) -> str:

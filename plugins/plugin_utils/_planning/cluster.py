@@ -41,7 +41,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import clust
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_images import (
     VENDOR,
     image,
-    of_former_releases,
+    old_default_versions,
     pull_policy,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
@@ -304,7 +304,7 @@ def _partly(context: Context, parts: t.Mapping[str, ClusterPart], on_host: t.Map
     if automatic and "driver" in context.present:
         found.append("driver.upgradePolicy.autoUpgrade is true in the policy, but in a cluster no running driver is "
                      "replaced automatically. A run lists the Nodes whose driver is outdated, and the commands.")
-    former = of_former_releases(context.policy, context.release)
+    former = old_default_versions(context.policy, context.release)
     if former:
         stated = some_of([f"{path} {version}" for path, version in former.items()])
         found.append(f"{stated} in the policy: this is the version of a release older than {context.release.version}. "

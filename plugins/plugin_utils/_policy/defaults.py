@@ -42,13 +42,13 @@ def on_when_silent(section: str) -> bool:
     return section in _data()["on"]
 
 
-def merge(below: Section, above: Section, drop_null: bool = False) -> Data:
-    """Both mappings, merged at all levels. Values of the argument above take precedence.
+def merge(base: Section, override: Section, drop_null: bool = False) -> Data:
+    """Both mappings, merged at all levels. The values of override take precedence.
 
-    drop_null: null in above removes the key, as in values of Helm.
+    drop_null: null in override removes the key, as in values of Helm.
     """
-    result = dict(below)
-    for key, value in above.items():
+    result = dict(base)
+    for key, value in override.items():
         former = result.get(key)
         if value is None and drop_null:
             result.pop(key, None)
@@ -88,5 +88,5 @@ def put(data: Data, path: str, value: Value) -> None:
 def take(data: Data, path: str) -> Value:
     """Removes the value at a path and returns it, None if it is not set."""
     parent, _dot, last = path.rpartition(".")
-    holder = look(data, parent) if parent else data
-    return holder.pop(last, None) if isinstance(holder, dict) else None
+    mapping = look(data, parent) if parent else data
+    return mapping.pop(last, None) if isinstance(mapping, dict) else None

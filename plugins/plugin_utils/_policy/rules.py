@@ -28,8 +28,8 @@ def of_document(kind: str, document: Document, root: tuple[str, ...]) -> list[st
     driver = "" if kind == "NVIDIADriver" else "driver."
     version = look(spec, f"{driver}version")
     if look(spec, f"{driver}usePrecompiled") and str(version or "").startswith("sha256:"):
-        found.append((f"{driver}version", "a digest cannot be used with usePrecompiled, which makes the tag of branch, "
-                                          "kernel and system; write the branch, such as '595'"))
+        found.append((f"{driver}version", "a digest cannot be used with usePrecompiled, which needs an image for each "
+                                          "kernel; write the branch, such as '595'"))
     for apply in _OF_KIND.get(kind, ()):
         found += apply(spec)
     return [say(document, (*root, *path.split(".")), text) for path, text in found]
@@ -39,10 +39,10 @@ def _of_driver(spec: Section) -> list[tuple[str, str]]:
     selector = spec.get("nodeSelector") or {}
     found = []
     if spec.get("default") and selector:
-        found.append(("nodeSelector", "the default NVIDIADriver takes the nodes that no other takes and must not have "
-                                      "a selector; leave it out, or set default to false"))
+        found.append(("nodeSelector", "the default NVIDIADriver is for the Nodes that no other one selects, so it must "
+                                      "not have a selector; remove nodeSelector, or set default to false"))
     if _RESERVED in selector:
-        found.append(("nodeSelector", f"the label {_RESERVED} is the operator's own; select by another"))
+        found.append(("nodeSelector", f"the label {_RESERVED} is reserved for the GPU Operator; use another label"))
     return found
 
 
@@ -55,7 +55,7 @@ def _of_values(spec: Section) -> list[tuple[str, str]]:
 def _of_cdi(spec: Section) -> list[tuple[str, str]]:
     if not look(spec, "cdi.nriPluginEnabled"):
         return []
-    return [("cdi.nriPluginEnabled", f"the NRI plugin needs {path}; switch it on, or this off")
+    return [("cdi.nriPluginEnabled", f"the NRI plugin needs {path}; set it to true, or nriPluginEnabled to false")
             for path in ("cdi.enabled", "toolkit.enabled") if look(spec, path) is False]
 
 
@@ -66,11 +66,11 @@ _OF_KIND: dict[str, tuple[t.Callable[[Section], list[tuple[str, str]]], ...]] = 
 
 def beside(kinds: t.Sequence[str]) -> list[str]:
     """Faults of documents that cannot be parts of one policy, by their kinds."""
-    found = [f"there are {kinds.count(kind)} documents of kind {kind}; a cluster has one, remove the others"
+    found = [f"there are {kinds.count(kind)} documents of kind {kind}; a cluster has only one; remove the others"
              for kind in dict.fromkeys(kinds) if kind != "NVIDIADriver" and kinds.count(kind) > 1]
     if {"ClusterPolicy", "GPUCluster"} <= set(kinds):
         found.append("GPUCluster and ClusterPolicy exclude each other; remove one of them")
-    return found + [f"{kind} cannot be combined with other documents ({', '.join(dict.fromkeys(kinds))}); give it alone"
+    return found + [f"{kind} cannot be combined with other documents ({', '.join(dict.fromkeys(kinds))}); remove them"
                     for kind in _ALONE if kind in kinds and set(kinds) != {kind}]
 
 
@@ -85,10 +85,10 @@ def of_drivers(drivers: t.Sequence[tuple[str, Section]]) -> list[str]:
     others = [(name, spec.get("nodeSelector") or {}) for name, spec in drivers if not spec.get("default")]
     for (one, wider), (other, narrower) in itertools.combinations(others, 2):
         if wider.items() <= narrower.items() or narrower.items() <= wider.items():
-            found.append(f"NVIDIADrivers {one} ({_selector(wider)}) and {other} ({_selector(narrower)}) take the same "
-                         "nodes; give them selectors that exclude each other, or make one the default")
+            found.append(f"NVIDIADrivers {one} ({_selector(wider)}) and {other} ({_selector(narrower)}) select the same "
+                         "Nodes; use selectors that exclude each other, or set default to true in one of them")
     return found
 
 
 def _selector(selector: Section) -> str:
-    return ", ".join(f"{key}={value}" for key, value in sorted(selector.items())) or "every GPU node"
+    return ", ".join(f"{key}={value}" for key, value in sorted(selector.items())) or "all Nodes with a GPU"

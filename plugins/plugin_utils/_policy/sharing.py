@@ -115,8 +115,8 @@ def read(document: Document, origin: str = "gpu_sharing") -> Sharing:
 def _read(document: Document, origin: str) -> Sharing:
     data = document.data
     if not isinstance(data, dict):
-        raise InputError(f"a mapping is expected, {shown(data)} is given.", "Write {timeSlicing: {resources: [{name: "
-                         "nvidia.com/gpu, replicas: 4}]}}, or give the path of a ConfigMap.", path=origin, value=data)
+        raise InputError(f"a mapping is expected, not {shown(data)}.", "Write {timeSlicing: {resources: [{name: "
+                         "nvidia.com/gpu, replicas: 4}]}}, or the path of a file with a ConfigMap.", path=origin, value=data)
     if data.get("kind") == "ConfigMap":
         return _of_config_map(document, origin)
     if "configs" in data:
@@ -124,17 +124,16 @@ def _read(document: Document, origin: str) -> Sharing:
     if not any(key in data for key in (*_GROUPS, *SCHEMA)):
         keys = [*_NAMED, *_GROUPS, *SCHEMA]
         raise faulty(origin, [say(document, (key,), f"unknown key{meant(str(key), keys)}") for key in data]
-                     or ["nothing is in it; leave it out, or write {timeSlicing: {resources: [...]}}"])
+                     or ["it is empty; remove it, or write {timeSlicing: {resources: [...]}}"])
     return _from_data(origin, ONLY, {ONLY: document})
 
 
 def of_texts(name: str, default: str, texts: Value, origin: str) -> Sharing:
     """The configurations in the data of a ConfigMap (texts). Raises InputError with all faults."""
     if not isinstance(texts, dict) or not texts:
-        raise faulty(origin, ["it has no configuration, and pods wait for one; write one as data: {any: \"version: v1 "
-                              "...\"}"])
-    faults = [f"{dotted((str(key),))}: a text is expected, not {shown(text)}; write {key}: | and indent what "
-              "belongs to it" for key, text in texts.items() if not isinstance(text, str)]
+        raise faulty(origin, ["it has no configuration, and pods wait for one; write data: {NAME: \"version: v1 ...\"}"])
+    faults = [f"{dotted((str(key),))}: a string is expected, not {shown(text)}; write {key}: | and indent the "
+              "lines below it" for key, text in texts.items() if not isinstance(text, str)]
     texts = {key: text for key, text in texts.items() if isinstance(text, str)}
     documents: dict[str, Document] = {}
     for key, text in texts.items():
@@ -149,10 +148,10 @@ def _of_config_map(document: Document, origin: str) -> Sharing:
     data = document.data
     metadata = data.get("metadata")
     name = str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
-    lost = [key for key in data if key in SCHEMA or key in _GROUPS]
-    if lost:
-        raise faulty(origin, [f"{lost[0]} is beside data: the indentation of this document is lost; indent it "
-                              "below the name of its configuration, data: {any: | ...}"])
+    misplaced = [key for key in data if key in SCHEMA or key in _GROUPS]
+    if misplaced:
+        raise faulty(origin, [f"{misplaced[0]} is at the top level, because the document has lost its indentation; "
+                              "indent it below the name of its configuration, data: {NAME: | ...}"])
     return of_texts(name, "", data.get("data"), f"{origin} (ConfigMap {name})" if name else origin)
 
 
@@ -172,7 +171,7 @@ def _of_named(document: Document, origin: str) -> Sharing:
 
 
 def _from_data(origin: str, default: str, given: t.Mapping[str, Document], faults: t.Sequence[str] = ()) -> Sharing:
-    """Completes configurations that are not texts, and adds their texts. faults: those that are already known."""
+    """Completes configurations that are mappings, and adds their texts. faults: those that are already known."""
     documents = {key: _complete(one) for key, one in given.items()}
     found = _checked(Sharing(origin, "", default, dict.fromkeys(documents, ""), documents), [*faults])
     return replace(found, texts={key: json.dumps(one.data, indent=2, sort_keys=True) + "\n"
@@ -180,7 +179,7 @@ def _from_data(origin: str, default: str, given: t.Mapping[str, Document], fault
 
 
 def _complete(document: Document) -> Document:
-    """A text is parsed. A section C(sharing) becomes a configuration."""
+    """A complete configuration from a text, a mapping, or only its section C(sharing)."""
     data = document.data
     if isinstance(data, str):
         return Document(load_data(data, "gpu_sharing"))
@@ -193,19 +192,20 @@ def _complete(document: Document) -> Document:
 
 
 def _checked(sharing: Sharing, faults: list[str]) -> Sharing:
-    """The argument. faults: those that are already known. Raises InputError with all faults."""
+    """Returns the argument if it has no faults. faults: those that are already known. Raises InputError with all
+    faults."""
     default = sharing.default
     for name, document in sharing.documents.items():
         if not _LABEL.fullmatch(name):
-            faults.append(f"{name!r} cannot be the name of a configuration, as labels of Nodes carry it; use letters, "
-                          "digits, dashes, dots and underscores, at most 63 of them")
+            faults.append(f"{name!r} is not a valid name of a configuration, because Nodes have it in a label; use at most "
+                          "63 letters, digits, dashes, dots and underscores")
         place = "" if list(sharing.texts) == [ONLY] else f"{name}: "
         faults += [f"{place}{fault}" for fault in document_faults(document)]
     if sharing.name and not _MAP_NAME.fullmatch(sharing.name):
-        faults.append(f"metadata.name: {sharing.name!r} cannot name a volume of the pods; use small letters, digits "
-                      "and dashes, at most 63 of them")
+        faults.append(f"metadata.name: {sharing.name!r} is not valid, because pods have a volume of this name; use at "
+                      "most 63 small letters, digits and dashes")
     if default and default not in sharing.texts:
-        faults.append(f"default: {shown(default)} is none of the configurations"
+        faults.append(f"default: {shown(default)} is not one of the configurations"
                       f"{meant(default, list(sharing.texts))}")
     if faults:
         raise faulty(sharing.origin, faults)
@@ -228,8 +228,8 @@ def document_faults(document: Document) -> list[str]:
 
 
 def _unfit(document: Document) -> t.Iterator[str]:
-    """Values that JSON, which the plugin reads, cannot have at any key: dates, bytes, numbers of more than 64 bits,
-    keys that are not strings. Also too many values and levels."""
+    """Faults for values that JSON, which the plugin reads, does not have: dates, bytes, numbers of more than 64 bits, and
+    keys that are not strings. Also a fault for too many values or levels."""
     rest: list[tuple[Path, Value]] = [((), document.data)]
     count = 0
     while rest:
@@ -237,20 +237,20 @@ def _unfit(document: Document) -> t.Iterator[str]:
         count += 1
         if count > _VALUES or len(path) > _DEPTH:
             yield say(document, path[:3], f"it has more than {_VALUES:,} values" if count > _VALUES else
-                      f"it is nested more than {_DEPTH} deep")
+                      f"it has more than {_DEPTH} levels")
             return
         if isinstance(value, dict):
             for key in value:
                 if not isinstance(key, str):
-                    yield say(document, (*path, shown(key)), "a text is expected as key; write it in quotes")
+                    yield say(document, (*path, shown(key)), "a string is expected as key; write it in quotes")
             rest += [((*path, key), inner) for key, inner in reversed(value.items()) if isinstance(key, str)]
         elif isinstance(value, list):
             rest += [((*path, index), value[index]) for index in reversed(range(len(value)))]
         elif isinstance(value, (int, float)):
             if value.bit_length() > 64 if isinstance(value, int) else not math.isfinite(value):
-                yield say(document, path, f"{shown(value)} is no number that a configuration can have")
+                yield say(document, path, f"{shown(value)} is not a valid number")
         elif value is not None and not isinstance(value, str):
-            yield say(document, path, f"{shown(value)} is no text; write it in quotes")
+            yield say(document, path, f"{shown(value)} is not a string; write it in quotes")
 
 
 def _without(document: Document, data: Value, schema: Schema, path: Path, found: list[str]) -> Value:
@@ -275,7 +275,7 @@ def _homes(schema: Schema, path: str, found: dict[str, list[str]]) -> dict[str, 
         _homes(schema[0], f"{path}[]", found)
     elif isinstance(schema, t.Mapping):
         for key, inner in schema.items():
-            found.setdefault(key, []).append(path or "the top")
+            found.setdefault(key, []).append(path or "the top level")
             _homes(inner, f"{path}.{key}" if path else key, found)
     return found
 
@@ -295,8 +295,8 @@ def _group_faults(document: Document) -> t.Iterator[str]:
     sharing = _mapping(document.data.get("sharing"))
     groups = {name: _mapping(sharing[name]) for name in _GROUPS if sharing.get(name) is not None}
     if len(groups) > 1:
-        yield say(document, ("sharing", "mps"), "it is set together with timeSlicing, which the plugin then ignores; "
-                                                "keep one of them")
+        yield say(document, ("sharing", "mps"), "mps and timeSlicing are both set, and the plugin then ignores "
+                                                "timeSlicing; keep one of them")
     for name, group in groups.items():
         path: Path = ("sharing", name, "resources")
         resources = group.get("resources")
@@ -310,25 +310,23 @@ def _group_faults(document: Document) -> t.Iterator[str]:
             same = first.setdefault(one["name"].rpartition("/")[2], index)
             if same != index:
                 yield say(document, (*path, index, "name"), f"{one['name']!r} is also in resources[{same}], and "
-                          "only the first counts; all GPUs of a Node have the same replicas, so give other Nodes a "
-                          "configuration of their own")
+                          "the plugin uses only the first; all GPUs of a Node have the same number of replicas, so use "
+                          "another configuration for other Nodes")
 
 
 def _resource_faults(document: Document, path: Path, group: str, one: Section) -> t.Iterator[str]:
     name, replicas, devices = one.get("name"), one.get("replicas"), one.get("devices", "all")
     if isinstance(name, str) and not _SHARED.fullmatch(name):
-        yield say(document, (*path, "name"), f"{name!r} is no resource of the device plugin; allowed: nvidia.com/gpu, "
-                                             "and nvidia.com/mig-1g.10gb and the like with the MIG strategy mixed")
+        yield say(document, (*path, "name"), f"{name!r} is not a resource of the device plugin; allowed: nvidia.com/gpu, "
+                                             "and, with the MIG strategy mixed, names such as nvidia.com/mig-1g.10gb")
     if not isinstance(replicas, int) or isinstance(replicas, bool):
         pass
-    elif replicas == 1:
-        yield say(document, (*path, "replicas"), "1 is no sharing, and the plugin stops at it; give 2 or more, or "
-                                                 "leave the entry out")
-    elif replicas < 1:
-        yield say(document, (*path, "replicas"), f"{replicas} is too small; give 2 or more")
+    elif replicas < 2:
+        yield say(document, (*path, "replicas"), f"{replicas} is too small; the smallest value is 2; to switch sharing "
+                                                 "off, remove the entry")
     elif group == "mps" and replicas > MPS_CLIENTS:
         yield say(document, (*path, "replicas"), f"{replicas} is too large; MPS has at most {MPS_CLIENTS} clients on a "
-                                                 "GPU, 16 before Volta")
+                                                 "GPU (16 before Volta)")
     if not _are_devices(devices):
         yield say(document, (*path, "devices"), f"{shown(devices)} is not allowed; allowed: all, a number of GPUs, or "
                                                 "a list of indexes, MIG indexes such as '0:1', and UUIDs")

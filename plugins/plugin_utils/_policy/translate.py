@@ -34,14 +34,14 @@ BESIDE_DRIVER = ("gds", "gdrcopy")
 
 def common(kind: str, spec: Section) -> Data:
     """A copy of a spec in the common shape, without defaults and nulls."""
-    found: Data = copy.deepcopy(without_null(spec))
+    copied: Data = copy.deepcopy(without_null(spec))
     if kind == "values":
-        rename(found, VALUES_PAIRS)
+        rename(copied, VALUES_PAIRS)
     elif kind == "NVIDIADriver":
-        found = _of_driver(found)
+        copied = _of_driver(copied)
     elif kind == "GPUCluster":
-        put(found, "gpuCluster.deployCR", True)
-    return found
+        put(copied, "gpuCluster.deployCR", True)
+    return copied
 
 
 def rename(data: Data, pairs: t.Iterable[tuple[str, str]], back: bool = False) -> None:
@@ -73,13 +73,13 @@ def complete(kind: str, spec: Data) -> None:
 
 def retire(kind: str, spec: Data, document: Document, root: tuple[str, ...], release: Release) -> list[str]:
     """Translates or removes deprecated keys of a spec in the common shape. Returns warnings."""
-    said = []
+    warnings = []
     for path, (since, text, kept) in format_schemas.DEPRECATED.items():
         value = look(spec, path)
         if value is None or version_key(release.version) < version_key(since):
             continue
         if not _switched_off(value):
-            said.append(f"{place(kind, path, document, root)} {text}.")
+            warnings.append(f"{place(kind, path, document, root)} {text}.")
         if not kept:
             take(spec, path)
     switch = look(spec, "driver.useOpenKernelModules")
@@ -88,8 +88,8 @@ def retire(kind: str, spec: Data, document: Document, root: tuple[str, ...], rel
         put(spec, "driver.kernelModuleType", flavour)
         if switch:
             where = place(kind, "driver.useOpenKernelModules", document, root)
-            said.append(f"{where} is read as driver.kernelModuleType: {flavour}; from 25.3 on it has no effect.")
-    return said
+            warnings.append(f"{where} is read as driver.kernelModuleType: {flavour}; from 25.3 on it has no effect.")
+    return warnings
 
 
 def unknown_then(kind: str, spec: Data, document: Document, root: tuple[str, ...], release: Release) -> list[str]:

@@ -94,7 +94,7 @@ def test_a_config_map_in_the_cluster_is_checked_and_marked_and_not_made() -> Non
     found = objects(policy, in_cluster({"any": TEXT}))
     assert "ConfigMap/theirs" not in found
     assert marks(found) == [sharing.checksum({"any": TEXT})] * 3
-    with pytest.raises(InputError, match="ConfigMap theirs in the cluster has one fault:\n  default: 'any' is none"):
+    with pytest.raises(InputError, match="ConfigMap theirs in the cluster has one fault:\n  default: 'any' is not one"):
         plan(policy, in_cluster({"other": TEXT}))
     with pytest.raises(PolicyError, match="ConfigMap 'theirs' is not in the namespace.*\n.*Apply it first"):
         plan(policy, in_cluster(None))

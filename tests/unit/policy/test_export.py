@@ -184,7 +184,7 @@ def test_values_become_a_cluster_policy_with_the_charts_defaults() -> None:
     assert values["driver"]["upgradePolicy"] == {"autoUpgrade": True, "gpuPodDeletion": {"force": True}}
     assert {"operator", "daemonsets", "nodeStatusExporter"} <= set(made["spec"]), "the API server wants these"
     said, = export.left_out(policy, "cluster_policy")
-    assert said == "These have no place in a ClusterPolicy: operator.resources."
+    assert said == "A ClusterPolicy does not have these keys: operator.resources."
 
 
 @pytest.mark.parametrize(("release", "version"), [("26.7.0", "v26.7.0"), ("24.6.2", "v24.6.2")])

@@ -104,4 +104,4 @@ def test_misspelt_key_names_the_right_one(kind: str, path: str, type_: str) -> N
 @pytest.mark.parametrize(("kind", "path", "value"), REFUSED_ON_HOSTS)
 def test_what_hosts_cannot_do_is_refused(kind: str, path: str, value: Any) -> None:
     said, = formats.hosts_cannot(read(document(kind, path, value)))
-    assert "not supported on hosts" in said or "hosts have no node labels" in said
+    assert "not supported on hosts" in said or "hosts have no Node labels" in said
