@@ -46,12 +46,13 @@ class Choice:
 
 
 def parse_version(text: str, by: str) -> Version:
-    """The version in C(595.91.07), C(595) or C(R595), also with the suffix of an image. by: what sets it, for messages.
+    """The version in C(595.91.07), C(595) or C(R595), also with the suffix of an image. by: its variable, for messages.
     Raises Refused."""
     match = re.fullmatch(r"[Rr]?([0-9]{3})((?:\.[0-9]{1,9}){1,2})?(?:-[a-z][a-z0-9.]*)?", text)
     if match is None:
         raise Refused(f"{shown(text)} ({by}) is not a driver version",
-                      "Write a version such as 595.91.07 or a branch such as 595; digests of images are for clusters.",
+                      "Write a version such as 595.91.07 or a branch such as 595. Digests of images are allowed only "
+                      "in clusters.",
                       [("driver.version", f"{by} is {shown(text)}")])
     return Version.of(match[1] + (match[2] or ""))
 
@@ -132,11 +133,11 @@ def _by(name: str, variables: HostVars) -> str:
     return f"{EXTRAS[name]}.enabled" if variables.get(f"driver_{name}") in (None, "") else f"driver_{name}"
 
 
-def switched(name: str, variables: HostVars, otherwise: object) -> bool:
-    """A variable of a host that is true or false. otherwise: its default. Raises Refused."""
+def switched(name: str, variables: HostVars, default: object) -> bool:
+    """The value of a boolean variable of a host. default: the value if it is not set. Raises Refused."""
     value = variables.get(name)
     if value in (None, ""):
-        return bool(otherwise)
+        return bool(default)
     # In inventories in INI format, booleans are strings.
     flag = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}.get(str(value).lower())
     if flag is None:
@@ -151,7 +152,7 @@ def _agree(variables: HostVars) -> None:
         return
     one, other = parse_version(str(version), "driver_version"), parse_version(str(branch), "driver_branch")
     if one.branch != other.branch:
-        raise Refused(f"driver_version {version} is not of driver_branch {branch}", "Give one of the two.",
+        raise Refused(f"driver_version {version} does not belong to driver_branch {branch}", "Set only one of them.",
                       [("driver.version", f"driver_version of this host is {version}, driver_branch {branch}")])
 
 
@@ -167,8 +168,8 @@ def _asked_type(policy: Policy, release: Release, variables: HostVars) -> tuple[
 
 
 def version_of(driver: Candidate, request: Request) -> Version:
-    """The version to install. For a distribution's archive, which has its own versions, it is the newest of the branch
-    unless the user names a version."""
+    """The version to install. A distribution's archive has its own versions, so that it is the newest of the branch
+    there, unless the user requests a version."""
     return Version(None, driver.version.branch) if driver.source == "distribution" and not request.version \
         else driver.version
 
@@ -231,8 +232,8 @@ def _why_version(space: Universe, rules: t.Sequence[Constraint], driver: Candida
     if driver.version.text == default:
         return f"driver {driver.version}: the default of release {release.version}"
     why = _excluded(space, rules, lambda one: one.version.text == default)
-    return (f"driver {driver.version}: the newest of release {release.version} that suits this host; its default "
-            f"{default} does not: {why}")
+    return (f"driver {driver.version}: the newest of release {release.version} that this host supports; its default "
+            f"{default} is excluded: {why}")
 
 
 def _why_flavour(space: Universe, rules: t.Sequence[Constraint], driver: Candidate, request: Request) -> str:
@@ -242,12 +243,12 @@ def _why_flavour(space: Universe, rules: t.Sequence[Constraint], driver: Candida
     if not why:
         first = releases.open_by_default_from()
         why = ("every GPU supports open modules" if driver.flavour == "open"
-               else f"open modules are the vendor's choice from branch {first} on")
+               else f"the vendor's installer selects open modules from branch {first} on")
     return f"{driver.flavour} kernel modules: auto: {why}"
 
 
 def _excluded(space: Universe, rules: t.Sequence[Constraint], which: t.Callable[[Candidate], bool]) -> str:
-    """The smallest set of constraints that excludes all of these candidates, for people; empty if one is left."""
+    """The texts of a smallest set of constraints that excludes all of these candidates; empty if one is left."""
     conflict = solve.core(space.where(which), rules)
     return " and ".join(rule.text for rule in conflict or ())
 
@@ -269,7 +270,7 @@ def _refusals(situation: Situation, request: Request, release: Release) -> t.Ite
 
 def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[Constraint], situation: Situation,
           request: Request, release: Release) -> t.Iterator[Change]:
-    """For each constraint that a user can change: the change that lifts it, if a driver is then left."""
+    """The change that lifts a constraint, for each constraint that a user can change, if a driver is then left."""
     for dropped in dict.fromkeys(one.id for one in conflict if one.change):
         more = solve.also(space.all, rules, dropped)
         if more is None:
@@ -326,7 +327,7 @@ def _remedy(conflict: t.Sequence[Constraint], free: t.Sequence[Change], situatio
     if conflict and all(rule.id.startswith("gpu:") for rule in conflict):
         only = [gpu.name for gpu in situation.gpus if gpu.open_modules == "required"]
         mixed = any(gpu.open_modules == "no" for gpu in situation.gpus)
-        partly = f" Open modules can be installed, but support only {' and '.join(only)}." if only and mixed else ""
+        partly = f" With open modules, only {' and '.join(only)} can be used." if only and mixed else ""
         return f"Put these GPUs into different hosts.{partly}"
     if request.cluster:
         return "Install a driver on these Nodes yourself, and set driver.enabled: false in the policy."

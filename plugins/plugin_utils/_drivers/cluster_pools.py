@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Chooses the driver of each pool of Nodes, and the one that a DaemonSet for several pools delivers. Pure. PRIVATE.
+"""Chooses the driver of each pool of Nodes, and of each DaemonSet, which can be for several pools. Pure. PRIVATE.
 
 The Nodes of a pool have the same system, models of GPUs and NVIDIADriver. With precompiled modules, they also have the
 same kernel.
@@ -121,8 +121,8 @@ def _unfit(policy: Policy, own: Policy, node: Node) -> tuple[str, str] | None:
     NVIDIADriver."""
     if own.get("driver.usePrecompiled") and not cluster_nodes.kernel_of(node):
         return ("driver.usePrecompiled needs an image for each kernel, and the Node's kernelVersion is empty or cannot "
-                "be the value of a label", "Look at what its kubelet reports (kubectl get node --output wide), or set "
-                "driver.usePrecompiled to false.")
+                "be the value of a label", "Check the kernel that its kubelet reports (kubectl get node --output "
+                "wide), or set driver.usePrecompiled to false.")
     return cluster_openshift.NO_TOOLKIT if cluster_openshift.needs_toolkit(policy, own, node) else None
 
 
@@ -193,15 +193,15 @@ def _chosen(found: list[Pool], key: t.Callable[[Pool], str], running: t.Collecti
 
 def of_one_system(systems: list[str]) -> Refused:
     """The refusal of a digest for several systems."""
-    return Refused(f"driver.version is a digest, which suits one system; the Nodes have {', '.join(systems)}",
+    return Refused(f"driver.version is a digest, which is for one system, but the Nodes have {', '.join(systems)}",
                    "Write a version instead.")
 
 
 def _of_one_flavour(pools: list[Pool], _flavours: list[str]) -> Refused:
     version = _tagged(pools[0])
-    return Refused(f"driver containers of {version} do not understand kernelModuleType auto, and the Nodes' GPUs need "
-                   f"both open and proprietary modules", f"Set driver.version to {releases.floor('container_auto')} or "
-                   "newer.", [("driver.version", f"driver {version} is chosen"),
+    return Refused(f"driver containers of {version} do not support kernelModuleType auto, but the GPUs of the Nodes "
+                   f"need both open and proprietary modules", f"Set driver.version to "
+                   f"{releases.floor('container_auto')} or newer.", [("driver.version", f"driver {version} is chosen"),
                               ("driver.kernelModuleType", "driver.kernelModuleType is auto")])
 
 
@@ -219,18 +219,18 @@ def cluster_request(policy: Policy, release: Release) -> Request:
     Refused."""
     if is_digest(policy):
         if policy.get("driver.usePrecompiled"):
-            raise Refused("driver.version is a digest, while driver.usePrecompiled needs a branch: one image for each "
-                          "kernel", "Write the branch, such as 580.",
+            raise Refused("driver.version is a digest, but driver.usePrecompiled needs an image for each kernel",
+                          "Write the branch, such as 580.",
                           [("driver.version", "driver.version is a digest"),
-                           ("driver.usePrecompiled", "driver.usePrecompiled asks for an image for each kernel")])
+                           ("driver.usePrecompiled", "driver.usePrecompiled needs an image for each kernel")])
         return Request(cluster=True)
     request = replace(request_of(policy, release, {}), cluster=True)
     if request.version and not request.version.text and not request.precompiled:
         known = [text for text in release.drivers if branch_of(text) == request.version.branch]
         if not known:
-            raise Refused(f"no driver of branch {request.version.branch} is known to release {release.version}",
-                          "Write driver.version in full.",
-                          [("driver.version", f"{request.by} asks for driver {request.version}"),
+            raise Refused(f"release {release.version} has no driver of branch {request.version.branch}",
+                          "Set driver.version to a complete version.",
+                          [("driver.version", f"{request.by} requests driver {request.version}"),
                            ("release", f"release {release.version} supports drivers {', '.join(release.drivers)}")])
         request = replace(request, version=Version.of(max(known, key=version_key)))
     return request
@@ -318,8 +318,8 @@ def _several(release: Release, found: t.Sequence[Pool]) -> Refused:
     suits = next((text for text in sorted(release.drivers, key=version_key, reverse=True)
                   if all(_suits(pool, text, release) for pool in found)), None)
     return Refused(f"Nodes of one system need different drivers: {listed}",
-                   f"Set driver.version to {suits}, which suits all of them, or give NVIDIADrivers with a nodeSelector "
-                   "each." if suits else "Give NVIDIADrivers with a nodeSelector each.")
+                   f"Set driver.version to {suits}, which all of them support, or use NVIDIADrivers, each with a "
+                   "nodeSelector." if suits else "Use NVIDIADrivers, each with a nodeSelector.")
 
 
 def _suits(pool: Pool, text: str, release: Release) -> bool:

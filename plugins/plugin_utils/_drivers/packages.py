@@ -75,13 +75,13 @@ def signed(system: System, kernel_flavour: str | None, branch: int) -> bool:
 
 
 def limits(system: System) -> str:
-    """What L(publishes) allows on a system, for people, as the end of "it has ..."."""
+    """What L(publishes) allows on a system, as the end of the sentence "it has ..."."""
     place = folder(system)
     if place in OPEN_ONLY:
         return "open kernel modules only"
     if place in SUSE:
-        return (f"open kernel modules only from branch {SUSE_OPEN_FROM} on, all of them from the vendor, and packages "
-                f"that build them by DKMS from {SUSE_FROM} on")
+        return (f"drivers from the vendor only, packages for DKMS from branch {SUSE_FROM} on, and open kernel modules "
+                f"only from branch {SUSE_OPEN_FROM} on")
     if system[0] == "debian":
         return f"driver branch {_DEBIAN.get(system[1].split('.')[0])} only in its archive"
     return "drivers from the vendor only"
@@ -158,8 +158,8 @@ def installs(system: System, arch: str, source: str) -> bool:
 
 
 def _source(system: System, arch: str, name: str) -> Source | None:
-    """The source, None if it has no packages for the system. The vendor's also on systems that nvidia_driver does not
-    support, as its packages have the same names there."""
+    """The source, None if it has no packages for the system. For the vendor, also on systems that nvidia_driver
+    does not support, because its packages have the same names there."""
     found = source_of(name, *system, arch)
     place = folder_of(*system)
     return CudaRpm(place, arch) if found is None and place and name == "cuda_repository" else found
