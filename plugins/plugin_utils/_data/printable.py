@@ -46,7 +46,8 @@ _PRINTED = ("msg", "warnings", "diff")
 
 
 def printed(result: Data) -> Data:
-    """A result in which all keys that Ansible prints by default are printable. Of a failed task it prints all keys."""
+    """A result in which all keys that Ansible prints by default are printable; for a failed task, these are all
+    keys."""
     if result.get("failed"):
         return dict(cleaned(result))
     return {**result, **{name: cleaned(result[name]) for name in _PRINTED if name in result}}
