@@ -69,7 +69,7 @@ class ActionModule(ControllerAction):
             pending = inventory_vars.listed(task_vars, host, "pending")
         expected = dict(arguments["expected"])
         mig = expected.get("mig_manager") or {}
-        document = mig_document.given(task_vars, mig.get("config_file"), mig.get("config"))
+        document = mig_document.from_options(task_vars, mig.get("config_file"), mig.get("config"))
         if document is not None:
             expected["mig_manager"] = {**mig, "config": document.data}
         samples = arguments["samples"]

@@ -111,9 +111,9 @@ def agree(counts: t.Mapping[str, int], running: t.Collection[str], order: t.Call
         return Agreed(most, "more than half of the Nodes have it")
     stays = max((value for value in counts if value in running), key=order, default=None)
     if stays is not None:
-        return Agreed(stays, "it runs already, and no other is that of more than half of the Nodes")
+        return Agreed(stays, "it is in use, and no other value is that of more than half of the Nodes")
     tied = sum(count == counts[most] for count in counts.values()) > 1
-    return Agreed(most, f"it is {first} of those that equally many Nodes have" if tied else "most Nodes have it")
+    return Agreed(most, f"it is {first} of the most frequent values" if tied else "most Nodes have it")
 
 
 def runtime_of(nodes: t.Iterable[Node], running: str = "") -> Agreed:
@@ -124,7 +124,7 @@ def runtime_of(nodes: t.Iterable[Node], running: str = "") -> Agreed:
         if node["runtime"] in _RUNTIMES:
             counts[node["runtime"]] = counts.get(node["runtime"], 0) + 1
     if not counts:
-        return Agreed(running if running in _RUNTIMES else _RUNTIMES[0], "no Node has a known one")
+        return Agreed(running if running in _RUNTIMES else _RUNTIMES[0], "no Node reports a supported one")
     return agree(counts, {running}, lambda name: -_RUNTIMES.index(name), "the first supported one")
 
 

@@ -55,7 +55,7 @@ class HostVars(t.Protocol):
     """Ansible's variables of all hosts."""
 
     def __getitem__(self, host: str) -> Variables:
-        """The variables of a host. To get a value templates it."""
+        """The variables of a host. Reading a value templates it."""
 
     def raw_get(self, host: str) -> Variables:
         """The variables of a host without templating."""
@@ -221,24 +221,26 @@ def same_shape(found: t.Mapping[str, Data | None]) -> dict[str, Data | None]:
     for host, known in found.items():
         schema = known.get("schema") if isinstance(known, dict) else None
         if known is not None and schema != SCHEMA:
-            raise InputError(f"the schema is {schema!r}, this version of the collection needs {SCHEMA}.",
+            raise InputError(f"the schema is {schema!r}; this version of the collection needs {SCHEMA}.",
                              "Gather them again with gpuops.nvidia.gpu_info.", path=f"facts.{host}", value=schema,
                              allowed=[SCHEMA])
         fault = answer_shapes.FACTS.fault(known) if known is not None else None
         if fault is not None:
-            raise InputError(f"it is {fault.value}, allowed is {fault.allowed}.",
-                             "Give all of what gpuops.nvidia.gpu_info returned.", path=f"facts.{host}{fault.path}",
+            raise InputError(f"it is {fault.value}; allowed: {fault.allowed}.",
+                             "Give the complete facts of gpuops.nvidia.gpu_info.", path=f"facts.{host}{fault.path}",
                              value=fault.value, allowed=fault.allowed)
     return dict(found)
 
 
 def whole(data: object, needed: t.Sequence[str], path: str, source: str) -> None:
-    """Raises InputError if data of a user lacks keys that its source always has. source: C(gpu_info returned)."""
+    """Raises InputError if data of a user is not a mapping with the needed keys. source: the complete data, for the
+    hint.
+    """
     if not isinstance(data, t.Mapping):
-        raise InputError(f"a mapping is expected, {brief(data)} is given.", f"Give what {source}.", path=path)
+        raise InputError(f"a mapping is expected, not {brief(data)}.", f"Give {source}.", path=path)
     missing = [name for name in needed if name not in data]
     if missing:
-        raise InputError(f"these keys are missing: {', '.join(missing)}.", f"Give all of what {source}.", path=path,
+        raise InputError(f"these keys are missing: {', '.join(missing)}.", f"Give {source}.", path=path,
                          allowed=list(needed))
 
 
@@ -327,7 +329,7 @@ def errors(task_vars: Variables, host: str, asked: t.Collection[str] = ()) -> di
         answer = together if name in SOFTWARE else _registered(task_vars, host, f"{name}_result")
         if name in asked and name not in found and not answer:
             message = f"The preview of the host failed before this module ran: {printable(str(why))[:2000]}"
-            found[name] = {"message": message, "hint": "Correct that, then run again."}
+            found[name] = {"message": message, "hint": "Correct the error, then run again."}
     return found
 
 

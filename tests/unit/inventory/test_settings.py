@@ -65,12 +65,12 @@ def test_what_a_server_would_refuse_is_refused_before(option: str, good: tuple[A
 
 
 @pytest.mark.parametrize(("option", "bad", "message"), [
-    ("release", 26.7, "gpu_release: a string is expected, 26.7 is given. Write it in quotes"),
+    ("release", 26.7, "gpu_release: a string is expected, not 26.7. Write it in quotes"),
     ("kubeconfig", ["a.conf"], "gpu_kubeconfig: a string is expected"),
-    ("namespace", 2024, "gpu_namespace: a string is expected, 2024"),
-    ("disruption", True, "gpu_disruption: a string is expected, true"),
-    ("pull_secrets", "ngc", r"gpu_pull_secrets: a list of strings is expected, 'ngc' is given. Write \[one, other"),
-    ("node_os", [22.04], r"gpu_node_os: a list of strings is expected, \[22.04\]"),
+    ("namespace", 2024, "gpu_namespace: a string is expected, not 2024"),
+    ("disruption", True, "gpu_disruption: a string is expected, not true"),
+    ("pull_secrets", "ngc", r"gpu_pull_secrets: a list of strings is expected, not 'ngc'. Write a list such as"),
+    ("node_os", [22.04], r"gpu_node_os: a list of strings is expected, not \[22.04\]"),
 ])
 def test_a_variable_of_another_type_is_refused(option: str, bad: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
