@@ -92,18 +92,18 @@ class Host:
         """Why the component is not delivered, empty if it is."""
         return [] if self.place == "host" else [f"not delivered: {self.why}"]
 
-    def switched(self, name: str, otherwise: object) -> bool:
-        """A variable that is true or false. otherwise: its default. Raises Refused."""
-        return switched(name, self.variables, otherwise)
+    def switched(self, name: str, default: object) -> bool:
+        """The value of a boolean variable. default: the value if it is not set. Raises Refused."""
+        return switched(name, self.variables, default)
 
 
 @dataclass
 class Context:
-    """What the plans of the components in a cluster depend on.
+    """The inputs of the plans of components in a cluster.
 
     mirror: the registry that replaces public ones; secrets: names of pull secrets; runtime: C(containerd), C(docker) or
     C(crio); has_device_plugin: whether a device plugin is delivered, here or by the system of the Nodes;
-    service_monitors, prometheus_rules: whether the cluster has these kinds, None if it was not asked; monitoring: the
+    service_monitors, prometheus_rules: whether the cluster has these kinds, None if this is not known; monitoring: the
     result of L(monitoring.read); proxy: the result of L(_proxy.read); gpu_sharing: the variable; facts: None if
     manifests are only rendered; gpu_nodes: the names of the Nodes with a GPU; on_host: maps Nodes to the components
     that their hosts have; node_os: the variable gpu_node_os.
@@ -221,7 +221,7 @@ class Component(t.Generic[Planned]):
 
 
 def environment(items: t.Iterable[Section] | None) -> dict[str, str]:
-    """C({NAME: value}) of a list of C({name, value}). If a name is repeated, the last value counts, as in a
+    """C({NAME: value}) of a list of C({name, value}). If a name is repeated, the last value applies, as in a
     container."""
     return {str(item["name"]): "" if item.get("value") is None else str(item["value"]) for item in items or ()}
 
@@ -262,7 +262,7 @@ def config_map(context: Context, section: str, key: str = "") -> Config:
     return {"name": name, "default": str(config.get("default") or ""), "data": texts, "checksum": checksum(texts)}
 
 
-def lost_files(lost: t.Sequence[str] | None) -> list[str]:
-    """A fault if files of packages are lost, which the fact C(missing_files) lists."""
-    return [f"{counted(len(lost), 'file')} of its packages {'is' if len(lost) == 1 else 'are'} missing or damaged "
-            f"({some_of(lost)})"] if lost else []
+def missing_files(missing: t.Sequence[str] | None) -> list[str]:
+    """A fault if files of packages are missing or damaged. missing: the fact C(missing_files)."""
+    return [f"{counted(len(missing), 'file')} of its packages {'is' if len(missing) == 1 else 'are'} missing or "
+            f"damaged ({some_of(missing)})"] if missing else []

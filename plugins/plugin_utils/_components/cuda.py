@@ -14,8 +14,8 @@ _LEVEL = re.compile(r"\d+(\.\d+(\.\d+\S*)?)?\Z")
 
 
 class CudaPlan(component.HostPlan):
-    """version: a level such as C(13.0), None for the newest that the driver runs; profile: whether shells get it in
-    PATH."""
+    """version: a level such as C(13.0), None for the newest that the driver runs; profile: whether it is added to
+    PATH of shells."""
 
     state: str
     version: str | None
@@ -23,10 +23,10 @@ class CudaPlan(component.HostPlan):
 
 
 def host_plan(host: component.Host) -> CudaPlan:
-    """The variable cuda_version takes precedence over the policy. Raises Refused."""
+    """The plan on a host. The variable cuda_version takes precedence over the policy. Raises Refused."""
     version = str(host.variables.get("cuda_version") or host.asked.policy.get("cuda.version") or "")
     if host.place == "host" and version and not _LEVEL.match(version):
-        raise Refused(f"CUDA is requested with the version {version!r}",
+        raise Refused(f"CUDA version {version!r} is not allowed",
                       "Set cuda.version, or cuda_version of the host, to a level such as 13.0.")
     profile = host.switched("cuda_profile", False)
     placement, because = software.placed(host, "the CUDA toolkit")
@@ -43,7 +43,7 @@ def check(want: CudaPlan, seen: component.Seen) -> component.Result:
         return component.Result("ok", ", ".join(have[level] for level in sorted(found)))
     if not have:
         return component.Result("absent", "no CUDA toolkit is installed", "Run site.yml.")
-    return component.Result("failed", f"CUDA {', '.join(have.values())} is installed, {wanted} is wanted",
+    return component.Result("failed", f"CUDA {', '.join(have.values())} is installed, desired is {wanted}",
                             "Run site.yml.")
 
 

@@ -36,7 +36,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driv
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.constraints import Request
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.packages import Repository
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import Situation, situation_of
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import get_path
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
 # The layout without MIG.
@@ -54,7 +54,7 @@ class Fabric(t.TypedDict):
 
 
 class Packages(t.TypedDict):
-    """What is installed with a package manager. kernel_packages: those that modules are built with."""
+    """The packages to install. kernel_packages: those that modules are built with."""
 
     packages: t.List[str]
     repository: Repository | None
@@ -65,7 +65,7 @@ class DriverPlan(component.HostPlan, Packages):
     """The driver on a host. state: C(present), C(absent) or C(adopted); version: None for the newest of the branch;
     source: C(cuda_repository), C(distribution), C(runfile) or C(precompiled); next_kernel: whether modules are also
     installed for the kernel that boots next; licence: whether the user sets a token; module_parameters:
-    C({module: {parameter: value}}); cuda: the highest level that it runs; secure_boot: what makes the kernel load its
+    C({module: {parameter: value}}); cuda: the highest level that it runs; secure_boot: why the kernel loads its
     modules, C(signed), C(mok) or None. kernel_module_type and source are None for an adopted driver."""
 
     state: str
@@ -87,7 +87,8 @@ class DriverPlan(component.HostPlan, Packages):
 
 
 def host_plan(host: component.Host) -> DriverPlan:
-    """With the placement C(none), a foreign driver is verified and not changed. Raises Refused and Refusals."""
+    """The plan on a host. With the placement C(none), a foreign driver is verified and not changed. Raises Refused and
+    Refusals."""
     asked, variables = host.asked, host.variables
     situation = situation_of(host.facts)
     adopted = variables.get("driver_state") == "adopted"
@@ -125,9 +126,9 @@ def host_plan(host: component.Host) -> DriverPlan:
 def _because(situation: Situation, driver: Candidate, request: Request, because: t.Sequence[str]) -> list[str]:
     why = list(because)
     if driver.signed and situation.secure_boot == "signed" and not request.precompiled:
-        why.append("Secure Boot is on and no key is enrolled: modules that the distribution signs are taken")
+        why.append("Secure Boot is on and no key is enrolled: modules that the distribution signs are used")
     if version_of(driver, request) != driver.version:
-        why.append(f"of branch {driver.version.branch} the distribution's archive has a version of its own")
+        why.append(f"the archive of the distribution has its own version of branch {driver.version.branch}")
     return why
 
 
@@ -141,8 +142,8 @@ def _adopted(situation: Situation, version: Version | None, why: str) -> DriverP
             "because": [f"{why}: the installed driver is adopted as it is"]}
 
 
-# Keys of the policy that name objects of the cluster, which hosts cannot read: (path below driver, kind, what to do on
-# hosts instead, the variable for that).
+# Keys of the policy that name objects of the cluster, which hosts cannot read: (path below driver, kind, the task on
+# hosts, its variable).
 _BY_HAND = (
     ("kernelModuleConfig.name", "ConfigMap", "set driver_module_parameters", "driver_module_parameters"),
     ("licensingConfig.secretName", "Secret", "set driver_licence_token, from a vault", "driver_licence_token"),
@@ -158,7 +159,7 @@ _BY_HAND = (
 def _by_hand(policy: Policy, variables: HostVars) -> t.Iterator[str]:
     section = policy.get("driver")
     for key, kind, todo, variable in _BY_HAND:
-        name = look(section, key)
+        name = get_path(section, key)
         carried = key == "kernelModuleConfig.name" and policy.module_parameters is not None
         if name and not carried and not variables.get(variable):
             yield f"driver.{key} names the {kind} {name}, which hosts cannot read; for hosts, {todo}."
@@ -222,16 +223,16 @@ def _notes(situation: Situation, driver: Candidate, source: str, cuda: str | Non
     if situation.secure_boot == "unknown":
         yield "Secure Boot is on: kernel modules built here load only if their key is enrolled (mokutil)."
     if cuda and branch and branch.cuda and version_key(cuda) > version_key(branch.cuda):
-        yield (f"CUDA {cuda} runs on driver {driver.version} ({branch.cuda}) by minor version compatibility: what "
-               "needs a newer driver fails.")
+        yield (f"CUDA {cuda} runs on driver {driver.version} ({branch.cuda}) by minor version compatibility: "
+               "features that need a newer driver fail.")
     if situation.os and not _installs(situation.os, situation.arch or "x86_64", source):
         yield (f"this version of the collection does not install drivers from {source} on {' '.join(situation.os)}; "
-               "what it would take is in the plan.")
+               "the plan shows which packages the driver needs.")
 
 
 # Maps keys of the plan to additional kernel modules.
 _BESIDE = {"peermem": "nvidia_peermem", "gds": "nvidia_fs", "gdrcopy": "gdrdrv"}
-_UNMASK = "site.yml stops there: systemctl unmask it, or change the variable that asks for it."
+_UNMASK = "site.yml fails for a masked service. Run systemctl unmask, or change the variable that requests the service."
 
 
 def check(want: DriverPlan, seen: component.Seen) -> component.Result:
@@ -255,15 +256,15 @@ def check(want: DriverPlan, seen: component.Seen) -> component.Result:
         faults.append(f"{loaded} is loaded, desired is branch {branch}")
     elif want.get("kernel_module_type") in ("open", "proprietary") and driver["flavour"] not in (
             None, want["kernel_module_type"]):
-        faults.append(f"{driver['flavour']} modules are loaded, {want['kernel_module_type']} are wanted")
+        faults.append(f"{driver['flavour']} modules are loaded, desired are {want['kernel_module_type']} modules")
     missing = _missing_modules(want, facts)
     if loaded and missing:
         faults.append(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not loaded")
     if loaded and library and library != loaded:
-        faults.append(f"libraries are {library}, the module is {loaded}")
+        faults.append(f"the libraries have version {library}, the loaded module has version {loaded}")
         hint = "The module is from before an upgrade: reload it (gpu_disruption: idle) or reboot."
     if want.get("placement") == "host":
-        faults += component.lost_files(driver["missing_files"])
+        faults += component.missing_files(driver["missing_files"])
         faults += [f"{path}: {fault}" for path, fault in (driver["nodes"] or {}).items()]
     broken = [gpu for gpu in facts["gpus"] if gpu.get("error")]
     if broken and not faults:
@@ -319,7 +320,7 @@ def _service_faults(want: DriverPlan, facts: HostFacts) -> list[str]:
     spare = known.get(PERSISTENCED)
     if want.get("persistenced") is False and spare and (
             spare["state"] == "active" or spare["enabled"] == "enabled"):
-        faults.append(f"{PERSISTENCED} runs, but should not")
+        faults.append(f"{PERSISTENCED} runs, but the plan disables it")
     return faults
 
 
@@ -342,14 +343,14 @@ def _nvml_faults(facts: HostFacts) -> list[str]:
     faults = [fault_of(gpu)[0] for gpu in facts["gpus"] if gpu.get("error")]
     unseen = [gpu["pci"] for gpu in facts["gpus"] if gpu.get("uuid") is None and not gpu.get("error")]
     if unseen:
-        faults.append(f"{len(unseen)} of {len(facts['gpus'])} GPUs are not seen by NVML ({', '.join(unseen)})")
+        faults.append(f"NVML does not report {len(unseen)} of {len(facts['gpus'])} GPUs ({', '.join(unseen)})")
     return faults
 
 
 _LOOK = "Look at journalctl -k for NVRM and Xid messages"
-_RESET = ("Stop its clients (what gpu_disruption drain does for a change), then reset it: nvidia-smi --gpu-reset -i "
-          "{pci}; where that is refused, reboot the host")
-_REBOOT = "Reboot the host, and power-cycle it if that does not help; the other GPUs are served meanwhile"
+_RESET = ("Stop its GPU clients (a run stops them only for a change of the plan), then reset it: nvidia-smi "
+          "--gpu-reset -i {pci}. If the reset is refused, reboot the host")
+_REBOOT = "Reboot the host, and power-cycle it if that does not help; the other GPUs stay in use"
 # (part of the error, state of the GPU, what to do).
 _STATES = (
     ("RESET_REQUIRED", "needs a reset", _RESET),

@@ -129,8 +129,8 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> c
     every, gpu, asked = context.nodes, context.gpu_nodes, _asked_systems(context.node_os)
     names = [name for name in gpu or every if "driver" not in context.on_host.get(name, ())]
     if not names and not asked:
-        raise Refused("no Node is known whose operating system tells which driver image to use",
-                      "Name a cluster by gpu_kubeconfig, or set gpu_node_os, such as [ubuntu24.04].")
+        raise Refused("no Node is known that needs a driver, so the operating system of the driver image is not known",
+                      "Set gpu_kubeconfig to a cluster with Nodes, or set gpu_node_os, such as [ubuntu24.04].")
     if not asked:
         names = _of_known_systems(context, names)
     if gpu:
@@ -141,11 +141,12 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> c
     refused = {name for _reason, having in (*context.without_driver, *context.faults()) for name in having}
     left = [name for name in names if name not in refused]
     if gpu and not left:
-        because = ["no Node is left that could get a driver"]
+        because = ["no Node can get a driver"]
         if context.faulty:
             return _part(shared, [], because, _kept(context))
         return {"state": "absent", "because": because}
-    reasons = cluster_openshift.without_gpus(context.policy, {} if gpu else {name: every[name] for name in left}, asked)
+    reasons = cluster_openshift.toolkit_refusals(
+        context.policy, {} if gpu else {name: every[name] for name in left}, asked)
     if reasons:
         raise Refusals(reasons)
     lone = sorted(set(left).difference(*(pool.nodes for pool in agreed))) if gpu else []
@@ -170,7 +171,8 @@ def _asked_systems(node_os: t.Sequence[object]) -> list[nodes.System]:
     """The systems in gpu_node_os. Raises Refused."""
     parsed = [nodes.parse_tag(str(text)) for text in node_os]
     if None in parsed:
-        raise Refused(f"gpu_node_os {node_os!r} names no systems", "Write them as ubuntu24.04 or rhel9.6.")
+        raise Refused(f"gpu_node_os {node_os!r} is not a list of operating systems",
+                      "Write them in the form ubuntu24.04 or rhel9.6.")
     return [system for system in parsed if system is not None]
 
 
@@ -214,7 +216,7 @@ def _kept(context: component.Context) -> list[str]:
     known = (context.facts or NO_CLUSTER).get("nvidia_drivers", {})
     names = sorted(name for driver in context.faulty if driver in known
                    for name in known[driver]["there"].values())
-    context.notes += [f"DaemonSet {name}: left as it is until its NVIDIADriver can be followed." for name in names]
+    context.notes += [f"DaemonSet {name}: not changed until its NVIDIADriver can be followed." for name in names]
     return names
 
 
@@ -233,12 +235,13 @@ def _daemon_sets(context: component.Context, policy: Policy, cluster: Cluster) -
 
 def _unsupported(policy: Policy) -> list[Refused]:
     path, value = "driver.driverType", "vgpu-host-manager"
-    return [Refused(f"{cluster_references.place(policy, path)}: {shown(value)} is not supported in a cluster yet",
-                    "Set it to gpu or vgpu: this version serves containers only.")] if policy.get(path) == value else []
+    return [Refused(f"{cluster_references.path_text(policy, path)}: {shown(value)} is not supported in a cluster yet",
+                    "Set it to gpu or vgpu: this version supports only "
+                    "containers.")] if policy.get(path) == value else []
 
 
 def lasting(policy: Policy, systems: t.Iterable[nodes.System], release: Release) -> list[str]:
-    """Names that DaemonSets of former runs for these systems can have, and would keep."""
+    """Names that existing DaemonSets for these systems can have. An existing DaemonSet keeps its name."""
     if not policy.fallback or not policy.enabled("driver") or policy.get("driver.usePrecompiled"):
         return []
     return [_PLAIN, *sorted({f"{_PLAIN}-{nodes.tag(system, release)}" for system in systems})]
@@ -263,24 +266,24 @@ def _without_effect(policy: Policy, facts: ClusterFacts | None) -> list[str]:
     """Notes about keys of the policy that have no effect on the containers."""
     said = []
     if policy.get("driver.usePrecompiled"):
-        said += [f"{cluster_references.place(policy, path)} is left out: modules come built, so that no package is "
-                 "fetched." for path in _FOR_PACKAGES if policy.get(path)
+        said += [f"{cluster_references.path_text(policy, path)} is ignored: with precompiled modules, no packages are "
+                 "downloaded." for path in _FOR_PACKAGES if policy.get(path)
                  and (path != "driver.secretEnv" or not policy.driver_name)]
     path = "driver.kernelModuleConfig.name"
     strange = ([key for key in cluster_references.keys(policy, path, facts) if key not in _MODULE_FILES]
                if policy.get(path) else [])
     if strange:
-        said.append(f"{cluster_references.place(policy, path)}: no module reads {', '.join(strange)} of ConfigMap "
-                    f"{policy.get(path)!r}; known are {', '.join(_MODULE_FILES)}.")
-    return said + [f"{cluster_references.place(policy, path)} is set: the driver's container has a startup probe only."
-                   for path in ("driver.livenessProbe", "driver.readinessProbe") if policy.get(path)]
+        said.append(f"{cluster_references.path_text(policy, path)}: no kernel module reads {', '.join(strange)} of "
+                    f"ConfigMap {policy.get(path)!r}; allowed: {', '.join(_MODULE_FILES)}.")
+    return said + [f"{cluster_references.path_text(policy, path)} is ignored: the driver container has only a startup "
+                   "probe." for path in ("driver.livenessProbe", "driver.readinessProbe") if policy.get(path)]
 
 
 def _unknown(policy: Policy, deliveries: t.Sequence[Delivery]) -> list[str]:
     """Notes about versions of unknown branches."""
     versions = sorted({one.driver.version for one in deliveries if not one.driver.version.startswith("sha256:")})
-    return [f"{cluster_references.place(policy, 'driver.version')} {version}: driver branch "
-            f"{releases.branch_of(version)} is not known to this collection; what it drives is not checked."
+    return [f"{cluster_references.path_text(policy, 'driver.version')} {version}: driver branch "
+            f"{releases.branch_of(version)} is not known to this collection, so its support of the GPUs is not checked."
             for version in versions if releases.branch(releases.branch_of(version)) is None]
 
 
@@ -301,8 +304,8 @@ def _deliveries(context: component.Context, policy: Policy, cluster: Cluster) ->
         if kernel or not precompiled:
             places.setdefault((nodes.tag(system, context.release), kernel), system)
     if not places:
-        raise Refused("driver.usePrecompiled needs an image for each kernel, and no Node tells which kernels there are",
-                      "Name the cluster (gpu_kubeconfig), or set it to false.")
+        raise Refused("driver.usePrecompiled needs an image for each kernel, but the kernels are not known",
+                      "Set gpu_kubeconfig to the cluster, or driver.usePrecompiled to false.")
     if pools.is_digest(policy) and len(places) > 1:
         if cluster.asked:
             raise pools.of_one_system(sorted(os_tag for os_tag, _kernel in places))
@@ -311,7 +314,7 @@ def _deliveries(context: component.Context, policy: Policy, cluster: Cluster) ->
         chosen = nodes.agree(tags, pools.running_of(context.facts or NO_CLUSTER).systems,
                              lambda value: (releases.version_key(value), value), "the newest")
         places = {place: system for place, system in places.items() if place[0] == chosen.value}
-        context.notes.append(f"driver.version is a digest, which suits one system: {chosen.value} is chosen, because "
+        context.notes.append(f"driver.version is a digest, which is for one system: {chosen.value} is chosen, because "
                              f"{chosen.because}.")
     return [Delivery(policy, system, os_tag, kernel, pools.one_for_all(policy, context.release, [
         pool for pool in own if pool.situation.kernel == kernel
@@ -382,8 +385,8 @@ def _name(one: Delivery, beside: t.Sequence[Delivery], short: str, facts: Cluste
 
 
 def _app(name: str, precompiled: bool) -> str:
-    """The label that selects the pods. All DaemonSets of the operator for kernels have the same, and the selector of a
-    DaemonSet cannot be changed: with another label, they could not be adopted."""
+    """The label that selects the pods. All DaemonSets of the operator for kernels have the same label. It is kept,
+    because the selector of an adopted DaemonSet cannot be changed."""
     if precompiled:
         return _PLAIN
     return name if len(name) <= _LABEL else f"{name[:_LABEL - 9].rstrip('.-')}-{_hash(name)}"
@@ -497,11 +500,11 @@ def _environment(context: component.Context, policy: Policy, section: str, preco
         return own
     if _proxy.has_password(context.proxy):
         if not policy.get("driver.secretEnv"):
-            raise Refused(f"gpu_proxy has a password, which would stand in the DaemonSet of the driver, and "
-                          f"{cluster_references.place(policy, 'driver.secretEnv')} names no Secret",
-                          "Put HTTPS_PROXY, https_proxy and the like into a Secret of the operands' namespace (kubectl "
-                          "create secret generic driver-proxy --from-literal=HTTPS_PROXY=...) and set driver.secretEnv "
-                          "to its name.")
+            raise Refused(f"gpu_proxy has a password, which users could read in the DaemonSet of the driver, and "
+                          f"{cluster_references.path_text(policy, 'driver.secretEnv')} names no Secret",
+                          "Write HTTPS_PROXY, https_proxy and the other variables to a Secret in the namespace of the "
+                          "operands (kubectl create secret generic driver-proxy --from-literal=HTTPS_PROXY=...) and "
+                          "set driver.secretEnv to its name.")
         return own
     said = {name.lower() for name in own}
     return {**{name: value for name, value in _proxy.variables(context.proxy).items() if name.lower() not in said},

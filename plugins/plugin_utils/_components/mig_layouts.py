@@ -88,7 +88,7 @@ def kept(entry: BootGpu) -> Stand:
 
 
 def overview(gpus: t.Sequence[Gpu]) -> str:
-    """The state of the GPUs of a host, for people."""
+    """The state of the GPUs of a host as text."""
     capable = [gpu for gpu in gpus if gpu["mig_capable"]]
     if not capable:
         return "no MIG"

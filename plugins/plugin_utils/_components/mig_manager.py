@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted, some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import short_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config, names_in
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import get_path
 
 NO_LAYOUT: Change = {"drop": "mig.layout", "also": [], "result": "no mig_manager_selected (MIG stays as it is)"}
 
@@ -47,7 +47,8 @@ class MigPart(component.PresentPlan):
 
 
 def host_plan(host: component.Host) -> MigPlan:
-    """The variables take precedence over the policy. Raises Refused for a layout that is not possible."""
+    """The plan on a host. Its variables take precedence over the policy. Raises Refused for a layout that is not
+    possible."""
     variables, policy = host.variables, host.asked.policy
     selected = variables.get("mig_manager_selected") or None
     if selected is not None and not isinstance(selected, str):
@@ -57,7 +58,7 @@ def host_plan(host: component.Host) -> MigPlan:
     named = variables.get("mig_manager_devices")
     devices = named if isinstance(named, list) else []
     if (selected or own) and host.place != "host":
-        raise Refused(f"MIG layout {selected!r} is selected while {host.why}, which switches MIG off",
+        raise Refused(f"MIG layout {selected!r} is selected, but MIG is off, because {host.why}",
                       "Remove mig_manager_selected, or set migManager.enabled: true in the policy.",
                       [("mig.layout", f"MIG layout {selected!r} is selected for this host")], [NO_LAYOUT])
     try:
@@ -79,7 +80,7 @@ def _impossible(selected: str | None, error: InputError, facts: HostFacts) -> Re
     what = f"MIG layout {selected!r}" if selected else "MIG configuration of this host"
     said = error.message.rstrip(".")
     models = sorted({gpu["model"] for gpu in facts["gpus"] if gpu["model"] and gpu["model"] in said})
-    named = [("mig.layout", f"{what} is asked for" if models else f"{what}: {said}"),
+    named = [("mig.layout", f"{what} is requested" if models else f"{what}: {said}"),
              *((f"gpu:{short_name(model)}", said) for model in models)]
     return Refused(f"{what}: {said}", error.hint, named, [NO_LAYOUT])
 
@@ -91,14 +92,14 @@ def _check_strategy(host: component.Host, selected: str, stands: t.Mapping[str, 
     if mig_strategy(host) != "single" or len(profiles) < 2:
         return
     text = f"MIG layout {selected!r} has the profiles {', '.join(profiles)}"
-    told = "mig.strategy single serves devices of one profile only"
+    limit = "mig.strategy single supports only one profile"
     if host.variables.get("feature_discovery_mig_strategy") or any(
-            look(source.spec, "mig.strategy") for source in host.asked.policy.sources):
-        raise Refused(f"{text}, but {told}", "Set mig.strategy to mixed, or select a layout of one profile.",
-                      [("mig.layout", text), ("mig.strategy", told)],
+            get_path(source.spec, "mig.strategy") for source in host.asked.policy.sources):
+        raise Refused(f"{text}, but {limit}", "Set mig.strategy to mixed, or select a layout of one profile.",
+                      [("mig.layout", text), ("mig.strategy", limit)],
                       [{"drop": "mig.strategy", "also": [], "result": f"mig.strategy: mixed (layout {selected})"},
                        NO_LAYOUT])
-    host.notes.append(f"{text}, but {told}: in labels and for Kubernetes they need mig.strategy mixed.")
+    host.notes.append(f"{text}, but {limit}. Labels and Kubernetes need mig.strategy mixed.")
 
 
 def mig_strategy(host: component.Host) -> object:
@@ -113,8 +114,8 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)[^}]*\}|\((\w+)\)|(\w+))")
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> MigPart:
-    """Names of the operator's own ConfigMaps mean the default ones: definitions before 26.3 add the first to each
-    ClusterPolicy.
+    """The plan in a cluster. The names of the operator's own ConfigMaps mean the default ones, because definitions
+    before 26.3 add the first name to each ClusterPolicy.
 
     Raises Refused for an unknown default layout, and for arguments that reboot Nodes if gpu_disruption forbids that.
     """
@@ -122,14 +123,14 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> M
     if not allows(context.disruption, "reboot") and _asks_for_reboots(shared["args"], env):
         raise Refused("migManager.args lets the MIG manager reboot Nodes, by itself or by a variable of "
                       f"migManager.env, and gpu_disruption is {context.disruption}",
-                      "Take with-reboot out of both, or set gpu_disruption: reboot.")
+                      "Remove with-reboot from both, or set gpu_disruption: reboot.")
     config = component.config_map(context, "migManager")
     if config["name"] == "default-mig-parted-config" and not config["data"]:
         config["name"] = ""
     default, known = config["default"], names_in(config["data"])
     if default and known and default not in known:
-        raise Refused(f"migManager.config.default ({default}) is no layout of migManager.config.data, which has "
-                      f"{some_of(known)}", "Add it there, or set migManager.config.default to an empty text.")
+        raise Refused(f"migManager.config.default ({default}) is not a layout of migManager.config.data, which has "
+                      f"{some_of(known)}", "Add it there, or set migManager.config.default to an empty string.")
     clients = str(context.get("migManager.gpuClientsConfig.name") or "")
     return {**shared, "env": env, "config": config, "clients": "" if clients == "default-gpu-clients" else clients,
             # Since 26.3, the manager generates layouts from the GPUs, and uses the file if that fails.
@@ -195,7 +196,7 @@ def _becomes(gpu: Gpu) -> mig_layouts.Stand | None:
 
 
 def _lost_at_boot(wanted: t.Mapping[str, mig_layouts.Stand], facts: HostFacts) -> str:
-    """What will differ after the next boot, empty if nothing will."""
+    """The difference from the layout after the next boot, empty if there is none."""
     boot = facts["mig_boot"]
     if boot["masked"]:
         return ""  # an administrator has decided that

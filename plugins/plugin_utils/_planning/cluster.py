@@ -44,7 +44,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_imag
     old_default_versions,
     pull_policy,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import get_path
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
 OPENSHIFT_NAMESPACE = cluster_openshift.NAMESPACE
@@ -81,7 +81,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: ClusterFacts | None
     refused: list[Concerned] = []
     on_host = _on_host(with_gpu, by_host, places, settings, refused, notes)
     with_toolkit = {name: node for name, node in with_gpu.items() if "container_toolkit" not in on_host.get(name, ())}
-    openshift = cluster_openshift.found(policy, facts)
+    openshift = cluster_openshift.is_openshift(policy, facts)
     # The Nodes that get their toolkit from the cluster take precedence.
     runtime = nodes.runtime_of((with_toolkit or with_gpu or every).values(),
                                (facts or NO_CLUSTER).get("toolkit_runtime", ""))
@@ -300,7 +300,7 @@ def _partly(context: Context, parts: t.Mapping[str, ClusterPart], on_host: t.Map
     if left:
         found.append(f"extraObjects is set in the policy: objects of the kind {', '.join(left)} are not delivered. "
                      "Apply them with gpuops.nvidia.operands (option manifests).")
-    automatic = any(look(source.spec, "driver.upgradePolicy.autoUpgrade") for source in context.policy.sources)
+    automatic = any(get_path(source.spec, "driver.upgradePolicy.autoUpgrade") for source in context.policy.sources)
     if automatic and "driver" in context.present:
         found.append("driver.upgradePolicy.autoUpgrade is true in the policy, but in a cluster no running driver is "
                      "replaced automatically. A run lists the Nodes whose driver is outdated, and the commands.")

@@ -13,7 +13,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import ClusterFacts, Node, Nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import get_path
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
 # The labels for Pod Security and for the cluster's Prometheus are set in this namespace only, as others may be shared.
@@ -22,14 +22,14 @@ _LABEL = "node.openshift.io/os_id"
 _COREOS = "Red Hat Enterprise Linux CoreOS"
 # The reason and the remedy of L(Refused).
 NO_TOOLKIT = (
-    f"on {_COREOS}, the driver toolkit image of OpenShift builds the kernel modules, and this version of the collection "
-    "cannot find this image",
+    f"on {_COREOS}, the driver toolkit image of OpenShift builds the kernel modules, and this version of the "
+    "collection cannot find this image",
     "Set driver.usePrecompiled to true, driver.repository to your own images, and driver.version to a branch. Or set "
     "operator.use_ocp_driver_toolkit to false, if the container is entitled to download kernel headers. Or set "
     "driver.enabled to false, if the system installs the driver.")
 
 
-def found(policy: Policy, facts: ClusterFacts | None) -> bool:
+def is_openshift(policy: Policy, facts: ClusterFacts | None) -> bool:
     """Whether the cluster is OpenShift, according to the policy or else to L(reported)."""
     return bool(policy.get("platform.openshift")) or facts is not None and reported(facts)
 
@@ -41,10 +41,10 @@ def reported(facts: ClusterFacts) -> bool:
     """
     if facts.get("openshift") is not None:
         return bool(facts["openshift"])
-    return bool(facts["nodes"]) and all(claims(node) for node in facts["nodes"].values())
+    return bool(facts["nodes"]) and all(node_is_openshift(node) for node in facts["nodes"].values())
 
 
-def claims(node: Node) -> bool:
+def node_is_openshift(node: Node) -> bool:
     """Whether the facts of a Node say that it runs OpenShift."""
     return _LABEL in node["labels"] or _coreos(node)
 
@@ -64,10 +64,10 @@ def needs_toolkit(policy: Policy, pool_policy: Policy, node: Node) -> bool:
 
 def _needs_toolkit(policy: Policy, pool_policy: Policy) -> bool:
     return not pool_policy.get("driver.usePrecompiled") and not any(
-        look(source.spec, "operator.use_ocp_driver_toolkit") is False for source in policy.sources)
+        get_path(source.spec, "operator.use_ocp_driver_toolkit") is False for source in policy.sources)
 
 
-def without_gpus(policy: Policy, nodes: Nodes, node_os: t.Iterable[tuple[str, str]]) -> list[Refused]:
+def toolkit_refusals(policy: Policy, nodes: Nodes, node_os: t.Iterable[tuple[str, str]]) -> list[Refused]:
     """A refusal if only the driver toolkit can build the driver of a system in gpu_node_os (node_os), or of all Nodes.
     For clusters in which no Node is known to have a GPU."""
     built = [f"{name}{text} of gpu_node_os" for name, text in node_os

@@ -51,7 +51,7 @@ def _missing(policy: Policy, path: str, facts: ClusterFacts, namespace: str) -> 
     name = str(policy.get(path))
     objects = facts.get("config_maps") if kind == CONFIG_MAP else facts.get("secrets")
     known = (objects or {}).get(name, ...)
-    where = f"{place(policy, path)}: {kind} {name!r}"
+    where = f"{path_text(policy, path)}: {kind} {name!r}"
     if path.startswith("driver.licensingConfig.") and policy.get("driver.licensingConfig.nlsEnabled"):
         needed = (*needed, _TOKEN)
     if known is None or known is False:
@@ -78,12 +78,12 @@ def keys(policy: Policy, path: str, facts: ClusterFacts | None) -> list[str]:
         if item.get("kind") == CONFIG_MAP and (item.get("metadata") or {}).get("name") == name:
             data = list(item.get("data") or {})
     if not data:
-        raise Refused(f"{place(policy, path)}: the keys of ConfigMap {name!r} are not known, and each key becomes a "
-                      "file", "Set gpu_kubeconfig to the cluster that has it, or add it to extraObjects in values of the "
-                      "chart.")
+        raise Refused(f"{path_text(policy, path)}: the keys of ConfigMap {name!r} are not known, and each key becomes "
+                      "a file", "Set gpu_kubeconfig to the cluster that has it, or add it to extraObjects in values of "
+                      "the chart.")
     return sorted(data)
 
 
-def place(policy: Policy, path: str) -> str:
+def path_text(policy: Policy, path: str) -> str:
     """A path for messages, with the name of the NVIDIADriver if the policy belongs to one."""
     return f"NVIDIADriver {policy.driver_name}, {path}" if policy.driver_name else path

@@ -37,7 +37,7 @@ def of_definition() -> Data:
     return dict(_data()["definition"])
 
 
-def on_when_silent(section: str) -> bool:
+def on_by_default(section: str) -> bool:
     """Whether a section such as C(devicePlugin) or C(driver.rdma) is on if its C(enabled) is not set."""
     return section in _data()["on"]
 
@@ -66,7 +66,7 @@ def without_null(value: Value) -> Value:
     return [without_null(item) for item in value] if isinstance(value, list) else value
 
 
-def look(data: Value, path: str) -> Value:
+def get_path(data: Value, path: str) -> Value:
     """The value at a path, None if it is not set."""
     for part in path.split("."):
         if not isinstance(data, dict):
@@ -75,7 +75,7 @@ def look(data: Value, path: str) -> Value:
     return data
 
 
-def put(data: Data, path: str, value: Value) -> None:
+def set_path(data: Data, path: str, value: Value) -> None:
     """Sets the value at a path. A parent that is not a mapping is replaced by one."""
     *parents, last = path.split(".")
     for part in parents:
@@ -85,8 +85,8 @@ def put(data: Data, path: str, value: Value) -> None:
     data[last] = value
 
 
-def take(data: Data, path: str) -> Value:
+def pop_path(data: Data, path: str) -> Value:
     """Removes the value at a path and returns it, None if it is not set."""
     parent, _dot, last = path.rpartition(".")
-    mapping = look(data, parent) if parent else data
+    mapping = get_path(data, parent) if parent else data
     return mapping.pop(last, None) if isinstance(mapping, dict) else None

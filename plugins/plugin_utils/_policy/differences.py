@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Keys, known, shown
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Keys, shown, split_known
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section, Value
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults, format_schemas
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
@@ -29,7 +29,7 @@ def compare(one: Policy, other: Policy) -> t.List[Data]:
     """
     # Keys that only the chart has, such as those of NFD, are not compared with a format that cannot have them.
     same_keys = (one.kind in _OF_CHART) == (other.kind in _OF_CHART)
-    before, after = ({**defaults.of_definition(), **dict(_leaves(_whole(policy, same_keys), ""))}
+    before, after = ({**defaults.of_definition(), **dict(_leaves(_comparable(policy, same_keys), ""))}
                      for policy in (one, other))
     return [{"path": path, "before": before.get(path), "after": after.get(path)}
             for path in sorted({*before, *after}) if _differ(before.get(path), after.get(path))]
@@ -48,7 +48,7 @@ def _differ(before: object, after: object) -> bool:
     return bool(before != after) or isinstance(before, bool) != isinstance(after, bool)
 
 
-def _whole(policy: Policy, everything: bool) -> Data:
+def _comparable(policy: Policy, everything: bool) -> Data:
     pools = {f"{_POOL} {pool.name}": pool.spec for pool in policy.pools}
     spec = {**policy.spec, "extraObjects": [item for item in policy.get("extraObjects") or []
                                             if item.get("kind") != "NVIDIADriver"]}
@@ -59,7 +59,7 @@ def _whole(policy: Policy, everything: bool) -> Data:
         config = {key: value for key, value in spec["migManager"]["config"].items() if key != "data"}
         spec["migManager"] = {**spec["migManager"], "config": config}
     if not everything:
-        spec = known(spec, _BY_CLAIMS if policy.get("gpuCluster.deployCR") else _COMMON)[0]
+        spec = split_known(spec, _BY_CLAIMS if policy.get("gpuCluster.deployCR") else _COMMON)[0]
     return {**spec, _MIG: policy.mig_config, _SHARING: policy.sharing, **pools}
 
 

@@ -48,7 +48,7 @@ class MigDocument:
         return f"{origin}: {path}" if origin else path
 
 
-def given(task_vars: Section, name: object, data: object) -> MigDocument | None:
+def from_options(task_vars: Section, name: object, data: object) -> MigDocument | None:
     """The configuration in a file on the controller (name), or in a mapping (data); None without both. Raises
     InputError."""
     if name:

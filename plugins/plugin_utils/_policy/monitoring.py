@@ -12,7 +12,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Keys, check, faulty
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Keys, check, faults_error
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import without_null
@@ -70,7 +70,7 @@ def read(given: Section | None) -> Monitoring:
     """gpu_monitoring (given) with its defaults. Raises InputError with all faults."""
     faults = check(Document(given), SCHEMA)
     if faults:
-        raise faulty("gpu_monitoring", faults)
+        raise faults_error("gpu_monitoring", faults)
     known = without_null(given or {})
     return {"rules": known.get("rules"), "dashboards": known.get("dashboards", False),
             "counters": known.get("counters", "vendor"), "rule_labels": known.get("rule_labels", {}),

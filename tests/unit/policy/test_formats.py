@@ -14,7 +14,7 @@ import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases, yamltext
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import get_path
 
 NEWEST = releases.release()
 
@@ -77,7 +77,7 @@ toolkit:
 def test_formats(text: str, kind: str, expected: dict[str, Any], tmp_path: pathlib.Path) -> None:
     policy = read(text, tmp_path)
     assert policy.kind == kind
-    assert {path: look(policy.spec, path) for path in expected} == expected
+    assert {path: get_path(policy.spec, path) for path in expected} == expected
 
 
 def test_nothing_is_the_defaults_of_the_release() -> None:
@@ -120,9 +120,9 @@ def test_deprecated_key_is_said_with_its_line(tmp_path: pathlib.Path) -> None:
     ("kind: ClusterPolicy\nspec: {}\n", ["ClusterPolicy has no apiVersion; allowed: 'nvidia.com/v1'"]),
     ("apiVersion: nvidia.com/v1\nspec: {}\n", ["policy.yml: kind is missing. Give one of ClusterPolicy"]),
     ("spec:\n  driver: {}\n", ["policy.yml: kind is missing. Give one of ClusterPolicy"]),
-    ("driver:\n  version: {{ version }}\n", ["line 2: not YAML", "Files are read as they are", "lookup('template'"]),
-    ("driver:\n\tversion: '595'\n", ["line 2: not YAML", "Use spaces; YAML takes no tabs here"]),
-    ("driver:\n  version: !vault |\n    61\n", ["line 2: not YAML", "encrypted values in variables"]),
+    ("driver:\n  version: {{ version }}\n", ["line 2: not YAML", "are not rendered", "lookup('template'"]),
+    ("driver:\n\tversion: '595'\n", ["line 2: not YAML", "Use spaces; YAML does not allow tabs here"]),
+    ("driver:\n  version: !vault |\n    61\n", ["line 2: not YAML", "Write encrypted values into variables"]),
     ("$ANSIBLE_VAULT;1.1;AES256\n6162\n", ["policy.yml is encrypted. Write the policy as a mapping"]),
     ("driver.version: '595'\n", ["['driver.version'] (line 1): unknown key; write it nested, driver: {version: ...}"]),
     ("daemonsets:\n  updateStrategy.x: 1\n", ["unknown key; did you mean 'updateStrategy'?"]),
@@ -225,7 +225,7 @@ spec:
     mine = policy.for_pool(pool)
     assert (mine.get("driver.version"), mine.get("driver.repoConfig.configMapName")) == ("580.173.02", "repos")
     assert (mine.get("gds.enabled"), mine.get("mig.strategy"), mine.pools) == (False, "mixed", ())
-    assert formats.hosts_cannot(policy) == []
+    assert formats.unsupported_on_hosts(policy) == []
 
 
 def test_a_list_as_kubectl_writes_it(tmp_path: pathlib.Path) -> None:
@@ -249,9 +249,9 @@ def test_a_list_as_kubectl_writes_it(tmp_path: pathlib.Path) -> None:
     ([resource("NVIDIADriver", "a", nodeSelector={"x": "1"}),
       resource("NVIDIADriver", "b", nodeSelector={"x": "1", "y": "2"})],
      ["NVIDIADrivers a (x=1) and b (x=1, y=2) select the same Nodes"]),
-    ([resource("NVIDIADriver", "a"), resource("NVIDIADriver", "b", nodeSelector={"x": "1"})], ["a (all Nodes with a GPU)"]),
+    ([resource("NVIDIADriver", "a"), resource("NVIDIADriver", "b", nodeSelector={"x": "1"})], ["a (all Nodes"]),
     (resource("NVIDIADriver", default=True, nodeSelector={"a": "b"}), ["spec.nodeSelector: the default NVIDIADriver"]),
-    (resource("NVIDIADriver", nodeSelector={"nvidia.com/gpu-operator.driver.owner": "b"}), ["is reserved for the GPU Operator"]),
+    (resource("NVIDIADriver", nodeSelector={"nvidia.com/gpu-operator.driver.owner": "b"}), ["is reserved for"]),
     (resource("ClusterPolicy", driver={"usePrecompiled": True, "version": "sha256:1"}),
      ["spec.driver.version: a digest cannot be used with usePrecompiled"]),
     (resource("NVIDIADriver", usePrecompiled=True, version="sha256:1"), ["spec.version: a digest"]),
@@ -294,7 +294,7 @@ def test_selectors_that_need_not_overlap_are_accepted() -> None:
     policy = formats.read([resource("NVIDIADriver", "a", nodeSelector={"x": "1"}),
                            resource("NVIDIADriver", "b", nodeSelector={"x": "2"})], NEWEST)
     assert [pool.name for pool in policy.pools] == ["a", "b"]
-    assert not policy.fallback and "hosts have no Node labels" in formats.hosts_cannot(policy)[0]
+    assert not policy.fallback and "hosts have no Node labels" in formats.unsupported_on_hosts(policy)[0]
 
 
 def test_drivers_count_only_where_the_cluster_policy_says_so() -> None:
@@ -310,8 +310,8 @@ def test_gpu_cluster() -> None:
     policy = formats.read([GPU_CLUSTER, resource("NVIDIADriver", version="580.173.02")], NEWEST)
     assert (policy.kind, policy.get("gpuCluster.deployCR")) == ("GPUCluster", True)
     assert (policy.get("draDriver.featureGates.IMEX"), policy.get("driver.version")) == (True, "580.173.02")
-    assert formats.hosts_cannot(policy) == []
-    assert "has no effect on hosts" in formats.hosts_cannot(formats.read(GPU_CLUSTER, NEWEST))[0]
+    assert formats.unsupported_on_hosts(policy) == []
+    assert "has no effect on hosts" in formats.unsupported_on_hosts(formats.read(GPU_CLUSTER, NEWEST))[0]
 
 
 FLAT = """\
