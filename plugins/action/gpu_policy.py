@@ -91,8 +91,8 @@ class ActionModule(ControllerAction):
         host_nodes.check(wanted)
         if wanted["take_over"] and not wanted["policy"]:
             raise InputError("it is not set, and later runs need the policy of the adopted GPU Operator, too.",
-                             "Set gpu_policy in the inventory to live, which is the operator's own ClusterPolicy in "
-                             "this run and later ones, or to a file that you have exported.", path="gpu_policy")
+                             "Set gpu_policy: live in the inventory to use the operator's own ClusterPolicy in this and "
+                             "later runs, or set it to a file that you have exported.", path="gpu_policy")
         asked = arguments["export"] or arguments["compare_with"]
         if not arguments["resolve"] and not asked:
             return {"changed": False, "cluster": _place(wanted, task_vars), "rejected": _rejected(task_vars),

@@ -112,6 +112,6 @@ def _wanted(arguments: Data) -> tuple[list[objects.Wanted], list[str]]:
                              "Name it in the option component.", path="component")
         return objects.wanted({arguments["component"]: manifests}), [arguments["component"]]
     if arguments["take_over"] and arguments["components"]:
-        raise InputError("Everything of the operator is taken over at once, as it is stopped for that.",
+        raise InputError("All objects of the operator are adopted at once, because the operator is stopped for that.",
                          "Leave components (tags) out.", path="components", value=arguments["components"])
     return deliver.of_plan(cluster, arguments["components"])
