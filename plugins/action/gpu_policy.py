@@ -81,7 +81,7 @@ class ActionModule(ControllerAction):
     def work(self, arguments: Data, task_vars: Data) -> Data:
         """Reads, compares, exports, resolves, returns the plan."""
         variables = inventory_vars.variables(task_vars)
-        wanted = settings.settle(arguments, variables, inventory_vars.left_out(task_vars))
+        wanted = settings.option_values(arguments, variables, inventory_vars.left_out(task_vars))
         if isinstance(wanted["kubeconfig"], str):
             wanted["kubeconfig"] = find_file(task_vars, wanted["kubeconfig"])
         wanted["proxy"] = _proxy.read(wanted["proxy"], "gpu_proxy")
@@ -91,8 +91,8 @@ class ActionModule(ControllerAction):
         host_nodes.check(wanted)
         if wanted["take_over"] and not wanted["policy"]:
             raise InputError("it is not set, and later runs need the policy of the adopted GPU Operator, too.",
-                             "Set gpu_policy: live in the inventory to use the operator's own ClusterPolicy in this and "
-                             "later runs, or set it to a file that you have exported.", path="gpu_policy")
+                             "Set gpu_policy: live in the inventory to use the operator's own ClusterPolicy in this "
+                             "and later runs, or set it to a file that you have exported.", path="gpu_policy")
         asked = arguments["export"] or arguments["compare_with"]
         if not arguments["resolve"] and not asked:
             return {"changed": False, "cluster": _place(wanted, task_vars), "rejected": _rejected(task_vars),
@@ -133,24 +133,25 @@ class ActionModule(ControllerAction):
               task_vars: Data) -> Data:
         by_hand = arguments["facts"] is not None
         rejected = {} if by_hand else inventory_vars.rejected(task_vars)
-        known = inventory_vars.same_shape(arguments["facts"]) if by_hand else inventory_vars.facts(task_vars)
+        known = inventory_vars.checked_facts(arguments["facts"]) if by_hand else inventory_vars.facts(task_vars)
         facts: Data = {host: told for host, told in known.items() if host not in rejected}
         overrides = inventory_vars.overrides(task_vars) if arguments["overrides"] is None else arguments["overrides"]
         for host, mine in overrides.items():
-            inventory_vars.whole(mine, (), f"overrides.{host}", "variables of roles, such as driver_version")
+            inventory_vars.require_keys(mine, (), f"overrides.{host}", "variables of roles, such as driver_version")
         overrides = {host: _with_sharing(_with_layouts(mine, task_vars), wanted["sharing"])
                      for host, mine in overrides.items()}
         seen = arguments["cluster_facts"]
         if seen is not None:
-            inventory_vars.whole(seen, ("server", "version", "nodes", "nfd", "service_monitors"), "cluster_facts",
-                                 "all keys that the documentation of cluster_facts requires")
-            inventory_vars.whole(seen["nodes"], (), "cluster_facts.nodes", "a mapping of Nodes to their facts")
+            inventory_vars.require_keys(seen, ("server", "version", "nodes", "nfd", "service_monitors"),
+                                        "cluster_facts",
+                                        "all keys that the documentation of cluster_facts requires")
+            inventory_vars.require_keys(seen["nodes"], (), "cluster_facts.nodes", "a mapping of Nodes to their facts")
             for node, told in seen["nodes"].items():
-                inventory_vars.whole(told, ("labels", "annotations", "ready", "gpu", "os"),
-                                     f"cluster_facts.nodes.{node}", "all facts of the Node")
+                inventory_vars.require_keys(told, ("labels", "annotations", "ready", "gpu", "os"),
+                                            f"cluster_facts.nodes.{node}", "all facts of the Node")
                 if told["gpu"]:
-                    inventory_vars.whole(told, ("os_image", "kernel", "arch", "runtime"), f"cluster_facts.nodes.{node}",
-                                         "all facts of the Node")
+                    inventory_vars.require_keys(told, ("os_image", "kernel", "arch", "runtime"),
+                                                f"cluster_facts.nodes.{node}", "all facts of the Node")
         try:
             plan: Data = {**resolve(policy, release, facts, overrides, wanted["placement"], wanted["disruption"],
                                     wanted["strict"])}
@@ -328,10 +329,11 @@ def _look(wanted: Data, policy: formats.Policy, release: releases.Release) -> Da
     systems = {(one["os"]["id"], one["os"]["version"]) for one in found["nodes"].values() if one["gpu"] and one["os"]}
     return {**found, **read_cluster.read_named(server, namespace, named),
             **read_cluster.read_runtime(server, namespace),
-            **read_cluster.read_drivers(server, namespace, driver_containers.lasting(policy, systems, release)),
-            **(read_cluster.read_kernels(server, namespace) if driver_containers.by_kernels(policy) else {}),
+            **read_cluster.read_drivers(server, namespace, driver_containers.existing_names(policy, systems, release)),
+            **(read_cluster.read_kernels(server, namespace)
+               if driver_containers.has_kernel_daemon_sets(policy) else {}),
             **(read_cluster.read_nvidia_drivers(server, namespace)
-               if driver_containers.by_nvidia_drivers(policy) else {}),
+               if driver_containers.has_nvidia_drivers(policy) else {}),
             "operator": operator.version(server) if wanted["take_over"] else ""}
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """The attributes of all modules, and options that several modules have. Included as C(gpuops.nvidia._attributes)."""
+    """The attributes of all modules, and options that several modules have. Included as
+    C(gpuops.nvidia._attributes)."""
 
     DOCUMENTATION = r"""
 attributes:

@@ -18,7 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals impor
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section, Value
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted, some_of
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driver import Asked, switched
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driver import PlanInputs, boolean_variable
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.cluster_pools import Pool
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
@@ -80,7 +80,7 @@ class Host:
     C(host), or C(none) if the component is not delivered, for the reason why; notes: for the user, planning adds to
     them."""
 
-    asked: Asked
+    inputs: PlanInputs
     facts: HostFacts
     variables: HostVars
     place: str
@@ -92,9 +92,9 @@ class Host:
         """Why the component is not delivered, empty if it is."""
         return [] if self.place == "host" else [f"not delivered: {self.why}"]
 
-    def switched(self, name: str, default: object) -> bool:
+    def boolean_variable(self, name: str, default: object) -> bool:
         """The value of a boolean variable. default: the value if it is not set. Raises Refused."""
-        return switched(name, self.variables, default)
+        return boolean_variable(name, self.variables, default)
 
 
 @dataclass
@@ -157,7 +157,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Seen:
+class HostState:
     """The current state of a host. labels, samples: the results of gpu_labels and of the CUDA sample, None if they were
     not run."""
 
@@ -185,10 +185,10 @@ class Component(t.Generic[Planned]):
 
     name: str
     host_plan: t.Callable[[Host], Planned] | None = None
-    check: t.Callable[[Planned, Seen], Result | None] | None = None
+    check: t.Callable[[Planned, HostState], Result | None] | None = None
     unchecked: t.Tuple[str, ...] = ("none", "cluster")
     asked_for: t.Callable[[HostVars], bool] = lambda _variables: False
-    needed: t.Callable[[Asked, HostVars], bool] = lambda _asked, _variables: False
+    needed: t.Callable[[PlanInputs, HostVars], bool] = lambda _inputs, _variables: False
     needs_driver: t.Callable[[Planned], bool] = lambda _plan: False
     options: t.Tuple[str, ...] = ()
     journal: str = ""
@@ -201,7 +201,7 @@ class Component(t.Generic[Planned]):
         """The component in the list of all components."""
         return by_name(self.name)
 
-    def checked(self, want: Planned, seen: Seen) -> Result | None:
+    def checked(self, want: Planned, seen: HostState) -> Result | None:
         """The result of check, None if there is none or if the placement is not checked."""
         return None if self.check is None or want.get("placement") in self.unchecked else self.check(want, seen)
 
@@ -231,7 +231,8 @@ def is_true(text: str) -> bool:
     return text in ("1", "t", "T", "TRUE", "true", "True")
 
 
-def gated(context: Context, path: str, env: t.Mapping[str, str], levels: t.Mapping[str, str]) -> dict[str, str]:
+def limit_by_level(context: Context, path: str, env: t.Mapping[str, str],
+                   levels: t.Mapping[str, str]) -> dict[str, str]:
     """A manager's variables, with false for those that gpu_disruption does not allow. Adds a note for each such value.
 
     path: that of the variables in the policy; levels: maps variables to the lowest level that allows them.

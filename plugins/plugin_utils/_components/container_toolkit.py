@@ -74,8 +74,8 @@ class ToolkitPart(component.PresentPlan):
 
 def host_plan(host: component.Host) -> ToolkitPlan:
     """The plan on a host. Its variables take precedence over the policy. Raises Refused."""
-    policy, release, variables = host.asked.policy, host.asked.release, host.variables
-    cdi = host.switched("container_toolkit_cdi", policy.get("cdi.enabled"))
+    policy, release, variables = host.inputs.policy, host.inputs.release, host.variables
+    cdi = host.boolean_variable("container_toolkit_cdi", policy.get("cdi.enabled"))
     environment = component.environment(policy.get("toolkit.env"))
     given = next((environment[name] for name in _DEFAULT if name in environment), None)
     # As for the operator: with CDI, the nvidia runtime does not have to be the default.
@@ -98,7 +98,7 @@ def host_plan(host: component.Host) -> ToolkitPlan:
         settings.setdefault(_MODE, "cdi")
     return {"placement": host.place, "state": "present", "version": match[1],
             "runtime": variables.get("container_toolkit_runtime") or "auto",
-            "set_as_default": host.switched("container_toolkit_set_as_default", default), "cdi": cdi,
+            "set_as_default": host.boolean_variable("container_toolkit_set_as_default", default), "cdi": cdi,
             "mode": variables.get("container_toolkit_mode"), "nri": bool(policy.get("cdi.nriPluginEnabled")),
             "settings": settings, "because": host.because}
 
@@ -139,7 +139,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> T
         folders = [_folder("nri-socket", "/runtime/nri-sock-dir/", socket, "DirectoryOrCreate")]
     else:
         folders = _runtime_folders(context.runtime, env, given)
-        _hold_restart(context, given)
+        _limit_restart(context, given)
         if context.runtime == "containerd":
             env["CONTAINERD_RUNTIME_CLASS"] = str(context.get("operator.runtimeClass") or "nvidia")
         _sources(given)
@@ -148,7 +148,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> T
                       else "/run/containers/oci/hooks.d")}
 
 
-def _hold_restart(context: component.Context, given: dict[str, str]) -> None:
+def _limit_restart(context: component.Context, given: dict[str, str]) -> None:
     """Replaces a restart of Docker with a signal below the level drain. A restart ends containers unless live-restore
     is on. Other runtimes keep their containers."""
     for name in ("RUNTIME_RESTART_MODE", "DOCKER_RESTART_MODE"):
@@ -190,7 +190,7 @@ def _sources(given: dict[str, str]) -> None:
             for source in given["RUNTIME_CONFIG_SOURCE"].split(","))
 
 
-def check(want: ToolkitPlan, seen: component.Seen) -> component.Result:
+def check(want: ToolkitPlan, seen: component.HostState) -> component.Result:
     """Whether the toolkit is installed, and a runtime is configured for it."""
     facts = seen.facts
     toolkit = facts["toolkit"]

@@ -24,17 +24,17 @@ class CudaPlan(component.HostPlan):
 
 def host_plan(host: component.Host) -> CudaPlan:
     """The plan on a host. The variable cuda_version takes precedence over the policy. Raises Refused."""
-    version = str(host.variables.get("cuda_version") or host.asked.policy.get("cuda.version") or "")
+    version = str(host.variables.get("cuda_version") or host.inputs.policy.get("cuda.version") or "")
     if host.place == "host" and version and not _LEVEL.match(version):
         raise Refused(f"CUDA version {version!r} is not allowed",
                       "Set cuda.version, or cuda_version of the host, to a level such as 13.0.")
-    profile = host.switched("cuda_profile", False)
+    profile = host.boolean_variable("cuda_profile", False)
     placement, because = software.placed(host, "the CUDA toolkit")
     return {"placement": placement, "state": "present", "version": version or None, "profile": profile,
             "because": because}
 
 
-def check(want: CudaPlan, seen: component.Seen) -> component.Result:
+def check(want: CudaPlan, seen: component.HostState) -> component.Result:
     """Whether a toolkit of the level is installed."""
     have, wanted = seen.facts["software"]["cuda"], want.get("version") or ""
     found = [level for level, release in have.items()
@@ -48,5 +48,5 @@ def check(want: CudaPlan, seen: component.Seen) -> component.Result:
 
 
 COMPONENT = component.Component(
-    "cuda", host_plan, check, needed=lambda _asked, variables: bool(variables.get("cuda_version")),
+    "cuda", host_plan, check, needed=lambda _inputs, variables: bool(variables.get("cuda_version")),
     needs_driver=lambda plan: not plan["version"], options=("version", "profile"))

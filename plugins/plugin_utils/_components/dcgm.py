@@ -21,9 +21,9 @@ class DcgmPlan(component.HostPlan):
 def host_plan(host: component.Host) -> DcgmPlan:
     """The plan on a host. DCGM is also installed for its exporter. Raises Refused."""
     version = host.variables.get("dcgm_version") or software.packaged(host, "dcgm", r"v?(\d+\.\d+\.\d+)")
-    profiling = host.switched("dcgm_profiling", True)
+    profiling = host.boolean_variable("dcgm_profiling", True)
     placement, because = software.placed(host, "DCGM")
-    if placement == "host" and not host.asked.policy.enabled("dcgm"):
+    if placement == "host" and not host.inputs.policy.enabled("dcgm"):
         because.append("the DCGM exporter needs it")
     return {"placement": placement, "state": "present", "version": str(version) if version else None,
             "profiling": profiling, "because": because}
@@ -31,5 +31,5 @@ def host_plan(host: component.Host) -> DcgmPlan:
 
 COMPONENT = component.Component(
     "dcgm", host_plan, functools.partial(software.check_service, "dcgm"),
-    needed=lambda asked, _variables: asked.policy.enabled("dcgmExporter"), needs_driver=lambda _plan: True,
+    needed=lambda inputs, _variables: inputs.policy.enabled("dcgmExporter"), needs_driver=lambda _plan: True,
     options=("version", "profiling"), images=("dcgm", "validator"))

@@ -60,7 +60,7 @@ class DcgmExporterPart(component.PresentPlan):
 
 def host_plan(host: component.Host) -> DcgmExporterPlan:
     """The plan on a host. Its variables take precedence over dcgmExporter.env and dcgmExporter.config of the policy."""
-    policy, variables = host.asked.policy, host.variables
+    policy, variables = host.inputs.policy, host.variables
     version = variables.get("dcgm_exporter_version") or software.packaged(
         host, "dcgm_exporter", r"v?\d+\.\d+\.\d+-(\d+\.\d+\.\d+)")
     environment = component.environment(policy.get("dcgmExporter.env"))

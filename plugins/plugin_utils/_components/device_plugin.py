@@ -63,14 +63,14 @@ def config_map_name(policy: Policy, given: Sharing | None) -> str:
     return "" if given or config.get("create") else str(config.get("name") or "")
 
 
-def settle(policy: Policy, given: Sharing | None, facts: ClusterFacts | None, wanted: t.Mapping[str, str],
-           reasons: list[Refused], refused: list[Concerned], said: list[str]) -> Sharing | None:
-    """The configurations that apply, see L(chosen). given: gpu_sharing; wanted: maps Nodes to the names of their
-    configurations. Adds refusals to reasons, refusals of single Nodes to refused, and notes to said."""
+def resolve_sharing(policy: Policy, given: Sharing | None, facts: ClusterFacts | None, wanted: t.Mapping[str, str],
+                    reasons: list[Refused], refused: list[Concerned], said: list[str]) -> Sharing | None:
+    """The configurations that apply, see L(applicable_sharing). given: gpu_sharing; wanted: maps Nodes to the names of
+    their configurations. Adds refusals to reasons, refusals of single Nodes to refused, and notes to said."""
     facts = facts or NO_CLUSTER
     nodes = {name: one for name, one in facts["nodes"].items() if one["gpu"]}
     try:
-        found = chosen(policy, given, facts.get("config_maps", {}))
+        found = applicable_sharing(policy, given, facts.get("config_maps", {}))
     except Refused as error:
         reasons.append(error)
         return None
@@ -86,7 +86,8 @@ def settle(policy: Policy, given: Sharing | None, facts: ClusterFacts | None, wa
     return found
 
 
-def chosen(policy: Policy, given: Sharing | None, live: t.Mapping[str, t.Mapping[str, str] | None]) -> Sharing | None:
+def applicable_sharing(policy: Policy, given: Sharing | None,
+                       live: t.Mapping[str, t.Mapping[str, str] | None]) -> Sharing | None:
     """The configurations that apply, None if there are none or they are not known.
 
     given: gpu_sharing; live: maps ConfigMaps in the cluster to their data, or to None if they do not exist. Raises
@@ -144,8 +145,8 @@ def _mig_under_mps(found: Sharing, wanted: t.Mapping[str, str],
                      "all-disabled."), with_mig)] if with_mig else []
 
 
-def hold(found: Sharing, wanted: dict[str, str], nodes: Nodes,
-         disruption: str) -> list[str]:
+def keep_mps_configs(found: Sharing, wanted: dict[str, str], nodes: Nodes,
+                     disruption: str) -> list[str]:
     """Removes changes from wanted that restart the MPS daemon of a Node, which would end its clients. Returns notes."""
     held = []
     for node, name in list(wanted.items()):

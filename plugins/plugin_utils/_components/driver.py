@@ -28,10 +28,10 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import pack
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.candidates import Candidate, Version
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driver import (
     EXTRAS,
-    Asked,
+    PlanInputs,
     choose,
     extras,
-    version_of,
+    version_to_install,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.constraints import Request
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.packages import Repository
@@ -89,25 +89,25 @@ class DriverPlan(component.HostPlan, Packages):
 def host_plan(host: component.Host) -> DriverPlan:
     """The plan on a host. With the placement C(none), a foreign driver is verified and not changed. Raises Refused and
     Refusals."""
-    asked, variables = host.asked, host.variables
+    inputs, variables = host.inputs, host.variables
     situation = situation_of(host.facts)
     adopted = variables.get("driver_state") == "adopted"
     if host.place == "none" or adopted:
-        host.notes += _not_beside(asked, variables)
+        host.notes += _extra_module_notes(inputs, variables)
         # Only the host's own variables are verified.
         named = host.place != "none" and (variables.get("driver_version") or variables.get("driver_branch"))
-        return _adopted(situation, asked.request(variables).version if named else None,
+        return _adopted(situation, inputs.request(variables).version if named else None,
                         host.why if host.place == "none" else "driver_state of this host is adopted")
-    request = asked.request(variables)
+    request = inputs.request(variables)
     selected = variables.get("mig_manager_selected")
     if selected and selected != _WHOLE and any(gpu.coherent for gpu in situation.gpus):
         request = replace(request, mig=str(selected))
-    choice = choose(situation, request, asked.release)
+    choice = choose(situation, request, inputs.release)
     driver = choice.driver
-    source, version = "precompiled" if driver.signed else driver.source, version_of(driver, request).text
-    following = host.switched("driver_next_kernel", True)
-    persistenced = host.switched("driver_persistenced", True)
-    host.notes += [*_notes(situation, driver, source, request.cuda), *_by_hand(asked.policy, variables)]
+    source, version = "precompiled" if driver.signed else driver.source, version_to_install(driver, request).text
+    following = host.boolean_variable("driver_next_kernel", True)
+    persistenced = host.boolean_variable("driver_persistenced", True)
+    host.notes += [*_notes(situation, driver, source, request.cuda), *_reference_notes(inputs.policy, variables)]
     imex_nodes, parameters = variables.get("driver_imex_nodes"), variables.get("driver_module_parameters")
     return {"placement": host.place, "state": str(variables.get("driver_state") or "present"), "version": version,
             "branch": driver.version.branch, "kernel_module_type": driver.flavour, "source": source,
@@ -118,7 +118,7 @@ def host_plan(host: component.Host) -> DriverPlan:
             "persistenced": persistenced, "peermem": request.peermem, "gds": request.gds, "gdrcopy": request.gdrcopy,
             "next_kernel": following, "licence": bool(variables.get("driver_licence_token")),
             "module_parameters": (parameters if isinstance(parameters, dict) and parameters
-                                  else asked.policy.module_parameters or {}),
+                                  else inputs.policy.module_parameters or {}),
             "cuda": _cuda(driver), "secure_boot": _secure_boot(situation, driver, request),
             "because": _because(situation, driver, request, choice.because)}
 
@@ -127,7 +127,7 @@ def _because(situation: Situation, driver: Candidate, request: Request, because:
     why = list(because)
     if driver.signed and situation.secure_boot == "signed" and not request.precompiled:
         why.append("Secure Boot is on and no key is enrolled: modules that the distribution signs are used")
-    if version_of(driver, request) != driver.version:
+    if version_to_install(driver, request) != driver.version:
         why.append(f"the archive of the distribution has its own version of branch {driver.version.branch}")
     return why
 
@@ -144,7 +144,7 @@ def _adopted(situation: Situation, version: Version | None, why: str) -> DriverP
 
 # Keys of the policy that name objects of the cluster, which hosts cannot read: (path below driver, kind, the task on
 # hosts, its variable).
-_BY_HAND = (
+_REFERENCES = (
     ("kernelModuleConfig.name", "ConfigMap", "set driver_module_parameters", "driver_module_parameters"),
     ("licensingConfig.secretName", "Secret", "set driver_licence_token, from a vault", "driver_licence_token"),
     ("licensingConfig.configMapName", "ConfigMap", "set driver_licence_token, from a vault", "driver_licence_token"),
@@ -156,18 +156,18 @@ _BY_HAND = (
 )
 
 
-def _by_hand(policy: Policy, variables: HostVars) -> t.Iterator[str]:
+def _reference_notes(policy: Policy, variables: HostVars) -> t.Iterator[str]:
     section = policy.get("driver")
-    for key, kind, todo, variable in _BY_HAND:
+    for key, kind, todo, variable in _REFERENCES:
         name = get_path(section, key)
         carried = key == "kernelModuleConfig.name" and policy.module_parameters is not None
         if name and not carried and not variables.get(variable):
             yield f"driver.{key} names the {kind} {name}, which hosts cannot read; for hosts, {todo}."
 
 
-def _not_beside(asked: Asked, variables: HostVars) -> list[str]:
+def _extra_module_notes(inputs: PlanInputs, variables: HostVars) -> list[str]:
     """A note about additional kernel modules that are requested for a foreign driver."""
-    named = [EXTRAS[name] for name, on in extras(asked.policy, variables).items() if on]
+    named = [EXTRAS[name] for name, on in extras(inputs.policy, variables).items() if on]
     return [f"{', '.join(named)}: requested, but not delivered, because this collection does not manage the driver "
             "here."] if named else []
 
@@ -193,8 +193,9 @@ def _packages(situation: Situation, facts: HostFacts, driver: Candidate, source:
     branch, kernels = driver.version.branch, (kernel["release"], kernel["newest_installed"])
     beside = Spec(persistenced=persistenced, fabric="auto" if request.fabric else "none", gds=request.gds,
                   gdrcopy=request.gdrcopy)
-    named = packages.wanted(situation.os, arch, source, driver.version.named, driver.flavour, beside,
-                            situation.fabric or "none", tuple(dict.fromkeys(one for one in kernels if one)))
+    named = packages.packages_to_install(situation.os, arch, source, driver.version.named, driver.flavour, beside,
+                                         situation.fabric or "none",
+                                         tuple(dict.fromkeys(one for one in kernels if one)))
     return {"packages": list(named),
             "repository": packages.repository(situation.os, arch, source, branch, driver.flavour),
             "kernel_packages": ([] if driver.signed
@@ -207,7 +208,7 @@ def _fabric(situation: Situation, version: str | None) -> Fabric:
     return {"manager": manager, "imex": situation.fabric == "nvlink5_rack", "version": version if manager else None}
 
 
-_installs = functools.lru_cache(maxsize=256)(packages.installs)
+_installs = functools.lru_cache(maxsize=256)(packages.can_install)
 
 
 def _notes(situation: Situation, driver: Candidate, source: str, cuda: str | None) -> t.Iterator[str]:
@@ -231,11 +232,11 @@ def _notes(situation: Situation, driver: Candidate, source: str, cuda: str | Non
 
 
 # Maps keys of the plan to additional kernel modules.
-_BESIDE = {"peermem": "nvidia_peermem", "gds": "nvidia_fs", "gdrcopy": "gdrdrv"}
+_EXTRA_MODULES = {"peermem": "nvidia_peermem", "gds": "nvidia_fs", "gdrcopy": "gdrdrv"}
 _UNMASK = "site.yml fails for a masked service. Run systemctl unmask, or change the variable that requests the service."
 
 
-def check(want: DriverPlan, seen: component.Seen) -> component.Result:
+def check(want: DriverPlan, seen: component.HostState) -> component.Result:
     """Whether the planned driver is loaded and works. An adopted driver must work, too."""
     facts = seen.facts
     driver = facts["driver"]
@@ -294,7 +295,7 @@ def _fabric_of(want: DriverPlan, facts: HostFacts) -> str:
 
 def _missing_modules(want: DriverPlan, facts: HostFacts) -> list[str]:
     """The kernel modules of the plan that are not loaded."""
-    needed = [module for key, module in _BESIDE.items() if want.get(key)]
+    needed = [module for key, module in _EXTRA_MODULES.items() if want.get(key)]
     if _managed(want):
         needed += [*LOAD_ORDER, *(["ib_umad"] if _fabric_of(want, facts) == "nvlink5" else [])]
     return [module for module in needed if facts["modules"].get(module) is False]

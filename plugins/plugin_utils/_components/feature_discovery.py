@@ -36,7 +36,7 @@ class LabelsPart(component.PresentPlan):
 
 def host_plan(host: component.Host) -> LabelsPlan:
     """The plan on a host. Its variables take precedence over the policy. Raises Refused."""
-    own, policy = host.variables.get("feature_discovery_sharing"), host.asked.policy
+    own, policy = host.variables.get("feature_discovery_sharing"), host.inputs.policy
     sharing: Value = policy.sharing if own is None else own
     try:
         if host.place == "host":
@@ -59,7 +59,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> L
     return {**shared, "config": config, "pull_secrets": secrets}
 
 
-def check(_want: LabelsPlan, seen: component.Seen) -> component.Result:
+def check(_want: LabelsPlan, seen: component.HostState) -> component.Result:
     """The result of the labels or, if they were not computed, of the GPUs that can be read."""
     labels, remedy = seen.labels, "Repair the driver first."
     if labels is None:

@@ -49,7 +49,7 @@ class MigPart(component.PresentPlan):
 def host_plan(host: component.Host) -> MigPlan:
     """The plan on a host. Its variables take precedence over the policy. Raises Refused for a layout that is not
     possible."""
-    variables, policy = host.variables, host.asked.policy
+    variables, policy = host.variables, host.inputs.policy
     selected = variables.get("mig_manager_selected") or None
     if selected is not None and not isinstance(selected, str):
         raise Refused(f"mig_manager_selected {selected!r} is not the name of a layout", "Write a name in quotes.")
@@ -63,8 +63,8 @@ def host_plan(host: component.Host) -> MigPlan:
                       [("mig.layout", f"MIG layout {selected!r} is selected for this host")], [NO_LAYOUT])
     try:
         if own and not selected:
-            selected = mig_layouts.only(own)
-        stands = mig_layouts.wanted(config, selected, host.facts["gpus"], devices) if selected else {}
+            selected = mig_layouts.only_layout(own)
+        stands = mig_layouts.desired_states(config, selected, host.facts["gpus"], devices) if selected else {}
     except InputError as error:
         raise _impossible(selected, error, host.facts) from error
     _check_strategy(host, str(selected), stands)
@@ -72,7 +72,7 @@ def host_plan(host: component.Host) -> MigPlan:
     because = f"layout {selected}" if selected else "no layout is selected for this host: MIG stays as it is"
     return {"placement": host.place, "state": "present" if selected else "gathered",
             "config": config if selected else None, "selected": selected, "layouts": config, "devices": devices,
-            "boot": host.switched("mig_manager_boot", True), "because": host.because or [because]}
+            "boot": host.boolean_variable("mig_manager_boot", True), "because": host.because or [because]}
 
 
 def _impossible(selected: str | None, error: InputError, facts: HostFacts) -> Refused:
@@ -85,7 +85,7 @@ def _impossible(selected: str | None, error: InputError, facts: HostFacts) -> Re
     return Refused(f"{what}: {said}", error.hint, named, [NO_LAYOUT])
 
 
-def _check_strategy(host: component.Host, selected: str, stands: t.Mapping[str, mig_layouts.Stand]) -> None:
+def _check_strategy(host: component.Host, selected: str, stands: t.Mapping[str, mig_layouts.MigState]) -> None:
     """Raises Refused for a layout with several profiles if the user requests the strategy single, which supports one.
     Adds a note if the strategy is a default."""
     profiles = sorted({name for stand in stands.values() for name in stand.instances or ()})
@@ -94,7 +94,7 @@ def _check_strategy(host: component.Host, selected: str, stands: t.Mapping[str, 
     text = f"MIG layout {selected!r} has the profiles {', '.join(profiles)}"
     limit = "mig.strategy single supports only one profile"
     if host.variables.get("feature_discovery_mig_strategy") or any(
-            get_path(source.spec, "mig.strategy") for source in host.asked.policy.sources):
+            get_path(source.spec, "mig.strategy") for source in host.inputs.policy.sources):
         raise Refused(f"{text}, but {limit}", "Set mig.strategy to mixed, or select a layout of one profile.",
                       [("mig.layout", text), ("mig.strategy", limit)],
                       [{"drop": "mig.strategy", "also": [], "result": f"mig.strategy: mixed (layout {selected})"},
@@ -104,7 +104,7 @@ def _check_strategy(host: component.Host, selected: str, stands: t.Mapping[str, 
 
 def mig_strategy(host: component.Host) -> object:
     """The MIG strategy of a host. Its variable takes precedence over the policy."""
-    return host.variables.get("feature_discovery_mig_strategy") or host.asked.policy.get("mig.strategy")
+    return host.variables.get("feature_discovery_mig_strategy") or host.inputs.policy.get("mig.strategy")
 
 
 # Arguments by which the MIG manager reboots a Node: nvidia-mig-manager --with-reboot, -r. A shell expands them.
@@ -119,7 +119,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> M
 
     Raises Refused for an unknown default layout, and for arguments that reboot Nodes if gpu_disruption forbids that.
     """
-    env = component.gated(context, "migManager.env", shared["env"], {"WITH_REBOOT": "reboot"})
+    env = component.limit_by_level(context, "migManager.env", shared["env"], {"WITH_REBOOT": "reboot"})
     if not allows(context.disruption, "reboot") and _asks_for_reboots(shared["args"], env):
         raise Refused("migManager.args lets the MIG manager reboot Nodes, by itself or by a variable of "
                       f"migManager.env, and gpu_disruption is {context.disruption}",
@@ -147,16 +147,16 @@ def _asks_for_reboots(args: t.Iterable[object], env: t.Mapping[str, str]) -> boo
     return any(_WITH_REBOOT.search(one) for one in (*texts, *(env.values() if texts else ())))
 
 
-def check(want: MigPlan, seen: component.Seen) -> component.Result:
+def check(want: MigPlan, seen: component.HostState) -> component.Result:
     """Whether the GPUs have the selected layout, and will have it after the next boot."""
     facts = seen.facts
     gpus = facts["gpus"]
     config = want.get("config")
-    selected = want.get("selected") or (mig_layouts.only(config) if config else None)
-    wanted = mig_layouts.wanted(config, selected, gpus, want.get("devices") or ()) if selected else {}
+    selected = want.get("selected") or (mig_layouts.only_layout(config) if config else None)
+    wanted = mig_layouts.desired_states(config, selected, gpus, want.get("devices") or ()) if selected else {}
     faults, unknown = [], []
     for gpu in gpus:
-        stand, goal = mig_layouts.present(gpu), wanted.get(gpu["pci"])
+        stand, goal = mig_layouts.current(gpu), wanted.get(gpu["pci"])
         if goal is not None and stand == mig_layouts.UNKNOWN:
             unknown.append(gpu["pci"])
         elif goal is not None and (_becomes(gpu) or stand).enabled != goal.enabled:
@@ -181,21 +181,21 @@ def check(want: MigPlan, seen: component.Seen) -> component.Result:
     lost = _lost_at_boot(wanted, facts) if want.get("boot") and wanted else ""
     if lost:
         return component.Result("failed", lost, "Run site.yml: it repairs this.")
-    devices = sum(mig_layouts.present(gpu).devices for gpu in gpus if gpu["pci"] in wanted)
+    devices = sum(mig_layouts.current(gpu).devices for gpu in gpus if gpu["pci"] in wanted)
     masked = want.get("boot") and facts["mig_boot"]["masked"]
     forgotten = f"; {UNIT} is masked, so the layout is lost at the next boot" if masked else ""
     return component.Result("ok", f"{selected} ({devices} devices){forgotten}")
 
 
-def _becomes(gpu: Gpu) -> mig_layouts.Stand | None:
+def _becomes(gpu: Gpu) -> mig_layouts.MigState | None:
     """The state of a GPU after its next reset, None if its MIG mode does not change."""
     mig = gpu.get("mig")
     if not mig or mig["pending"] == mig["enabled"]:
         return None
-    return mig_layouts.Stand(True, None) if mig["pending"] else mig_layouts.OFF
+    return mig_layouts.MigState(True, None) if mig["pending"] else mig_layouts.OFF
 
 
-def _lost_at_boot(wanted: t.Mapping[str, mig_layouts.Stand], facts: HostFacts) -> str:
+def _lost_at_boot(wanted: t.Mapping[str, mig_layouts.MigState], facts: HostFacts) -> str:
     """The difference from the layout after the next boot, empty if there is none."""
     boot = facts["mig_boot"]
     if boot["masked"]:
@@ -204,7 +204,7 @@ def _lost_at_boot(wanted: t.Mapping[str, mig_layouts.Stand], facts: HostFacts) -
         return f"{boot['vendor']} is enabled, and applies its own layout at boot"
     if not boot["enabled"]:
         return "gpuops-mig.service is not enabled, so the layout is lost at the next boot"
-    kept = {uuid.lower(): mig_layouts.kept(entry) for uuid, entry in (boot["gpus"] or {}).items()}
+    kept = {uuid.lower(): mig_layouts.after_boot(entry) for uuid, entry in (boot["gpus"] or {}).items()}
     for gpu in facts["gpus"]:
         goal, after = wanted.get(gpu["pci"]), kept.get(str(gpu["uuid"]).lower())
         if goal is not None and (after is None or not after.satisfies(goal)):

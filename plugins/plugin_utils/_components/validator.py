@@ -34,7 +34,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> V
                         if context.enabled(section) and first <= release < (26, 3)]}
 
 
-def check(_want: component.HostPlan, seen: component.Seen) -> component.Result | None:
+def check(_want: component.HostPlan, seen: component.HostState) -> component.Result | None:
     """The result of the CUDA samples, None if they were not run."""
     samples = seen.samples
     if samples is None:

@@ -58,7 +58,7 @@ def parse_version(text: str, by: str) -> Version:
 
 
 @dataclass
-class Asked:
+class PlanInputs:
     """The policy and the release of a run. The requests of hosts with the same variables are computed once."""
 
     policy: Policy
@@ -81,7 +81,7 @@ _VARIABLES = ("driver_version", "driver_branch", "driver_kernel_module_type", "d
 def request_of(policy: Policy, release: Release, variables: HostVars) -> Request:
     """The request of a host. Its variables take precedence over the policy. Raises Refused."""
     request, src = Request(), str(variables.get("driver_runfile_src") or "")
-    _agree(variables)
+    _check_branch(variables)
     for value, by, key in (
         (variables.get("driver_version"), "driver_version of this host", "driver_version"),
         (variables.get("driver_branch"), "driver_branch of this host", "driver_branch"),
@@ -92,15 +92,15 @@ def request_of(policy: Policy, release: Release, variables: HostVars) -> Request
             request = replace(request, version=parse_version(str(value), by), by=by, key=key,
                               grid=str(value).endswith("-grid"))
             break
-    flavour, flavour_by = _asked_type(policy, release, variables)
+    flavour, flavour_by = _requested_flavour(policy, release, variables)
     beside, source = extras(policy, variables), variables.get("driver_source")
     if source in (None, "", "auto"):
         source = "runfile" if src else ""
     return replace(
         request, flavour=flavour, flavour_by=flavour_by, precompiled=bool(policy.get("driver.usePrecompiled")),
         source=str(source) or None, runfile=bool(src), gds=beside["gds"],
-        gdrcopy=beside["gdrcopy"], peermem=beside["peermem"], gds_by=_by("gds", variables),
-        gdrcopy_by=_by("gdrcopy", variables),
+        gdrcopy=beside["gdrcopy"], peermem=beside["peermem"], gds_by=_requested_by("gds", variables),
+        gdrcopy_by=_requested_by("gdrcopy", variables),
         gds_open=beside["gds"] and releases.gds_needs_open(str(policy.get("gds.version") or release.components["gds"])),
         vgpu=policy.driver_type == "vgpu", own_image=_own_image(str(policy.get("driver.repository") or "")),
         own_key=bool(variables.get("driver_signing_key")), fabric=variables.get("driver_fabric") != "none",
@@ -125,15 +125,15 @@ EXTRAS = {"peermem": "driver.rdma", "gds": "gds", "gdrcopy": "gdrcopy"}
 
 def extras(policy: Policy, variables: HostVars) -> dict[str, bool]:
     """Maps L(EXTRAS) to whether a host gets them. Its variables take precedence over the policy. Raises Refused."""
-    return {name: switched(f"driver_{name}", variables, policy.get(f"{section}.enabled"))
+    return {name: boolean_variable(f"driver_{name}", variables, policy.get(f"{section}.enabled"))
             for name, section in EXTRAS.items()}
 
 
-def _by(name: str, variables: HostVars) -> str:
+def _requested_by(name: str, variables: HostVars) -> str:
     return f"{EXTRAS[name]}.enabled" if variables.get(f"driver_{name}") in (None, "") else f"driver_{name}"
 
 
-def switched(name: str, variables: HostVars, default: object) -> bool:
+def boolean_variable(name: str, variables: HostVars, default: object) -> bool:
     """The value of a boolean variable of a host. default: the value if it is not set. Raises Refused."""
     value = variables.get(name)
     if value in (None, ""):
@@ -145,7 +145,7 @@ def switched(name: str, variables: HostVars, default: object) -> bool:
     return flag
 
 
-def _agree(variables: HostVars) -> None:
+def _check_branch(variables: HostVars) -> None:
     """Raises Refused if a host has a version and another branch."""
     version, branch = variables.get("driver_version"), variables.get("driver_branch")
     if not version or not branch:
@@ -156,7 +156,7 @@ def _agree(variables: HostVars) -> None:
                       [("driver.version", f"driver_version of this host is {version}, driver_branch {branch}")])
 
 
-def _asked_type(policy: Policy, release: Release, variables: HostVars) -> tuple[str, str]:
+def _requested_flavour(policy: Policy, release: Release, variables: HostVars) -> tuple[str, str]:
     asked = variables.get("driver_kernel_module_type")
     if asked:
         return str(asked), "driver_kernel_module_type of this host"
@@ -167,7 +167,7 @@ def _asked_type(policy: Policy, release: Release, variables: HostVars) -> tuple[
     return str(policy.get("driver.kernelModuleType") or "auto"), "driver.kernelModuleType"
 
 
-def version_of(driver: Candidate, request: Request) -> Version:
+def version_to_install(driver: Candidate, request: Request) -> Version:
     """The version to install. A distribution's archive has its own versions, so that it is the newest of the branch
     there, unless the user requests a version."""
     return Version(None, driver.version.branch) if driver.source == "distribution" and not request.version \
@@ -209,14 +209,14 @@ def _best(found: t.Iterable[Candidate], request: Request, release: Release) -> C
     def rank(one: Candidate) -> tuple[bool, bool, tuple[int, bool], tuple[int, ...], int, bool]:
         text = one.version.text
         usual = "open" if one.version.branch >= releases.open_by_default_from() else "proprietary"
-        return (text == default, text in release.drivers, _naming().get(text, (-1, False)), one.version.key,
-                -sources.index((one.source, one.signed)), one.flavour == usual)
+        return (text == default, text in release.drivers, _releases_of_versions().get(text, (-1, False)),
+                one.version.key, -sources.index((one.source, one.signed)), one.flavour == usual)
 
     return max(found, key=rank)
 
 
 @functools.lru_cache(maxsize=1)
-def _naming() -> dict[str | None, tuple[int, bool]]:
+def _releases_of_versions() -> dict[str | None, tuple[int, bool]]:
     """Maps versions to (index of the newest release that has it, whether it is its default)."""
     return {text: (number, text == releases.release(name).components["driver"])
             for number, name in enumerate(releases.available()) for text in releases.release(name).drivers}
@@ -249,7 +249,7 @@ def _why_flavour(space: Universe, rules: t.Sequence[Constraint], driver: Candida
 
 def _excluded(space: Universe, rules: t.Sequence[Constraint], which: t.Callable[[Candidate], bool]) -> str:
     """The texts of a smallest set of constraints that excludes all of these candidates; empty if one is left."""
-    conflict = solve.core(space.where(which), rules)
+    conflict = solve.smallest_conflict(space.where(which), rules)
     return " and ".join(rule.text for rule in conflict or ())
 
 
@@ -262,17 +262,17 @@ def _refusals(situation: Situation, request: Request, release: Release) -> t.Ite
     versions = sorted(every, key=lambda one: one.key)
     space = _space([*versions, *([request.version] if request.version else [])], request)
     rules = constraints(space, situation, request, release)
-    for conflict in solve.cores(space.all, rules):
-        free = _enough(list(_free(space, rules, conflict, situation, request, release)))
+    for conflict in solve.conflicts(space.all, rules):
+        free = _smallest_changes(list(_possible_changes(space, rules, conflict, situation, request, release)))
         yield Refused(_reason(conflict), _remedy(conflict, free, situation, request),
                       [(one.id, one.text) for one in conflict], free)
 
 
-def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[Constraint], situation: Situation,
-          request: Request, release: Release) -> t.Iterator[Change]:
+def _possible_changes(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[Constraint],
+                      situation: Situation, request: Request, release: Release) -> t.Iterator[Change]:
     """The change that lifts a constraint, for each constraint that a user can change, if a driver is then left."""
     for dropped in dict.fromkeys(one.id for one in conflict if one.change):
-        more = solve.also(space.all, rules, dropped)
+        more = solve.fewest_further(space.all, rules, dropped)
         if more is None:
             continue
         gone = [dropped, *more]
@@ -280,14 +280,14 @@ def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[C
         changes = dict.fromkeys(_change(rule, driver, situation, request, release)
                                 for name in gone for rule in rules if rule.id == name)
         done = " and ".join(changes)
-        version = version_of(driver, request)
+        version = version_to_install(driver, request)
         named = str(version) in done or "driver_branch: " in done
         details = ", ".join([f"driver {version}"] * (not named)
                             + [f"{driver.flavour} modules"] * (driver.flavour not in done))
         yield {"drop": dropped, "also": list(more), "result": f"{done} ({details})" if details else done}
 
 
-def _enough(free: t.Sequence[Change]) -> list[Change]:
+def _smallest_changes(free: t.Sequence[Change]) -> list[Change]:
     """The changes, without each change that includes all of another change."""
     sets = [{one["drop"], *one["also"]} for one in free]
     return [one for one, own in zip(free, sets) if not any(other < own for other in sets)]
@@ -297,14 +297,14 @@ def _change(rule: Constraint, driver: Candidate, situation: Situation, request: 
     """The variable or key that a user sets so that a constraint no longer excludes a driver, with its value."""
     version = driver.version.text or str(driver.version.branch)
     if rule.id == "release":
-        number, _default = _naming().get(driver.version.text, (None, False))
+        number, _default = _releases_of_versions().get(driver.version.text, (None, False))
         return f"driver.version: {version}" if number is None else f"gpu_release: {releases.available()[number]}"
     return rule.change.format(version=version, branch=driver.version.branch, flavour=driver.flavour,
                               source=driver.source, switch=str(driver.flavour == "open").lower(),
-                              cuda=_level(driver, situation, request))
+                              cuda=_nearest_cuda_level(driver, situation, request))
 
 
-def _level(driver: Candidate, situation: Situation, request: Request) -> str:
+def _nearest_cuda_level(driver: Candidate, situation: Situation, request: Request) -> str:
     """The CUDA level that the driver and the GPUs run and that is nearest to the requested one."""
     limits = [gpu.architecture.cuda for gpu in situation.gpus if gpu.architecture and gpu.architecture.cuda]
     first = max((one[0] for one in limits), key=version_key, default="")

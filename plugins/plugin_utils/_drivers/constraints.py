@@ -20,7 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.candidates 
     Universe,
     Version,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import Needs, Situation
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import ModelRequirements, Situation
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.solve import Constraint
 
 
@@ -159,7 +159,7 @@ def _host(space: Universe, situation: Situation, request: Request) -> t.Iterator
 
 def _gpus(space: Universe, situation: Situation, request: Request) -> t.Iterator[Constraint]:
     """The requirements of architectures, then those of models."""
-    families: dict[str, list[Needs]] = {}
+    families: dict[str, list[ModelRequirements]] = {}
     for gpu in situation.gpus:
         if gpu.family and gpu.architecture:
             families.setdefault(gpu.family, []).append(gpu)
@@ -275,12 +275,12 @@ def _fabric(space: Universe, situation: Situation, request: Request) -> t.Iterat
     fabric = situation.fabric
     if fabric in packages.FABRIC and request.fabric and not request.cluster:
         yield Constraint("nvswitch", "the NVSwitches of this host need a fabric manager of the driver's version",
-                         space.where(lambda driver: packages.brings(
+                         space.where(lambda driver: packages.provides_all(
                              situation.os, driver.arch, driver.source, driver.version.named, packages.FABRIC[fabric])))
     beside = [kind for kind, asked in (("gds", request.gds), ("gdrcopy", request.gdrcopy)) if asked]
     if beside and not request.cluster:
         yield Constraint("packages", f"{' and '.join(_WORDS[kind] for kind in beside)} comes from NVIDIA's repository",
-                         space.where(lambda driver: packages.brings(
+                         space.where(lambda driver: packages.provides_all(
                              situation.os, driver.arch, driver.source, driver.version.named, beside)))
 
 

@@ -95,7 +95,7 @@ def has_container(system: System, arch: str) -> bool:
     return arch == "x86_64" or not (system[0] == "rhel" and system[1].split(".")[0] == "9")
 
 
-def brings(system: System | None, arch: str, source: str, version: str, kinds: t.Collection[str]) -> bool:
+def provides_all(system: System | None, arch: str, source: str, version: str, kinds: t.Collection[str]) -> bool:
     """Whether the source of the driver has all kinds of L(companions). A .run file only has the driver."""
     return source != "runfile" and (system is None or all(
         companions(system, arch, source, version, (kind,)) for kind in kinds))
@@ -110,8 +110,8 @@ def companions(system: System, arch: str, source: str, version: str,
 
 
 @functools.lru_cache(maxsize=4096)
-def wanted(system: System, arch: str, source: str, version: str, flavour: str, spec: Spec, fabric: str,
-           kernels: t.Tuple[str, ...]) -> tuple[str, ...]:
+def packages_to_install(system: System, arch: str, source: str, version: str, flavour: str, spec: Spec, fabric: str,
+                        kernels: t.Tuple[str, ...]) -> tuple[str, ...]:
     """The packages to install, without their dependencies.
 
     version: also a branch; spec: the additional services and modules; fabric: as in C(_driver.parts.Aim); kernels: the
@@ -152,7 +152,7 @@ def kernel_packages(kernel: Kernel, family: str, system: System, following: bool
     return [str(one) for one in (name, coming) if one]
 
 
-def installs(system: System, arch: str, source: str) -> bool:
+def can_install(system: System, arch: str, source: str) -> bool:
     """Whether the module nvidia_driver can install a driver from a source on a system."""
     return source == "runfile" or source_of(source, *system, arch) is not None
 

@@ -35,7 +35,7 @@ def allowed(universe: int, constraints: t.Iterable[Constraint]) -> int:
     return universe
 
 
-def core(universe: int, constraints: t.Sequence[Constraint]) -> tuple[Constraint, ...] | None:
+def smallest_conflict(universe: int, constraints: t.Sequence[Constraint]) -> tuple[Constraint, ...] | None:
     """A smallest set of constraints that excludes all candidates, None if the constraints leave a candidate.
 
     Of several smallest sets, it is the one whose members come first. The time grows with the size of the result, which
@@ -51,13 +51,13 @@ def core(universe: int, constraints: t.Sequence[Constraint]) -> tuple[Constraint
     return tuple(relevant)
 
 
-def cores(universe: int, constraints: t.Sequence[Constraint]) -> list[tuple[Constraint, ...]]:
+def conflicts(universe: int, constraints: t.Sequence[Constraint]) -> list[tuple[Constraint, ...]]:
     """Separate conflicts. Each is a smallest one; the constraints in it that a user can change are removed before the
     next one is searched. Empty if the constraints leave a candidate."""
     found: list[tuple[Constraint, ...]] = []
     rest = list(constraints)
     while True:
-        conflict = core(universe, rest)
+        conflict = smallest_conflict(universe, rest)
         if conflict is None:
             return found
         found.append(conflict)
@@ -72,7 +72,7 @@ def without(constraints: t.Iterable[Constraint], ids: t.Collection[str]) -> list
     return [constraint for constraint in constraints if constraint.id not in ids]
 
 
-def also(universe: int, constraints: t.Sequence[Constraint], dropped: str) -> tuple[str, ...] | None:
+def fewest_further(universe: int, constraints: t.Sequence[Constraint], dropped: str) -> tuple[str, ...] | None:
     """The fewest ids that must be dropped together with one constraint so that a candidate is left, None if this is not
     possible."""
     rest = without(constraints, {dropped})

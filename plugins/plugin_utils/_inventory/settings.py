@@ -54,7 +54,7 @@ _FORMS: t.Dict[str, t.Tuple[str, str]] = {
 }
 
 
-def settle(given: Variables, hosts: Hosts, others: Hosts) -> Data:
+def option_values(given: Variables, hosts: Hosts, others: Hosts) -> Data:
     """The value of each option: that of the task, otherwise of hosts, otherwise of others, otherwise the default.
 
     given: the options of the task, None if not set; hosts: maps a host of the play to its variables; others: the same
@@ -73,10 +73,10 @@ def settle(given: Variables, hosts: Hosts, others: Hosts) -> Data:
                              path="gpu_disruption", value="", allowed=list(LEVELS))
         return "" if option == "policy" and (empty or given.get(option) == "") else default
 
-    return {option: _formed(option, one(option, default)) for option, default in DEFAULTS.items()}
+    return {option: _checked(option, one(option, default)) for option, default in DEFAULTS.items()}
 
 
-def _formed(option: str, value: object) -> object:
+def _checked(option: str, value: object) -> object:
     """The value. Raises InputError for a value of a wrong type or form."""
     if option in _LISTS and not (isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value)):
         raise InputError(f"a list of strings is expected, not {shown(value)}.", "Write a list such as [a, b].",

@@ -108,7 +108,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: ClusterFacts | None
     notes += _without_layout(context, {name: node["labels"] for name, node in with_gpu.items()
                                        if "mig_manager" not in on_host.get(name, ())})
     out = set() if reasons else _named(without_driver)
-    served = [pools.described(pool, release, context.mirror, every) for pool in context.pools
+    served = [pools.report_of(pool, release, context.mirror, every) for pool in context.pools
               if out.isdisjoint(pool.nodes)]
     if reasons:
         raise policy_error(policy.origin, release.version, [(one, ["cluster"]) for one in reasons], " in the cluster",
@@ -189,10 +189,10 @@ def _plugin_configs(context: Context, settings: Settings, known: t.Container[str
     if not context.has_device_plugin:
         return {}
     configs = {node: name for node, name in (settings.get("plugin_configs") or {}).items() if node in known}
-    context.sharing = device_plugin.settle(context.policy, context.gpu_sharing, context.facts, configs, reasons,
-                                           refused, context.notes)
+    context.sharing = device_plugin.resolve_sharing(context.policy, context.gpu_sharing, context.facts, configs,
+                                                    reasons, refused, context.notes)
     if context.sharing and not allows(context.disruption, "drain"):
-        context.notes += device_plugin.hold(context.sharing, configs, context.nodes, context.disruption)
+        context.notes += device_plugin.keep_mps_configs(context.sharing, configs, context.nodes, context.disruption)
     return configs
 
 
@@ -222,7 +222,7 @@ def _named(refused: t.Iterable[Concerned]) -> set[str]:
     return {name for _reason, names in refused for name in names}
 
 
-def _other_runtimes(runtime: nodes.Agreed, served: Nodes) -> list[str]:
+def _other_runtimes(runtime: nodes.CommonValue, served: Nodes) -> list[str]:
     """A note about Nodes with another container runtime than the one that the toolkit configures."""
     others = [name for name, node in served.items() if node["runtime"] not in ("", runtime.value)]
     return [f"{some_of(others)}: the container runtime is not {runtime.value}, and the container toolkit in the "

@@ -83,7 +83,7 @@ def whole() -> dict[str, Any]:
     ("hosts.gpu01.facts.gpus", [7], "hosts.gpu01.facts.gpus[0]: it is 7, allowed is a mapping"),
     ("hosts.gpu01.steps.drivr", [], "hosts.gpu01.steps: it is a mapping with the key 'drivr', allowed is"),
     ("cluster.checks", {}, "cluster.checks: it is a dict of 0, allowed is a list"),
-    ("cluster.plan.components.driver", {"state": "present"}, "cluster.plan.components.driver: it is a mapping without pools"),
+    ("cluster.plan.components.driver", {"state": "present"}, "driver: it is a mapping without pools"),
     ("cluster.plan.components.nfd.state", "on", "cluster.plan.components.nfd.state: it is 'on', allowed is one of "),
 ])
 def test_what_is_given_by_hand_is_one_error(printed: list[str], path: str, value: Any, said: str) -> None:

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver_containers import lasting
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver_containers import existing_names
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
@@ -98,7 +98,7 @@ def test_systems_may_need_different_drivers() -> None:
 def test_what_is_there_keeps_its_name(there: dict[str, str], systems: Any, names: list[str]) -> None:
     cluster = {**facts(*(labelled(system) for system in systems)), "driver_daemon_sets": there}
     release = releases.release("26.7.0")
-    assert {*names, DRIVER} <= set(lasting(formats.read(None, release), systems, release))  # all that are asked for
+    assert {*names, DRIVER} <= set(existing_names(formats.read(None, release), systems, release))
     made = objects(None, cluster)
     assert [name.partition("/")[2] for name in made if name.startswith(f"DaemonSet/{DRIVER}")] == names
     for name in names:
@@ -112,7 +112,7 @@ def test_names_that_follow_from_the_policy_are_not_looked_for() -> None:
     release = releases.release("26.7.0")
     for given in (policy(usePrecompiled=True, version="580"), policy(enabled=False),
                   [driver("a", nodeSelector={"zone": "a"})]):
-        assert lasting(formats.read(given, release), [UBUNTU22], release) == []
+        assert existing_names(formats.read(given, release), [UBUNTU22], release) == []
 
 
 def test_a_kernel_each_where_modules_come_built() -> None:

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.verify import (
     Check,
     verify,
-    with_answers,
+    with_module_results,
     with_pending,
 )
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.samples import MIG_CONFIG, changed, facts
@@ -288,8 +288,8 @@ def test_what_the_modules_would_do_counts_beside_the_facts() -> None:
               Check("mig_manager", "ok", "off"), Check("dcgm", "ok", "4"), Check("cuda", "ok", "13")]
     steps = [{"id": "write file: /etc/modprobe.d/x.conf"}, {"id": "build initramfs: 6.8"}]
     waits = [{"id": "reset GPU: 0", "pending_reason": "it is in use", "needs": "drain"}]
-    found = with_answers(checks, {"driver": steps, "container_toolkit": steps}, {"mig_manager": waits},
-                         {"dcgm": {"message": "The key is another one.", "hint": "Look."}})
+    found = with_module_results(checks, {"driver": steps, "container_toolkit": steps}, {"mig_manager": waits},
+                                {"dcgm": {"message": "The key is another one.", "hint": "Look."}})
     assert [(check.component, check.state, check.detail) for check in found] == [
         ("driver", "failed", "a run would write file: /etc/modprobe.d/x.conf and 1 more"),
         ("container_toolkit", "failed", "no CDI"), ("mig_manager", "pending", "reset GPU: 0: it is in use"),
@@ -300,4 +300,4 @@ def test_what_the_modules_would_do_counts_beside_the_facts() -> None:
 def test_what_the_facts_say_of_a_component_that_waits_stays() -> None:
     stopped = [Check("container_toolkit", "pending", "containerd does not run", "A run does not change this.")]
     waits = {"container_toolkit": [{"id": "start service: x", "pending_reason": "y", "needs": "never"}]}
-    assert with_pending(with_answers(stopped, {}, waits, {}), waits) == stopped
+    assert with_pending(with_module_results(stopped, {}, waits, {}), waits) == stopped
