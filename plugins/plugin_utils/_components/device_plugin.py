@@ -64,9 +64,9 @@ def config_map_name(policy: Policy, given: Sharing | None) -> str:
 
 
 def resolve_sharing(policy: Policy, given: Sharing | None, facts: ClusterFacts | None, wanted: t.Mapping[str, str],
-                    reasons: list[Refused], refused: list[Concerned], said: list[str]) -> Sharing | None:
+                    reasons: list[Refused], refused: list[Concerned], texts: list[str]) -> Sharing | None:
     """The configurations that apply, see L(applicable_sharing). given: gpu_sharing; wanted: maps Nodes to the names of
-    their configurations. Adds refusals to reasons, refusals of single Nodes to refused, and notes to said."""
+    their configurations. Adds refusals to reasons, refusals of single Nodes to refused, and notes to texts."""
     facts = facts or NO_CLUSTER
     nodes = {name: one for name, one in facts["nodes"].items() if one["gpu"]}
     try:
@@ -82,7 +82,7 @@ def resolve_sharing(policy: Policy, given: Sharing | None, facts: ClusterFacts |
     strategy = str(policy.get("mig.strategy") or "")
     reasons += refusals(found, strategy, wanted)
     refused += _mig_under_mps(found, wanted, nodes)
-    said += notes(found, strategy, wanted, nodes)
+    texts += notes(found, strategy, wanted, nodes)
     return found
 
 
@@ -130,7 +130,7 @@ def refusals(found: Sharing, strategy: str, wanted: t.Mapping[str, str]) -> list
     for name, document in found.documents.items():
         if found.strategy(name) == "mps" and _strategy(strategy, document) == "mixed":
             reasons.append(Refused(f"{found.origin}, {name}: MPS and the MIG strategy mixed exclude each other",
-                                   "Set mig.strategy to none or single, or share by timeSlicing."))
+                                   "Set mig.strategy to none or single, or use timeSlicing."))
     return reasons
 
 
@@ -166,16 +166,16 @@ def notes(found: Sharing, strategy: str, wanted: t.Mapping[str, str],
           nodes: Nodes) -> list[str]:
     """Notes about keys that the plugin ignores, and about Nodes without a configuration. nodes: those with a GPU;
     strategy, wanted: as in L(refusals)."""
-    said = [f"{found.origin}, {name}: {text}." for name, document in found.documents.items()
-            for text in _without_effect(document, strategy)]
+    texts = [f"{found.origin}, {name}: {text}." for name, document in found.documents.items()
+             for text in _without_effect(document, strategy)]
     labels = {node: str(one["labels"].get(PLUGIN_CONFIG) or "") for node, one in nodes.items() if node not in wanted}
     lost = [f"{node} ({name})" for node, name in labels.items() if name and name not in found.texts]
     if lost:
-        said.append(f"{some_of(lost)}: {PLUGIN_CONFIG} does not name a configuration of {found.origin}, so the device "
-                    "plugin does not run there.")
+        texts.append(f"{some_of(lost)}: {PLUGIN_CONFIG} does not name a configuration of {found.origin}, so the device "
+                     "plugin does not run there.")
     if not found.default and not all(labels.values()):
-        said.append(f"{found.origin} has no default: Nodes without the label {PLUGIN_CONFIG} do not share GPUs.")
-    return said
+        texts.append(f"{found.origin} has no default: Nodes without the label {PLUGIN_CONFIG} do not share GPUs.")
+    return texts
 
 
 def _without_effect(document: Document, strategy: str) -> t.Iterator[str]:
@@ -191,7 +191,7 @@ def _without_effect(document: Document, strategy: str) -> t.Iterator[str]:
             if one.get("devices", "all") != "all":
                 yield f"{path}.devices: the plugin ignores it and shares all GPUs of a Node alike"
             if one.get("rename") and not (renamed and one["rename"].endswith("gpu.shared")):
-                yield f"{path}.rename: the plugin ignores it; only renameByDefault renames, to {one['name']}.shared"
+                yield f"{path}.rename: the plugin ignores it; only renameByDefault renames it, to {one['name']}.shared"
             if "mig-" in one["name"] and _strategy(strategy, document) not in ("mixed", ""):
                 yield f"{path}.name: {one['name']} exists only with the MIG strategy mixed"
 

@@ -265,19 +265,19 @@ def _policies(policy: Policy) -> list[Policy]:
 
 def _without_effect(policy: Policy, facts: ClusterFacts | None) -> list[str]:
     """Notes about keys of the policy that have no effect on the containers."""
-    said = []
+    notes = []
     if policy.get("driver.usePrecompiled"):
-        said += [f"{cluster_references.path_text(policy, path)} is ignored: with precompiled modules, no packages are "
-                 "downloaded." for path in _FOR_PACKAGES if policy.get(path)
-                 and (path != "driver.secretEnv" or not policy.driver_name)]
+        notes += [f"{cluster_references.path_text(policy, path)} is ignored: with precompiled modules, no packages are "
+                  "downloaded." for path in _FOR_PACKAGES if policy.get(path)
+                  and (path != "driver.secretEnv" or not policy.driver_name)]
     path = "driver.kernelModuleConfig.name"
     strange = ([key for key in cluster_references.keys(policy, path, facts) if key not in _MODULE_FILES]
                if policy.get(path) else [])
     if strange:
-        said.append(f"{cluster_references.path_text(policy, path)}: no kernel module reads {', '.join(strange)} of "
-                    f"ConfigMap {policy.get(path)!r}; allowed: {', '.join(_MODULE_FILES)}.")
-    return said + [f"{cluster_references.path_text(policy, path)} is ignored: the driver container has only a startup "
-                   "probe." for path in ("driver.livenessProbe", "driver.readinessProbe") if policy.get(path)]
+        notes.append(f"{cluster_references.path_text(policy, path)}: no kernel module reads {', '.join(strange)} of "
+                     f"ConfigMap {policy.get(path)!r}; allowed: {', '.join(_MODULE_FILES)}.")
+    return notes + [f"{cluster_references.path_text(policy, path)} is ignored: the driver container has only a startup "
+                    "probe." for path in ("driver.livenessProbe", "driver.readinessProbe") if policy.get(path)]
 
 
 def _unknown(policy: Policy, deliveries: t.Sequence[DaemonSetTarget]) -> list[str]:
@@ -509,8 +509,8 @@ def _environment(context: component.Context, policy: Policy, section: str, preco
                           "operands (kubectl create secret generic driver-proxy --from-literal=HTTPS_PROXY=...) and "
                           "set driver.secretEnv to its name.")
         return own
-    said = {name.lower() for name in own}
-    return {**{name: value for name, value in _proxy.variables(context.proxy).items() if name.lower() not in said},
+    own_names = {name.lower() for name in own}
+    return {**{name: value for name, value in _proxy.variables(context.proxy).items() if name.lower() not in own_names},
             **own}
 
 

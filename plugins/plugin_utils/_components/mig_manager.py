@@ -78,11 +78,11 @@ def host_plan(host: component.Host) -> MigPlan:
 def _impossible(selected: str | None, error: InputError, facts: HostFacts) -> Refused:
     """The refusal of an invalid layout, or of one that the GPUs in the error do not support."""
     what = f"MIG layout {selected!r}" if selected else "MIG configuration of this host"
-    said = error.message.rstrip(".")
-    models = sorted({gpu["model"] for gpu in facts["gpus"] if gpu["model"] and gpu["model"] in said})
-    named = [("mig.layout", f"{what} is requested" if models else f"{what}: {said}"),
-             *((f"gpu:{short_name(model)}", said) for model in models)]
-    return Refused(f"{what}: {said}", error.hint, named, [NO_LAYOUT])
+    message = error.message.rstrip(".")
+    models = sorted({gpu["model"] for gpu in facts["gpus"] if gpu["model"] and gpu["model"] in message})
+    named = [("mig.layout", f"{what} is requested" if models else f"{what}: {message}"),
+             *((f"gpu:{short_name(model)}", message) for model in models)]
+    return Refused(f"{what}: {message}", error.hint, named, [NO_LAYOUT])
 
 
 def _check_strategy(host: component.Host, selected: str, stands: t.Mapping[str, mig_layouts.MigState]) -> None:

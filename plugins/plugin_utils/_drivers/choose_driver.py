@@ -157,9 +157,9 @@ def _check_branch(variables: HostVars) -> None:
 
 
 def _requested_flavour(policy: Policy, release: Release, variables: HostVars) -> tuple[str, str]:
-    asked = variables.get("driver_kernel_module_type")
-    if asked:
-        return str(asked), "driver_kernel_module_type of this host"
+    requested = variables.get("driver_kernel_module_type")
+    if requested:
+        return str(requested), "driver_kernel_module_type of this host"
     # Before 25.3, the operator only used this key.
     switch = policy.get("driver.useOpenKernelModules")
     if switch is not None and version_key(release.version) < (25, 3):

@@ -147,13 +147,13 @@ def running_of(facts: ClusterFacts) -> Running:
                    frozenset(one["kernel_module_type"] for one in images))
 
 
-def with_common_driver(found: t.Sequence[Pool], release: Release, asked: t.Collection[cluster_nodes.System],
+def with_common_driver(found: t.Sequence[Pool], release: Release, node_os: t.Collection[cluster_nodes.System],
                        running: Running, refused: list[Concerned]) -> list[Pool]:
     """The pools without those that need another driver than the one that L(cluster_nodes.common_value) chooses for
-    their DaemonSet. Adds the Nodes of the others to refused. asked: the systems in gpu_node_os, instead of those of
+    their DaemonSet. Adds the Nodes of the others to refused. node_os: the systems in gpu_node_os, instead of those of
     Nodes."""
     def system(pool: Pool) -> str:
-        return "" if asked or pool.situation.os is None else cluster_nodes.tag(pool.situation.os, release)
+        return "" if node_os or pool.situation.os is None else cluster_nodes.tag(pool.situation.os, release)
 
     left: list[Pool] = []
     for own in _grouped(found, lambda pool: pool.policy.driver_name):
@@ -179,8 +179,8 @@ def _grouped(found: t.Iterable[Pool], key: t.Callable[[Pool], str]) -> t.Iterabl
 
 def _with_chosen_value(found: list[Pool], key: t.Callable[[Pool], str], running: t.Collection[str],
                        why: t.Callable[[list[Pool], list[str]], Refused], refused: list[Concerned]) -> list[Pool]:
-    """The pools with the value of key that is chosen. Adds the Nodes of the others to refused. running: the values that
-    run; why: makes the refusal from the pools and the values."""
+    """The pools that have the common value of key. Adds the Nodes of the others to refused. running: the values in use;
+    why: makes the refusal from the pools and the values."""
     counts: dict[str, int] = {}
     for pool in found:
         counts[key(pool)] = counts.get(key(pool), 0) + len(pool.nodes)

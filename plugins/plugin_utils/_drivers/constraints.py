@@ -256,7 +256,7 @@ def _system(space: Universe, situation: Situation, request: Request, release: Re
 
 
 def _signed(situation: Situation, request: Request, release: Release, branches: t.Collection[int]) -> dict[int, bool]:
-    """Maps branches with precompiled modules for any kernel of the system to whether they have them for this one."""
+    """Maps the branches with precompiled modules for the system to whether these include modules for its kernel."""
     if situation.os is None:
         return {}
     if not request.cluster:

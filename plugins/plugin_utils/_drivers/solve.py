@@ -18,8 +18,8 @@ class Constraint:
     """A reason why candidates are excluded.
 
     id: such as C(driver.version), several constraints can have the same; text: a clause without a full stop, for
-    messages; allows: bits of the allowed candidates; change: what a user sets to lift the constraint, empty if nobody
-    can.
+    messages; allows: bits of the allowed candidates; change: the variable or key that lifts the constraint, empty if
+    nobody can.
     """
 
     id: str

@@ -37,7 +37,7 @@ def is_openshift(policy: Policy, facts: ClusterFacts | None) -> bool:
 def reported(facts: ClusterFacts) -> bool:
     """Whether the cluster is OpenShift according to the API server (C(openshift) of the facts).
 
-    If the API server was not asked, the cluster is OpenShift only if all Nodes report it.
+    If the facts do not have this, the cluster is OpenShift only if all Nodes report it.
     """
     if facts.get("openshift") is not None:
         return bool(facts["openshift"])
