@@ -202,9 +202,10 @@ def digest_refusal(systems: list[str]) -> Refused:
 def _different_flavours(pools: list[Pool], _flavours: list[str]) -> Refused:
     version = _tagged(pools[0])
     return Refused(f"driver containers of {version} do not support kernelModuleType auto, but the GPUs of the Nodes "
-                   f"need both open and proprietary modules", f"Set driver.version to "
-                   f"{releases.floor('container_auto')} or newer.", [("driver.version", f"driver {version} is chosen"),
-                              ("driver.kernelModuleType", "driver.kernelModuleType is auto")])
+                   "need both open and proprietary modules",
+                   f"Set driver.version to {releases.floor('container_auto')} or newer.",
+                   [("driver.version", f"driver {version} is chosen"),
+                    ("driver.kernelModuleType", "driver.kernelModuleType is auto")])
 
 
 def _supports_auto(version: str) -> bool:
