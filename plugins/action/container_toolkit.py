@@ -38,7 +38,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.answers imp
     refuse,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import Asking, explained, interpreter
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import cleaned
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable_data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.shapes import Fault
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.inventory_vars import (
     driver_actions,
@@ -82,7 +82,7 @@ class ActionModule(Asking):
         except _HostFailed as failure:
             result = failure.result
         except AnswerError as error:
-            return {"failed": True, **cleaned(error.as_result())}
+            return {"failed": True, **printable_data(error.as_result())}
         except GpuopsError as error:
             result = {"failed": True, **error.as_result()}
         finally:

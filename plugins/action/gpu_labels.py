@@ -8,11 +8,11 @@ from __future__ import annotations
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import HostAction
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printed
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable_result
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes, inventory_vars
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.host_labels import FACT, told
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.host_labels import FACT, read_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import GONE_AFTER
 
 IN_CLUSTER = ("node", "node_feature", "startup_taint")
@@ -51,7 +51,7 @@ class ActionModule(HostAction):
             result.update(self._in_cluster(arguments, task_vars or {}))
         except GpuopsError as error:
             result.update(error.as_result(), failed=True)
-        return printed(result)
+        return printable_result(result)
 
     def _in_cluster(self, arguments: Data, task_vars: Data) -> Data:
         """One task for all Nodes, on the controller."""
@@ -63,7 +63,7 @@ class ActionModule(HostAction):
         arguments["kubeconfig"] = find_file(task_vars, arguments["kubeconfig"])
         if arguments["target"] == "startup_taint":
             return release(arguments, self._task.check_mode, inventory_vars.unready_nodes(task_vars))
-        found = None if arguments["hosts"] is None else told(task_vars, arguments["hosts"])
+        found = None if arguments["hosts"] is None else read_labels(task_vars, arguments["hosts"])
         if found is not None and arguments["state"] == "absent":
             # A removal needs only the names of their Nodes, not their labels.
             named = found.nodes if arguments["nodes"] is None else arguments["nodes"]

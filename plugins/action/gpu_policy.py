@@ -81,7 +81,7 @@ class ActionModule(ControllerAction):
     def work(self, arguments: Data, task_vars: Data) -> Data:
         """Reads, compares, exports, resolves, returns the plan."""
         variables = inventory_vars.variables(task_vars)
-        wanted = settings.settle(arguments, variables, inventory_vars.left_out(task_vars))
+        wanted = settings.option_values(arguments, variables, inventory_vars.left_out(task_vars))
         if isinstance(wanted["kubeconfig"], str):
             wanted["kubeconfig"] = find_file(task_vars, wanted["kubeconfig"])
         wanted["proxy"] = _proxy.read(wanted["proxy"], "gpu_proxy")
@@ -90,9 +90,9 @@ class ActionModule(ControllerAction):
         wanted["take_over"] = arguments["take_over"]
         host_nodes.check(wanted)
         if wanted["take_over"] and not wanted["policy"]:
-            raise InputError("it is not set, and the runs after a GPU Operator was taken over need its policy too.",
-                             "Set gpu_policy: live in the inventory, which is the operator's own ClusterPolicy in this "
-                             "run and later ones, or a file that you have exported.", path="gpu_policy")
+            raise InputError("it is not set, and later runs need the policy of the adopted GPU Operator, too.",
+                             "Set gpu_policy: live in the inventory to use the operator's own ClusterPolicy in this "
+                             "and later runs, or set it to a file that you have exported.", path="gpu_policy")
         asked = arguments["export"] or arguments["compare_with"]
         if not arguments["resolve"] and not asked:
             return {"changed": False, "cluster": _place(wanted, task_vars), "rejected": _rejected(task_vars),
@@ -124,7 +124,7 @@ class ActionModule(ControllerAction):
             result["differences"] = [{**one, "text": differences.described(one)} for one in found]
         if arguments["export"]:
             result["exported"] = _EXPORTS[arguments["export"]](policy)
-            result["notes"] += export.left_out(policy, arguments["export"])
+            result["notes"] += export.unexported(policy, arguments["export"])
         if any(hidden.holds_secret(source.spec) for one in policies for source in one.sources):
             result["_ansible_no_log"] = True
         return result
@@ -133,24 +133,25 @@ class ActionModule(ControllerAction):
               task_vars: Data) -> Data:
         by_hand = arguments["facts"] is not None
         rejected = {} if by_hand else inventory_vars.rejected(task_vars)
-        known = inventory_vars.same_shape(arguments["facts"]) if by_hand else inventory_vars.facts(task_vars)
+        known = inventory_vars.checked_facts(arguments["facts"]) if by_hand else inventory_vars.facts(task_vars)
         facts: Data = {host: told for host, told in known.items() if host not in rejected}
         overrides = inventory_vars.overrides(task_vars) if arguments["overrides"] is None else arguments["overrides"]
         for host, mine in overrides.items():
-            inventory_vars.whole(mine, (), f"overrides.{host}", "the roles take, such as driver_version")
+            inventory_vars.require_keys(mine, (), f"overrides.{host}", "variables of roles, such as driver_version")
         overrides = {host: _with_sharing(_with_layouts(mine, task_vars), wanted["sharing"])
                      for host, mine in overrides.items()}
         seen = arguments["cluster_facts"]
         if seen is not None:
-            inventory_vars.whole(seen, ("server", "version", "nodes", "nfd", "service_monitors"), "cluster_facts",
-                                 "the documentation of cluster_facts names")
-            inventory_vars.whole(seen["nodes"], (), "cluster_facts.nodes", "gpu_policy itself reads of the Nodes")
+            inventory_vars.require_keys(seen, ("server", "version", "nodes", "nfd", "service_monitors"),
+                                        "cluster_facts",
+                                        "all keys that the documentation of cluster_facts requires")
+            inventory_vars.require_keys(seen["nodes"], (), "cluster_facts.nodes", "a mapping of Nodes to their facts")
             for node, told in seen["nodes"].items():
-                inventory_vars.whole(told, ("labels", "annotations", "ready", "gpu", "os"),
-                                     f"cluster_facts.nodes.{node}", "gpu_policy itself reads of a Node")
+                inventory_vars.require_keys(told, ("labels", "annotations", "ready", "gpu", "os"),
+                                            f"cluster_facts.nodes.{node}", "all facts of the Node")
                 if told["gpu"]:
-                    inventory_vars.whole(told, ("os_image", "kernel", "arch", "runtime"), f"cluster_facts.nodes.{node}",
-                                         "gpu_policy itself reads of a Node with GPUs")
+                    inventory_vars.require_keys(told, ("os_image", "kernel", "arch", "runtime"),
+                                                f"cluster_facts.nodes.{node}", "all facts of the Node")
         try:
             plan: Data = {**resolve(policy, release, facts, overrides, wanted["placement"], wanted["disruption"],
                                     wanted["strict"])}
@@ -187,8 +188,9 @@ class ActionModule(ControllerAction):
         plan["notes"] += cluster.pop("notes")
         theirs = (seen or {}).get("operator")
         if theirs and theirs != release.version:
-            plan["notes"].append(f"the operator to be taken over is {theirs}, the plan is for {release.version}: with "
-                                 f"gpu_release {theirs} no version changes that the policy does not name.")
+            plan["notes"].append(f"the adopted operator has release {theirs}, and the plan is for release "
+                                 f"{release.version}. To keep the versions that the policy does not set, set "
+                                 f"gpu_release to {theirs}.")
         cluster["deploy"].update(_label_changes(seen, cluster["deploy"], wanted["take_over"]))
         plan["cluster"] = {**cluster, "kubeconfig": wanted["kubeconfig"], "context": wanted["context"],
                            "render_to": wanted["render_to"], "take_over": wanted["take_over"]}
@@ -277,7 +279,7 @@ def _seen(given: Data | None, wanted: Data, task_vars: Data, policy: formats.Pol
     if wanted["render_to"]:
         return None
     raise InputError("it is not set, and a cluster is never taken from the environment.",
-                     "Name the file of the cluster that is meant, or set gpu_render_to to write manifests.",
+                     "Set it to the kubeconfig of the cluster, or set gpu_render_to to write manifests.",
                      path="gpu_kubeconfig")
 
 
@@ -292,8 +294,8 @@ def _read(source: t.Any, wanted: Data, task_vars: Data, release: releases.Releas
     if source != formats.LIVE:
         return formats.read(find_file(task_vars, source) if isinstance(source, str) and source else source, release)
     if not wanted["kubeconfig"]:
-        raise InputError("the policy is to be read from a cluster (live), and none is named.",
-                         "Name the file of the cluster that is meant.", path="gpu_kubeconfig")
+        raise InputError("it is not set, but gpu_policy is live, so the policy must be read from a cluster.",
+                         "Set it to the kubeconfig of the cluster.", path="gpu_kubeconfig")
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import client, read_policy
 
     server = client.Client(wanted["kubeconfig"], wanted["context"])
@@ -302,7 +304,7 @@ def _read(source: t.Any, wanted: Data, task_vars: Data, release: releases.Releas
 
 def _check_hosts(policy: formats.Policy, plan: Data) -> None:
     """Raises InputError if a driver is planned on a host and the policy cannot be followed on hosts."""
-    said = formats.hosts_cannot(policy)
+    said = formats.unsupported_on_hosts(policy)
     if said and any(host["driver"].get("placement") == "host" for host in plan["hosts"].values()):
         listed = "".join(f"\n  {one}" for one in said)
         raise InputError(f"{policy.origin} ({policy.kind}) cannot be followed on hosts:{listed}\nNothing was changed.",
@@ -327,10 +329,11 @@ def _look(wanted: Data, policy: formats.Policy, release: releases.Release) -> Da
     systems = {(one["os"]["id"], one["os"]["version"]) for one in found["nodes"].values() if one["gpu"] and one["os"]}
     return {**found, **read_cluster.read_named(server, namespace, named),
             **read_cluster.read_runtime(server, namespace),
-            **read_cluster.read_drivers(server, namespace, driver_containers.lasting(policy, systems, release)),
-            **(read_cluster.read_kernels(server, namespace) if driver_containers.by_kernels(policy) else {}),
+            **read_cluster.read_drivers(server, namespace, driver_containers.existing_names(policy, systems, release)),
+            **(read_cluster.read_kernels(server, namespace)
+               if driver_containers.has_kernel_daemon_sets(policy) else {}),
             **(read_cluster.read_nvidia_drivers(server, namespace)
-               if driver_containers.by_nvidia_drivers(policy) else {}),
+               if driver_containers.has_nvidia_drivers(policy) else {}),
             "operator": operator.version(server) if wanted["take_over"] else ""}
 
 
@@ -360,5 +363,5 @@ def _with_sharing(mine: Data, shared: sharing.Sharing | None) -> Data:
 
 def _with_layouts(mine: Data, task_vars: Data) -> Data:
     """Adds the content of the MIG file to the variables of a host, so that its layout is validated before the run."""
-    document = mig_document.given(task_vars, mine.get("mig_manager_config_file"), mine.get("mig_manager_config"))
+    document = mig_document.from_options(task_vars, mine.get("mig_manager_config_file"), mine.get("mig_manager_config"))
     return mine if document is None else {**mine, "mig_manager_config": document.data}

@@ -12,7 +12,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes, write_atomic
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.screen import display, style
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import cleaned
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable_data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import inventory_vars
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight
@@ -57,7 +57,7 @@ class ActionModule(ControllerAction):
             _failures(task_vars, hosts, plan) if arguments["hosts"] is None else {}) if ahead else []
         report = {"plan": plan if "hosts" in plan else None, "problem": error.get("message"), "hosts": hosts,
                   # Answers of hosts were made printable when they were received. Those of a cluster were not.
-                  "cluster": cleaned(cluster) or None, "findings": found}
+                  "cluster": printable_data(cluster) or None, "findings": found}
         shown = Report.of(report)
         display.display(f"\n{_RENDER[arguments['show']](shown, style())}")
         result: Data = {"changed": False, "verdict": verdict(shown), "findings": found, "counts": counts(found)}
@@ -103,7 +103,7 @@ def _hosts(task_vars: Data, with_cluster: bool) -> dict[str, Data]:
     # A host that stands for the cluster is not a GPU host, even if it is not in the group gpu_control.
     grouped = (task_vars.get("groups") or {}).get("gpu_hosts") or ()
     return {host: {"facts": facts[host], "checks": inventory_vars.checks(task_vars, host),
-                   "steps": inventory_vars.listed(task_vars, host, "plan"),
-                   "pending": inventory_vars.listed(task_vars, host, "pending")}
+                   "steps": inventory_vars.steps_of(task_vars, host, "plan"),
+                   "pending": inventory_vars.steps_of(task_vars, host, "pending")}
             for host in inventory_vars.hosts(task_vars)
             if facts[host] is not None or host in grouped or not with_cluster}

@@ -9,7 +9,11 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.screen import display, piped, style
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.verify import verify, with_answers, with_pending
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.verify import (
+    verify,
+    with_module_results,
+    with_pending,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable
@@ -66,10 +70,10 @@ class ActionModule(ControllerAction):
         known = arguments["facts"] or inventory_vars.unchanged_facts(task_vars, host)
         pending = arguments["pending"]
         if pending is None:
-            pending = inventory_vars.listed(task_vars, host, "pending")
+            pending = inventory_vars.steps_of(task_vars, host, "pending")
         expected = dict(arguments["expected"])
         mig = expected.get("mig_manager") or {}
-        document = mig_document.given(task_vars, mig.get("config_file"), mig.get("config"))
+        document = mig_document.from_options(task_vars, mig.get("config_file"), mig.get("config"))
         if document is not None:
             expected["mig_manager"] = {**mig, "config": document.data}
         samples = arguments["samples"]
@@ -79,8 +83,8 @@ class ActionModule(ControllerAction):
         def judged(facts: Data) -> list[Data]:
             found = verify(expected, t.cast(HostFacts, facts), arguments["components"], arguments["labels"], samples)
             if arguments["asked"]:
-                found = with_answers(found, inventory_vars.listed(task_vars, host, "plan"), pending,
-                                     inventory_vars.errors(task_vars, host, expected.get("delivered") or ()))
+                found = with_module_results(found, inventory_vars.steps_of(task_vars, host, "plan"), pending,
+                                            inventory_vars.errors(task_vars, host, expected.get("delivered") or ()))
             return [check.as_dict() for check in with_pending(found, pending, self._task.check_mode)]
 
         checks = judged(known or self._gather(task_vars))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """What all modules promise; included as C(gpuops.nvidia._attributes)."""
+    """The attributes of all modules, and options that several modules have. Included as
+    C(gpuops.nvidia._attributes)."""
 
     DOCUMENTATION = r"""
 attributes:

@@ -13,10 +13,11 @@ description:
   - An unknown key is refused with its path, its line and the nearest known key. One message names all errors of all
     documents.
   - Deprecated keys are translated if possible, and named in RV(notes).
-  - On request it compares the policy with another one (O(compare_with)), or converts it to another format (O(export)).
-  - What a host cannot do is refused before anything is changed, with the constraints that exclude each other and the
-    changes that would help. If other hosts can follow the policy, the refused host is left out and named in
-    RV(rejected), unless the variable C(gpu_strict) is set. Otherwise the module fails with one message for all hosts.
+  - Can compare the policy with another one (O(compare_with)), or convert it to another format (O(export)).
+  - A policy that a host cannot follow is refused before anything is changed. The refusal has the constraints that
+    exclude each other, and the changes that would help. If other hosts can follow the policy, the refused host is left
+    out and named in RV(rejected), unless the variable C(gpu_strict) is set. Otherwise the module fails with one message
+    for all hosts.
   - Runs on the controller and opens no connection to a host. Use it once for the whole play, with C(run_once).
   - If components are delivered in a cluster, the module reads its Nodes through O(kubeconfig). It uses no environment
     variable and no default file to find a cluster.
@@ -34,9 +35,9 @@ options:
     description:
       - The path of a file, or the policy itself as a mapping or a list of mappings. If this is not set, the defaults of
         the release apply.
-      - Accepted are a ClusterPolicy (nvidia.com/v1), NVIDIADrivers and a GPUCluster (nvidia.com/v1alpha1), the values
-        of the GPU Operator's Helm chart, and a GPUClusterPolicy (gpu.nvidia.com/v1). The module detects the format from
-        the content.
+      - The formats are ClusterPolicy (nvidia.com/v1), NVIDIADriver and GPUCluster (nvidia.com/v1alpha1), the values of
+        the GPU Operator's Helm chart, and GPUClusterPolicy (gpu.nvidia.com/v1). The module detects the format from the
+        content.
       - A file may contain several documents, which are one ClusterPolicy or GPUCluster and any number of NVIDIADrivers,
         or a List as C(kubectl get -o yaml) writes it. Values and a GPUClusterPolicy must be the only document.
       - V(live) reads the resources of a GPU Operator from the cluster of O(kubeconfig), whether the operator runs or
@@ -62,9 +63,9 @@ options:
   disruption:
     description:
       - What the run may do to running work.
-      - For the driver the stricter of this and the policy applies. If driver.upgradePolicy.autoUpgrade is false, a
-        running driver is not disturbed (V(never)). In a ClusterPolicy an upgradePolicy without autoUpgrade means false.
-        The other keys of upgradePolicy describe how an upgrade proceeds and forbid nothing.
+      - For the driver, the stricter of this option and the policy applies. If driver.upgradePolicy.autoUpgrade is
+        false, a running driver is not disturbed (V(never)). In a ClusterPolicy, its default is false if upgradePolicy
+        is set. The other keys of upgradePolicy do not change the level.
       - The default is V(never), if the variable is not set either.
     type: str
     choices: [never, idle, drain, reboot, ""]
@@ -108,13 +109,13 @@ options:
     elements: str
   render_to:
     description:
-      - A folder for the manifests. They are then written there, and the cluster is left alone.
+      - A folder to which the manifests are written. The cluster is then not changed.
     type: str
   sharing:
     description:
       - How Pods share GPUs, by time-slicing or MPS. The path of a file, or a mapping.
-      - Accepted are a configuration of the device plugin (version v1), only its part C(sharing), several configurations
-        by name as C({default, configs}), and a ConfigMap as the GPU Operator uses it.
+      - The forms are a configuration of the device plugin (version v1), only its section C(sharing), several named
+        configurations as C({default, configs}), and a ConfigMap as the GPU Operator uses it.
       - Each configuration is checked before anything is changed. A key in the wrong place, which the device plugin
         would ignore silently, is refused, and the error names the right place.
       - The host variable C(device_plugin_config) names the configuration of the host's Node. Other Nodes get the
@@ -122,14 +123,14 @@ options:
     type: raw
   monitoring:
     description:
-      - What is delivered together with the DCGM exporter of a cluster, as a mapping.
+      - The alerts, dashboards and counters for the DCGM exporter of a cluster, as a mapping with these keys.
       - C(rules), whether alerts are delivered as a PrometheusRule. If this is not set, they are delivered if the
-        cluster knows that kind and the exporter has its ServiceMonitor. V(true) is refused if the cluster does not know
-        it.
+        cluster has that kind and the exporter has its ServiceMonitor. V(true) is refused if the cluster does not have
+        that kind.
       - C(dashboards) (V(false)), whether dashboards for Grafana are delivered as a ConfigMap, with the labels
         C(dashboard_labels) (C(grafana_dashboard=1)) by which a sidecar finds it.
-      - C(counters), V(vendor) for what the exporter collects by default, or V(full) for a list of this collection with
-        ECC errors and throttling too.
+      - C(counters), V(vendor) for the default counters of the exporter, or V(full) for a list of this collection that
+        includes ECC errors and throttling.
       - C(rule_labels), more labels of the PrometheusRule, such as C(release=prometheus).
       - C(thresholds), numbers of the alerts, C(temperature) (85) and C(memory_temperature) (95) in Celsius, C(power)
         (0, no alert) in watts, C(idle_percent) (5) and C(idle_minutes) (120), C(lost_hours) (6), C(throttled_percent)
@@ -138,7 +139,7 @@ options:
   take_over:
     description:
       - Whether to make a plan for a cluster that a GPU Operator owns, which is refused otherwise. RV(cluster) then
-        tells M(gpuops.nvidia.operands) and M(gpuops.nvidia.gpu_labels) to take the cluster over.
+        tells M(gpuops.nvidia.operands) and M(gpuops.nvidia.gpu_labels) to adopt the cluster.
       - O(policy) must then be set, to V(live) for the operator's own policy, because later runs need it too.
     type: bool
     default: false
@@ -149,33 +150,33 @@ options:
     type: dict
   cluster_facts:
     description:
-      - What the cluster has, as a mapping with C(server), C(version), C(nodes), C(nfd) and C(service_monitors). If this
-        is not set, it is read through O(kubeconfig).
+      - The facts of the cluster, as a mapping with C(server), C(version), C(nodes), C(nfd) and C(service_monitors). If
+        this is not set, it is read through O(kubeconfig).
       - C(prometheus_rules), whether the cluster knows PrometheusRule, may be left out, and is then false.
-      - C(openshift), whether the cluster is OpenShift, may be left out; the cluster then counts as OpenShift if all of
-        its Nodes say so.
-      - C(config_maps) and C(secrets) have the ConfigMaps and Secrets that the policy names, by name. Of a ConfigMap the
-        texts by key, or null if it does not exist; of a Secret whether it exists. What is left out is not checked.
+      - C(openshift), whether the cluster is OpenShift, may be left out. The cluster is then OpenShift if all of its
+        Nodes report it.
+      - C(config_maps) and C(secrets) have the ConfigMaps and Secrets that the policy names, by name. The value
+        of a ConfigMap is its texts by key, or null if it does not exist. The value of a Secret is whether it exists.
+        Objects that are left out are not checked.
       - C(driver_daemon_sets) maps the names of existing DaemonSets of this collection that keep their names to the
         system, such as V(ubuntu24.04). C(driver_images) maps the name of each existing driver DaemonSet to the C(tag)
         of its image and to C(kernel_module_type). C(toolkit_runtime) is the container runtime that the toolkit in
-        the cluster configures. A driver or runtime that some Nodes need and that runs already is only replaced by one
+        the cluster configures. A driver or runtime that is in use and that some Nodes need is only replaced by one
         that more than half of the Nodes need.
       - C(nvidia_drivers) maps the name of each NVIDIADriver to its C(uid) (empty if it does not exist) and to C(there),
         its DaemonSets by system. C(driver_kernels) maps the name of each DaemonSet for a single kernel to this kernel.
     type: dict
   overrides:
     description:
-      - For each host the variables of roles that take precedence over the policy, such as C(driver_version). Of a
-        secret such as C(driver_signing_key) the module only uses whether it is set.
+      - For each host, the variables of roles that take precedence over the policy, such as C(driver_version). For a
+        secret such as C(driver_signing_key), the module only uses whether it is set.
       - If this is not set, they are taken from the inventory of the hosts of the play.
     type: dict
   resolve:
     description:
       - V(false) makes no plan. The policy is then read only for O(compare_with) or O(export).
-      - Without these two options the policy is not read at all, and of the cluster only which Nodes it has. The module
-        then says in RV(cluster) which cluster is meant, and in RV(hosts) which hosts are its Nodes. A removal needs
-        this even if the policy is broken.
+      - Without these two options, the policy is not read. RV(cluster) then has the connection to the cluster, and
+        RV(hosts) has the Nodes of the hosts. A removal uses this, so that it also works with an invalid policy.
     type: bool
     default: true
   compare_with:
@@ -187,7 +188,7 @@ options:
       - The format to convert the policy to. RV(exported) has the result.
       - Only what the policy sets is exported, not the defaults of the release. If the other format has a different
         default, the value is written out.
-      - What has no place in the other format is named in RV(notes).
+      - RV(notes) names the keys that the other format does not have.
     type: str
     choices: [cluster_policy, nvidia_driver, values]
 seealso:
@@ -196,7 +197,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Resolve a policy for the facts at hand
+- name: Resolve a policy for given facts
   gpuops.nvidia.gpu_policy:
     policy:
       driver:
@@ -215,7 +216,7 @@ EXAMPLES = r"""
   run_once: true
   register: gpu_plan
 
-- name: See what a new policy would change
+- name: Compare a new policy with the current one
   gpuops.nvidia.gpu_policy:
     policy:
       driver:
@@ -279,7 +280,7 @@ EXAMPLES = r"""
   run_once: true
   register: gpu_policy_live
 
-- name: Read only the variables of the cluster
+- name: Read only the connection to the cluster and the Nodes of the hosts
   gpuops.nvidia.gpu_policy:
     resolve: false
     kubeconfig: gpu-cluster.kubeconfig
@@ -294,7 +295,7 @@ release:
   type: str
   sample: 26.7.0
 policy:
-  description: Where the policy came from.
+  description: The file of the policy, or the variable that contains it.
   returned: success
   type: str
   sample: /etc/ansible/cluster-policy.yml
@@ -309,20 +310,20 @@ disruption:
   type: str
   sample: idle
 placement:
-  description: By component V(host), V(cluster), V(hybrid) or V(none).
+  description: The placement of each component, V(host), V(cluster), V(hybrid) or V(none).
   returned: success
   type: dict
   sample: {driver: host, container_toolkit: host, mig_manager: host, feature_discovery: host}
 hosts:
   description:
-    - For each host and component the parameters of its role, each with the disruption level that applies to it.
-    - C(driver) also has values that its role derives by itself. C(packages), C(repository) (C(name), C(arch) and
-      C(stream)) and C(kernel_packages) say where the driver comes from; C(precompiled) says that its kernel modules are
+    - For each host and component, the parameters of its role, with the disruption level that applies to it.
+    - C(driver) also has values that its role derives itself. C(packages), C(repository) (C(name), C(arch) and
+      C(stream)) and C(kernel_packages) are the source of the driver; C(precompiled) is whether its kernel modules are
       precompiled; C(cuda) is the highest CUDA level that it runs; C(secure_boot) is V(signed) or V(mok) if Secure Boot
       is on. C(fabric) has C(manager), V(fabricmanager), V(fabricmanager+nvlsm) or null, its C(version), C(imex),
-      whether the host is a tray of an NVLink rack, and C(imex_nodes). C(next_kernel) says whether the kernel that boots
-      next gets its modules, too, C(licence) whether a licence token is set, C(persistenced) whether nvidia-persistenced
-      runs. C(peermem), C(gds) and C(gdrcopy) say which other kernel modules are installed.
+      whether the host is a tray of an NVLink rack, and C(imex_nodes). C(next_kernel) is whether modules are also
+      installed for the kernel that boots next, C(licence) is whether a licence token is set, C(persistenced) is whether
+      nvidia-persistenced runs. C(peermem), C(gds) and C(gdrcopy) are whether these kernel modules are installed.
     - C(profile) has C(name), null without one, and C(because); see O(overrides).
     - C(preview) names the components whose facts differ from the plan. If the driver differs, it also names MIG,
       because reloading the driver removes the MIG instances. C(delivered) names all components that are delivered to
@@ -330,8 +331,8 @@ hosts:
     - C(node) is empty for a host that is not a Node of the cluster. Otherwise C(name) is the name of the Node, and
       C(left) says whether a run that was killed or failed has left the Node out of service.
     - With O(resolve=false) and without a policy to compare or to export, each host has only C(node), and
-      C(note) if it is not a Node and O(disruption) is above V(idle). This message is meant for a host that belongs to a
-      Kubernetes cluster, where O(disruption) then counts as V(idle).
+      C(note) if it is not a Node and O(disruption) is above V(idle). The note applies to a host that belongs to a
+      Kubernetes cluster, where V(idle) is then the highest level.
   returned: success
   type: dict
   sample:
@@ -368,7 +369,8 @@ cluster:
     - The plan of the cluster, for M(gpuops.nvidia.operands), M(gpuops.nvidia.gpu_labels) and
       M(gpuops.nvidia.gpu_verify). Null if nothing is delivered in a cluster.
     - C(components) has each component with its state, images and settings. C(nodes) has facts about the Nodes.
-      C(deploy) says which components the Nodes get, whether labels differ, and which hosts report labels for Nodes.
+      C(deploy) has the components that the Nodes get, whether labels differ, and the hosts that report labels for
+      Nodes.
     - C(pools) has the Nodes that one driver image serves, each with C(nodes), C(os), C(kernel), C(gpu) and C(driver)
       (C(version), C(kernel_module_type), C(image) and C(because)).
     - C(left) has the Nodes that a removal has left out of service and that are not Nodes of the hosts.
@@ -393,7 +395,7 @@ checks:
         not in the package index
       fix: Boot a kernel whose headers the package source has, or add the source of this one
 batch:
-  description: How many hosts may be disturbed at the same time, by the variable C(gpu_max_unavailable).
+  description: The number of hosts that may be disturbed at the same time, from C(gpu_max_unavailable).
   returned: success, unless a policy is only compared or exported
   type: int
   sample: 1
@@ -415,7 +417,7 @@ context:
 rejected:
   description:
     - The hosts that are left out of the plan, each with C(path), C(message) and C(hint). A host is left out if it
-      cannot follow the policy and C(gpu_strict) is not set, if its answer does not have the shape that
+      cannot follow the policy and C(gpu_strict) is not set, if its facts do not have the shape that
       M(gpuops.nvidia.gpu_info) documents, if its facts set variables of this collection, or if Ansible cannot template
       a variable of this collection that its inventory sets. The other hosts are part of the plan. Without O(resolve)
       these are only hosts of the last two kinds.
@@ -446,22 +448,22 @@ exported:
   type: raw
   sample: {driver: {version: 580.126.20}, mig: {strategy: mixed}}
 notes:
-  description: Notes that deserve attention but stop nothing.
+  description: Notes for the user, which do not stop the run.
   returned: success
   type: list
   elements: str
   sample: []
 explanations:
-  description: For each host why the plan is as it is.
+  description: For each host, the reasons for its plan.
   returned: success
   type: dict
   sample: {gpu01: ["driver: open kernel modules: auto: every GPU supports open modules"]}
 error:
   description:
     - C(kind) is the kind of the error. For V(policy) C(refusals) is a list of C(hosts), C(reason), C(remedy),
-      C(constraints) (C(id) and C(text) of the constraints that exclude all drivers) and C(free) (C(drop), what to
-      remove, C(also), what else must be changed, and C(result), the plan without it). For a cluster C(pools) has
-      the pools that could be resolved.
+      C(constraints) (C(id) and C(text) of the constraints that exclude all drivers) and C(free) (C(drop), the
+      constraint to lift, C(also), the constraints to lift with it, and C(result), the variables or keys to set). For a
+      cluster, C(pools) has the pools that could be resolved.
     - C(faults) lists the errors in documents. C(checks) is the same as RV(checks).
   returned: failure
   type: dict

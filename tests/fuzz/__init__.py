@@ -155,7 +155,7 @@ def once(number: int, folder: Path) -> str:
         policy = formats.read(source, release)
     except GpuopsError as error:
         return "refused" if str(error) and error.as_result()["msg"] else "silent"
-    formats.hosts_cannot(policy)
+    formats.unsupported_on_hosts(policy)
     for difference in differences.compare(formats.read(None, release), policy):
         differences.described(difference)
     for pool in policy.pools:
@@ -163,7 +163,7 @@ def once(number: int, folder: Path) -> str:
     for form, make in EXPORTS.items():
         try:
             formats.read(make(policy), release)
-            export.left_out(policy, form)
+            export.unexported(policy, form)
         except GpuopsError as error:
             if "export" not in str(error):
                 raise AssertionError(f"the exported {form} is refused: {error}") from error

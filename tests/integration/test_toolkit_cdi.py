@@ -275,7 +275,7 @@ def test_what_happened_behind_our_back_is_seen(lab: LabHosts, upgraded: Stage) -
         sed -i s/MIG-/MIG-0/ {SPEC}; systemctl start {REFRESH}.path""")
     broken, run, verified = series.run(lab, toolkit("verify", hosts=DEBIAN), toolkit(hosts=DEBIAN, **SETTINGS),
                                        toolkit("verify", hosts=DEBIAN))
-    assert "the CDI specification lacks MIG-" in " ".join(broken.errors()), broken.output
+    assert "the CDI specification does not have MIG-" in " ".join(broken.errors()), broken.output
     assert plan(run, DEBIAN) == [f"generate CDI specification: {SPEC}"]
     assert verified.rc == 0, verified.output
     lab.sh(DEBIAN, "nvidia-smi mig -i 0 -dci && nvidia-smi mig -i 0 -dgi && nvidia-smi -i 0 -mig 0; "

@@ -60,9 +60,9 @@ class Fleet:
                 **read_cluster.read_named(self.client, self.name, cluster_references.named(given))}
         seen["nodes"] = {name: node for name, node in seen["nodes"].items() if name in self.names}
         systems = {(node["os"]["id"], node["os"]["version"]) for node in seen["nodes"].values()}
-        lasting = driver_containers.lasting(given, systems, release)
+        lasting = driver_containers.existing_names(given, systems, release)
         seen.update(read_cluster.read_drivers(self.client, self.name, lasting))
-        if driver_containers.by_nvidia_drivers(given):
+        if driver_containers.has_nvidia_drivers(given):
             seen.update(read_cluster.read_nvidia_drivers(self.client, self.name))
         plan = resolve_cluster(given, release, seen, components.placements("cluster"), {},
                                {"namespace": self.name, "strict": rejected is None}, "never")

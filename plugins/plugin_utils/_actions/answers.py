@@ -13,7 +13,7 @@ import typing as t
 
 from ansible.errors import AnsibleError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import cleaned, printable
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable, printable_data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.shapes import (
     Anything,
     Fault,
@@ -52,7 +52,7 @@ def received(result: Result, interpreter: t.Mapping[str, str], facts: t.Collecti
     this collection that the module may set; needed: keys that a successful answer must have.
     """
     try:
-        told = cleaned(limited(result))
+        told = printable_data(limited(result))
         for name, shape in answer_shapes.ANSWER.items():
             if name in told:
                 refuse(name, shape.fault(told[name]))

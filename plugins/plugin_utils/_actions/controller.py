@@ -13,7 +13,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.play_vars import PlayHostVars, Values
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printed
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable_result
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Unexpected
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import inventory_vars
@@ -48,7 +48,7 @@ class ControllerAction(ActionBase):
         except Exception as error:  # raised, it ends the play whatever the task says, also before a report of it
             result.update(_unexpected(error, self._task.action).as_result(), failed=True,
                           exception=traceback.format_exc())
-        return printed(result)
+        return printable_result(result)
 
     def _seen(self, task_vars: Data) -> Data:
         """The variables of the task; C(hostvars) has what the play sets too, unless the command line says otherwise."""

@@ -18,7 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals impor
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section, Value
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted, some_of
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driver import Asked, switched
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driver import PlanInputs, boolean_variable
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.cluster_pools import Pool
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
@@ -80,7 +80,7 @@ class Host:
     C(host), or C(none) if the component is not delivered, for the reason why; notes: for the user, planning adds to
     them."""
 
-    asked: Asked
+    inputs: PlanInputs
     facts: HostFacts
     variables: HostVars
     place: str
@@ -92,18 +92,18 @@ class Host:
         """Why the component is not delivered, empty if it is."""
         return [] if self.place == "host" else [f"not delivered: {self.why}"]
 
-    def switched(self, name: str, otherwise: object) -> bool:
-        """A variable that is true or false. otherwise: its default. Raises Refused."""
-        return switched(name, self.variables, otherwise)
+    def boolean_variable(self, name: str, default: object) -> bool:
+        """The value of a boolean variable. default: the value if it is not set. Raises Refused."""
+        return boolean_variable(name, self.variables, default)
 
 
 @dataclass
 class Context:
-    """What the plans of the components in a cluster depend on.
+    """The inputs of the plans of components in a cluster.
 
     mirror: the registry that replaces public ones; secrets: names of pull secrets; runtime: C(containerd), C(docker) or
     C(crio); has_device_plugin: whether a device plugin is delivered, here or by the system of the Nodes;
-    service_monitors, prometheus_rules: whether the cluster has these kinds, None if it was not asked; monitoring: the
+    service_monitors, prometheus_rules: whether the cluster has these kinds, None if this is not known; monitoring: the
     result of L(monitoring.read); proxy: the result of L(_proxy.read); gpu_sharing: the variable; facts: None if
     manifests are only rendered; gpu_nodes: the names of the Nodes with a GPU; on_host: maps Nodes to the components
     that their hosts have; node_os: the variable gpu_node_os.
@@ -157,7 +157,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Seen:
+class HostState:
     """The current state of a host. labels, samples: the results of gpu_labels and of the CUDA sample, None if they were
     not run."""
 
@@ -185,10 +185,10 @@ class Component(t.Generic[Planned]):
 
     name: str
     host_plan: t.Callable[[Host], Planned] | None = None
-    check: t.Callable[[Planned, Seen], Result | None] | None = None
+    check: t.Callable[[Planned, HostState], Result | None] | None = None
     unchecked: t.Tuple[str, ...] = ("none", "cluster")
     asked_for: t.Callable[[HostVars], bool] = lambda _variables: False
-    needed: t.Callable[[Asked, HostVars], bool] = lambda _asked, _variables: False
+    needed: t.Callable[[PlanInputs, HostVars], bool] = lambda _inputs, _variables: False
     needs_driver: t.Callable[[Planned], bool] = lambda _plan: False
     options: t.Tuple[str, ...] = ()
     journal: str = ""
@@ -201,7 +201,7 @@ class Component(t.Generic[Planned]):
         """The component in the list of all components."""
         return by_name(self.name)
 
-    def checked(self, want: Planned, seen: Seen) -> Result | None:
+    def checked(self, want: Planned, seen: HostState) -> Result | None:
         """The result of check, None if there is none or if the placement is not checked."""
         return None if self.check is None or want.get("placement") in self.unchecked else self.check(want, seen)
 
@@ -221,7 +221,7 @@ class Component(t.Generic[Planned]):
 
 
 def environment(items: t.Iterable[Section] | None) -> dict[str, str]:
-    """C({NAME: value}) of a list of C({name, value}). If a name is repeated, the last value counts, as in a
+    """C({NAME: value}) of a list of C({name, value}). If a name is repeated, the last value applies, as in a
     container."""
     return {str(item["name"]): "" if item.get("value") is None else str(item["value"]) for item in items or ()}
 
@@ -231,7 +231,8 @@ def is_true(text: str) -> bool:
     return text in ("1", "t", "T", "TRUE", "true", "True")
 
 
-def gated(context: Context, path: str, env: t.Mapping[str, str], levels: t.Mapping[str, str]) -> dict[str, str]:
+def limit_by_level(context: Context, path: str, env: t.Mapping[str, str],
+                   levels: t.Mapping[str, str]) -> dict[str, str]:
     """A manager's variables, with false for those that gpu_disruption does not allow. Adds a note for each such value.
 
     path: that of the variables in the policy; levels: maps variables to the lowest level that allows them.
@@ -262,7 +263,7 @@ def config_map(context: Context, section: str, key: str = "") -> Config:
     return {"name": name, "default": str(config.get("default") or ""), "data": texts, "checksum": checksum(texts)}
 
 
-def lost_files(lost: t.Sequence[str] | None) -> list[str]:
-    """A fault if files of packages are lost, which the fact C(missing_files) lists."""
-    return [f"{counted(len(lost), 'file')} of its packages {'is' if len(lost) == 1 else 'are'} missing or damaged "
-            f"({some_of(lost)})"] if lost else []
+def missing_files(missing: t.Sequence[str] | None) -> list[str]:
+    """A fault if files of packages are missing or damaged. missing: the fact C(missing_files)."""
+    return [f"{counted(len(missing), 'file')} of its packages {'is' if len(missing) == 1 else 'are'} missing or "
+            f"damaged ({some_of(missing)})"] if missing else []

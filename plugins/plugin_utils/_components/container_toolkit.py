@@ -73,9 +73,9 @@ class ToolkitPart(component.PresentPlan):
 
 
 def host_plan(host: component.Host) -> ToolkitPlan:
-    """The variables take precedence over the policy. Raises Refused."""
-    policy, release, variables = host.asked.policy, host.asked.release, host.variables
-    cdi = host.switched("container_toolkit_cdi", policy.get("cdi.enabled"))
+    """The plan on a host. Its variables take precedence over the policy. Raises Refused."""
+    policy, release, variables = host.inputs.policy, host.inputs.release, host.variables
+    cdi = host.boolean_variable("container_toolkit_cdi", policy.get("cdi.enabled"))
     environment = component.environment(policy.get("toolkit.env"))
     given = next((environment[name] for name in _DEFAULT if name in environment), None)
     # As for the operator: with CDI, the nvidia runtime does not have to be the default.
@@ -90,15 +90,15 @@ def host_plan(host: component.Host) -> ToolkitPlan:
             host.notes.append("no container runtime is installed, so the container toolkit cannot be configured.")
         pods = sorted(name for name in environment if name not in _SETTINGS and name not in _DEFAULT)
         if pods:
-            host.notes.append(f"toolkit.env {', '.join(pods)}: of the operator's pod alone, without a meaning on a "
-                              "host.")
+            host.notes.append(f"toolkit.env: {', '.join(pods)} configure only pods of the toolkit, and have no "
+                              "effect on hosts.")
     settings = {name: _typed(environment[variable], kind) for variable, (name, kind) in _SETTINGS.items()
                 if environment.get(variable)}
     if cdi and policy.get("cdi.default") and version_key(release.version) < (25, 10):
         settings.setdefault(_MODE, "cdi")
     return {"placement": host.place, "state": "present", "version": match[1],
             "runtime": variables.get("container_toolkit_runtime") or "auto",
-            "set_as_default": host.switched("container_toolkit_set_as_default", default), "cdi": cdi,
+            "set_as_default": host.boolean_variable("container_toolkit_set_as_default", default), "cdi": cdi,
             "mode": variables.get("container_toolkit_mode"), "nri": bool(policy.get("cdi.nriPluginEnabled")),
             "settings": settings, "because": host.because}
 
@@ -119,7 +119,7 @@ _RUNTIMES: dict[str, tuple[str, str, str | None, str | None]] = {
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> ToolkitPart:
-    """The policy has paths of the Node. The container has their folders below /runtime."""
+    """The plan in a cluster. The policy has paths of the Node; the container has their folders below /runtime."""
     given, cdi, nri = shared["env"], bool(context.get("cdi.enabled")), bool(context.get("cdi.nriPluginEnabled"))
     env = {"RUNTIME": context.runtime}
     if cdi and version_key(context.release.version) < (25, 10):
@@ -139,7 +139,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> T
         folders = [_folder("nri-socket", "/runtime/nri-sock-dir/", socket, "DirectoryOrCreate")]
     else:
         folders = _runtime_folders(context.runtime, env, given)
-        _hold_restart(context, given)
+        _limit_restart(context, given)
         if context.runtime == "containerd":
             env["CONTAINERD_RUNTIME_CLASS"] = str(context.get("operator.runtimeClass") or "nvidia")
         _sources(given)
@@ -148,14 +148,14 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> T
                       else "/run/containers/oci/hooks.d")}
 
 
-def _hold_restart(context: component.Context, given: dict[str, str]) -> None:
-    """Below the level drain, the toolkit sends a signal to Docker, its default, instead of restarting it. A restart
-    ends containers unless live-restore is on. Other runtimes keep their containers."""
+def _limit_restart(context: component.Context, given: dict[str, str]) -> None:
+    """Replaces a restart of Docker with a signal below the level drain. A restart ends containers unless live-restore
+    is on. Other runtimes keep their containers."""
     for name in ("RUNTIME_RESTART_MODE", "DOCKER_RESTART_MODE"):
         if context.runtime == "docker" and given.get(name) == "systemd" and not allows(context.disruption, "drain"):
             given[name] = "signal"
-            context.notes.append(f"toolkit.env: {name} is signal, as gpu_disruption is {context.disruption}: a restart "
-                                 "of Docker ends containers and needs drain or higher.")
+            context.notes.append(f"toolkit.env: {name} is set to signal, because a restart of Docker ends containers; "
+                                 f"systemd needs gpu_disruption drain or higher, and it is {context.disruption}.")
 
 
 def _runtime_folders(runtime: str, env: dict[str, str], given: dict[str, str]) -> list[Folder]:
@@ -190,7 +190,7 @@ def _sources(given: dict[str, str]) -> None:
             for source in given["RUNTIME_CONFIG_SOURCE"].split(","))
 
 
-def check(want: ToolkitPlan, seen: component.Seen) -> component.Result:
+def check(want: ToolkitPlan, seen: component.HostState) -> component.Result:
     """Whether the toolkit is installed, and a runtime is configured for it."""
     facts = seen.facts
     toolkit = facts["toolkit"]
@@ -207,13 +207,13 @@ def check(want: ToolkitPlan, seen: component.Seen) -> component.Result:
     served = [name for name in runtimes if name != "podman" and chosen in ("auto", name)]
     ready = [name for name in served if runtimes[name]["nvidia"]]
     if served and not ready:
-        faults.append(f"{' and '.join(served)} {'does' if len(served) == 1 else 'do'} not know the nvidia runtime")
+        faults.append(f"{' and '.join(served)} {'does' if len(served) == 1 else 'do'} not have the nvidia runtime")
     if want.get("cdi"):
         faults += _cdi_faults(facts)
-    faults += component.lost_files(toolkit["missing_files"])
+    faults += component.missing_files(toolkit["missing_files"])
     name = _configured(chosen, facts)
     if name and name in ready and runtimes[name]["stale"]:
-        faults.append(f"{name} runs with an older configuration than that of its files")
+        faults.append(f"{name} has not loaded its current configuration files")
     if faults:
         return component.Result("failed", "; ".join(faults), "Run site.yml: it repairs this.")
     idle = _idle(name, runtimes[name]) if name else None
@@ -259,14 +259,14 @@ def _cdi_faults(facts: HostFacts) -> list[str]:
         return []
     driver = specification["driver"]
     if loaded and driver and driver != loaded:
-        return [f"the CDI specification is of driver {driver}, {loaded} is loaded"]
+        return [f"the CDI specification is for driver {driver}, but {loaded} is loaded"]
     # Names can be UUIDs and indexes, or indexes only.
     named = {name for name in specification["devices"] if name.startswith(("GPU-", "MIG-"))}
     if devices is None or not named:
         return []
     missing, gone = sorted(devices - named), sorted(named - devices)
-    return ([f"the CDI specification lacks {missing[0]}{_more(missing)}"] if missing else []) + (
-        [f"the CDI specification has {gone[0]}{_more(gone)}, which is not there"] if gone else [])
+    return ([f"the CDI specification does not have {missing[0]}{_more(missing)}"] if missing else []) + (
+        [f"the CDI specification has unknown devices: {gone[0]}{_more(gone)}"] if gone else [])
 
 
 def _more(found: t.Sequence[str]) -> str:

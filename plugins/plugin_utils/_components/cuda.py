@@ -14,8 +14,8 @@ _LEVEL = re.compile(r"\d+(\.\d+(\.\d+\S*)?)?\Z")
 
 
 class CudaPlan(component.HostPlan):
-    """version: a level such as C(13.0), None for the newest that the driver runs; profile: whether shells get it in
-    PATH."""
+    """version: a level such as C(13.0), None for the newest that the driver runs; profile: whether it is added to
+    PATH of shells."""
 
     state: str
     version: str | None
@@ -23,18 +23,18 @@ class CudaPlan(component.HostPlan):
 
 
 def host_plan(host: component.Host) -> CudaPlan:
-    """The variable cuda_version takes precedence over the policy. Raises Refused."""
-    version = str(host.variables.get("cuda_version") or host.asked.policy.get("cuda.version") or "")
+    """The plan on a host. The variable cuda_version takes precedence over the policy. Raises Refused."""
+    version = str(host.variables.get("cuda_version") or host.inputs.policy.get("cuda.version") or "")
     if host.place == "host" and version and not _LEVEL.match(version):
-        raise Refused(f"CUDA is requested with the version {version!r}",
+        raise Refused(f"CUDA version {version!r} is not allowed",
                       "Set cuda.version, or cuda_version of the host, to a level such as 13.0.")
-    profile = host.switched("cuda_profile", False)
+    profile = host.boolean_variable("cuda_profile", False)
     placement, because = software.placed(host, "the CUDA toolkit")
     return {"placement": placement, "state": "present", "version": version or None, "profile": profile,
             "because": because}
 
 
-def check(want: CudaPlan, seen: component.Seen) -> component.Result:
+def check(want: CudaPlan, seen: component.HostState) -> component.Result:
     """Whether a toolkit of the level is installed."""
     have, wanted = seen.facts["software"]["cuda"], want.get("version") or ""
     found = [level for level, release in have.items()
@@ -43,10 +43,10 @@ def check(want: CudaPlan, seen: component.Seen) -> component.Result:
         return component.Result("ok", ", ".join(have[level] for level in sorted(found)))
     if not have:
         return component.Result("absent", "no CUDA toolkit is installed", "Run site.yml.")
-    return component.Result("failed", f"CUDA {', '.join(have.values())} is installed, {wanted} is wanted",
+    return component.Result("failed", f"CUDA {', '.join(have.values())} is installed, desired is {wanted}",
                             "Run site.yml.")
 
 
 COMPONENT = component.Component(
-    "cuda", host_plan, check, needed=lambda _asked, variables: bool(variables.get("cuda_version")),
+    "cuda", host_plan, check, needed=lambda _inputs, variables: bool(variables.get("cuda_version")),
     needs_driver=lambda plan: not plan["version"], options=("version", "profile"))

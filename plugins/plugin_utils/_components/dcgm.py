@@ -19,17 +19,17 @@ class DcgmPlan(component.HostPlan):
 
 
 def host_plan(host: component.Host) -> DcgmPlan:
-    """DCGM is also installed for its exporter. Raises Refused."""
+    """The plan on a host. DCGM is also installed for its exporter. Raises Refused."""
     version = host.variables.get("dcgm_version") or software.packaged(host, "dcgm", r"v?(\d+\.\d+\.\d+)")
-    profiling = host.switched("dcgm_profiling", True)
+    profiling = host.boolean_variable("dcgm_profiling", True)
     placement, because = software.placed(host, "DCGM")
-    if placement == "host" and not host.asked.policy.enabled("dcgm"):
-        because.append("the DCGM exporter asks it")
+    if placement == "host" and not host.inputs.policy.enabled("dcgm"):
+        because.append("the DCGM exporter needs it")
     return {"placement": placement, "state": "present", "version": str(version) if version else None,
             "profiling": profiling, "because": because}
 
 
 COMPONENT = component.Component(
     "dcgm", host_plan, functools.partial(software.check_service, "dcgm"),
-    needed=lambda asked, _variables: asked.policy.enabled("dcgmExporter"), needs_driver=lambda _plan: True,
+    needed=lambda inputs, _variables: inputs.policy.enabled("dcgmExporter"), needs_driver=lambda _plan: True,
     options=("version", "profiling"), images=("dcgm", "validator"))

@@ -59,8 +59,8 @@ class DcgmExporterPart(component.PresentPlan):
 
 
 def host_plan(host: component.Host) -> DcgmExporterPlan:
-    """The variables take precedence over dcgmExporter.env and dcgmExporter.config of the policy."""
-    policy, variables = host.asked.policy, host.variables
+    """The plan on a host. Its variables take precedence over dcgmExporter.env and dcgmExporter.config of the policy."""
+    policy, variables = host.inputs.policy, host.variables
     version = variables.get("dcgm_exporter_version") or software.packaged(
         host, "dcgm_exporter", r"v?\d+\.\d+\.\d+-(\d+\.\d+\.\d+)")
     environment = component.environment(policy.get("dcgmExporter.env"))
@@ -69,8 +69,8 @@ def host_plan(host: component.Host) -> DcgmExporterPlan:
     text = data.get("dcgm-metrics.csv") if isinstance(data, dict) else data
     counters = str(variables.get("dcgm_exporter_counters") or (text if isinstance(text, str) else "")) or None
     if config.get("name") and not counters and host.place == "host":
-        host.notes.append(f"dcgmExporter.config names the ConfigMap {config['name']}, which hosts cannot read: the "
-                          "vendor's counters are shown; set dcgm_exporter_counters to change that.")
+        host.notes.append(f"dcgmExporter.config names the ConfigMap {config['name']}, which hosts cannot read, so they "
+                          "use the vendor's counters; to use other counters, set dcgm_exporter_counters.")
     listen = variables.get("dcgm_exporter_listen") or environment.get("DCGM_EXPORTER_LISTEN") or EXPORTER_ADDRESS
     placement, because = software.placed(host, "the DCGM exporter")
     return {"placement": placement, "state": "present", "version": str(version) if version else None,
@@ -78,7 +78,7 @@ def host_plan(host: component.Host) -> DcgmExporterPlan:
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> DcgmExporterPart:
-    """Raises Refused."""
+    """The plan in a cluster. Raises Refused."""
     get, env = context.get, shared["env"]
     config = component.config_map(context, "dcgmExporter", "dcgm-metrics.csv")
     monitor = _service_monitor(context)
@@ -116,7 +116,7 @@ def _service_monitor(context: component.Context) -> Monitor | dict[str, str]:
         return {}
     if not context.service_monitors:
         why = ("the cluster has no ServiceMonitor (monitoring.coreos.com)" if context.service_monitors is False
-               else "no cluster was asked whether it knows ServiceMonitor")
+               else "it is not known whether the cluster has ServiceMonitor")
         context.notes.append(f"dcgmExporter.serviceMonitor: {why}; it is left out.")
         return {}
     return {"interval": monitor.get("interval") or "15s", "scrape_timeout": monitor.get("scrapeTimeout") or "",

@@ -12,7 +12,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import N
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import MIG_CONFIG, PLUGIN_CONFIG
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Concerned, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import meant
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import suggestion
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import sharing
@@ -37,12 +37,12 @@ class DevicePluginPart(component.PresentPlan):
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> DevicePluginPart:
-    """With CDI, the operator before 25.3.3 ignored the DEVICE_LIST_STRATEGY of the policy. Raises Refused."""
+    """The plan in a cluster. With CDI, the operator before 25.3.3 ignores DEVICE_LIST_STRATEGY. Raises Refused."""
     env = shared["env"]
     if context.get("cdi.enabled") and "DEVICE_LIST_STRATEGY" in env and (
             version_key(context.release.version) < (25, 3, 3) or _OLD_CHART_ENV.items() <= env.items()):
-        context.notes.append(f"devicePlugin.env: DEVICE_LIST_STRATEGY={env.pop('DEVICE_LIST_STRATEGY')} is left out, "
-                             "as cdi.enabled is true: the operator overruled it, too, while its chart wrote it.")
+        context.notes.append(f"devicePlugin.env: DEVICE_LIST_STRATEGY={env.pop('DEVICE_LIST_STRATEGY')} is ignored, "
+                             "because cdi.enabled is true. Older releases of the operator ignore it, too.")
     return {**shared, "config": plugin_config(context),
             "mps_root": str(context.get("devicePlugin.mps.root") or "/run/nvidia/mps"),
             "gds": context.enabled("gds"), "gdrcopy": context.enabled("gdrcopy")}
@@ -63,30 +63,31 @@ def config_map_name(policy: Policy, given: Sharing | None) -> str:
     return "" if given or config.get("create") else str(config.get("name") or "")
 
 
-def settle(policy: Policy, given: Sharing | None, facts: ClusterFacts | None, wanted: t.Mapping[str, str],
-           reasons: list[Refused], refused: list[Concerned], said: list[str]) -> Sharing | None:
-    """The configurations that apply, see L(chosen). given: gpu_sharing; wanted: maps Nodes to the names of their
-    configurations. Adds refusals to reasons, refusals of single Nodes to refused, and notes to said."""
+def resolve_sharing(policy: Policy, given: Sharing | None, facts: ClusterFacts | None, wanted: t.Mapping[str, str],
+                    reasons: list[Refused], refused: list[Concerned], texts: list[str]) -> Sharing | None:
+    """The configurations that apply, see L(applicable_sharing). given: gpu_sharing; wanted: maps Nodes to the names of
+    their configurations. Adds refusals to reasons, refusals of single Nodes to refused, and notes to texts."""
     facts = facts or NO_CLUSTER
     nodes = {name: one for name, one in facts["nodes"].items() if one["gpu"]}
     try:
-        found = chosen(policy, given, facts.get("config_maps", {}))
+        found = applicable_sharing(policy, given, facts.get("config_maps", {}))
     except Refused as error:
         reasons.append(error)
         return None
     if found is None:
         if wanted and not (policy.get(_SECTION) or {}).get("name"):
-            reasons.append(Refused(f"{some_of(sorted(wanted))}: device_plugin_config is set, and there are no "
-                                   "configurations", "Give them in gpu_sharing."))
+            reasons.append(Refused(f"{some_of(sorted(wanted))}: device_plugin_config is set, but there are no "
+                                   "configurations", "Set gpu_sharing."))
         return None
     strategy = str(policy.get("mig.strategy") or "")
     reasons += refusals(found, strategy, wanted)
     refused += _mig_under_mps(found, wanted, nodes)
-    said += notes(found, strategy, wanted, nodes)
+    texts += notes(found, strategy, wanted, nodes)
     return found
 
 
-def chosen(policy: Policy, given: Sharing | None, live: t.Mapping[str, t.Mapping[str, str] | None]) -> Sharing | None:
+def applicable_sharing(policy: Policy, given: Sharing | None,
+                       live: t.Mapping[str, t.Mapping[str, str] | None]) -> Sharing | None:
     """The configurations that apply, None if there are none or they are not known.
 
     given: gpu_sharing; live: maps ConfigMaps in the cluster to their data, or to None if they do not exist. Raises
@@ -101,18 +102,18 @@ def chosen(policy: Policy, given: Sharing | None, live: t.Mapping[str, t.Mapping
             return None
         if live[name] is None:
             raise Refused(f"{_SECTION}.name: ConfigMap {name!r} is not in the namespace, and pods would wait for it",
-                          "Apply it first, or give its content in gpu_sharing.")
+                          "Create it first, or set gpu_sharing to its content.")
         return sharing.of_texts(name, default, live[name], f"ConfigMap {name} in the cluster")
     if config.get("create") and texts:
         raise Refused(f"gpu_sharing and {_SECTION}.data of {policy.origin} both have configurations",
                       "Keep one of them.")
     if name and given.name and name != given.name:
         raise Refused(f"gpu_sharing is the ConfigMap {given.name!r}, {_SECTION}.name is {name!r}",
-                      "Give both the same name, or leave out the name in the policy.")
+                      "Use the same name for both, or remove the name from the policy.")
     default = default or given.default
     if default and default not in given.texts:
-        raise Refused(f"{_SECTION}.default: {default!r} is none of the configurations of gpu_sharing"
-                      f"{meant(default, list(given.texts))}", "Name one of them.")
+        raise Refused(f"{_SECTION}.default: {default!r} is not one of the configurations of gpu_sharing"
+                      f"{suggestion(default, list(given.texts))}", "Name one of them.")
     return Sharing(given.origin, given.name or name or sharing.CONFIG_MAP, default, given.texts, given.documents)
 
 
@@ -124,12 +125,12 @@ def refusals(found: Sharing, strategy: str, wanted: t.Mapping[str, str]) -> list
     reasons = []
     for name in sorted(set(wanted.values()) - set(found.texts)):
         having = [node for node, one in wanted.items() if one == name]
-        reasons.append(Refused(f"{some_of(having)}: device_plugin_config {name!r} is none of the configurations"
-                               f"{meant(name, list(found.texts))}", f"Name one of {found.origin}."))
+        reasons.append(Refused(f"{some_of(having)}: device_plugin_config {name!r} is not one of the configurations"
+                               f"{suggestion(name, list(found.texts))}", f"Name one of {found.origin}."))
     for name, document in found.documents.items():
         if found.strategy(name) == "mps" and _strategy(strategy, document) == "mixed":
             reasons.append(Refused(f"{found.origin}, {name}: MPS and the MIG strategy mixed exclude each other",
-                                   "Set mig.strategy to none or single, or share by timeSlicing."))
+                                   "Set mig.strategy to none or single, or use timeSlicing."))
     return reasons
 
 
@@ -139,13 +140,13 @@ def _mig_under_mps(found: Sharing, wanted: t.Mapping[str, str],
     with_mig = [node for node, one in nodes.items() if one["labels"].get(MIG_CONFIG, "all-disabled") not in
                 ("", "all-disabled") and found.strategy(
                     wanted.get(node) or one["labels"].get(PLUGIN_CONFIG) or found.default) == "mps"]
-    return [(Refused(f"MPS sharing is requested, and {MIG_CONFIG} cuts the GPUs there: these exclude each other",
+    return [(Refused(f"MPS sharing is requested, but {MIG_CONFIG} requests MIG; MPS and MIG exclude each other",
                      f"Set device_plugin_config of these hosts to a configuration without MPS, or {MIG_CONFIG}="
                      "all-disabled."), with_mig)] if with_mig else []
 
 
-def hold(found: Sharing, wanted: dict[str, str], nodes: Nodes,
-         disruption: str) -> list[str]:
+def keep_mps_configs(found: Sharing, wanted: dict[str, str], nodes: Nodes,
+                     disruption: str) -> list[str]:
     """Removes changes from wanted that restart the MPS daemon of a Node, which would end its clients. Returns notes."""
     held = []
     for node, name in list(wanted.items()):
@@ -156,24 +157,25 @@ def hold(found: Sharing, wanted: dict[str, str], nodes: Nodes,
             del wanted[node]
             if now:
                 wanted[node] = now
-    return [f"{some_of(held)}: the configuration of the device plugin stays as it is, as another one ends the clients "
-            f"of the MPS daemon: gpu_disruption is {disruption}, this needs drain or higher."] if held else []
+    return [f"{some_of(held)}: the configuration of the device plugin is not changed, because a change ends the "
+            f"clients of the MPS daemon: it needs gpu_disruption drain or higher, which is "
+            f"{disruption}."] if held else []
 
 
 def notes(found: Sharing, strategy: str, wanted: t.Mapping[str, str],
           nodes: Nodes) -> list[str]:
     """Notes about keys that the plugin ignores, and about Nodes without a configuration. nodes: those with a GPU;
     strategy, wanted: as in L(refusals)."""
-    said = [f"{found.origin}, {name}: {text}." for name, document in found.documents.items()
-            for text in _without_effect(document, strategy)]
+    texts = [f"{found.origin}, {name}: {text}." for name, document in found.documents.items()
+             for text in _without_effect(document, strategy)]
     labels = {node: str(one["labels"].get(PLUGIN_CONFIG) or "") for node, one in nodes.items() if node not in wanted}
     lost = [f"{node} ({name})" for node, name in labels.items() if name and name not in found.texts]
     if lost:
-        said.append(f"{some_of(lost)}: {PLUGIN_CONFIG} names no configuration of {found.origin}; the device plugin "
-                    "stops there.")
+        texts.append(f"{some_of(lost)}: {PLUGIN_CONFIG} does not name a configuration of {found.origin}, so the device "
+                     "plugin does not run there.")
     if not found.default and not all(labels.values()):
-        said.append(f"{found.origin} has no default: Nodes without the label {PLUGIN_CONFIG} share nothing.")
-    return said
+        texts.append(f"{found.origin} has no default: Nodes without the label {PLUGIN_CONFIG} do not share GPUs.")
+    return texts
 
 
 def _without_effect(document: Document, strategy: str) -> t.Iterator[str]:
@@ -182,17 +184,16 @@ def _without_effect(document: Document, strategy: str) -> t.Iterator[str]:
     if own and strategy and own != strategy:
         yield f"flags.migStrategy: {own} has no effect, as mig.strategy {strategy} of the policy takes precedence"
     if data.get("resources"):
-        yield "resources: the plugin ignores it"
+        yield "resources: the plugin ignores this section"
     for group, inner in (data.get("sharing") or {}).items():
         for index, one in enumerate((inner or {}).get("resources") or ()):
             path, renamed = f"sharing.{group}.resources[{index}]", inner.get("renameByDefault")
             if one.get("devices", "all") != "all":
                 yield f"{path}.devices: the plugin ignores it and shares all GPUs of a Node alike"
             if one.get("rename") and not (renamed and one["rename"].endswith("gpu.shared")):
-                yield (f"{path}.rename: the plugin ignores it; renameByDefault alone renames, to "
-                       f"{one['name']}.shared")
+                yield f"{path}.rename: the plugin ignores it; only renameByDefault renames it, to {one['name']}.shared"
             if "mig-" in one["name"] and _strategy(strategy, document) not in ("mixed", ""):
-                yield f"{path}.name: {one['name']} comes with the MIG strategy mixed only"
+                yield f"{path}.name: {one['name']} exists only with the MIG strategy mixed"
 
 
 def _strategy(strategy: str, document: Document) -> str:

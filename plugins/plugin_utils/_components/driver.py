@@ -28,15 +28,15 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import pack
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.candidates import Candidate, Version
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driver import (
     EXTRAS,
-    Asked,
+    PlanInputs,
     choose,
     extras,
-    version_of,
+    version_to_install,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.constraints import Request
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.packages import Repository
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import Situation, situation_of
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import get_path
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
 # The layout without MIG.
@@ -54,7 +54,7 @@ class Fabric(t.TypedDict):
 
 
 class Packages(t.TypedDict):
-    """What is installed with a package manager. kernel_packages: those that modules are built with."""
+    """The packages to install. kernel_packages: those that modules are built with."""
 
     packages: t.List[str]
     repository: Repository | None
@@ -65,7 +65,7 @@ class DriverPlan(component.HostPlan, Packages):
     """The driver on a host. state: C(present), C(absent) or C(adopted); version: None for the newest of the branch;
     source: C(cuda_repository), C(distribution), C(runfile) or C(precompiled); next_kernel: whether modules are also
     installed for the kernel that boots next; licence: whether the user sets a token; module_parameters:
-    C({module: {parameter: value}}); cuda: the highest level that it runs; secure_boot: what makes the kernel load its
+    C({module: {parameter: value}}); cuda: the highest level that it runs; secure_boot: why the kernel loads its
     modules, C(signed), C(mok) or None. kernel_module_type and source are None for an adopted driver."""
 
     state: str
@@ -87,26 +87,27 @@ class DriverPlan(component.HostPlan, Packages):
 
 
 def host_plan(host: component.Host) -> DriverPlan:
-    """With the placement C(none), a foreign driver is verified and not changed. Raises Refused and Refusals."""
-    asked, variables = host.asked, host.variables
+    """The plan on a host. With the placement C(none), a foreign driver is verified and not changed. Raises Refused and
+    Refusals."""
+    inputs, variables = host.inputs, host.variables
     situation = situation_of(host.facts)
     adopted = variables.get("driver_state") == "adopted"
     if host.place == "none" or adopted:
-        host.notes += _not_beside(asked, variables)
+        host.notes += _extra_module_notes(inputs, variables)
         # Only the host's own variables are verified.
         named = host.place != "none" and (variables.get("driver_version") or variables.get("driver_branch"))
-        return _adopted(situation, asked.request(variables).version if named else None,
+        return _adopted(situation, inputs.request(variables).version if named else None,
                         host.why if host.place == "none" else "driver_state of this host is adopted")
-    request = asked.request(variables)
+    request = inputs.request(variables)
     selected = variables.get("mig_manager_selected")
     if selected and selected != _WHOLE and any(gpu.coherent for gpu in situation.gpus):
         request = replace(request, mig=str(selected))
-    choice = choose(situation, request, asked.release)
+    choice = choose(situation, request, inputs.release)
     driver = choice.driver
-    source, version = "precompiled" if driver.signed else driver.source, version_of(driver, request).text
-    following = host.switched("driver_next_kernel", True)
-    persistenced = host.switched("driver_persistenced", True)
-    host.notes += [*_notes(situation, driver, source, request.cuda), *_by_hand(asked.policy, variables)]
+    source, version = "precompiled" if driver.signed else driver.source, version_to_install(driver, request).text
+    following = host.boolean_variable("driver_next_kernel", True)
+    persistenced = host.boolean_variable("driver_persistenced", True)
+    host.notes += [*_notes(situation, driver, source, request.cuda), *_reference_notes(inputs.policy, variables)]
     imex_nodes, parameters = variables.get("driver_imex_nodes"), variables.get("driver_module_parameters")
     return {"placement": host.place, "state": str(variables.get("driver_state") or "present"), "version": version,
             "branch": driver.version.branch, "kernel_module_type": driver.flavour, "source": source,
@@ -117,7 +118,7 @@ def host_plan(host: component.Host) -> DriverPlan:
             "persistenced": persistenced, "peermem": request.peermem, "gds": request.gds, "gdrcopy": request.gdrcopy,
             "next_kernel": following, "licence": bool(variables.get("driver_licence_token")),
             "module_parameters": (parameters if isinstance(parameters, dict) and parameters
-                                  else asked.policy.module_parameters or {}),
+                                  else inputs.policy.module_parameters or {}),
             "cuda": _cuda(driver), "secure_boot": _secure_boot(situation, driver, request),
             "because": _because(situation, driver, request, choice.because)}
 
@@ -125,9 +126,9 @@ def host_plan(host: component.Host) -> DriverPlan:
 def _because(situation: Situation, driver: Candidate, request: Request, because: t.Sequence[str]) -> list[str]:
     why = list(because)
     if driver.signed and situation.secure_boot == "signed" and not request.precompiled:
-        why.append("Secure Boot is on and no key is enrolled: modules that the distribution signs are taken")
-    if version_of(driver, request) != driver.version:
-        why.append(f"of branch {driver.version.branch} the distribution's archive has a version of its own")
+        why.append("Secure Boot is on and no key is enrolled: modules that the distribution signs are used")
+    if version_to_install(driver, request) != driver.version:
+        why.append(f"the archive of the distribution has its own version of branch {driver.version.branch}")
     return why
 
 
@@ -141,9 +142,9 @@ def _adopted(situation: Situation, version: Version | None, why: str) -> DriverP
             "because": [f"{why}: the installed driver is adopted as it is"]}
 
 
-# Keys of the policy that name objects of the cluster, which hosts cannot read: (path below driver, kind, what to do on
-# hosts instead, the variable for that).
-_BY_HAND = (
+# Keys of the policy that name objects of the cluster, which hosts cannot read: (path below driver, kind, the task on
+# hosts, its variable).
+_REFERENCES = (
     ("kernelModuleConfig.name", "ConfigMap", "set driver_module_parameters", "driver_module_parameters"),
     ("licensingConfig.secretName", "Secret", "set driver_licence_token, from a vault", "driver_licence_token"),
     ("licensingConfig.configMapName", "ConfigMap", "set driver_licence_token, from a vault", "driver_licence_token"),
@@ -155,18 +156,18 @@ _BY_HAND = (
 )
 
 
-def _by_hand(policy: Policy, variables: HostVars) -> t.Iterator[str]:
+def _reference_notes(policy: Policy, variables: HostVars) -> t.Iterator[str]:
     section = policy.get("driver")
-    for key, kind, todo, variable in _BY_HAND:
-        name = look(section, key)
+    for key, kind, todo, variable in _REFERENCES:
+        name = get_path(section, key)
         carried = key == "kernelModuleConfig.name" and policy.module_parameters is not None
         if name and not carried and not variables.get(variable):
             yield f"driver.{key} names the {kind} {name}, which hosts cannot read; for hosts, {todo}."
 
 
-def _not_beside(asked: Asked, variables: HostVars) -> list[str]:
+def _extra_module_notes(inputs: PlanInputs, variables: HostVars) -> list[str]:
     """A note about additional kernel modules that are requested for a foreign driver."""
-    named = [EXTRAS[name] for name, on in extras(asked.policy, variables).items() if on]
+    named = [EXTRAS[name] for name, on in extras(inputs.policy, variables).items() if on]
     return [f"{', '.join(named)}: requested, but not delivered, because this collection does not manage the driver "
             "here."] if named else []
 
@@ -192,8 +193,9 @@ def _packages(situation: Situation, facts: HostFacts, driver: Candidate, source:
     branch, kernels = driver.version.branch, (kernel["release"], kernel["newest_installed"])
     beside = Spec(persistenced=persistenced, fabric="auto" if request.fabric else "none", gds=request.gds,
                   gdrcopy=request.gdrcopy)
-    named = packages.wanted(situation.os, arch, source, driver.version.named, driver.flavour, beside,
-                            situation.fabric or "none", tuple(dict.fromkeys(one for one in kernels if one)))
+    named = packages.packages_to_install(situation.os, arch, source, driver.version.named, driver.flavour, beside,
+                                         situation.fabric or "none",
+                                         tuple(dict.fromkeys(one for one in kernels if one)))
     return {"packages": list(named),
             "repository": packages.repository(situation.os, arch, source, branch, driver.flavour),
             "kernel_packages": ([] if driver.signed
@@ -206,7 +208,7 @@ def _fabric(situation: Situation, version: str | None) -> Fabric:
     return {"manager": manager, "imex": situation.fabric == "nvlink5_rack", "version": version if manager else None}
 
 
-_installs = functools.lru_cache(maxsize=256)(packages.installs)
+_installs = functools.lru_cache(maxsize=256)(packages.can_install)
 
 
 def _notes(situation: Situation, driver: Candidate, source: str, cuda: str | None) -> t.Iterator[str]:
@@ -222,19 +224,19 @@ def _notes(situation: Situation, driver: Candidate, source: str, cuda: str | Non
     if situation.secure_boot == "unknown":
         yield "Secure Boot is on: kernel modules built here load only if their key is enrolled (mokutil)."
     if cuda and branch and branch.cuda and version_key(cuda) > version_key(branch.cuda):
-        yield (f"CUDA {cuda} runs on driver {driver.version} ({branch.cuda}) by minor version compatibility: what "
-               "needs a newer driver fails.")
+        yield (f"CUDA {cuda} runs on driver {driver.version} ({branch.cuda}) by minor version compatibility: "
+               "features that need a newer driver fail.")
     if situation.os and not _installs(situation.os, situation.arch or "x86_64", source):
         yield (f"this version of the collection does not install drivers from {source} on {' '.join(situation.os)}; "
-               "what it would take is in the plan.")
+               "the plan shows which packages the driver needs.")
 
 
 # Maps keys of the plan to additional kernel modules.
-_BESIDE = {"peermem": "nvidia_peermem", "gds": "nvidia_fs", "gdrcopy": "gdrdrv"}
-_UNMASK = "site.yml stops there: systemctl unmask it, or change the variable that asks for it."
+_EXTRA_MODULES = {"peermem": "nvidia_peermem", "gds": "nvidia_fs", "gdrcopy": "gdrdrv"}
+_UNMASK = "site.yml fails for a masked service. Run systemctl unmask, or change the variable that requests the service."
 
 
-def check(want: DriverPlan, seen: component.Seen) -> component.Result:
+def check(want: DriverPlan, seen: component.HostState) -> component.Result:
     """Whether the planned driver is loaded and works. An adopted driver must work, too."""
     facts = seen.facts
     driver = facts["driver"]
@@ -255,15 +257,15 @@ def check(want: DriverPlan, seen: component.Seen) -> component.Result:
         faults.append(f"{loaded} is loaded, desired is branch {branch}")
     elif want.get("kernel_module_type") in ("open", "proprietary") and driver["flavour"] not in (
             None, want["kernel_module_type"]):
-        faults.append(f"{driver['flavour']} modules are loaded, {want['kernel_module_type']} are wanted")
+        faults.append(f"{driver['flavour']} modules are loaded, desired are {want['kernel_module_type']} modules")
     missing = _missing_modules(want, facts)
     if loaded and missing:
         faults.append(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not loaded")
     if loaded and library and library != loaded:
-        faults.append(f"libraries are {library}, the module is {loaded}")
+        faults.append(f"the libraries have version {library}, the loaded module has version {loaded}")
         hint = "The module is from before an upgrade: reload it (gpu_disruption: idle) or reboot."
     if want.get("placement") == "host":
-        faults += component.lost_files(driver["missing_files"])
+        faults += component.missing_files(driver["missing_files"])
         faults += [f"{path}: {fault}" for path, fault in (driver["nodes"] or {}).items()]
     broken = [gpu for gpu in facts["gpus"] if gpu.get("error")]
     if broken and not faults:
@@ -293,7 +295,7 @@ def _fabric_of(want: DriverPlan, facts: HostFacts) -> str:
 
 def _missing_modules(want: DriverPlan, facts: HostFacts) -> list[str]:
     """The kernel modules of the plan that are not loaded."""
-    needed = [module for key, module in _BESIDE.items() if want.get(key)]
+    needed = [module for key, module in _EXTRA_MODULES.items() if want.get(key)]
     if _managed(want):
         needed += [*LOAD_ORDER, *(["ib_umad"] if _fabric_of(want, facts) == "nvlink5" else [])]
     return [module for module in needed if facts["modules"].get(module) is False]
@@ -319,7 +321,7 @@ def _service_faults(want: DriverPlan, facts: HostFacts) -> list[str]:
     spare = known.get(PERSISTENCED)
     if want.get("persistenced") is False and spare and (
             spare["state"] == "active" or spare["enabled"] == "enabled"):
-        faults.append(f"{PERSISTENCED} runs, but should not")
+        faults.append(f"{PERSISTENCED} runs, but the plan disables it")
     return faults
 
 
@@ -342,14 +344,14 @@ def _nvml_faults(facts: HostFacts) -> list[str]:
     faults = [fault_of(gpu)[0] for gpu in facts["gpus"] if gpu.get("error")]
     unseen = [gpu["pci"] for gpu in facts["gpus"] if gpu.get("uuid") is None and not gpu.get("error")]
     if unseen:
-        faults.append(f"{len(unseen)} of {len(facts['gpus'])} GPUs are not seen by NVML ({', '.join(unseen)})")
+        faults.append(f"NVML does not report {len(unseen)} of {len(facts['gpus'])} GPUs ({', '.join(unseen)})")
     return faults
 
 
 _LOOK = "Look at journalctl -k for NVRM and Xid messages"
-_RESET = ("Stop its clients (what gpu_disruption drain does for a change), then reset it: nvidia-smi --gpu-reset -i "
-          "{pci}; where that is refused, reboot the host")
-_REBOOT = "Reboot the host, and power-cycle it if that does not help; the other GPUs are served meanwhile"
+_RESET = ("Stop its GPU clients (a run stops them only for a change of the plan), then reset it: nvidia-smi "
+          "--gpu-reset -i {pci}. If the reset is refused, reboot the host")
+_REBOOT = "Reboot the host, and power-cycle it if that does not help; the other GPUs stay in use"
 # (part of the error, state of the GPU, what to do).
 _STATES = (
     ("RESET_REQUIRED", "needs a reset", _RESET),

@@ -58,14 +58,14 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Delivery:
+class DaemonSetTarget:
     """A DaemonSet. policy: that of its Nodes; os_tag: the system as in tags; kernel: empty if modules are built."""
 
     policy: Policy
     system: nodes.System
     os_tag: str
     kernel: str
-    driver: pools.Delivered
+    driver: pools.DaemonSetDriver
 
 
 class Own(t.TypedDict):
@@ -80,8 +80,8 @@ class Own(t.TypedDict):
 
 class DaemonSet(t.TypedDict):
     """The plan of a DaemonSet. app: the label that selects its pods; owner: the NVIDIADriver, empty for none; os,
-    kernel: as in L(Delivery); marks: labels of its pods; affinity: terms of which one must match; images, pull: by
-    name; startup_probe: in seconds; secret_env: name of a Secret, empty for none; own: what an NVIDIADriver sets
+    kernel: as in L(DaemonSetTarget); marks: labels of its pods; affinity: terms of which one must match; images, pull:
+    by name; startup_probe: in seconds; secret_env: name of a Secret, empty for none; own: what an NVIDIADriver sets
     itself."""
 
     name: str
@@ -129,23 +129,25 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> c
     every, gpu, asked = context.nodes, context.gpu_nodes, _asked_systems(context.node_os)
     names = [name for name in gpu or every if "driver" not in context.on_host.get(name, ())]
     if not names and not asked:
-        raise Refused("no Node is known whose operating system tells which driver image to use",
-                      "Name a cluster by gpu_kubeconfig, or set gpu_node_os, such as [ubuntu24.04].")
+        raise Refused("no Node is known that needs a driver, so the operating system of the driver image is not known",
+                      "Set gpu_kubeconfig to a cluster with Nodes, or set gpu_node_os, such as [ubuntu24.04].")
     if not asked:
         names = _of_known_systems(context, names)
     if gpu:
         context.pools += pools.pools(context.policy, context.release, {name: every[name] for name in names},
                                      context.without_driver, context.faulty)
-    agreed = pools.agreed(context.pools, context.release, asked, pools.running_of(context.facts or NO_CLUSTER),
-                          context.without_driver)
+    running = pools.running_of(context.facts or NO_CLUSTER)
+    agreed = pools.with_common_driver(context.pools, context.release, asked, running,
+                                      context.without_driver)
     refused = {name for _reason, having in (*context.without_driver, *context.faults()) for name in having}
     left = [name for name in names if name not in refused]
     if gpu and not left:
-        because = ["no Node is left that could get a driver"]
+        because = ["no Node can get a driver"]
         if context.faulty:
             return _part(shared, [], because, _kept(context))
         return {"state": "absent", "because": because}
-    reasons = cluster_openshift.without_gpus(context.policy, {} if gpu else {name: every[name] for name in left}, asked)
+    reasons = cluster_openshift.toolkit_refusals(
+        context.policy, {} if gpu else {name: every[name] for name in left}, asked)
     if reasons:
         raise Refusals(reasons)
     lone = sorted(set(left).difference(*(pool.nodes for pool in agreed))) if gpu else []
@@ -170,7 +172,8 @@ def _asked_systems(node_os: t.Sequence[object]) -> list[nodes.System]:
     """The systems in gpu_node_os. Raises Refused."""
     parsed = [nodes.parse_tag(str(text)) for text in node_os]
     if None in parsed:
-        raise Refused(f"gpu_node_os {node_os!r} names no systems", "Write them as ubuntu24.04 or rhel9.6.")
+        raise Refused(f"gpu_node_os {node_os!r} is not a list of operating systems",
+                      "Write them in the form ubuntu24.04 or rhel9.6.")
     return [system for system in parsed if system is not None]
 
 
@@ -200,7 +203,7 @@ def _of_all_policies(context: component.Context, cluster: Cluster) -> list[Daemo
             selected = [name for pool in cluster.found if pool.policy.driver_name == policy.driver_name
                         for name in pool.nodes]
             if policy.driver_name and selected:
-                context.faulty[policy.driver_name] = pools.of_driver(policy, error.reasons, selected)
+                context.faulty[policy.driver_name] = pools.refusals_of_driver(policy, error.reasons, selected)
             else:
                 reasons += error.reasons
     if reasons:
@@ -214,13 +217,13 @@ def _kept(context: component.Context) -> list[str]:
     known = (context.facts or NO_CLUSTER).get("nvidia_drivers", {})
     names = sorted(name for driver in context.faulty if driver in known
                    for name in known[driver]["there"].values())
-    context.notes += [f"DaemonSet {name}: left as it is until its NVIDIADriver can be followed." for name in names]
+    context.notes += [f"DaemonSet {name}: not changed until its NVIDIADriver can be followed." for name in names]
     return names
 
 
 def _daemon_sets(context: component.Context, policy: Policy, cluster: Cluster) -> list[DaemonSet]:
     """The plans of the DaemonSets of one policy. Raises Refused and Refusals."""
-    deliveries = _deliveries(context, policy, cluster)
+    deliveries = _targets(context, policy, cluster)
     if not deliveries:
         return []
     refused = [*_unsupported(policy), *cluster_references.missing(policy, context.facts, context.namespace)]
@@ -233,23 +236,24 @@ def _daemon_sets(context: component.Context, policy: Policy, cluster: Cluster) -
 
 def _unsupported(policy: Policy) -> list[Refused]:
     path, value = "driver.driverType", "vgpu-host-manager"
-    return [Refused(f"{cluster_references.place(policy, path)}: {shown(value)} is not supported in a cluster yet",
-                    "Set it to gpu or vgpu: this version serves containers only.")] if policy.get(path) == value else []
+    return [Refused(f"{cluster_references.path_text(policy, path)}: {shown(value)} is not supported in a cluster yet",
+                    "Set it to gpu or vgpu: this version supports only "
+                    "containers.")] if policy.get(path) == value else []
 
 
-def lasting(policy: Policy, systems: t.Iterable[nodes.System], release: Release) -> list[str]:
-    """Names that DaemonSets of former runs for these systems can have, and would keep."""
+def existing_names(policy: Policy, systems: t.Iterable[nodes.System], release: Release) -> list[str]:
+    """Names that existing DaemonSets for these systems can have. An existing DaemonSet keeps its name."""
     if not policy.fallback or not policy.enabled("driver") or policy.get("driver.usePrecompiled"):
         return []
     return [_PLAIN, *sorted({f"{_PLAIN}-{nodes.tag(system, release)}" for system in systems})]
 
 
-def by_kernels(policy: Policy) -> bool:
+def has_kernel_daemon_sets(policy: Policy) -> bool:
     """Whether there are DaemonSets for one kernel each."""
     return policy.enabled("driver") and any(one.get("driver.usePrecompiled") for one in _policies(policy))
 
 
-def by_nvidia_drivers(policy: Policy) -> bool:
+def has_nvidia_drivers(policy: Policy) -> bool:
     """Whether there are DaemonSets for NVIDIADrivers."""
     return policy.enabled("driver") and any(one.driver_name for one in _policies(policy))
 
@@ -261,30 +265,30 @@ def _policies(policy: Policy) -> list[Policy]:
 
 def _without_effect(policy: Policy, facts: ClusterFacts | None) -> list[str]:
     """Notes about keys of the policy that have no effect on the containers."""
-    said = []
+    notes = []
     if policy.get("driver.usePrecompiled"):
-        said += [f"{cluster_references.place(policy, path)} is left out: modules come built, so that no package is "
-                 "fetched." for path in _FOR_PACKAGES if policy.get(path)
-                 and (path != "driver.secretEnv" or not policy.driver_name)]
+        notes += [f"{cluster_references.path_text(policy, path)} is ignored: with precompiled modules, no packages are "
+                  "downloaded." for path in _FOR_PACKAGES if policy.get(path)
+                  and (path != "driver.secretEnv" or not policy.driver_name)]
     path = "driver.kernelModuleConfig.name"
     strange = ([key for key in cluster_references.keys(policy, path, facts) if key not in _MODULE_FILES]
                if policy.get(path) else [])
     if strange:
-        said.append(f"{cluster_references.place(policy, path)}: no module reads {', '.join(strange)} of ConfigMap "
-                    f"{policy.get(path)!r}; known are {', '.join(_MODULE_FILES)}.")
-    return said + [f"{cluster_references.place(policy, path)} is set: the driver's container has a startup probe only."
-                   for path in ("driver.livenessProbe", "driver.readinessProbe") if policy.get(path)]
+        notes.append(f"{cluster_references.path_text(policy, path)}: no kernel module reads {', '.join(strange)} of "
+                     f"ConfigMap {policy.get(path)!r}; allowed: {', '.join(_MODULE_FILES)}.")
+    return notes + [f"{cluster_references.path_text(policy, path)} is ignored: the driver container has only a startup "
+                    "probe." for path in ("driver.livenessProbe", "driver.readinessProbe") if policy.get(path)]
 
 
-def _unknown(policy: Policy, deliveries: t.Sequence[Delivery]) -> list[str]:
+def _unknown(policy: Policy, deliveries: t.Sequence[DaemonSetTarget]) -> list[str]:
     """Notes about versions of unknown branches."""
     versions = sorted({one.driver.version for one in deliveries if not one.driver.version.startswith("sha256:")})
-    return [f"{cluster_references.place(policy, 'driver.version')} {version}: driver branch "
-            f"{releases.branch_of(version)} is not known to this collection; what it drives is not checked."
+    return [f"{cluster_references.path_text(policy, 'driver.version')} {version}: driver branch "
+            f"{releases.branch_of(version)} is not known to this collection, so its support of the GPUs is not checked."
             for version in versions if releases.branch(releases.branch_of(version)) is None]
 
 
-def _deliveries(context: component.Context, policy: Policy, cluster: Cluster) -> list[Delivery]:
+def _targets(context: component.Context, policy: Policy, cluster: Cluster) -> list[DaemonSetTarget]:
     """The DaemonSets of one policy, sorted by system and kernel. Raises Refused and Refusals."""
     own = [pool for pool in cluster.found if pool.policy.driver_name == policy.driver_name]
     if context.gpu_nodes and not own:
@@ -301,28 +305,28 @@ def _deliveries(context: component.Context, policy: Policy, cluster: Cluster) ->
         if kernel or not precompiled:
             places.setdefault((nodes.tag(system, context.release), kernel), system)
     if not places:
-        raise Refused("driver.usePrecompiled needs an image for each kernel, and no Node tells which kernels there are",
-                      "Name the cluster (gpu_kubeconfig), or set it to false.")
+        raise Refused("driver.usePrecompiled needs an image for each kernel, but the kernels are not known",
+                      "Set gpu_kubeconfig to the cluster, or driver.usePrecompiled to false.")
     if pools.is_digest(policy) and len(places) > 1:
         if cluster.asked:
-            raise pools.of_one_system(sorted(os_tag for os_tag, _kernel in places))
+            raise pools.digest_refusal(sorted(os_tag for os_tag, _kernel in places))
         # Nodes without a known GPU. Pools have refused those with a GPU already.
         tags = collections.Counter(nodes.tag(system, context.release) for system, _kernel in sites)
-        chosen = nodes.agree(tags, pools.running_of(context.facts or NO_CLUSTER).systems,
-                             lambda value: (releases.version_key(value), value), "the newest")
+        chosen = nodes.common_value(tags, pools.running_of(context.facts or NO_CLUSTER).systems,
+                                    lambda value: (releases.version_key(value), value), "the newest")
         places = {place: system for place, system in places.items() if place[0] == chosen.value}
-        context.notes.append(f"driver.version is a digest, which suits one system: {chosen.value} is chosen, because "
+        context.notes.append(f"driver.version is a digest, which is for one system: {chosen.value} is chosen, because "
                              f"{chosen.because}.")
-    return [Delivery(policy, system, os_tag, kernel, pools.one_for_all(policy, context.release, [
+    return [DaemonSetTarget(policy, system, os_tag, kernel, pools.daemon_set_driver(policy, context.release, [
         pool for pool in own if pool.situation.kernel == kernel
         and (cluster.asked or pool.situation.os is None or nodes.tag(pool.situation.os, context.release) == os_tag)]))
         for (os_tag, kernel), system in sorted(places.items())]
 
 
-def _daemon_set(context: component.Context, one: Delivery, beside: t.Sequence[Delivery]) -> DaemonSet:
+def _daemon_set(context: component.Context, one: DaemonSetTarget, beside: t.Sequence[DaemonSetTarget]) -> DaemonSet:
     """beside: all DaemonSets of the same policy."""
     policy, get, facts = one.policy, one.policy.get, context.facts or NO_CLUSTER
-    precompiled, short = bool(one.kernel), _short(one, beside, facts)
+    precompiled, short = bool(one.kernel), _short_kernel(one, beside, facts)
     side = [name for name in _SIDE if policy.enabled(name)]
     name = _name(one, beside, short, facts)
     rdma = policy.enabled("driver.rdma")
@@ -330,7 +334,7 @@ def _daemon_set(context: component.Context, one: Delivery, beside: t.Sequence[De
     return {
         "name": name, "app": _app(name, precompiled and not policy.driver_name),
         "owner": policy.driver_name, "os": one.os_tag, "kernel": one.kernel,
-        "marks": _marks(one, short), "node_selector": _selector(one, beside), "affinity": _affinity(policy),
+        "marks": _pod_labels(one, short), "node_selector": _selector(one, beside), "affinity": _affinity(policy),
         "version": one.driver.version, "kernel_module_type": one.driver.flavour, "because": list(one.driver.because),
         "images": _images(context, one, side),
         "pull": {image: images.pull_policy(policy, image) for image in ("driver", "driver_manager", *side)},
@@ -361,11 +365,11 @@ def operators_name(driver_type: str, os_tag: str, kernel: str, uid: str) -> str:
     return f"{f'nvidia-{driver_type}-driver-{os_tag}'[:_LABEL - len(coded) - 1]}-{coded}"
 
 
-def _name(one: Delivery, beside: t.Sequence[Delivery], short: str, facts: ClusterFacts) -> str:
+def _name(one: DaemonSetTarget, beside: t.Sequence[DaemonSetTarget], short: str, facts: ClusterFacts) -> str:
     """The name of a DaemonSet. An existing one keeps its name, because a new name would restart its pods. short: the
     kernel in the name."""
     if one.policy.driver_name:
-        place = _place(one, short)
+        place = _name_suffix(one, short)
         known = facts.get("nvidia_drivers", {}).get(one.policy.driver_name)
         if known and place in known["there"]:
             return known["there"][place]
@@ -374,7 +378,7 @@ def _name(one: Delivery, beside: t.Sequence[Delivery], short: str, facts: Cluste
         return f"nvidia-{one.policy.driver_type}-driver-{one.policy.driver_name}-{place}"[:253]
     there = facts.get("driver_daemon_sets", {})
     if short:
-        return f"{_PLAIN}-{_place(one, short)}"
+        return f"{_PLAIN}-{_name_suffix(one, short)}"
     own = f"{_PLAIN}-{one.os_tag}"
     if _PLAIN in there:
         return _PLAIN if there[_PLAIN] == one.os_tag else own
@@ -382,28 +386,30 @@ def _name(one: Delivery, beside: t.Sequence[Delivery], short: str, facts: Cluste
 
 
 def _app(name: str, precompiled: bool) -> str:
-    """The label that selects the pods. All DaemonSets of the operator for kernels have the same, and the selector of a
-    DaemonSet cannot be changed: with another label, they could not be adopted."""
+    """The label that selects the pods. All DaemonSets of the operator for kernels have the same label. It is kept,
+    because the selector of an adopted DaemonSet cannot be changed."""
     if precompiled:
         return _PLAIN
     return name if len(name) <= _LABEL else f"{name[:_LABEL - 9].rstrip('.-')}-{_hash(name)}"
 
 
-def _short(one: Delivery, beside: t.Sequence[Delivery], facts: ClusterFacts) -> str:
+def _short_kernel(one: DaemonSetTarget, beside: t.Sequence[DaemonSetTarget], facts: ClusterFacts) -> str:
     """The kernel in the name: without the machine, unless another kernel would have the same name. An existing
     DaemonSet for the kernel keeps its name."""
-    kernels, forms = facts.get("driver_kernels", {}), _forms(one.kernel)
+    kernels, forms = facts.get("driver_kernels", {}), _kernel_forms(one.kernel)
     known = facts.get("nvidia_drivers", {}).get(one.policy.driver_name)
     there = known["there"] if known else {}
     for short in forms:
-        name = there.get(_place(one, short), "") if one.policy.driver_name else f"{_PLAIN}-{_place(one, short)}"
+        suffix = _name_suffix(one, short)
+        name = there.get(suffix, "") if one.policy.driver_name else f"{_PLAIN}-{suffix}"
         if one.kernel and kernels.get(name) == one.kernel:
             return short
-    others = {_place(other, short) for other in beside if other is not one for short in _forms(other.kernel)}
-    return next((short for short in forms if _place(one, short) not in others), forms[-1])
+    others = {_name_suffix(other, short) for other in beside if other is not one
+              for short in _kernel_forms(other.kernel)}
+    return next((short for short in forms if _name_suffix(one, short) not in others), forms[-1])
 
 
-def _forms(kernel: str) -> list[str]:
+def _kernel_forms(kernel: str) -> list[str]:
     """Forms of a kernel in names, the shortest first. The last one is unique."""
     if not kernel:
         return [""]
@@ -412,7 +418,7 @@ def _forms(kernel: str) -> list[str]:
             f"{whole[:_LABEL - 9].rstrip('.-')}-{_hash(kernel)}"]
 
 
-def _place(one: Delivery, short: str) -> str:
+def _name_suffix(one: DaemonSetTarget, short: str) -> str:
     """The system and, with precompiled modules, the kernel, in the operator's order."""
     if not short:
         return one.os_tag
@@ -428,7 +434,7 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _marks(one: Delivery, short: str) -> dict[str, str]:
+def _pod_labels(one: DaemonSetTarget, short: str) -> dict[str, str]:
     """The labels of the pods, besides that which selects them."""
     marks = {"nvidia.com/precompiled": "true" if one.kernel else "false"}
     if one.policy.driver_name:
@@ -438,7 +444,7 @@ def _marks(one: Delivery, short: str) -> dict[str, str]:
     return marks
 
 
-def _selector(one: Delivery, beside: t.Sequence[Delivery]) -> dict[str, str]:
+def _selector(one: DaemonSetTarget, beside: t.Sequence[DaemonSetTarget]) -> dict[str, str]:
     found = {str(key): str(value) for key, value in (one.policy.get("driver.nodeSelector") or {}).items()}
     if one.policy.driver_name or len({other.os_tag for other in beside}) > 1:
         found.update(nodes.selector(one.system, one.os_tag))
@@ -458,7 +464,7 @@ def _affinity(policy: Policy) -> list[Data]:
     return [term for term in terms if term]
 
 
-def _images(context: component.Context, one: Delivery, side: t.Sequence[str]) -> dict[str, str]:
+def _images(context: component.Context, one: DaemonSetTarget, side: t.Sequence[str]) -> dict[str, str]:
     policy, release, mirror = one.policy, context.release, context.mirror
     version = f"{one.driver.version}-{one.kernel}" if one.kernel else one.driver.version
     versions = {"driver": version, **{
@@ -483,7 +489,7 @@ def _manager_env(context: component.Context, policy: Policy) -> dict[str, str]:
     """The variables of the driver manager. gpu_disruption decides whether it may evict pods."""
     found = {"ENABLE_GPU_POD_EVICTION": str(allows(context.disruption, "drain")).lower(), "ENABLE_AUTO_DRAIN": "false",
              **component.environment(policy.get("driver.manager.env"))}
-    return component.gated(context, "driver.manager.env", found, dict.fromkeys(_MOVES_PODS, "drain"))
+    return component.limit_by_level(context, "driver.manager.env", found, dict.fromkeys(_MOVES_PODS, "drain"))
 
 
 def _environment(context: component.Context, policy: Policy, section: str, precompiled: bool) -> dict[str, str]:
@@ -497,14 +503,14 @@ def _environment(context: component.Context, policy: Policy, section: str, preco
         return own
     if _proxy.has_password(context.proxy):
         if not policy.get("driver.secretEnv"):
-            raise Refused(f"gpu_proxy has a password, which would stand in the DaemonSet of the driver, and "
-                          f"{cluster_references.place(policy, 'driver.secretEnv')} names no Secret",
-                          "Put HTTPS_PROXY, https_proxy and the like into a Secret of the operands' namespace (kubectl "
-                          "create secret generic driver-proxy --from-literal=HTTPS_PROXY=...) and set driver.secretEnv "
-                          "to its name.")
+            raise Refused(f"gpu_proxy has a password, which users could read in the DaemonSet of the driver, and "
+                          f"{cluster_references.path_text(policy, 'driver.secretEnv')} names no Secret",
+                          "Write HTTPS_PROXY, https_proxy and the other variables to a Secret in the namespace of the "
+                          "operands (kubectl create secret generic driver-proxy --from-literal=HTTPS_PROXY=...) and "
+                          "set driver.secretEnv to its name.")
         return own
-    said = {name.lower() for name in own}
-    return {**{name: value for name, value in _proxy.variables(context.proxy).items() if name.lower() not in said},
+    own_names = {name.lower() for name in own}
+    return {**{name: value for name, value in _proxy.variables(context.proxy).items() if name.lower() not in own_names},
             **own}
 
 

@@ -71,8 +71,8 @@ def files(policy: Policy, system: str, runtime: str, precompiled: bool, facts: C
     for number, (path, volume) in enumerate((("driver.repoConfig.configMapName", "repo-config"),
                                              ("driver.certConfig.name", "cert-config"))):
         if policy.get(path) and system not in _FOLDERS:
-            raise Refused(f"{path} is set, and where {system} has these files is not known",
-                          f"Leave it out; known are {', '.join(sorted(_FOLDERS))}.")
+            raise Refused(f"{path} is set, but the folder of these files on {system} is not known",
+                          f"Remove it; supported systems: {', '.join(sorted(_FOLDERS))}.")
         found += _each_key(policy, path, volume, _FOLDERS.get(system, ("", ""))[number], facts, _BUILDERS)
     return _named(found + _subscription(policy, system, runtime))
 
@@ -130,7 +130,7 @@ def _subscription(policy: Policy, system: str, runtime: str) -> list[File]:
 
 
 def _modules_of_host(system: str) -> list[File]:
-    """SUSE's images with precompiled modules need the modules of the host."""
+    """The folder of the host's modules, which SUSE's images with precompiled modules need."""
     if system not in ("sles", "sl-micro"):
         return []
     return [_of_host("lib-modules", "/run/host/lib/modules", "/lib/modules", "Directory")]

@@ -35,8 +35,8 @@ class LabelsPart(component.PresentPlan):
 
 
 def host_plan(host: component.Host) -> LabelsPlan:
-    """The variables take precedence over the policy. Raises Refused."""
-    own, policy = host.variables.get("feature_discovery_sharing"), host.asked.policy
+    """The plan on a host. Its variables take precedence over the policy. Raises Refused."""
+    own, policy = host.variables.get("feature_discovery_sharing"), host.inputs.policy
     sharing: Value = policy.sharing if own is None else own
     try:
         if host.place == "host":
@@ -44,14 +44,14 @@ def host_plan(host: component.Host) -> LabelsPlan:
     except InputError as error:
         by = f"devicePlugin.config of {policy.origin}" if own is None else "feature_discovery_sharing"
         raise Refused(f"{by}: {error.message.rstrip('.')}",
-                      error.hint or "Write it as the device plugin takes it, such as {timeSlicing: {resources: [...]}}."
+                      error.hint or "Use the format of the device plugin, such as {timeSlicing: {resources: [...]}}."
                       ) from error
     return {"placement": host.place, "state": "gathered", "target": "facts", "mig_strategy": mig_strategy(host),
             "sharing": sharing, "because": host.because}
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> LabelsPart:
-    """Its pods use the configurations of the device plugin. Raises Refused."""
+    """The plan in a cluster. The pods use the configurations of the device plugin. Raises Refused."""
     config: component.Config = {**plugin_config(context), "data": {}}
     # Without a configuration, the pods have no container with the device plugin's image.
     secrets = shared["pull_secrets"] if config["name"] else pull_secrets(
@@ -59,7 +59,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> L
     return {**shared, "config": config, "pull_secrets": secrets}
 
 
-def check(_want: LabelsPlan, seen: component.Seen) -> component.Result:
+def check(_want: LabelsPlan, seen: component.HostState) -> component.Result:
     """The result of the labels or, if they were not computed, of the GPUs that can be read."""
     labels, remedy = seen.labels, "Repair the driver first."
     if labels is None:
@@ -68,7 +68,7 @@ def check(_want: LabelsPlan, seen: component.Seen) -> component.Result:
             "failed", "no GPU can be read, so no labels can be computed", remedy)
     number = labels.get("nvidia.com/gpu.count", "0")
     if not re.fullmatch("[0-9]{1,9}", number) or int(number) == 0:
-        return component.Result("failed", "the labels count no GPU", remedy)
+        return component.Result("failed", "the labels describe no GPU", remedy)
     return component.Result("ok", f"{len(labels)} labels, {counted(int(number), 'GPU')}")
 
 

@@ -16,7 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import B
 
 
 @dataclass(frozen=True)
-class Stand:
+class MigState:
     """The current or desired state of a GPU. enabled: MIG mode, None if not known; instances: number of GPU instances
     by profile, None if not known; devices: number of MIG devices (a GPU instance can have several compute
     instances)."""
@@ -34,18 +34,18 @@ class Stand:
             return "MIG on"
         return ", ".join(f"{count} x {name}" for name, count in sorted(self.instances.items())) or "MIG on, empty"
 
-    def satisfies(self, goal: Stand) -> bool:
+    def satisfies(self, goal: MigState) -> bool:
         """Whether this state is the desired one (goal), as far as the instances of the latter are known."""
         return self.enabled == goal.enabled and (
             goal.instances is None or (self.instances, self.devices) == (goal.instances, goal.devices))
 
 
-OFF = Stand(False, {})
-UNKNOWN = Stand(None, None)
+OFF = MigState(False, {})
+UNKNOWN = MigState(None, None)
 
 
-def wanted(config: object, selected: str | None, gpus: t.Sequence[Gpu],
-           devices: t.Sequence[object] = ()) -> dict[str, Stand]:
+def desired_states(config: object, selected: str | None, gpus: t.Sequence[Gpu],
+                   devices: t.Sequence[object] = ()) -> dict[str, MigState]:
     """Maps the PCI addresses of GPUs in the selected layout to their desired state.
 
     config: a document in mig-parted's format, None for the layouts that are generated from the GPUs; devices: the GPUs
@@ -59,15 +59,15 @@ def wanted(config: object, selected: str | None, gpus: t.Sequence[Gpu],
     else:
         _name, entries = config_file.select(config_file.parse(config), selected)
         desired = config_file.resolve(entries, targets, chosen)
-    return {target.pci: _stand(target, desired[target.pci]) for target in targets if target.pci in desired}
+    return {target.pci: _state(target, desired[target.pci]) for target in targets if target.pci in desired}
 
 
-def only(config: object) -> str:
+def only_layout(config: object) -> str:
     """The name of the only layout in a document. Raises InputError if it has several."""
     return config_file.select(config_file.parse(config), None)[0]
 
 
-def present(gpu: Gpu) -> Stand:
+def current(gpu: Gpu) -> MigState:
     """The current state of a GPU."""
     mig = gpu.get("mig")
     # Without a driver, a GPU has no instances. If the driver does not answer, they are not known.
@@ -76,23 +76,23 @@ def present(gpu: Gpu) -> Stand:
     if not mig or not mig["enabled"]:
         return OFF
     counts = collections.Counter(str(instance["profile"]) for instance in mig["instances"])
-    return Stand(True, dict(counts), sum(len(instance["uuids"]) for instance in mig["instances"]))
+    return MigState(True, dict(counts), sum(len(instance["uuids"]) for instance in mig["instances"]))
 
 
-def kept(entry: BootGpu) -> Stand:
+def after_boot(entry: BootGpu) -> MigState:
     """The state of a GPU after the next boot. entry: that of the fact C(mig_boot.gpus)."""
     if not entry["enabled"]:
         return OFF
     counts = collections.Counter(str(instance["profile"]) for instance in entry["instances"])
-    return Stand(True, dict(counts), sum(len(instance["compute"]) for instance in entry["instances"]))
+    return MigState(True, dict(counts), sum(len(instance["compute"]) for instance in entry["instances"]))
 
 
 def overview(gpus: t.Sequence[Gpu]) -> str:
-    """The state of the GPUs of a host, for people."""
+    """The state of the GPUs of a host as text."""
     capable = [gpu for gpu in gpus if gpu["mig_capable"]]
     if not capable:
         return "no MIG"
-    stands = {str(present(gpu)) for gpu in capable}
+    stands = {str(current(gpu)) for gpu in capable}
     return stands.pop() if len(stands) == 1 else "mixed"
 
 
@@ -108,11 +108,11 @@ def _board(device_id: str) -> Board:
     return Board(boards.profiles_of(device_id) or [])
 
 
-def _stand(target: profile_names.Target, desired: profile_names.DesiredDevices) -> Stand:
+def _state(target: profile_names.Target, desired: profile_names.DesiredDevices) -> MigState:
     if not desired.enabled:
         return OFF
     if desired.devices is None or target.profiles is None:
-        return Stand(True, None)
+        return MigState(True, None)
     layout = planning.goal_of(planning.Gpu(target, _board(target.device_id), (False, False)), desired).layout
-    return Stand(True, dict(collections.Counter(piece.profile for piece in layout)),
-                 sum(len(piece.compute) for piece in layout))
+    return MigState(True, dict(collections.Counter(piece.profile for piece in layout)),
+                    sum(len(piece.compute) for piece in layout))

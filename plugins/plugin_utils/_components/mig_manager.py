@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted, some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import short_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config, names_in
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import get_path
 
 NO_LAYOUT: Change = {"drop": "mig.layout", "also": [], "result": "no mig_manager_selected (MIG stays as it is)"}
 
@@ -47,8 +47,9 @@ class MigPart(component.PresentPlan):
 
 
 def host_plan(host: component.Host) -> MigPlan:
-    """The variables take precedence over the policy. Raises Refused for a layout that is not possible."""
-    variables, policy = host.variables, host.asked.policy
+    """The plan on a host. Its variables take precedence over the policy. Raises Refused for a layout that is not
+    possible."""
+    variables, policy = host.variables, host.inputs.policy
     selected = variables.get("mig_manager_selected") or None
     if selected is not None and not isinstance(selected, str):
         raise Refused(f"mig_manager_selected {selected!r} is not the name of a layout", "Write a name in quotes.")
@@ -57,13 +58,13 @@ def host_plan(host: component.Host) -> MigPlan:
     named = variables.get("mig_manager_devices")
     devices = named if isinstance(named, list) else []
     if (selected or own) and host.place != "host":
-        raise Refused(f"MIG layout {selected!r} is selected while {host.why}, which switches MIG off",
+        raise Refused(f"MIG layout {selected!r} is selected, but MIG is off, because {host.why}",
                       "Remove mig_manager_selected, or set migManager.enabled: true in the policy.",
                       [("mig.layout", f"MIG layout {selected!r} is selected for this host")], [NO_LAYOUT])
     try:
         if own and not selected:
-            selected = mig_layouts.only(own)
-        stands = mig_layouts.wanted(config, selected, host.facts["gpus"], devices) if selected else {}
+            selected = mig_layouts.only_layout(own)
+        stands = mig_layouts.desired_states(config, selected, host.facts["gpus"], devices) if selected else {}
     except InputError as error:
         raise _impossible(selected, error, host.facts) from error
     _check_strategy(host, str(selected), stands)
@@ -71,39 +72,39 @@ def host_plan(host: component.Host) -> MigPlan:
     because = f"layout {selected}" if selected else "no layout is selected for this host: MIG stays as it is"
     return {"placement": host.place, "state": "present" if selected else "gathered",
             "config": config if selected else None, "selected": selected, "layouts": config, "devices": devices,
-            "boot": host.switched("mig_manager_boot", True), "because": host.because or [because]}
+            "boot": host.boolean_variable("mig_manager_boot", True), "because": host.because or [because]}
 
 
 def _impossible(selected: str | None, error: InputError, facts: HostFacts) -> Refused:
     """The refusal of an invalid layout, or of one that the GPUs in the error do not support."""
     what = f"MIG layout {selected!r}" if selected else "MIG configuration of this host"
-    said = error.message.rstrip(".")
-    models = sorted({gpu["model"] for gpu in facts["gpus"] if gpu["model"] and gpu["model"] in said})
-    named = [("mig.layout", f"{what} is asked for" if models else f"{what}: {said}"),
-             *((f"gpu:{short_name(model)}", said) for model in models)]
-    return Refused(f"{what}: {said}", error.hint, named, [NO_LAYOUT])
+    message = error.message.rstrip(".")
+    models = sorted({gpu["model"] for gpu in facts["gpus"] if gpu["model"] and gpu["model"] in message})
+    named = [("mig.layout", f"{what} is requested" if models else f"{what}: {message}"),
+             *((f"gpu:{short_name(model)}", message) for model in models)]
+    return Refused(f"{what}: {message}", error.hint, named, [NO_LAYOUT])
 
 
-def _check_strategy(host: component.Host, selected: str, stands: t.Mapping[str, mig_layouts.Stand]) -> None:
+def _check_strategy(host: component.Host, selected: str, stands: t.Mapping[str, mig_layouts.MigState]) -> None:
     """Raises Refused for a layout with several profiles if the user requests the strategy single, which supports one.
     Adds a note if the strategy is a default."""
     profiles = sorted({name for stand in stands.values() for name in stand.instances or ()})
     if mig_strategy(host) != "single" or len(profiles) < 2:
         return
     text = f"MIG layout {selected!r} has the profiles {', '.join(profiles)}"
-    told = "mig.strategy single serves devices of one profile only"
+    limit = "mig.strategy single supports only one profile"
     if host.variables.get("feature_discovery_mig_strategy") or any(
-            look(source.spec, "mig.strategy") for source in host.asked.policy.sources):
-        raise Refused(f"{text}, but {told}", "Set mig.strategy to mixed, or select a layout of one profile.",
-                      [("mig.layout", text), ("mig.strategy", told)],
+            get_path(source.spec, "mig.strategy") for source in host.inputs.policy.sources):
+        raise Refused(f"{text}, but {limit}", "Set mig.strategy to mixed, or select a layout of one profile.",
+                      [("mig.layout", text), ("mig.strategy", limit)],
                       [{"drop": "mig.strategy", "also": [], "result": f"mig.strategy: mixed (layout {selected})"},
                        NO_LAYOUT])
-    host.notes.append(f"{text}, but {told}: in labels and for Kubernetes they need mig.strategy mixed.")
+    host.notes.append(f"{text}, but {limit}. Labels and Kubernetes need mig.strategy mixed.")
 
 
 def mig_strategy(host: component.Host) -> object:
     """The MIG strategy of a host. Its variable takes precedence over the policy."""
-    return host.variables.get("feature_discovery_mig_strategy") or host.asked.policy.get("mig.strategy")
+    return host.variables.get("feature_discovery_mig_strategy") or host.inputs.policy.get("mig.strategy")
 
 
 # Arguments by which the MIG manager reboots a Node: nvidia-mig-manager --with-reboot, -r. A shell expands them.
@@ -113,23 +114,23 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)[^}]*\}|\((\w+)\)|(\w+))")
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> MigPart:
-    """Names of the operator's own ConfigMaps mean the default ones: definitions before 26.3 add the first to each
-    ClusterPolicy.
+    """The plan in a cluster. The names of the operator's own ConfigMaps mean the default ones, because definitions
+    before 26.3 add the first name to each ClusterPolicy.
 
     Raises Refused for an unknown default layout, and for arguments that reboot Nodes if gpu_disruption forbids that.
     """
-    env = component.gated(context, "migManager.env", shared["env"], {"WITH_REBOOT": "reboot"})
+    env = component.limit_by_level(context, "migManager.env", shared["env"], {"WITH_REBOOT": "reboot"})
     if not allows(context.disruption, "reboot") and _asks_for_reboots(shared["args"], env):
         raise Refused("migManager.args lets the MIG manager reboot Nodes, by itself or by a variable of "
                       f"migManager.env, and gpu_disruption is {context.disruption}",
-                      "Take with-reboot out of both, or set gpu_disruption: reboot.")
+                      "Remove with-reboot from both, or set gpu_disruption: reboot.")
     config = component.config_map(context, "migManager")
     if config["name"] == "default-mig-parted-config" and not config["data"]:
         config["name"] = ""
     default, known = config["default"], names_in(config["data"])
     if default and known and default not in known:
-        raise Refused(f"migManager.config.default ({default}) is no layout of migManager.config.data, which has "
-                      f"{some_of(known)}", "Add it there, or set migManager.config.default to an empty text.")
+        raise Refused(f"migManager.config.default ({default}) is not a layout of migManager.config.data, which has "
+                      f"{some_of(known)}", "Add it there, or set migManager.config.default to an empty string.")
     clients = str(context.get("migManager.gpuClientsConfig.name") or "")
     return {**shared, "env": env, "config": config, "clients": "" if clients == "default-gpu-clients" else clients,
             # Since 26.3, the manager generates layouts from the GPUs, and uses the file if that fails.
@@ -146,16 +147,16 @@ def _asks_for_reboots(args: t.Iterable[object], env: t.Mapping[str, str]) -> boo
     return any(_WITH_REBOOT.search(one) for one in (*texts, *(env.values() if texts else ())))
 
 
-def check(want: MigPlan, seen: component.Seen) -> component.Result:
+def check(want: MigPlan, seen: component.HostState) -> component.Result:
     """Whether the GPUs have the selected layout, and will have it after the next boot."""
     facts = seen.facts
     gpus = facts["gpus"]
     config = want.get("config")
-    selected = want.get("selected") or (mig_layouts.only(config) if config else None)
-    wanted = mig_layouts.wanted(config, selected, gpus, want.get("devices") or ()) if selected else {}
+    selected = want.get("selected") or (mig_layouts.only_layout(config) if config else None)
+    wanted = mig_layouts.desired_states(config, selected, gpus, want.get("devices") or ()) if selected else {}
     faults, unknown = [], []
     for gpu in gpus:
-        stand, goal = mig_layouts.present(gpu), wanted.get(gpu["pci"])
+        stand, goal = mig_layouts.current(gpu), wanted.get(gpu["pci"])
         if goal is not None and stand == mig_layouts.UNKNOWN:
             unknown.append(gpu["pci"])
         elif goal is not None and (_becomes(gpu) or stand).enabled != goal.enabled:
@@ -180,22 +181,22 @@ def check(want: MigPlan, seen: component.Seen) -> component.Result:
     lost = _lost_at_boot(wanted, facts) if want.get("boot") and wanted else ""
     if lost:
         return component.Result("failed", lost, "Run site.yml: it repairs this.")
-    devices = sum(mig_layouts.present(gpu).devices for gpu in gpus if gpu["pci"] in wanted)
+    devices = sum(mig_layouts.current(gpu).devices for gpu in gpus if gpu["pci"] in wanted)
     masked = want.get("boot") and facts["mig_boot"]["masked"]
     forgotten = f"; {UNIT} is masked, so the layout is lost at the next boot" if masked else ""
     return component.Result("ok", f"{selected} ({devices} devices){forgotten}")
 
 
-def _becomes(gpu: Gpu) -> mig_layouts.Stand | None:
+def _becomes(gpu: Gpu) -> mig_layouts.MigState | None:
     """The state of a GPU after its next reset, None if its MIG mode does not change."""
     mig = gpu.get("mig")
     if not mig or mig["pending"] == mig["enabled"]:
         return None
-    return mig_layouts.Stand(True, None) if mig["pending"] else mig_layouts.OFF
+    return mig_layouts.MigState(True, None) if mig["pending"] else mig_layouts.OFF
 
 
-def _lost_at_boot(wanted: t.Mapping[str, mig_layouts.Stand], facts: HostFacts) -> str:
-    """What will differ after the next boot, empty if nothing will."""
+def _lost_at_boot(wanted: t.Mapping[str, mig_layouts.MigState], facts: HostFacts) -> str:
+    """The difference from the layout after the next boot, empty if there is none."""
     boot = facts["mig_boot"]
     if boot["masked"]:
         return ""  # an administrator has decided that
@@ -203,7 +204,7 @@ def _lost_at_boot(wanted: t.Mapping[str, mig_layouts.Stand], facts: HostFacts) -
         return f"{boot['vendor']} is enabled, and applies its own layout at boot"
     if not boot["enabled"]:
         return "gpuops-mig.service is not enabled, so the layout is lost at the next boot"
-    kept = {uuid.lower(): mig_layouts.kept(entry) for uuid, entry in (boot["gpus"] or {}).items()}
+    kept = {uuid.lower(): mig_layouts.after_boot(entry) for uuid, entry in (boot["gpus"] or {}).items()}
     for gpu in facts["gpus"]:
         goal, after = wanted.get(gpu["pci"]), kept.get(str(gpu["uuid"]).lower())
         if goal is not None and (after is None or not after.satisfies(goal)):

@@ -34,11 +34,11 @@ class NfdPart(component.PresentPlan):
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> NfdPart:
-    """NFD with the values of the chart. Adds a note for values of the policy that have no effect."""
+    """The plan in a cluster, with the values of the chart. Adds a note for values of the policy that have no effect."""
     ignored = _without_effect(context.get(_SECTION))
     if ignored:
-        context.notes.append(f"{', '.join(ignored)} in the policy: without effect, as NFD is delivered as the chart's "
-                             "own values have it. Set nfd.enabled to false and install NFD with these yourself.")
+        context.notes.append(f"{', '.join(ignored)}: ignored, because NFD is delivered with the default values of the "
+                             "chart. To use other values, set nfd.enabled to false and install NFD yourself.")
     return {**shared, "rules": bool(context.get("nfd.nodefeaturerules")), "tolerations": _tolerations(
         context.get(_TOLERATIONS), context.get("daemonsets.tolerations") or ())}
 

@@ -27,14 +27,14 @@ class NodeStatusPart(component.PresentPlan):
 
 
 def host_plan(host: component.Host) -> NodeStatusPlan:
-    """It needs no packages."""
+    """The plan on a host. The exporter needs no packages."""
     return {"placement": host.place, "state": "present",
             "folder": host.variables.get("node_status_exporter_folder") or _FOLDER,
             "interval": host.variables.get("node_status_exporter_interval") or 60, "because": host.because}
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> NodeStatusPart:
-    """As for the operator, it has a ServiceMonitor if the cluster knows this kind."""
+    """The plan in a cluster. As for the operator, there is a ServiceMonitor if the cluster has this kind."""
     return {**shared, "service_monitor": bool(context.service_monitors),
             "rules": context.openshift and bool(context.prometheus_rules)}
 

@@ -23,7 +23,7 @@ _FIRST_SPLIT = 4
 
 def placed(host: component.Host, title: str) -> tuple[str, list[str]]:
     """(placement, because) of a component. If it cannot be installed on the host, adds a note with its title."""
-    why = _nowhere(host) if host.place == "host" else host.why
+    why = _not_installable(host) if host.place == "host" else host.why
     if why and host.place == "host":
         host.notes.append(f"{title} is not delivered: {why}.")
     return "none" if why else host.place, [f"not delivered: {why}"] if why else []
@@ -33,7 +33,7 @@ def packaged(host: component.Host, name: str, pattern: str) -> str | None:
     """The version of the package for the version of an image in the policy or release, None for the newest. pattern:
     matches the tag of the image, group 1 is the version of the package."""
     section = by_name(name).section
-    text = str(host.asked.policy.get(f"{section}.version") or host.asked.release.components[name])
+    text = str(host.inputs.policy.get(f"{section}.version") or host.inputs.release.components[name])
     found = re.match(pattern, text)
     if found is None:
         host.notes.append(f"{section}.version {text!r} is not the version of a package; hosts get the newest version.")
@@ -42,19 +42,19 @@ def packaged(host: component.Host, name: str, pattern: str) -> str | None:
     return found.group(1) if version_key(text)[0] >= _FIRST_SPLIT else None
 
 
-def _nowhere(host: component.Host) -> str:
+def _not_installable(host: component.Host) -> str:
     """Why packages of NVIDIA's repository cannot be installed on the host, empty if they can."""
     facts, variables = host.facts, host.variables
     if facts["host"]["markers"].get("immutable"):
         return "/usr is read-only"
     system = facts["host"]["os"]
     given = ((name, str(variables.get(f"driver_repository_{name}") or "")) for name in ("url", "key", "fingerprint"))
-    return _unserved(system["id"] or "", system["version_id"] or "", facts["host"]["arch"],
-                     tuple((name, value) for name, value in given if value))
+    return _unsupported(system["id"] or "", system["version_id"] or "", facts["host"]["arch"],
+                        tuple((name, value) for name, value in given if value))
 
 
 @functools.lru_cache(maxsize=1024)
-def _unserved(os_id: str, version: str, arch: str, given: tuple[tuple[str, str], ...]) -> str:
+def _unsupported(os_id: str, version: str, arch: str, given: tuple[tuple[str, str], ...]) -> str:
     """Why NVIDIA's repository cannot be used on a system, empty if it can. given: variables of the repository."""
     source = source_for(os_id, version, arch)
     if source is None:
@@ -76,7 +76,7 @@ def no_driver(placement: str, state: str, facts: HostFacts) -> str:
     return "" if brought else "no driver is installed on the host, and the plan does not deliver one"
 
 
-def check_service(name: str, want: Section, seen: component.Seen, *same: str) -> component.Result:
+def check_service(name: str, want: Section, seen: component.HostState, *same: str) -> component.Result:
     """The check of a component with a service. same: keys that must be equal in plan and facts, besides the version."""
     have = t.cast(t.Mapping[str, Program], seen.facts["software"])[name]
     if have is None:

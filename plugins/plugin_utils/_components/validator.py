@@ -20,12 +20,12 @@ class ValidatorPart(component.PresentPlan):
 
 
 def host_plan(host: component.Host) -> component.HostPlan:
-    """The verification runs the CUDA sample on each GPU without clients."""
+    """The plan on a host. The verification runs the CUDA sample on each GPU without GPU clients."""
     return {"placement": host.place, "because": host.because}
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> ValidatorPart:
-    """Without a device plugin, there are no resources to wait for."""
+    """The plan in a cluster. Without a device plugin, there are no resources to wait for."""
     release = version_key(context.release.version)
     # Since 26.3, these are parts of the check of the driver.
     checks = (("nvidia-fs", "gds", (24, 6)), ("gdrcopy", "gdrcopy", (25, 10)))
@@ -34,7 +34,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> V
                         if context.enabled(section) and first <= release < (26, 3)]}
 
 
-def check(_want: component.HostPlan, seen: component.Seen) -> component.Result | None:
+def check(_want: component.HostPlan, seen: component.HostState) -> component.Result | None:
     """The result of the CUDA samples, None if they were not run."""
     samples = seen.samples
     if samples is None:

@@ -9,7 +9,7 @@ import typing as t
 from dataclasses import asdict, dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import ON_HOSTS
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.component import HostPlan, Seen
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.component import HostPlan, HostState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
 
@@ -43,7 +43,7 @@ def verify(expected: t.Mapping[str, HostPlan], facts: HostFacts, only: t.Sequenc
 
     Components that the host does not get are skipped, except the driver, because an adopted driver must work, too.
     """
-    seen = Seen(facts, labels, samples)
+    seen = HostState(facts, labels, samples)
     # If only labels are checked, there may be facts of GPUs only.
     refused = {fault["concern"]: fault for fault in (facts["journals"]["faults"] if "journals" in facts else ())}
     checks = []
@@ -55,19 +55,19 @@ def verify(expected: t.Mapping[str, HostPlan], facts: HostFacts, only: t.Sequenc
         fault = refused.get(component.journal or component.name)
         if result is not None:
             check = Check(component.name, *result)
-            checks.append(_refused(check, fault) if fault and want.get("placement") != "none" else check)
+            checks.append(_failed_check(check, fault) if fault and want.get("placement") != "none" else check)
     return checks
 
 
-def _refused(check: Check, error: Section) -> Check:
+def _failed_check(check: Check, error: Section) -> Check:
     """The check of a component that its module refuses to change. error: that of the module, or a fault of the
     journal."""
     more = "" if check.ok else f"; {check.detail}"
     return Check(check.component, "failed", f"{str(error['message']).strip().rstrip('.')}{more}", str(error["hint"]))
 
 
-def with_answers(checks: t.Sequence[Check], plans: Steps, pending: Steps,
-                 errors: t.Mapping[str, Section]) -> list[Check]:
+def with_module_results(checks: t.Sequence[Check], plans: Steps, pending: Steps,
+                        errors: t.Mapping[str, Section]) -> list[Check]:
     """The checks, combined with the results of modules in check mode, which find more than the facts show.
 
     plans, pending: steps by component; errors: C({message, hint}) by component.
@@ -77,18 +77,18 @@ def with_answers(checks: t.Sequence[Check], plans: Steps, pending: Steps,
         steps, waiting = plans.get(check.component), pending.get(check.component)
         error = errors.get(check.component)
         if error:
-            result.append(_refused(check, error))
+            result.append(_failed_check(check, error))
         elif check.ok and steps:
             result.append(Check(check.component, "failed", f"a run would {_first(steps)}",
                                 "Run site.yml: it repairs this."))
         elif check.ok and waiting:
-            result.append(_waits(check, waiting))
+            result.append(_pending_check(check, waiting))
         else:
             result.append(check)
     return result
 
 
-def _waits(check: Check, waiting: t.Sequence[Section]) -> Check:
+def _pending_check(check: Check, waiting: t.Sequence[Section]) -> Check:
     """A pending check. waiting: the pending steps."""
     level = waiting[0].get("needs") or "never"  # all levels allow such a step, which waits for something else
     return Check(check.component, "pending", f"{_first(waiting)}: {waiting[0]['pending_reason']}",
@@ -109,7 +109,7 @@ def with_pending(checks: t.Sequence[Check], pending: Steps, check_mode: bool = F
     for check in checks:
         waiting = pending.get(check.component) or []
         if waiting and check.state in ("failed", "absent"):
-            result.append(_waits(check, waiting))
+            result.append(_pending_check(check, waiting))
         elif pending.get("driver") and not check.ok:
             result.append(Check(check.component, "pending", f"it waits for the driver: {check.detail}"))
         elif check_mode and not check.ok:

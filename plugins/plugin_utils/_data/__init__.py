@@ -1,6 +1,6 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the collection ships as data, and how data is read, checked and shown. PRIVATE."""
+"""The data files of the collection, and functions that read, check and display data. PRIVATE."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Finds and hides what looks like a secret in data and texts. Takes linear time. Pure. PRIVATE."""
+"""Finds and hides possible secrets in data and texts, in linear time. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def is_secret(name: object) -> bool:
     return bool(_SECRET.search(str(name)))
 
 
-def without_users(text: str, instead: str = _HIDDEN) -> str:
+def without_users(text: str, replacement: str = _HIDDEN) -> str:
     """A text with the users in its addresses replaced: C(https://********@mirror.example)."""
-    return _USER.sub(f"{instead}@", text)
+    return _USER.sub(f"{replacement}@", text)
 
 
-def masked(text: str) -> str:
+def without_secrets(text: str) -> str:
     """A text in which users in addresses, tokens, and values of names that L(is_secret) knows are replaced."""
     text = _BEARER.sub(rf"\1 {_HIDDEN}", without_users(text))
     parts, end = [], 0

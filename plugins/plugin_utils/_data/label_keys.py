@@ -83,7 +83,7 @@ def _in_full(name: str) -> str:
 
 
 def wrong_feature(labels: Labels) -> str:
-    """What is wrong with the feature labels that a host reports, as a part of a sentence; empty if nothing is.
+    """The fault of the feature labels that a host reports, as a part of a sentence; empty if there is none.
 
     A host may only describe its own GPUs, so that a compromised host cannot attract pods.
     """
@@ -91,7 +91,7 @@ def wrong_feature(labels: Labels) -> str:
         if not is_feature(key):
             return f"{key} is not a label of GPU features"
         if value and not _NAME.fullmatch(value):
-            return f"{value!r} cannot be the value of a label ({key})"
+            return f"{value!r} is not a valid value of the label {key}"
     return ""
 
 

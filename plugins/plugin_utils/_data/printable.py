@@ -26,17 +26,17 @@ def _escape(found: t.Match[str]) -> str:
     return found.group().encode("unicode_escape").decode()
 
 
-def cleaned(data: Value) -> Value:
+def printable_data(data: Value) -> Value:
     """The same data with each text printable, including keys. Raises RecursionError for data that contains itself."""
     if isinstance(data, str):
         return printable(data)
     if isinstance(data, dict):
-        return {printable(key) if isinstance(key, str) else key: cleaned(value) for key, value in data.items()}
+        return {printable(key) if isinstance(key, str) else key: printable_data(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
-        return (tuple if isinstance(data, tuple) else list)(map(cleaned, data))
+        return (tuple if isinstance(data, tuple) else list)(map(printable_data, data))
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
         # Warnings, deprecations and exceptions of modules since ansible-core 2.19.
-        return dataclasses.replace(data, **{one.name: cleaned(getattr(data, one.name))
+        return dataclasses.replace(data, **{one.name: printable_data(getattr(data, one.name))
                                             for one in dataclasses.fields(data) if one.init})
     return data
 
@@ -45,8 +45,9 @@ def cleaned(data: Value) -> Value:
 _PRINTED = ("msg", "warnings", "diff")
 
 
-def printed(result: Data) -> Data:
-    """A result in which all keys that Ansible prints by default are printable. Of a failed task it prints all keys."""
+def printable_result(result: Data) -> Data:
+    """A result in which all keys that Ansible prints by default are printable; for a failed task, these are all
+    keys."""
     if result.get("failed"):
-        return dict(cleaned(result))
-    return {**result, **{name: cleaned(result[name]) for name in _PRINTED if name in result}}
+        return dict(printable_data(result))
+    return {**result, **{name: printable_data(result[name]) for name in _PRINTED if name in result}}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Refusals: one reason why there is no plan, several, and the error with those of all hosts. Pure. PRIVATE."""
+"""Refusals, which are reasons why there is no plan, and the error that has the refusals of all hosts. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _SHOWN = 20
 
 
 class Change(t.TypedDict):
-    """What a user can change so that there is a plan. drop: id of the constraint that no longer holds; also: ids of
-    others that must be dropped with it; result: what to set, for people."""
+    """A change of the user that makes a plan possible. drop: id of the constraint that is lifted; also: ids of other
+    constraints that must be lifted with it; result: the variables or keys to set, as text."""
 
     drop: str
     also: t.List[str]
@@ -38,7 +38,7 @@ class Refused(Exception):
 
     @property
     def reasons(self) -> tuple[Refused, ...]:
-        """This refusal alone: the same attribute as that of L(Refusals), which is caught together with it."""
+        """This refusal, so that code that catches both classes can read this attribute of L(Refusals)."""
         return (self,)
 
     def of(self, hosts: t.Sequence[str]) -> Refused:

@@ -76,7 +76,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What every GPU of an architecture needs.
+    """The requirements of the GPUs of an architecture.
 
     open_modules: C(no), C(optional) or C(required); first_branch, last_branch: the first and last driver branch;
     cuda: the first version and the last major version of CUDA toolkits that compile for it, without the last if the
@@ -124,7 +124,8 @@ def _release(name: str) -> Release:
     _check(data["components"], _COMPONENTS, path, "components.")
     if data["version"] != name or data["components"]["driver"] not in data["drivers"]:
         key, value = ("version", name) if data["version"] != name else ("drivers", data["components"]["driver"])
-        raise InputError(f"{path}: {key} is {data[key]!r}; it must be or hold {value!r}.", _HELP, path=key)
+        must = "be" if key == "version" else "contain"
+        raise InputError(f"{path}: {key} is {data[key]!r}; it must {must} {value!r}.", _HELP, path=key)
     return Release(data["version"], data["date"], data["components"], data["defaults"], tuple(data["drivers"]),
                    _life(name), data.get("systems"), data.get("openshift"), data.get("containerd"),
                    data.get("precompiled"))
@@ -141,7 +142,8 @@ def _check(data: Section, keys: t.Iterable[str], path: str, below: str) -> None:
 
 
 def _life(name: str) -> str:
-    """Source: the vendor's life-cycle policy. A new major version deprecates the one before and ends older ones."""
+    """The state in the life cycle. A new major version deprecates the one before and ends older ones. Source: the
+    vendor's life-cycle policy."""
     majors = sorted({version_key(known)[:2] for known in available()}, reverse=True)
     return ("supported", "deprecated", "ended")[min(majors.index(version_key(name)[:2]), 2)]
 

@@ -93,7 +93,7 @@ def check(document: Document, schema: Schema, path: Path = ()) -> list[str]:
     return list(_faults(document, data, schema, path))
 
 
-def faulty(origin: str, faults: t.Sequence[str]) -> InputError:
+def faults_error(origin: str, faults: t.Sequence[str]) -> InputError:
     """The error that lists all faults. origin: the variable, file or object that has them."""
     count = f"{len(faults)} faults" if len(faults) > 1 else "one fault"
     listed = "".join(f"\n  {fault}" for fault in faults)
@@ -112,33 +112,33 @@ def _faults(document: Document, value: object, schema: Schema, path: Path) -> t.
     elif isinstance(schema, tuple):
         if value not in schema or not isinstance(value, str):
             allowed = ", ".join(repr(item) for item in schema)
-            yield say(document, path, f"{shown(value)} is not allowed; allowed: {allowed}{_quote_hint(value)}")
+            yield fault_at(document, path, f"{shown(value)} is not allowed; allowed: {allowed}{_quote_hint(value)}")
     else:
         yield from _type_faults(document, value, schema, path)
 
 
 def _mapping_faults(document: Document, value: object, schema: Keys, path: Path) -> t.Iterator[str]:
     if not isinstance(value, dict):
-        yield say(document, path, f"a mapping is expected, not {shown(value)}")
+        yield fault_at(document, path, f"a mapping is expected, not {shown(value)}")
         return
     for key, inner in value.items():
         if isinstance(key, str) and key in schema:
             yield from _faults(document, inner, schema[key], (*path, key))
         else:
-            yield say(document, (*path, brief(key, str)), f"unknown key{_nested(str(key), schema)}")
+            yield fault_at(document, (*path, brief(key, str)), f"unknown key{_key_suggestion(str(key), schema)}")
     for key, inner in schema.items():
         if isinstance(inner, Needed) and value.get(key) is None:
-            yield say(document, (*path, key), "is missing")
+            yield fault_at(document, (*path, key), "is missing")
 
 
 def _list_faults(document: Document, value: object, schema: Schema, path: Path) -> t.Iterator[str]:
     if not isinstance(value, list):
         wanted = f"a list of {{{', '.join(schema)}}}" if isinstance(schema, t.Mapping) else "a list"
-        yield say(document, path, f"{wanted} is expected, not {shown(value)}")
+        yield fault_at(document, path, f"{wanted} is expected, not {shown(value)}")
         return
     for index, item in enumerate(value):
         if item is None:
-            yield say(document, (*path, index), "an item is expected, not null")
+            yield fault_at(document, (*path, index), "an item is expected, not null")
         yield from _faults(document, item, schema, (*path, index))
 
 
@@ -148,13 +148,13 @@ def _type_faults(document: Document, value: object, schema: str, path: Path) -> 
     fits = isinstance(value, kind.classes) and (not isinstance(value, bool) or bool in kind.classes)
     if not fits:
         hint = _quote_hint(value) if str in kind.classes else ""
-        yield say(document, path, f"{kind.text} is expected, not {shown(value)}{hint}")
+        yield fault_at(document, path, f"{kind.text} is expected, not {shown(value)}{hint}")
     elif kind.pattern and isinstance(value, str) and not re.search(kind.pattern, value):
-        yield say(document, path, f"{kind.text} is expected, not {shown(value)}")
+        yield fault_at(document, path, f"{kind.text} is expected, not {shown(value)}")
     elif least is not None and isinstance(value, int) and value < least:
-        yield say(document, path, f"{shown(value)} is too small; the smallest value is {least}")
+        yield fault_at(document, path, f"{shown(value)} is too small; the smallest value is {least}")
     elif most is not None and isinstance(value, int) and value > most:
-        yield say(document, path, f"{shown(value)} is too large; the largest value is {most}")
+        yield fault_at(document, path, f"{shown(value)} is too large; the largest value is {most}")
     elif kind.items and isinstance(value, (dict, list)):
         yield from _item_faults(document, value, kind.items, path)
 
@@ -164,32 +164,32 @@ def _item_faults(document: Document, value: dict[Value, Value] | list[Value], it
     """The faults of the values of a mapping, which may be null, or of the items of a list. items: their type."""
     for key, item in value.items() if isinstance(value, dict) else enumerate(value):
         if isinstance(value, dict) and not isinstance(key, str):
-            yield say(document, (*path, brief(key, str)), f"a string is expected as key{_quote_hint(key)}")
+            yield fault_at(document, (*path, brief(key, str)), f"a string is expected as key{_quote_hint(key)}")
         elif item is None and isinstance(value, list):
-            yield say(document, (*path, key), f"{TYPES[items].text} is expected, not null")
+            yield fault_at(document, (*path, key), f"{TYPES[items].text} is expected, not null")
         elif item is not None:
             yield from _type_faults(document, item, items, (*path, key))
 
 
-def meant(key: str, known: t.Iterable[str]) -> str:
+def suggestion(key: str, known: t.Iterable[str]) -> str:
     """C(; did you mean 'x'?), or the known keys if no key is similar."""
     names = [str(name) for name in known]
     near = nearest(key, names)
     if near:
         return f"; did you mean '{near}'?"
     listed = ", ".join(sorted(names)[:12]) + (", ..." if len(names) > 12 else "")
-    return f"; known here: {listed}" if names else ""
+    return f"; allowed: {listed}" if names else ""
 
 
-def _nested(key: str, schema: Keys) -> str:
-    """As L(meant). For C(driver.version), the notation of helm --set, how to write it in a document."""
+def _key_suggestion(key: str, schema: Keys) -> str:
+    """The text of L(suggestion), or for a key such as C(driver.version) (helm --set), how to write it in a document."""
     first, *rest = key.split(".")
     if not rest or not isinstance(schema.get(first), t.Mapping):
-        return meant(key, schema)
+        return suggestion(key, schema)
     return brief(f"; write it nested, {first}: {{{': {'.join(rest)}: ...", str) + "}" * len(rest)
 
 
-def say(document: Document, path: Path, text: str) -> str:
+def fault_at(document: Document, path: Path, text: str) -> str:
     """A message about a path, such as C(spec.driver.version (line 7): TEXT)."""
     line = document.line(path)
     return f"{dotted(path)}{f' (line {line})' if line else ''}: {text}"
@@ -206,24 +206,24 @@ def _quote_hint(value: object) -> str:
     return "; write it in quotes" if isinstance(value, (bool, int, float, datetime.date)) else ""
 
 
-def known(data: Section, schema: Keys, path: str = "") -> tuple[Data, list[str]]:
-    """(the part of the data that the schema has, the paths of other keys whose values L(says) something)."""
+def split_known(data: Section, schema: Keys, path: str = "") -> tuple[Data, list[str]]:
+    """(the part of the data that the schema has, the paths of all other keys with an effect, see L(has_effect))."""
     kept: Data = {}
     lost: list[str] = []
     for key, value in data.items():
         full, inner = f"{path}.{key}" if path else key, schema.get(key)
         if inner is None:
-            lost += [full] if says(value) else []
+            lost += [full] if has_effect(value) else []
         elif isinstance(inner, t.Mapping) and isinstance(value, dict):
-            kept[key], more = known(value, inner, full)
+            kept[key], more = split_known(value, inner, full)
             lost += more
         else:
             kept[key] = value
     return kept, lost
 
 
-def says(value: object) -> bool:
+def has_effect(value: object) -> bool:
     """Whether a value, or anything in a mapping, is neither empty nor false."""
     if isinstance(value, dict):
-        return any(says(inner) for inner in value.values())
+        return any(has_effect(inner) for inner in value.values())
     return value if isinstance(value, bool) else value not in (None, "", [])

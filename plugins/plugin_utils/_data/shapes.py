@@ -16,15 +16,15 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import 
 
 
 class Fault(t.NamedTuple):
-    """What is wrong. path: the place, such as C(.gpus[0].uuid), empty for the value itself; value: the value there,
-    shortened; allowed: what is allowed there, as a part of a sentence."""
+    """A fault. path: such as C(.gpus[0].uuid), empty for the value itself; value: the value at the path, shortened;
+    allowed: the allowed values, as a part of a sentence."""
 
     path: str
     value: str
     allowed: str
 
     def below(self, step: str) -> Fault:
-        """The same fault, seen from one level above."""
+        """The same fault, with a path from the parent of the value. step: the path of the value in the parent."""
         return self._replace(path=step + self.path)
 
 
@@ -32,10 +32,10 @@ class Shape(t.Protocol):
     """The interface of all shapes."""
 
     def fault(self, value: object) -> Fault | None:
-        """What is wrong with a value, None if nothing is."""
+        """The first fault of a value, None if it has none."""
 
 
-def _said(value: object) -> str:
+def _described(value: object) -> str:
     # Only the beginning, because it takes long to format a huge value.
     if isinstance(value, str):
         return shown(value[:80])
@@ -44,7 +44,8 @@ def _said(value: object) -> str:
 
 @dataclass(frozen=True)
 class Text:
-    """A string. pattern: the whole string must match it; allowed: the same in words; longest: in characters."""
+    """A string. pattern: the whole string must match it; allowed: its description for messages; longest: in
+    characters."""
 
     pattern: str = ""
     allowed: str = ""
@@ -52,11 +53,11 @@ class Text:
 
     def fault(self, value: object) -> Fault | None:
         if not isinstance(value, str):
-            return Fault("", _said(value), "a string")
+            return Fault("", _described(value), "a string")
         if len(value) > self.longest:
             return Fault("", f"a string of {len(value)} characters", f"at most {self.longest} characters")
         if self.pattern and not re.fullmatch(self.pattern, value, re.ASCII):
-            return Fault("", _said(value), self.allowed)
+            return Fault("", _described(value), self.allowed)
         return None
 
 
@@ -69,7 +70,7 @@ class Number:
 
     def fault(self, value: object) -> Fault | None:
         if isinstance(value, bool) or not isinstance(value, int) or not self.smallest <= value <= self.largest:
-            return Fault("", _said(value), f"a whole number from {self.smallest} to {self.largest}")
+            return Fault("", _described(value), f"a whole number from {self.smallest} to {self.largest}")
         return None
 
 
@@ -77,7 +78,7 @@ class Flag:
     """True or false."""
 
     def fault(self, value: object) -> Fault | None:
-        return None if isinstance(value, bool) else Fault("", _said(value), "true or false")
+        return None if isinstance(value, bool) else Fault("", _described(value), "true or false")
 
 
 class Anything:
@@ -89,18 +90,18 @@ class Anything:
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of a few words."""
+    """One of these strings."""
 
     words: t.Tuple[str, ...]
 
     def fault(self, value: object) -> Fault | None:
-        return None if isinstance(value, str) and value in self.words else Fault("", _said(value), "one of "
+        return None if isinstance(value, str) and value in self.words else Fault("", _described(value), "one of "
                                                                                  f"{', '.join(self.words)}")
 
 
 @dataclass(frozen=True)
 class Nullable:
-    """Null, or what has the shape."""
+    """Null, or a value of the shape."""
 
     shape: Shape
 
@@ -117,11 +118,11 @@ class Rows:
 
     def fault(self, value: object) -> Fault | None:
         if not isinstance(value, (list, tuple)):
-            return Fault("", _said(value), "a list")
+            return Fault("", _described(value), "a list")
         if len(value) > self.most:
-            return Fault("", _said(value), f"at most {self.most} entries")
-        for index, one in enumerate(value):
-            fault = self.shape.fault(one)
+            return Fault("", _described(value), f"at most {self.most} entries")
+        for index, item in enumerate(value):
+            fault = self.shape.fault(item)
             if fault is not None:
                 return fault.below(f"[{index}]")
         return None
@@ -137,14 +138,14 @@ class Table:
 
     def fault(self, value: object) -> Fault | None:
         if not isinstance(value, dict):
-            return Fault("", _said(value), "a mapping")
+            return Fault("", _described(value), "a mapping")
         if len(value) > self.most:
-            return Fault("", _said(value), f"at most {self.most} entries")
-        for key, one in value.items():
+            return Fault("", _described(value), f"at most {self.most} entries")
+        for key, item in value.items():
             fault = self.key.fault(key)
             if fault is not None:
-                return Fault("", f"the key {fault.value}", fault.allowed)
-            fault = self.shape.fault(one)
+                return Fault("", f"a mapping with the key {fault.value}", fault.allowed)
+            fault = self.shape.fault(item)
             if fault is not None:
                 return fault.below(f".{key[:80]}")
         return None
@@ -152,25 +153,26 @@ class Table:
 
 @dataclass(frozen=True)
 class Fields:
-    """A mapping of known keys. needed: required keys; optional: allowed keys; whole: whether other keys are a fault;
+    """A mapping of known keys. needed: required keys; optional: allowed keys; closed: whether other keys are a fault;
     other: the shape of the values of other keys, which are then allowed."""
 
     needed: t.Mapping[str, Shape] = field(default_factory=dict)
     optional: t.Mapping[str, Shape] = field(default_factory=dict)
-    whole: bool = True
+    closed: bool = True
     other: Shape | None = None
 
     def fault(self, value: object) -> Fault | None:
         if not isinstance(value, dict):
-            return Fault("", _said(value), "a mapping")
+            return Fault("", _described(value), "a mapping")
         missing = [key for key in self.needed if key not in value]
         if missing:
-            return Fault("", f"without {missing[0]}", f"the keys {', '.join(self.needed)}")
-        for key, one in value.items():
+            return Fault("", f"a mapping without {missing[0]}", f"the keys {', '.join(self.needed)}")
+        for key, item in value.items():
             shape = self.needed.get(key) or self.optional.get(key) or self.other
-            if shape is None and self.whole:
-                return Fault("", f"the key {_said(key)}", f"the keys {', '.join((*self.needed, *self.optional))}")
-            fault = shape.fault(one) if shape is not None else None
+            if shape is None and self.closed:
+                return Fault("", f"a mapping with the key {_described(key)}",
+                             f"the keys {', '.join((*self.needed, *self.optional))}")
+            fault = shape.fault(item) if shape is not None else None
             if fault is not None:
                 return fault.below(f".{key}")
         return None

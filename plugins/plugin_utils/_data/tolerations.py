@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which taints keep the pods of a DaemonSet away (Kubernetes, "Taints and Tolerations"). Pure. PRIVATE."""
+"""The taints that pods of a DaemonSet do not tolerate (Kubernetes, "Taints and Tolerations"). Pure. PRIVATE."""
 
 from __future__ import annotations
 

@@ -22,10 +22,10 @@ def some_of(names: t.Sequence[str], most: int = 3) -> str:
 def labels_stay(nodes: str, labels: t.Sequence[str], may_end: bool = False) -> str:
     """A note about deploy labels that are no longer planned and are kept.
 
-    nodes: names of the Nodes, for people. may_end: whether the level permits their removal after the pods have ended.
+    nodes: names of the Nodes. may_end: whether the level permits their removal after the pods have ended.
     """
     stay, them = ("stay", "them") if len(labels) > 1 else ("stays", "it")
-    how = f"A run of site removes {them} when it has ended these pods Node by Node" if may_end else \
+    how = f"A run of site.yml removes {them} after it has stopped these pods Node by Node" if may_end else \
         f"Set gpu_disruption: drain to remove {them}"
     return (f"{nodes}: {', '.join(labels)} {stay}, because the removal would end driver or MPS pods that GPU clients "
             f"use. {how}.")

@@ -63,12 +63,12 @@ def parse(text: str, origin: str, own: bool = False) -> list[Document]:
     """
     _need_yaml()
     if not own and len(text) > _CHARACTERS:
-        raise InputError(f"{origin}: {len(text):,} characters are too many; at most {_CHARACTERS:,} are read.",
+        raise InputError(f"{origin}: the text has {len(text):,} characters; at most {_CHARACTERS:,} are allowed.",
                          "Split the file.")
     try:
         # JSON may be indented with tabs, which PyYAML rejects. JSON has no tabs elsewhere.
         content = text.replace("\t", " ") if text.lstrip()[:1] == "{" else text
-        loader = _fast()(content) if own else _Loader(content, origin)
+        loader = _fast_loader()(content) if own else _Loader(content, origin)
         documents = []
         while loader.check_node():
             node = t.cast("yaml.Node", loader.get_node())
@@ -82,21 +82,21 @@ def parse(text: str, origin: str, own: bool = False) -> list[Document]:
         mark = getattr(error, "problem_mark", None)
         where = f"{origin}, line {mark.line + 1}" if mark else origin
         raise InputError(f"{where}: not YAML: {getattr(error, 'problem', None) or error}.",
-                         _mend(text, mark)) from error
+                         _hint(text, mark)) from error
     except (*_CONSTRUCTION, RecursionError) as error:
         raise InputError(f"{origin}: cannot be read as YAML: {error}.", "Correct the file.") from error
 
 
-def _mend(text: str, mark: yaml.Mark | None) -> str:
-    """How to correct a text that is not YAML. mark: where the parser stopped."""
+def _hint(text: str, mark: yaml.Mark | None) -> str:
+    """The hint for a text that is not YAML. mark: where the parser stopped."""
     line = text.split("\n")[mark.line] if mark and mark.line < text.count("\n") + 1 else ""
     if "{{" in line or "{%" in line:
-        return ("Files are read as they are. Fill in this one: "
+        return ("Templates in files are not rendered. Render the file in the variable: "
                 "gpu_policy: \"{{ lookup('template', inventory_dir ~ '/FILE') | from_yaml }}\".")
     if "!vault" in text:
-        return "Files are read as they are. Give encrypted values in variables: gpu_policy may be a mapping."
+        return "Files are not decrypted. Write encrypted values into variables: gpu_policy can be a mapping."
     if "\t" in line:
-        return "Use spaces; YAML takes no tabs here."
+        return "Use spaces; YAML does not allow tabs here."
     return "Correct the file; an editor with YAML support shows the place."
 
 
@@ -105,7 +105,7 @@ def load_documents(path: str, variable: str, value: str) -> list[Document]:
     InputError."""
     content = read_text(path)
     if content is None:
-        raise InputError(f"{path} is not there or cannot be read.", "Give the path of a file on the controller.",
+        raise InputError(f"{path} does not exist or cannot be read.", "Give the path of a file on the controller.",
                          path=variable, value=value)
     return parse(content, path)
 
@@ -129,7 +129,7 @@ def _only(documents: list[Document], origin: str, **details: str) -> Document:
 def load_own(text: str) -> Value:
     """The data of a text of this collection, without lines and checks. Read with libyaml if PyYAML has it."""
     _need_yaml()
-    return yaml.load(text, Loader=_fast())
+    return yaml.load(text, Loader=_fast_loader())
 
 
 def read_own(*path: str) -> Data:
@@ -144,7 +144,7 @@ def _need_yaml() -> None:
         raise MissingLibrary("yaml", "Install it on the controller: pip install PyYAML.")
 
 
-def _fast() -> type[yaml.SafeLoader]:
+def _fast_loader() -> type[yaml.SafeLoader]:
     """The loader that uses libyaml, if PyYAML was built with it."""
     loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return loader
@@ -166,7 +166,7 @@ if HAS_YAML:
                 what = f"more than {_NODES:,} keys and values" if self._nodes > _NODES else f"more than {_DEPTH} levels"
                 line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call,unused-ignore]
                 raise InputError(f"{self._origin}, line {line}: the text has {what}.",
-                                 "Split the file." if self._nodes > _NODES else "Nest less deep.")
+                                 "Split the file." if self._nodes > _NODES else "Use fewer levels.")
             node = super().compose_node(parent, index)
             self._depth -= 1
             return node
@@ -197,7 +197,7 @@ class _Walk:
         self._count += 1
         where = f"{self._origin}, line {node.start_mark.line + 1}"
         if id(node) in above:
-            raise InputError(f"{where}: an alias refers to what encloses it.", "Write the section out.")
+            raise InputError(f"{where}: an alias refers to a section that contains it.", "Write the section out.")
         if self._count > _LIMIT:
             raise InputError(f"{where}: the document is too large with its aliases written out.",
                              "Use fewer aliases, or split the file.")

@@ -46,18 +46,19 @@ class Choice:
 
 
 def parse_version(text: str, by: str) -> Version:
-    """The version in C(595.91.07), C(595) or C(R595), also with the suffix of an image. by: what sets it, for messages.
+    """The version in C(595.91.07), C(595) or C(R595), also with the suffix of an image. by: its variable, for messages.
     Raises Refused."""
     match = re.fullmatch(r"[Rr]?([0-9]{3})((?:\.[0-9]{1,9}){1,2})?(?:-[a-z][a-z0-9.]*)?", text)
     if match is None:
         raise Refused(f"{shown(text)} ({by}) is not a driver version",
-                      "Write a version such as 595.91.07 or a branch such as 595; digests of images are for clusters.",
+                      "Write a version such as 595.91.07 or a branch such as 595. Digests of images are allowed only "
+                      "in clusters.",
                       [("driver.version", f"{by} is {shown(text)}")])
     return Version.of(match[1] + (match[2] or ""))
 
 
 @dataclass
-class Asked:
+class PlanInputs:
     """The policy and the release of a run. The requests of hosts with the same variables are computed once."""
 
     policy: Policy
@@ -80,7 +81,7 @@ _VARIABLES = ("driver_version", "driver_branch", "driver_kernel_module_type", "d
 def request_of(policy: Policy, release: Release, variables: HostVars) -> Request:
     """The request of a host. Its variables take precedence over the policy. Raises Refused."""
     request, src = Request(), str(variables.get("driver_runfile_src") or "")
-    _agree(variables)
+    _check_branch(variables)
     for value, by, key in (
         (variables.get("driver_version"), "driver_version of this host", "driver_version"),
         (variables.get("driver_branch"), "driver_branch of this host", "driver_branch"),
@@ -91,15 +92,15 @@ def request_of(policy: Policy, release: Release, variables: HostVars) -> Request
             request = replace(request, version=parse_version(str(value), by), by=by, key=key,
                               grid=str(value).endswith("-grid"))
             break
-    flavour, flavour_by = _asked_type(policy, release, variables)
+    flavour, flavour_by = _requested_flavour(policy, release, variables)
     beside, source = extras(policy, variables), variables.get("driver_source")
     if source in (None, "", "auto"):
         source = "runfile" if src else ""
     return replace(
         request, flavour=flavour, flavour_by=flavour_by, precompiled=bool(policy.get("driver.usePrecompiled")),
         source=str(source) or None, runfile=bool(src), gds=beside["gds"],
-        gdrcopy=beside["gdrcopy"], peermem=beside["peermem"], gds_by=_by("gds", variables),
-        gdrcopy_by=_by("gdrcopy", variables),
+        gdrcopy=beside["gdrcopy"], peermem=beside["peermem"], gds_by=_requested_by("gds", variables),
+        gdrcopy_by=_requested_by("gdrcopy", variables),
         gds_open=beside["gds"] and releases.gds_needs_open(str(policy.get("gds.version") or release.components["gds"])),
         vgpu=policy.driver_type == "vgpu", own_image=_own_image(str(policy.get("driver.repository") or "")),
         own_key=bool(variables.get("driver_signing_key")), fabric=variables.get("driver_fabric") != "none",
@@ -124,19 +125,19 @@ EXTRAS = {"peermem": "driver.rdma", "gds": "gds", "gdrcopy": "gdrcopy"}
 
 def extras(policy: Policy, variables: HostVars) -> dict[str, bool]:
     """Maps L(EXTRAS) to whether a host gets them. Its variables take precedence over the policy. Raises Refused."""
-    return {name: switched(f"driver_{name}", variables, policy.get(f"{section}.enabled"))
+    return {name: boolean_variable(f"driver_{name}", variables, policy.get(f"{section}.enabled"))
             for name, section in EXTRAS.items()}
 
 
-def _by(name: str, variables: HostVars) -> str:
+def _requested_by(name: str, variables: HostVars) -> str:
     return f"{EXTRAS[name]}.enabled" if variables.get(f"driver_{name}") in (None, "") else f"driver_{name}"
 
 
-def switched(name: str, variables: HostVars, otherwise: object) -> bool:
-    """A variable of a host that is true or false. otherwise: its default. Raises Refused."""
+def boolean_variable(name: str, variables: HostVars, default: object) -> bool:
+    """The value of a boolean variable of a host. default: the value if it is not set. Raises Refused."""
     value = variables.get(name)
     if value in (None, ""):
-        return bool(otherwise)
+        return bool(default)
     # In inventories in INI format, booleans are strings.
     flag = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}.get(str(value).lower())
     if flag is None:
@@ -144,21 +145,21 @@ def switched(name: str, variables: HostVars, otherwise: object) -> bool:
     return flag
 
 
-def _agree(variables: HostVars) -> None:
+def _check_branch(variables: HostVars) -> None:
     """Raises Refused if a host has a version and another branch."""
     version, branch = variables.get("driver_version"), variables.get("driver_branch")
     if not version or not branch:
         return
     one, other = parse_version(str(version), "driver_version"), parse_version(str(branch), "driver_branch")
     if one.branch != other.branch:
-        raise Refused(f"driver_version {version} is not of driver_branch {branch}", "Give one of the two.",
+        raise Refused(f"driver_version {version} does not belong to driver_branch {branch}", "Set only one of them.",
                       [("driver.version", f"driver_version of this host is {version}, driver_branch {branch}")])
 
 
-def _asked_type(policy: Policy, release: Release, variables: HostVars) -> tuple[str, str]:
-    asked = variables.get("driver_kernel_module_type")
-    if asked:
-        return str(asked), "driver_kernel_module_type of this host"
+def _requested_flavour(policy: Policy, release: Release, variables: HostVars) -> tuple[str, str]:
+    requested = variables.get("driver_kernel_module_type")
+    if requested:
+        return str(requested), "driver_kernel_module_type of this host"
     # Before 25.3, the operator only used this key.
     switch = policy.get("driver.useOpenKernelModules")
     if switch is not None and version_key(release.version) < (25, 3):
@@ -166,9 +167,9 @@ def _asked_type(policy: Policy, release: Release, variables: HostVars) -> tuple[
     return str(policy.get("driver.kernelModuleType") or "auto"), "driver.kernelModuleType"
 
 
-def version_of(driver: Candidate, request: Request) -> Version:
-    """The version to install. For a distribution's archive, which has its own versions, it is the newest of the branch
-    unless the user names a version."""
+def version_to_install(driver: Candidate, request: Request) -> Version:
+    """The version to install. A distribution's archive has its own versions, so that it is the newest of the branch
+    there, unless the user requests a version."""
     return Version(None, driver.version.branch) if driver.source == "distribution" and not request.version \
         else driver.version
 
@@ -208,14 +209,14 @@ def _best(found: t.Iterable[Candidate], request: Request, release: Release) -> C
     def rank(one: Candidate) -> tuple[bool, bool, tuple[int, bool], tuple[int, ...], int, bool]:
         text = one.version.text
         usual = "open" if one.version.branch >= releases.open_by_default_from() else "proprietary"
-        return (text == default, text in release.drivers, _naming().get(text, (-1, False)), one.version.key,
-                -sources.index((one.source, one.signed)), one.flavour == usual)
+        return (text == default, text in release.drivers, _releases_of_versions().get(text, (-1, False)),
+                one.version.key, -sources.index((one.source, one.signed)), one.flavour == usual)
 
     return max(found, key=rank)
 
 
 @functools.lru_cache(maxsize=1)
-def _naming() -> dict[str | None, tuple[int, bool]]:
+def _releases_of_versions() -> dict[str | None, tuple[int, bool]]:
     """Maps versions to (index of the newest release that has it, whether it is its default)."""
     return {text: (number, text == releases.release(name).components["driver"])
             for number, name in enumerate(releases.available()) for text in releases.release(name).drivers}
@@ -231,8 +232,8 @@ def _why_version(space: Universe, rules: t.Sequence[Constraint], driver: Candida
     if driver.version.text == default:
         return f"driver {driver.version}: the default of release {release.version}"
     why = _excluded(space, rules, lambda one: one.version.text == default)
-    return (f"driver {driver.version}: the newest of release {release.version} that suits this host; its default "
-            f"{default} does not: {why}")
+    return (f"driver {driver.version}: the newest of release {release.version} that this host supports; its default "
+            f"{default} is excluded: {why}")
 
 
 def _why_flavour(space: Universe, rules: t.Sequence[Constraint], driver: Candidate, request: Request) -> str:
@@ -242,13 +243,13 @@ def _why_flavour(space: Universe, rules: t.Sequence[Constraint], driver: Candida
     if not why:
         first = releases.open_by_default_from()
         why = ("every GPU supports open modules" if driver.flavour == "open"
-               else f"open modules are the vendor's choice from branch {first} on")
+               else f"the vendor's installer selects open modules from branch {first} on")
     return f"{driver.flavour} kernel modules: auto: {why}"
 
 
 def _excluded(space: Universe, rules: t.Sequence[Constraint], which: t.Callable[[Candidate], bool]) -> str:
-    """The smallest set of constraints that excludes all of these candidates, for people; empty if one is left."""
-    conflict = solve.core(space.where(which), rules)
+    """The texts of a smallest set of constraints that excludes all of these candidates; empty if one is left."""
+    conflict = solve.smallest_conflict(space.where(which), rules)
     return " and ".join(rule.text for rule in conflict or ())
 
 
@@ -261,17 +262,17 @@ def _refusals(situation: Situation, request: Request, release: Release) -> t.Ite
     versions = sorted(every, key=lambda one: one.key)
     space = _space([*versions, *([request.version] if request.version else [])], request)
     rules = constraints(space, situation, request, release)
-    for conflict in solve.cores(space.all, rules):
-        free = _enough(list(_free(space, rules, conflict, situation, request, release)))
+    for conflict in solve.conflicts(space.all, rules):
+        free = _smallest_changes(list(_possible_changes(space, rules, conflict, situation, request, release)))
         yield Refused(_reason(conflict), _remedy(conflict, free, situation, request),
                       [(one.id, one.text) for one in conflict], free)
 
 
-def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[Constraint], situation: Situation,
-          request: Request, release: Release) -> t.Iterator[Change]:
-    """For each constraint that a user can change: the change that lifts it, if a driver is then left."""
+def _possible_changes(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[Constraint],
+                      situation: Situation, request: Request, release: Release) -> t.Iterator[Change]:
+    """The change that lifts a constraint, for each constraint that a user can change, if a driver is then left."""
     for dropped in dict.fromkeys(one.id for one in conflict if one.change):
-        more = solve.also(space.all, rules, dropped)
+        more = solve.fewest_further(space.all, rules, dropped)
         if more is None:
             continue
         gone = [dropped, *more]
@@ -279,14 +280,14 @@ def _free(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[C
         changes = dict.fromkeys(_change(rule, driver, situation, request, release)
                                 for name in gone for rule in rules if rule.id == name)
         done = " and ".join(changes)
-        version = version_of(driver, request)
+        version = version_to_install(driver, request)
         named = str(version) in done or "driver_branch: " in done
         details = ", ".join([f"driver {version}"] * (not named)
                             + [f"{driver.flavour} modules"] * (driver.flavour not in done))
         yield {"drop": dropped, "also": list(more), "result": f"{done} ({details})" if details else done}
 
 
-def _enough(free: t.Sequence[Change]) -> list[Change]:
+def _smallest_changes(free: t.Sequence[Change]) -> list[Change]:
     """The changes, without each change that includes all of another change."""
     sets = [{one["drop"], *one["also"]} for one in free]
     return [one for one, own in zip(free, sets) if not any(other < own for other in sets)]
@@ -296,14 +297,14 @@ def _change(rule: Constraint, driver: Candidate, situation: Situation, request: 
     """The variable or key that a user sets so that a constraint no longer excludes a driver, with its value."""
     version = driver.version.text or str(driver.version.branch)
     if rule.id == "release":
-        number, _default = _naming().get(driver.version.text, (None, False))
+        number, _default = _releases_of_versions().get(driver.version.text, (None, False))
         return f"driver.version: {version}" if number is None else f"gpu_release: {releases.available()[number]}"
     return rule.change.format(version=version, branch=driver.version.branch, flavour=driver.flavour,
                               source=driver.source, switch=str(driver.flavour == "open").lower(),
-                              cuda=_level(driver, situation, request))
+                              cuda=_nearest_cuda_level(driver, situation, request))
 
 
-def _level(driver: Candidate, situation: Situation, request: Request) -> str:
+def _nearest_cuda_level(driver: Candidate, situation: Situation, request: Request) -> str:
     """The CUDA level that the driver and the GPUs run and that is nearest to the requested one."""
     limits = [gpu.architecture.cuda for gpu in situation.gpus if gpu.architecture and gpu.architecture.cuda]
     first = max((one[0] for one in limits), key=version_key, default="")
@@ -326,7 +327,7 @@ def _remedy(conflict: t.Sequence[Constraint], free: t.Sequence[Change], situatio
     if conflict and all(rule.id.startswith("gpu:") for rule in conflict):
         only = [gpu.name for gpu in situation.gpus if gpu.open_modules == "required"]
         mixed = any(gpu.open_modules == "no" for gpu in situation.gpus)
-        partly = f" Open modules can be installed, but support only {' and '.join(only)}." if only and mixed else ""
+        partly = f" With open modules, only {' and '.join(only)} can be used." if only and mixed else ""
         return f"Put these GPUs into different hosts.{partly}"
     if request.cluster:
         return "Install a driver on these Nodes yourself, and set driver.enabled: false in the policy."

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Chooses the driver of each pool of Nodes, and the one that a DaemonSet for several pools delivers. Pure. PRIVATE.
+"""Chooses the driver of each pool of Nodes, and of each DaemonSet, which can be for several pools. Pure. PRIVATE.
 
 The Nodes of a pool have the same system, models of GPUs and NVIDIADriver. With precompiled modules, they also have the
 same kernel.
@@ -27,7 +27,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import clust
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_openshift
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
-_NOWHERE = Situation((), None, None, "", None, True, None, None, False)
+_UNKNOWN_SITUATION = Situation((), None, None, "", None, True, None, None, False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Delivered:
+class DaemonSetDriver:
     """The driver of a DaemonSet. version: as in the tag of the image, or a digest; flavour: C(auto), C(open) or
     C(proprietary)."""
 
@@ -86,7 +86,7 @@ def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerne
         if which in faults:
             faults[which][2].append(name)
             continue
-        why = _unfit(policy, requests[which][0], nodes[name])
+        why = _no_driver_reason(policy, requests[which][0], nodes[name])
         if why:
             unfit.setdefault(why, []).append(name)
             continue
@@ -98,7 +98,7 @@ def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerne
         # The container itself handles the fabric.
         grouped.setdefault((which, replace(situation, fabric=None)), []).append(name)
     refused += [(Refused(*why), names) for why, names in unfit.items()]
-    faulty.update({own.driver_name: of_driver(own, [error], names) for own, error, names in faults.values()})
+    faulty.update({own.driver_name: refusals_of_driver(own, [error], names) for own, error, names in faults.values()})
     found = []
     for (which, situation), names in grouped.items():
         own, request = requests[which]
@@ -110,19 +110,19 @@ def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerne
     return found
 
 
-def of_driver(own: Policy, reasons: t.Iterable[Refused], nodes: t.Sequence[str]) -> list[Concerned]:
+def refusals_of_driver(own: Policy, reasons: t.Iterable[Refused], nodes: t.Sequence[str]) -> list[Concerned]:
     """The reasons why an NVIDIADriver cannot be followed, each with its name. nodes: those that it selects."""
     name = f"NVIDIADriver {own.driver_name}"
     return [(one if name in one.reason else one.of([name]), nodes) for one in reasons]
 
 
-def _unfit(policy: Policy, own: Policy, node: Node) -> tuple[str, str] | None:
+def _no_driver_reason(policy: Policy, own: Policy, node: Node) -> tuple[str, str] | None:
     """(reason, remedy) if a Node can get no driver of any version, otherwise None. own: the policy of its
     NVIDIADriver."""
     if own.get("driver.usePrecompiled") and not cluster_nodes.kernel_of(node):
         return ("driver.usePrecompiled needs an image for each kernel, and the Node's kernelVersion is empty or cannot "
-                "be the value of a label", "Look at what its kubelet reports (kubectl get node --output wide), or set "
-                "driver.usePrecompiled to false.")
+                "be the value of a label", "Check the kernel that its kubelet reports (kubectl get node --output "
+                "wide), or set driver.usePrecompiled to false.")
     return cluster_openshift.NO_TOOLKIT if cluster_openshift.needs_toolkit(policy, own, node) else None
 
 
@@ -147,23 +147,25 @@ def running_of(facts: ClusterFacts) -> Running:
                    frozenset(one["kernel_module_type"] for one in images))
 
 
-def agreed(found: t.Sequence[Pool], release: Release, asked: t.Collection[cluster_nodes.System], running: Running,
-           refused: list[Concerned]) -> list[Pool]:
-    """The pools without those that need another driver than the one that L(cluster_nodes.agree) chooses for their
-    DaemonSet. Adds the Nodes of the others to refused. asked: the systems in gpu_node_os, instead of those of Nodes."""
+def with_common_driver(found: t.Sequence[Pool], release: Release, node_os: t.Collection[cluster_nodes.System],
+                       running: Running, refused: list[Concerned]) -> list[Pool]:
+    """The pools without those that need another driver than the one that L(cluster_nodes.common_value) chooses for
+    their DaemonSet. Adds the Nodes of the others to refused. node_os: the systems in gpu_node_os, instead of those of
+    Nodes."""
     def system(pool: Pool) -> str:
-        return "" if asked or pool.situation.os is None else cluster_nodes.tag(pool.situation.os, release)
+        return "" if node_os or pool.situation.os is None else cluster_nodes.tag(pool.situation.os, release)
 
     left: list[Pool] = []
     for own in _grouped(found, lambda pool: pool.policy.driver_name):
         if is_digest(own[0].policy):
-            own = _chosen(own, system, running.systems, lambda _pools, systems: of_one_system(systems), refused)
+            own = _with_chosen_value(own, system, running.systems, lambda _pools, systems: digest_refusal(systems),
+                                     refused)
         for beside in _grouped(own, lambda pool: f"{pool.situation.kernel} {system(pool)}"):
-            alike = _chosen(beside, _tagged, running.versions(system(beside[0]), map(_tagged, beside)),
-                            lambda pools, _tags: _several(release, pools), refused)
+            alike = _with_chosen_value(beside, _tagged, running.versions(system(beside[0]), map(_tagged, beside)),
+                                       lambda pools, _tags: _different_drivers(release, pools), refused)
             one = alike[0]
-            if one.driver and one.request.flavour == "auto" and not _understands_auto(_tagged(one)):
-                alike = _chosen(alike, _flavour, running.flavours, _of_one_flavour, refused)
+            if one.driver and one.request.flavour == "auto" and not _supports_auto(_tagged(one)):
+                alike = _with_chosen_value(alike, _flavour, running.flavours, _different_flavours, refused)
             left += alike
     return [pool for pool in found if pool in left]
 
@@ -175,14 +177,14 @@ def _grouped(found: t.Iterable[Pool], key: t.Callable[[Pool], str]) -> t.Iterabl
     return groups.values()
 
 
-def _chosen(found: list[Pool], key: t.Callable[[Pool], str], running: t.Collection[str],
-            why: t.Callable[[list[Pool], list[str]], Refused], refused: list[Concerned]) -> list[Pool]:
-    """The pools with the value of key that is chosen. Adds the Nodes of the others to refused. running: the values that
-    run; why: makes the refusal from the pools and the values."""
+def _with_chosen_value(found: list[Pool], key: t.Callable[[Pool], str], running: t.Collection[str],
+                       why: t.Callable[[list[Pool], list[str]], Refused], refused: list[Concerned]) -> list[Pool]:
+    """The pools that have the common value of key. Adds the Nodes of the others to refused. running: the values in use;
+    why: makes the refusal from the pools and the values."""
     counts: dict[str, int] = {}
     for pool in found:
         counts[key(pool)] = counts.get(key(pool), 0) + len(pool.nodes)
-    best = cluster_nodes.agree(counts, running, lambda value: (version_key(value), value), "the newest")
+    best = cluster_nodes.common_value(counts, running, lambda value: (version_key(value), value), "the newest")
     others = sorted(name for pool in found if key(pool) != best.value for name in pool.nodes)
     if others:
         one = why(found, sorted(counts))
@@ -191,21 +193,22 @@ def _chosen(found: list[Pool], key: t.Callable[[Pool], str], running: t.Collecti
     return [pool for pool in found if key(pool) == best.value]
 
 
-def of_one_system(systems: list[str]) -> Refused:
+def digest_refusal(systems: list[str]) -> Refused:
     """The refusal of a digest for several systems."""
-    return Refused(f"driver.version is a digest, which suits one system; the Nodes have {', '.join(systems)}",
+    return Refused(f"driver.version is a digest, which is for one system, but the Nodes have {', '.join(systems)}",
                    "Write a version instead.")
 
 
-def _of_one_flavour(pools: list[Pool], _flavours: list[str]) -> Refused:
+def _different_flavours(pools: list[Pool], _flavours: list[str]) -> Refused:
     version = _tagged(pools[0])
-    return Refused(f"driver containers of {version} do not understand kernelModuleType auto, and the Nodes' GPUs need "
-                   f"both open and proprietary modules", f"Set driver.version to {releases.floor('container_auto')} or "
-                   "newer.", [("driver.version", f"driver {version} is chosen"),
-                              ("driver.kernelModuleType", "driver.kernelModuleType is auto")])
+    return Refused(f"driver containers of {version} do not support kernelModuleType auto, but the GPUs of the Nodes "
+                   "need both open and proprietary modules",
+                   f"Set driver.version to {releases.floor('container_auto')} or newer.",
+                   [("driver.version", f"driver {version} is chosen"),
+                    ("driver.kernelModuleType", "driver.kernelModuleType is auto")])
 
 
-def _understands_auto(version: str) -> bool:
+def _supports_auto(version: str) -> bool:
     """Whether the driver container of a version supports the kernel module type auto."""
     return version_key(version) >= version_key(releases.floor("container_auto"))
 
@@ -219,18 +222,18 @@ def cluster_request(policy: Policy, release: Release) -> Request:
     Refused."""
     if is_digest(policy):
         if policy.get("driver.usePrecompiled"):
-            raise Refused("driver.version is a digest, while driver.usePrecompiled needs a branch: one image for each "
-                          "kernel", "Write the branch, such as 580.",
+            raise Refused("driver.version is a digest, but driver.usePrecompiled needs an image for each kernel",
+                          "Write the branch, such as 580.",
                           [("driver.version", "driver.version is a digest"),
-                           ("driver.usePrecompiled", "driver.usePrecompiled asks for an image for each kernel")])
+                           ("driver.usePrecompiled", "driver.usePrecompiled needs an image for each kernel")])
         return Request(cluster=True)
     request = replace(request_of(policy, release, {}), cluster=True)
     if request.version and not request.version.text and not request.precompiled:
         known = [text for text in release.drivers if branch_of(text) == request.version.branch]
         if not known:
-            raise Refused(f"no driver of branch {request.version.branch} is known to release {release.version}",
-                          "Write driver.version in full.",
-                          [("driver.version", f"{request.by} asks for driver {request.version}"),
+            raise Refused(f"release {release.version} has no driver of branch {request.version.branch}",
+                          "Set driver.version to a complete version.",
+                          [("driver.version", f"{request.by} requests driver {request.version}"),
                            ("release", f"release {release.version} supports drivers {', '.join(release.drivers)}")])
         request = replace(request, version=Version.of(max(known, key=version_key)))
     return request
@@ -245,7 +248,7 @@ class PoolDriver(t.TypedDict):
     because: t.List[str]
 
 
-class Described(t.TypedDict):
+class PoolReport(t.TypedDict):
     """A pool for reports. os: C(ubuntu 24.04); kernel: with precompiled modules; gpu: names of models."""
 
     nodes: t.List[str]
@@ -255,11 +258,11 @@ class Described(t.TypedDict):
     driver: PoolDriver
 
 
-def described(pool: Pool, release: Release, mirror: str, nodes: Nodes) -> Described:
+def report_of(pool: Pool, release: Release, mirror: str, nodes: Nodes) -> PoolReport:
     """The description of a pool and its Nodes for reports."""
     gpus = sorted({str(nodes[name]["labels"].get(cluster_nodes.GPU_PRODUCT) or "") for name in pool.nodes} - {""})
     driver = pool.driver
-    return {"nodes": list(pool.nodes), "os": cluster_nodes.words(nodes[pool.nodes[0]]),
+    return {"nodes": list(pool.nodes), "os": cluster_nodes.os_text(nodes[pool.nodes[0]]),
             "kernel": pool.situation.kernel or None, "gpu": ", ".join(gpus) or None,
             "driver": {"version": _version(pool), "kernel_module_type": driver.flavour if driver else None,
                        "image": _image(pool, release, mirror),
@@ -295,34 +298,35 @@ def _image(pool: Pool, release: Release, mirror: str) -> str | None:
                              cluster_nodes.tag(pool.situation.os, release))
 
 
-def one_for_all(policy: Policy, release: Release, found: t.Sequence[Pool]) -> Delivered:
+def daemon_set_driver(policy: Policy, release: Release, found: t.Sequence[Pool]) -> DaemonSetDriver:
     """The driver of the DaemonSet for all of these pools. policy: that of their NVIDIADriver. Raises Refused and
     Refusals."""
     request = cluster_request(policy, release)
     if is_digest(policy):
-        return Delivered(str(policy.get("driver.version")), request.flavour, (f"driver.version of {policy.origin}",))
-    choice = next((pool.choice for pool in found if pool.choice), None) or choose(_NOWHERE, request, release)
+        return DaemonSetDriver(str(policy.get("driver.version")), request.flavour,
+                               (f"driver.version of {policy.origin}",))
+    choice = next((pool.choice for pool in found if pool.choice), None) or choose(_UNKNOWN_SITUATION, request, release)
     version = _tag(choice.driver, request)
     if request.flavour != "auto":
-        return Delivered(version, request.flavour, choice.because)
-    if _understands_auto(version):
-        return Delivered(version, "auto", choice.because[:1])
-    return Delivered(version, choice.driver.flavour, choice.because)
+        return DaemonSetDriver(version, request.flavour, choice.because)
+    if _supports_auto(version):
+        return DaemonSetDriver(version, "auto", choice.because[:1])
+    return DaemonSetDriver(version, choice.driver.flavour, choice.because)
 
 
-def _several(release: Release, found: t.Sequence[Pool]) -> Refused:
+def _different_drivers(release: Release, found: t.Sequence[Pool]) -> Refused:
     versions: dict[str, list[str]] = {}
     for pool in found:
         versions.setdefault(_version(pool), []).extend(pool.nodes)
     listed = " and ".join(f"{version} ({some_of(names)})" for version, names in sorted(versions.items(), reverse=True))
     suits = next((text for text in sorted(release.drivers, key=version_key, reverse=True)
-                  if all(_suits(pool, text, release) for pool in found)), None)
+                  if all(_supports(pool, text, release) for pool in found)), None)
     return Refused(f"Nodes of one system need different drivers: {listed}",
-                   f"Set driver.version to {suits}, which suits all of them, or give NVIDIADrivers with a nodeSelector "
-                   "each." if suits else "Give NVIDIADrivers with a nodeSelector each.")
+                   f"Set driver.version to {suits}, which all of them support, or use NVIDIADrivers, each with a "
+                   "nodeSelector." if suits else "Use NVIDIADrivers, each with a nodeSelector.")
 
 
-def _suits(pool: Pool, text: str, release: Release) -> bool:
+def _supports(pool: Pool, text: str, release: Release) -> bool:
     try:
         choose(pool.situation, replace(pool.request, version=Version.of(text), by="one for all"), release)
     except Refusals:

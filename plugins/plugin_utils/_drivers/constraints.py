@@ -20,21 +20,22 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.candidates 
     Universe,
     Version,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import Needs, Situation
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import ModelRequirements, Situation
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.solve import Constraint
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the policy and variables request for the driver of a host or pool.
+    """The request for the driver of a host or pool, from the policy and variables.
 
-    version: None for any; by: what sets it, such as C(driver.version of FILE); key: the variable or key to change it;
-    grid: whether it is a version of the vGPU guest driver; flavour: C(auto), C(open) or C(proprietary); flavour_by:
-    what sets it; source: None for any; gds, gdrcopy, peermem: whether they are installed, too; gds_by, gdrcopy_by: what
-    requests them; gds_open: whether this version of GPUDirect Storage needs open modules; mig: the selected layout;
-    cuda: the level that must run; vgpu: whether the guest driver is requested; own_image: whether the image is not in
-    the vendor's repository; own_key: whether modules are signed with a key of the user; runfile: whether the user names
-    a .run file; fabric: whether the services of the fabric are to run; cluster: in containers, otherwise on the host.
+    version: None for any; by: its variable or key, such as C(driver.version of FILE); key: the variable or key to
+    change it; grid: whether it is a version of the vGPU guest driver; flavour: C(auto), C(open) or C(proprietary);
+    flavour_by: its variable or key; source: None for any; gds, gdrcopy, peermem: whether they are installed, too;
+    gds_by, gdrcopy_by: their variables or keys; gds_open: whether this version of GPUDirect Storage needs open modules;
+    mig: the selected layout; cuda: the level that must run; vgpu: whether the guest driver is requested; own_image:
+    whether the image is not in the vendor's repository; own_key: whether modules are signed with a key of the user;
+    runfile: whether the user names a .run file; fabric: whether the services of the fabric are to run; cluster: in
+    containers, otherwise on the host.
     """
 
     version: Version | None = None
@@ -81,32 +82,32 @@ def _requested(space: Universe, request: Request) -> t.Iterator[Constraint]:
         change = f"{request.key}: {{branch}}" if request.key == "driver_branch" else f"{request.key}: {{version}}"
         if request.key == "driver_runfile_src":
             change = "a driver_runfile_src of {version}"
-        yield Constraint("driver.version", f"{request.by} asks for driver {request.version}",
+        yield Constraint("driver.version", f"{request.by} requests driver {request.version}",
                          space.where(lambda driver: driver.version == request.version), change)
     if request.flavour != "auto":
         value = "{switch}" if request.flavour_by == "driver.useOpenKernelModules" else "{flavour}"
-        yield Constraint("driver.kernelModuleType", f"{request.flavour_by} asks for {request.flavour} kernel modules",
+        yield Constraint("driver.kernelModuleType", f"{request.flavour_by} requests {request.flavour} kernel modules",
                          space.where(lambda driver: driver.flavour == request.flavour),
                          f"{request.flavour_by.split(' ')[0]}: {value}")
     if request.precompiled:
-        yield Constraint("driver.usePrecompiled", "driver.usePrecompiled asks for modules that come built",
+        yield Constraint("driver.usePrecompiled", "driver.usePrecompiled requests precompiled modules",
                          space.where(lambda driver: driver.signed), "driver.usePrecompiled: false")
     if request.source:
-        yield Constraint("driver.source", f"driver_source of this host asks for {request.source}",
+        yield Constraint("driver.source", f"driver_source of this host requests {request.source}",
                          space.where(lambda driver: driver.signed if request.source == "precompiled"
                                      else driver.source == request.source), "driver_source: {source}")
     if request.source == "runfile" and not request.runfile:
-        yield Constraint("runfile", "a .run file is of one version, which must be named in full",
+        yield Constraint("runfile", "a .run file has one version, so the complete version must be known",
                          space.where(lambda driver: driver.source != "runfile" or driver.version.text is not None),
                          "driver_runfile_src")
     if request.gds:
-        needs = "open kernel modules that are built" if request.gds_open else "kernel modules that are built"
-        yield Constraint("gds.enabled", f"{request.gds_by} (GPUDirect Storage) needs {needs}",
+        needs = "open kernel modules" if request.gds_open else "kernel modules"
+        yield Constraint("gds.enabled", f"{request.gds_by} (GPUDirect Storage) needs {needs} that are not precompiled",
                          space.where(lambda driver: driver.gds and not driver.signed
                                      and (driver.flavour == "open" or not request.gds_open)),
                          f"{request.gds_by}: false")
     if request.gdrcopy:
-        yield Constraint("gdrcopy.enabled", f"{request.gdrcopy_by} needs kernel modules that are built",
+        yield Constraint("gdrcopy.enabled", f"{request.gdrcopy_by} needs kernel modules that are not precompiled",
                          space.where(lambda driver: not driver.signed), f"{request.gdrcopy_by}: false")
     if request.mig:
         yield Constraint("mig.layout", f"MIG layout {request.mig!r} is selected for this host",
@@ -126,7 +127,7 @@ def _cuda(space: Universe, level: str) -> Constraint:
         branch = releases.branch(driver.version.branch)
         return branch is None or branch.cuda is None or version_key(branch.cuda)[:1] >= major
 
-    needs = f"needs driver {first} or newer" if first else "needs a newer driver than is known"
+    needs = f"needs driver {first} or newer" if first else "needs a newer driver than this collection knows"
     return Constraint("cuda.version", f"CUDA {level} (cuda.version) {needs}",
                       space.where(lambda driver: driver.cuda and runs(driver)), "cuda.version: {cuda}")
 
@@ -158,7 +159,7 @@ def _host(space: Universe, situation: Situation, request: Request) -> t.Iterator
 
 def _gpus(space: Universe, situation: Situation, request: Request) -> t.Iterator[Constraint]:
     """The requirements of architectures, then those of models."""
-    families: dict[str, list[Needs]] = {}
+    families: dict[str, list[ModelRequirements]] = {}
     for gpu in situation.gpus:
         if gpu.family and gpu.architecture:
             families.setdefault(gpu.family, []).append(gpu)
@@ -223,7 +224,7 @@ def _flavours(space: Universe, request: Request) -> Constraint:
 
 
 def _system(space: Universe, situation: Situation, request: Request, release: Release) -> t.Iterator[Constraint]:
-    """What is published for the machine, the operating system and the kernel."""
+    """The constraints of the drivers that are published for the machine, the operating system and the kernel."""
     if situation.arch and situation.arch not in ARCHITECTURES:
         yield Constraint("arch", f"drivers are published for {' and '.join(ARCHITECTURES)}, not for {situation.arch}",
                          0)
@@ -237,11 +238,11 @@ def _system(space: Universe, situation: Situation, request: Request, release: Re
     built = space.where(lambda driver: driver.signed or (
         packages.has_container(system, driver.arch) if request.cluster
         else packages.publishes(system, driver.source, driver.flavour, driver.version.branch)))
-    there = _signed(situation, request, release, {driver.version.branch for driver in space.candidates})
+    precompiled = _signed(situation, request, release, {driver.version.branch for driver in space.candidates})
     # The vendor's images have modules for x86_64 only, and Canonical's packages have them for both.
     signed = space.where(lambda driver: not driver.signed or (
-        driver.version.branch in there and (driver.arch == ARCHITECTURES[0] or not request.cluster)))
-    branches = " and ".join(str(number) for number in sorted(there))
+        driver.version.branch in precompiled and (driver.arch == ARCHITECTURES[0] or not request.cluster)))
+    branches = " and ".join(str(number) for number in sorted(precompiled))
     limits = "driver containers for x86_64 only" if request.cluster else packages.limits(system)
     some = f"precompiled modules of branch {branches} only" if branches else "no precompiled modules"
     where = f" (release {release.version})" if request.cluster else ""
@@ -249,13 +250,13 @@ def _system(space: Universe, situation: Situation, request: Request, release: Re
     yield Constraint("os", f"{words} has {' and '.join(has)}" if built & signed else
                      f"no driver is published for {words}", built & signed)
     if situation.kernel:
-        mine = {number for number in there if there[number]}
+        of_kernel = {number for number in precompiled if precompiled[number]}
         yield Constraint("kernel", f"there are no precompiled modules for kernel {situation.kernel}{where}",
-                         space.where(lambda driver: not driver.signed or driver.version.branch in mine))
+                         space.where(lambda driver: not driver.signed or driver.version.branch in of_kernel))
 
 
 def _signed(situation: Situation, request: Request, release: Release, branches: t.Collection[int]) -> dict[int, bool]:
-    """Maps branches with precompiled modules for any kernel of the system to whether they have them for this one."""
+    """Maps the branches with precompiled modules for the system to whether these include modules for its kernel."""
     if situation.os is None:
         return {}
     if not request.cluster:
@@ -273,13 +274,13 @@ _WORDS = {"gds": "GPUDirect Storage", "gdrcopy": "GDRCopy"}
 def _fabric(space: Universe, situation: Situation, request: Request) -> t.Iterator[Constraint]:
     fabric = situation.fabric
     if fabric in packages.FABRIC and request.fabric and not request.cluster:
-        yield Constraint("nvswitch", "the NVSwitches of this host need a fabric manager of the driver's own version",
-                         space.where(lambda driver: packages.brings(
+        yield Constraint("nvswitch", "the NVSwitches of this host need a fabric manager of the driver's version",
+                         space.where(lambda driver: packages.provides_all(
                              situation.os, driver.arch, driver.source, driver.version.named, packages.FABRIC[fabric])))
     beside = [kind for kind, asked in (("gds", request.gds), ("gdrcopy", request.gdrcopy)) if asked]
     if beside and not request.cluster:
         yield Constraint("packages", f"{' and '.join(_WORDS[kind] for kind in beside)} comes from NVIDIA's repository",
-                         space.where(lambda driver: packages.brings(
+                         space.where(lambda driver: packages.provides_all(
                              situation.os, driver.arch, driver.source, driver.version.named, beside)))
 
 

@@ -75,13 +75,13 @@ def signed(system: System, kernel_flavour: str | None, branch: int) -> bool:
 
 
 def limits(system: System) -> str:
-    """What L(publishes) allows on a system, for people, as the end of "it has ..."."""
+    """What L(publishes) allows on a system, as the end of the sentence "it has ..."."""
     place = folder(system)
     if place in OPEN_ONLY:
         return "open kernel modules only"
     if place in SUSE:
-        return (f"open kernel modules only from branch {SUSE_OPEN_FROM} on, all of them from the vendor, and packages "
-                f"that build them by DKMS from {SUSE_FROM} on")
+        return (f"drivers from the vendor only, packages for DKMS from branch {SUSE_FROM} on, and open kernel modules "
+                f"only from branch {SUSE_OPEN_FROM} on")
     if system[0] == "debian":
         return f"driver branch {_DEBIAN.get(system[1].split('.')[0])} only in its archive"
     return "drivers from the vendor only"
@@ -95,7 +95,7 @@ def has_container(system: System, arch: str) -> bool:
     return arch == "x86_64" or not (system[0] == "rhel" and system[1].split(".")[0] == "9")
 
 
-def brings(system: System | None, arch: str, source: str, version: str, kinds: t.Collection[str]) -> bool:
+def provides_all(system: System | None, arch: str, source: str, version: str, kinds: t.Collection[str]) -> bool:
     """Whether the source of the driver has all kinds of L(companions). A .run file only has the driver."""
     return source != "runfile" and (system is None or all(
         companions(system, arch, source, version, (kind,)) for kind in kinds))
@@ -110,8 +110,8 @@ def companions(system: System, arch: str, source: str, version: str,
 
 
 @functools.lru_cache(maxsize=4096)
-def wanted(system: System, arch: str, source: str, version: str, flavour: str, spec: Spec, fabric: str,
-           kernels: t.Tuple[str, ...]) -> tuple[str, ...]:
+def packages_to_install(system: System, arch: str, source: str, version: str, flavour: str, spec: Spec, fabric: str,
+                        kernels: t.Tuple[str, ...]) -> tuple[str, ...]:
     """The packages to install, without their dependencies.
 
     version: also a branch; spec: the additional services and modules; fabric: as in C(_driver.parts.Aim); kernels: the
@@ -152,14 +152,14 @@ def kernel_packages(kernel: Kernel, family: str, system: System, following: bool
     return [str(one) for one in (name, coming) if one]
 
 
-def installs(system: System, arch: str, source: str) -> bool:
+def can_install(system: System, arch: str, source: str) -> bool:
     """Whether the module nvidia_driver can install a driver from a source on a system."""
     return source == "runfile" or source_of(source, *system, arch) is not None
 
 
 def _source(system: System, arch: str, name: str) -> Source | None:
-    """The source, None if it has no packages for the system. The vendor's also on systems that nvidia_driver does not
-    support, as its packages have the same names there."""
+    """The source, None if it has no packages for the system. For the vendor, also on systems that nvidia_driver
+    does not support, because its packages have the same names there."""
     found = source_of(name, *system, arch)
     place = folder_of(*system)
     return CudaRpm(place, arch) if found is None and place and name == "cuda_repository" else found

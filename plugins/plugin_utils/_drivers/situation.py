@@ -16,7 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import G
 
 
 @dataclass(frozen=True)
-class Needs:
+class ModelRequirements:
     """The requirements of a model of GPU.
 
     name: C(NVIDIA B200 (blackwell)); short: C(B200); open_modules: C(no), C(optional), C(required), or None if the
@@ -42,7 +42,7 @@ class Situation:
     loaded); fabric: None, C(nvswitch), C(nvlink5) or C(nvlink5_rack).
     """
 
-    gpus: t.Tuple[Needs, ...]
+    gpus: t.Tuple[ModelRequirements, ...]
     os: t.Tuple[str, str] | None
     arch: str | None
     kernel: str
@@ -78,14 +78,15 @@ def _fabric(facts: HostFacts) -> str | None:
     return "nvswitch" if facts["nvswitches"] else None
 
 
-def models(gpus: t.Iterable[Gpu]) -> list[Needs]:
+def models(gpus: t.Iterable[Gpu]) -> list[ModelRequirements]:
     """The requirements of the models of these GPUs, sorted by name."""
-    return sorted({_needs(gpu["device_id"], gpu["subsystem"], gpu["model"], gpu["architecture"]) for gpu in gpus},
-                  key=lambda needs: needs.name)
+    return sorted({_requirements(gpu["device_id"], gpu["subsystem"], gpu["model"], gpu["architecture"])
+                   for gpu in gpus}, key=lambda needs: needs.name)
 
 
 @functools.lru_cache(maxsize=1024)
-def _needs(device_id: str | None, subsystem: str | None, text: str | None, family: str | None) -> Needs:
+def _requirements(device_id: str | None, subsystem: str | None, text: str | None,
+                  family: str | None) -> ModelRequirements:
     """The requirements of a GPU, by its model or else by its architecture (family)."""
     model = model_of(device_id, subsystem) if device_id else None
     unnamed = f"GPU {device_id}" if device_id else f"{family or 'unknown'} GPU"
@@ -96,8 +97,10 @@ def _needs(device_id: str | None, subsystem: str | None, text: str | None, famil
     label = f"{name} ({family})" if architecture else name
     short = short_name(name)
     if model is not None:
-        return Needs(label, short, model.open_modules, model.first_driver, family, architecture, model.coherent)
-    return Needs(label, short, architecture.open_modules if architecture else None, None, family, architecture, False)
+        return ModelRequirements(label, short, model.open_modules, model.first_driver, family, architecture,
+                                 model.coherent)
+    return ModelRequirements(label, short, architecture.open_modules if architecture else None, None, family,
+                             architecture, False)
 
 
 def short_name(name: str) -> str:

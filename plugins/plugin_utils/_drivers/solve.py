@@ -17,8 +17,9 @@ from dataclasses import dataclass
 class Constraint:
     """A reason why candidates are excluded.
 
-    id: such as C(driver.version), several constraints can have the same; text: for people, a clause without a full
-    stop; allows: bits of the allowed candidates; change: what a user sets to lift the constraint, empty if nobody can.
+    id: such as C(driver.version), several constraints can have the same; text: a clause without a full stop, for
+    messages; allows: bits of the allowed candidates; change: the variable or key that lifts the constraint, empty if
+    nobody can.
     """
 
     id: str
@@ -34,7 +35,7 @@ def allowed(universe: int, constraints: t.Iterable[Constraint]) -> int:
     return universe
 
 
-def core(universe: int, constraints: t.Sequence[Constraint]) -> tuple[Constraint, ...] | None:
+def smallest_conflict(universe: int, constraints: t.Sequence[Constraint]) -> tuple[Constraint, ...] | None:
     """A smallest set of constraints that excludes all candidates, None if the constraints leave a candidate.
 
     Of several smallest sets, it is the one whose members come first. The time grows with the size of the result, which
@@ -50,13 +51,13 @@ def core(universe: int, constraints: t.Sequence[Constraint]) -> tuple[Constraint
     return tuple(relevant)
 
 
-def cores(universe: int, constraints: t.Sequence[Constraint]) -> list[tuple[Constraint, ...]]:
-    """Separate conflicts: a smallest one, then a smallest one among the constraints without those of the first that a
-    user can change, and so on. Empty if the constraints leave a candidate."""
+def conflicts(universe: int, constraints: t.Sequence[Constraint]) -> list[tuple[Constraint, ...]]:
+    """Separate conflicts. Each is a smallest one; the constraints in it that a user can change are removed before the
+    next one is searched. Empty if the constraints leave a candidate."""
     found: list[tuple[Constraint, ...]] = []
     rest = list(constraints)
     while True:
-        conflict = core(universe, rest)
+        conflict = smallest_conflict(universe, rest)
         if conflict is None:
             return found
         found.append(conflict)
@@ -71,8 +72,9 @@ def without(constraints: t.Iterable[Constraint], ids: t.Collection[str]) -> list
     return [constraint for constraint in constraints if constraint.id not in ids]
 
 
-def also(universe: int, constraints: t.Sequence[Constraint], dropped: str) -> tuple[str, ...] | None:
-    """The fewest ids that must be dropped together with one constraint so that a candidate is left, None if none do."""
+def fewest_further(universe: int, constraints: t.Sequence[Constraint], dropped: str) -> tuple[str, ...] | None:
+    """The fewest ids that must be dropped together with one constraint so that a candidate is left, None if this is not
+    possible."""
     rest = without(constraints, {dropped})
     others = list(dict.fromkeys(constraint.id for constraint in rest if constraint.change
                                 and universe & ~constraint.allows))

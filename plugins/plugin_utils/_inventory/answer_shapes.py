@@ -67,7 +67,7 @@ _RUNTIME = Nullable(Fields({
 _LOST = Nullable(Rows(_LONG, _PACKAGES))
 _BOOT = Fields({"pci": _TEXT, "enabled": _FLAG, "instances": Rows(Fields({
     "profile": _TEXT, "start": Number(smallest=-1), "compute": Rows(Rows(_NUMBER, 8), _INSTANCES)}), _INSTANCES)},
-    whole=False)
+    closed=False)
 
 FACTS = Fields({
     "schema": Number(SCHEMA, SCHEMA),
@@ -107,13 +107,13 @@ FACTS = Fields({
 
 STEP: dict[str, Shape] = {"id": _LONG, "action": _LONG, "target": _LONG, "reason": _LONG,
                           "needs": OneOf(LEVELS), "assumed": _FLAG}
-_PLAN = Rows(Fields(STEP, whole=False), _STEPS)
-PENDING = Rows(Fields({**STEP, "pending_reason": _LONG}, whole=False), _STEPS)
+_PLAN = Rows(Fields(STEP, closed=False), _STEPS)
+PENDING = Rows(Fields({**STEP, "pending_reason": _LONG}, closed=False), _STEPS)
 _WORDS = Nullable(Text(longest=100_000))
 LABELS = Table(Text(longest=320), _NAME, 2_000)
 
 _CLIENT = Fields(optional={**dict.fromkeys(("name", "gpu", "unit", "container"), _MAYBE_TEXT),
-                           **dict.fromkeys(("pid", "instance"), _MAYBE_NUMBER)}, whole=False)
+                           **dict.fromkeys(("pid", "instance"), _MAYBE_NUMBER)}, closed=False)
 
 # The error kind of an invalid result.
 KIND = "answer"
@@ -122,13 +122,13 @@ ANSWER: dict[str, Shape] = {
     **dict.fromkeys(("failed", "changed", "unreachable", "skipped"), _FLAG),
     "msg": _WORDS, "plan": _PLAN, "pending": PENDING, "facts": FACTS,
     "error": Fields(dict.fromkeys(("kind", "message", "hint"), _WORDS),
-                    dict.fromkeys(("path", "component", "library"), _WORDS), whole=False),
-    "components": Table(_NAME, Fields(optional={"plan": _PLAN, "pending": PENDING}, whole=False), 64),
+                    dict.fromkeys(("path", "component", "library"), _WORDS), closed=False),
+    "components": Table(_NAME, Fields(optional={"plan": _PLAN, "pending": PENDING}, closed=False), 64),
     "samples": Rows(Fields({"gpu": Nullable(_PCI), "device": _MAYBE_TEXT, "state": OneOf(("ok", "busy", "failed")),
                             "reason": _LONG}), _GPUS),
     "reboot_required": _FLAG, "touched": Rows(_NAME, _GPUS), "in_free_space": Rows(_NAME, _GPUS),
     "holders": Rows(_CLIENT, _CLIENTS),
-    "mok": Fields({"enrolled": _MAYBE_FLAG, "pending": _FLAG}, whole=False),
+    "mok": Fields({"enrolled": _MAYBE_FLAG, "pending": _FLAG}, closed=False),
     "labels": LABELS, "unread": Rows(Fields({"gpu": Nullable(_PCI), "error": _WORDS}), _GPUS),
     "diff": Rows(Table(_NAME, Text(longest=16 * 2**20), 16), _STEPS),
 }

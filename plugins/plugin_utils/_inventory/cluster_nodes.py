@@ -54,7 +54,7 @@ def system_of(labels: t.Mapping[str, str], pretty: str) -> System | None:
     return None
 
 
-def words(node: Node) -> str:
+def os_text(node: Node) -> str:
     """The operating system of a Node in words: C(ubuntu 24.04); empty if unknown."""
     system = node.get("os") or {}
     return " ".join(str(system[key]) for key in ("id", "version") if system.get(key))
@@ -90,15 +90,15 @@ def selector(system: System, os_tag: str) -> dict[str, str]:
     return {OS_ID: name, OS_MAJOR: version.split(".")[0]}
 
 
-class Agreed(t.NamedTuple):
+class CommonValue(t.NamedTuple):
     """The value for all Nodes. because: why, such as C(more than half of the Nodes have it)."""
 
     value: str
     because: str
 
 
-def agree(counts: t.Mapping[str, int], running: t.Collection[str], order: t.Callable[[str], t.Any],
-          first: str) -> Agreed:
+def common_value(counts: t.Mapping[str, int], running: t.Collection[str], order: t.Callable[[str], t.Any],
+                 first: str) -> CommonValue:
     """The value that more than half of the Nodes have; else a value that is in use; else the most frequent value.
 
     A compromised Node may report any value, so half of the Nodes or less cannot change the value in use while any Node
@@ -108,15 +108,15 @@ def agree(counts: t.Mapping[str, int], running: t.Collection[str], order: t.Call
     """
     most = max(counts, key=lambda value: (counts[value], order(value)))
     if 2 * counts[most] > sum(counts.values()):
-        return Agreed(most, "more than half of the Nodes have it")
+        return CommonValue(most, "more than half of the Nodes have it")
     stays = max((value for value in counts if value in running), key=order, default=None)
     if stays is not None:
-        return Agreed(stays, "it runs already, and no other is that of more than half of the Nodes")
+        return CommonValue(stays, "it is in use, and no other value is that of more than half of the Nodes")
     tied = sum(count == counts[most] for count in counts.values()) > 1
-    return Agreed(most, f"it is {first} of those that equally many Nodes have" if tied else "most Nodes have it")
+    return CommonValue(most, f"it is {first} of the most frequent values" if tied else "most Nodes have it")
 
 
-def runtime_of(nodes: t.Iterable[Node], running: str = "") -> Agreed:
+def runtime_of(nodes: t.Iterable[Node], running: str = "") -> CommonValue:
     """The container runtime that the toolkit's DaemonSet configures on all Nodes. running: the one that it configures
     now, empty without a DaemonSet."""
     counts: dict[str, int] = {}
@@ -124,8 +124,8 @@ def runtime_of(nodes: t.Iterable[Node], running: str = "") -> Agreed:
         if node["runtime"] in _RUNTIMES:
             counts[node["runtime"]] = counts.get(node["runtime"], 0) + 1
     if not counts:
-        return Agreed(running if running in _RUNTIMES else _RUNTIMES[0], "no Node has a known one")
-    return agree(counts, {running}, lambda name: -_RUNTIMES.index(name), "the first supported one")
+        return CommonValue(running if running in _RUNTIMES else _RUNTIMES[0], "no Node reports a supported one")
+    return common_value(counts, {running}, lambda name: -_RUNTIMES.index(name), "the first supported one")
 
 
 def kernel_of(node: Node) -> str:
@@ -142,7 +142,7 @@ def pools(nodes: t.Mapping[str, Node]) -> list[dict[str, str | int | list[str] |
     found: dict[tuple[str | None, ...], list[str]] = {}
     for name, node in sorted(nodes.items()):
         if node["gpu"]:
-            key = (node["labels"].get(GPU_PRODUCT), words(node) or None, node.get("kernel"), node.get("runtime"))
+            key = (node["labels"].get(GPU_PRODUCT), os_text(node) or None, node.get("kernel"), node.get("runtime"))
             found.setdefault(key, []).append(name)
     ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[1]))
     return [{"count": len(names), "gpu": key[0], "os": key[1], "kernel": key[2], "runtime": key[3], "nodes": names}

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.inventory
 FACT, UNREAD = "gpu_labels", "gpu_labels_unread"
 
 
-class Told(t.NamedTuple):
+class HostLabels(t.NamedTuple):
     """The labels of hosts.
 
     labels: by Node; silent: hosts without the fact gpu_labels; refused: hosts with invalid facts; unread: Nodes in
@@ -29,14 +29,14 @@ class Told(t.NamedTuple):
     nodes: dict[str, str]
 
 
-def told(task_vars: Variables, hosts: t.Sequence[str]) -> Told:
+def read_labels(task_vars: Variables, hosts: t.Sequence[str]) -> HostLabels:
     """The fact gpu_labels of hosts, from this run or from a fact cache.
 
     A host is refused if L(inventory_vars.rejected) names it. If its facts set gpu_node_name, its Node is not known
     either. Raises InputError for a host that the inventory does not have, and for two hosts with the same Node.
     """
     hostvars, nodes = task_vars["hostvars"], dict[str, str]()
-    found = Told({}, [], [], set(), nodes)
+    found = HostLabels({}, [], [], set(), nodes)
     for host in dict.fromkeys(hosts):
         if host not in hostvars:
             raise InputError(f"The inventory has no host {host}.", "Name hosts as ansible-inventory --list shows them.",

@@ -82,7 +82,7 @@ def batch(asked: object, hosts: int, path: str = "gpu_max_unavailable") -> int:
     """
     found = re.fullmatch(r"([1-9]\d{0,5})(%?)", str(asked))
     if found is None or isinstance(asked, bool) or (found[2] and int(found[1]) > 100):
-        raise InputError(f"{asked!r} is not a number of hosts.", "Write 1 or more, or a share such as 25%.",
+        raise InputError(f"{asked!r} is not a number of hosts.", "Write 1 or more, or a percentage such as 25%.",
                          path=path, value=asked)
     return max(1, hosts * int(found[1]) // 100) if found[2] else int(found[1])
 

@@ -55,7 +55,7 @@ class HostVars(t.Protocol):
     """Ansible's variables of all hosts."""
 
     def __getitem__(self, host: str) -> Variables:
-        """The variables of a host. To get a value templates it."""
+        """The variables of a host. Reading a value templates it."""
 
     def raw_get(self, host: str) -> Variables:
         """The variables of a host without templating."""
@@ -80,7 +80,7 @@ def variables(task_vars: Variables) -> dict[str, Variables]:
     """
     hostvars = task_vars["hostvars"]
     valid = [host for host in play_hosts(task_vars) if not forged(hostvars.raw_get(host))]
-    faults = {host: unreadable(hostvars, host) for host in valid}
+    faults = {host: template_error(hostvars, host) for host in valid}
     found = {host: hostvars[host] for host, fault in faults.items() if fault is None}
     for host, fault in faults.items():
         if fault is not None and (not found or host not in hosts(task_vars)):
@@ -88,7 +88,7 @@ def variables(task_vars: Variables) -> dict[str, Variables]:
     return found
 
 
-def unreadable(hostvars: HostVars, host: str, names: frozenset[str] = READ) -> InputError | None:
+def template_error(hostvars: HostVars, host: str, names: frozenset[str] = READ) -> InputError | None:
     """The error of the first of these variables of a host that cannot be templated."""
     values = hostvars[host]
     for name in sorted(names.intersection(values)):
@@ -124,12 +124,12 @@ def forged_error(host: str, name: str) -> InputError:
 def left_out(task_vars: Variables) -> dict[str, Variables]:
     """Maps the hosts of the groups gpu_hosts and gpu_control that are not in the play (--limit) to their variables.
 
-    Hosts with L(forged) or L(unreadable) variables are omitted.
+    Hosts with L(forged) or L(template_error) variables are omitted.
     """
     known = [*_group(task_vars, "gpu_hosts"), *_group(task_vars, "gpu_control")]
     here, hostvars = set(play_hosts(task_vars)), task_vars["hostvars"]
     return {host: hostvars[host] for host in dict.fromkeys(known)
-            if host not in here and not forged(hostvars.raw_get(host)) and unreadable(hostvars, host) is None}
+            if host not in here and not forged(hostvars.raw_get(host)) and template_error(hostvars, host) is None}
 
 
 def node_names(task_vars: Variables) -> dict[str, str]:
@@ -147,14 +147,14 @@ def node_names(task_vars: Variables) -> dict[str, str]:
 def node_name(hostvars: HostVars, host: str) -> str | None:
     """The name of a host's Node by the inventory; None if a fact of the host sets it, or it cannot be templated."""
     raw = hostvars.raw_get(host)
-    if not _says(hostvars, host, NODE_NAME):
+    if not _is_usable(hostvars, host, NODE_NAME):
         return None
     return str(hostvars[host][NODE_NAME]) if raw.get(NODE_NAME) else host
 
 
-def _says(hostvars: HostVars, host: str, name: str) -> bool:
+def _is_usable(hostvars: HostVars, host: str, name: str) -> bool:
     """Whether a variable of a host is not set by a fact, and can be templated."""
-    return name not in forged(hostvars.raw_get(host)) and unreadable(hostvars, host, frozenset((name,))) is None
+    return name not in forged(hostvars.raw_get(host)) and template_error(hostvars, host, frozenset((name,))) is None
 
 
 def plugin_configs(task_vars: Variables) -> dict[str, str]:
@@ -167,7 +167,7 @@ def node_profiles(task_vars: Variables) -> Data:
     found = _by_node(task_vars, PROFILE)
     hostvars = task_vars["hostvars"]
     for host in _group(task_vars, "gpu_control"):
-        if _says(hostvars, host, PROFILE):
+        if _is_usable(hostvars, host, PROFILE):
             found.setdefault("", hostvars[host].get(PROFILE))
     return found
 
@@ -176,7 +176,7 @@ def _by_node(task_vars: Variables, name: str) -> Data:
     """Maps the Node of a host to a variable of the host, None if not set. Omits forged and unreadable variables."""
     hostvars = task_vars["hostvars"]
     return {node: hostvars[host].get(name) for host, node in node_names(task_vars).items()
-            if _says(hostvars, host, name)}
+            if _is_usable(hostvars, host, name)}
 
 
 def cluster_is_left_out(task_vars: Variables) -> bool:
@@ -207,7 +207,7 @@ def rejected(task_vars: Variables, names: t.Iterable[str] | None = None) -> dict
         error = _registered(task_vars, host, FACTS).get("error") or {}
         refused = error.get("kind") == answer_shapes.KIND
         variables_set = forged(task_vars["hostvars"].raw_get(host))
-        fault = forged_error(host, variables_set[0]) if variables_set else unreadable(task_vars["hostvars"], host)
+        fault = forged_error(host, variables_set[0]) if variables_set else template_error(task_vars["hostvars"], host)
         if fault is not None:
             error = fault.as_result()["error"]
         if refused or fault is not None:
@@ -215,30 +215,32 @@ def rejected(task_vars: Variables, names: t.Iterable[str] | None = None) -> dict
     return found
 
 
-def same_shape(found: t.Mapping[str, Data | None]) -> dict[str, Data | None]:
+def checked_facts(found: t.Mapping[str, Data | None]) -> dict[str, Data | None]:
     """Maps hosts to the facts that a user has given. Raises InputError if they do not have the shape of gpu_info's
     facts, for example because they come from another version of the collection."""
     for host, known in found.items():
         schema = known.get("schema") if isinstance(known, dict) else None
         if known is not None and schema != SCHEMA:
-            raise InputError(f"the schema is {schema!r}, this version of the collection needs {SCHEMA}.",
+            raise InputError(f"the schema is {schema!r}; this version of the collection needs {SCHEMA}.",
                              "Gather them again with gpuops.nvidia.gpu_info.", path=f"facts.{host}", value=schema,
                              allowed=[SCHEMA])
         fault = answer_shapes.FACTS.fault(known) if known is not None else None
         if fault is not None:
-            raise InputError(f"it is {fault.value}, allowed is {fault.allowed}.",
-                             "Give all of what gpuops.nvidia.gpu_info returned.", path=f"facts.{host}{fault.path}",
+            raise InputError(f"it is {fault.value}; allowed: {fault.allowed}.",
+                             "Give the complete facts of gpuops.nvidia.gpu_info.", path=f"facts.{host}{fault.path}",
                              value=fault.value, allowed=fault.allowed)
     return dict(found)
 
 
-def whole(data: object, needed: t.Sequence[str], path: str, source: str) -> None:
-    """Raises InputError if data of a user lacks keys that its source always has. source: C(gpu_info returned)."""
+def require_keys(data: object, needed: t.Sequence[str], path: str, source: str) -> None:
+    """Raises InputError if data of a user is not a mapping with the needed keys. source: the complete data, for the
+    hint.
+    """
     if not isinstance(data, t.Mapping):
-        raise InputError(f"a mapping is expected, {brief(data)} is given.", f"Give what {source}.", path=path)
+        raise InputError(f"a mapping is expected, not {brief(data)}.", f"Give {source}.", path=path)
     missing = [name for name in needed if name not in data]
     if missing:
-        raise InputError(f"these keys are missing: {', '.join(missing)}.", f"Give all of what {source}.", path=path,
+        raise InputError(f"these keys are missing: {', '.join(missing)}.", f"Give {source}.", path=path,
                          allowed=list(needed))
 
 
@@ -266,19 +268,19 @@ def unready_nodes(task_vars: Variables) -> set[str]:
     return {node for node, of_host in found.items() if of_host is None or any(not check["ok"] for check in of_host)}
 
 
-def listed(task_vars: Variables, host: str, what: str) -> dict[str, list[Data]]:
+def steps_of(task_vars: Variables, host: str, what: str) -> dict[str, list[Data]]:
     """Maps a component to C(plan) or C(pending) of its module's last result on a host, without empty ones."""
     found = {}
     together = _registered(task_vars, host, SOFTWARE_RESULT).get("components") or {}
     for component in ON_HOSTS:
-        result = _carried_out(task_vars, host, _registered(task_vars, host, component.result))
+        result = _of_executed(task_vars, host, _registered(task_vars, host, component.result))
         items = together.get(component.name, result).get(what)
         if isinstance(items, list) and items:
             found[component.name] = items
     return found
 
 
-def _carried_out(task_vars: Variables, host: str, result: Data) -> Data:
+def _of_executed(task_vars: Variables, host: str, result: Data) -> Data:
     """The result of a module. If the host's Node stayed in service, this was a preview, and all steps are pending."""
     maintenance = _registered(task_vars, host, MAINTENANCE)
     obstacles = maintenance.get("pending")
@@ -305,7 +307,7 @@ def driver_actions(task_vars: Variables) -> set[str]:
 
 
 def _planned_for_driver(task_vars: Variables) -> list[Data]:
-    return listed(task_vars, str(task_vars["inventory_hostname"]), "plan").get("driver", [])
+    return steps_of(task_vars, str(task_vars["inventory_hostname"]), "plan").get("driver", [])
 
 
 def errors(task_vars: Variables, host: str, asked: t.Collection[str] = ()) -> dict[str, Data]:
@@ -327,7 +329,7 @@ def errors(task_vars: Variables, host: str, asked: t.Collection[str] = ()) -> di
         answer = together if name in SOFTWARE else _registered(task_vars, host, f"{name}_result")
         if name in asked and name not in found and not answer:
             message = f"The preview of the host failed before this module ran: {printable(str(why))[:2000]}"
-            found[name] = {"message": message, "hint": "Correct that, then run again."}
+            found[name] = {"message": message, "hint": "Correct the error, then run again."}
     return found
 
 

@@ -114,7 +114,7 @@ def _gpus(node: Node) -> list[Facts]:
     if not node["gpu"]:
         return []
     product = labels.get(GPU_PRODUCT, "")
-    model = _models().get(_whole(product))
+    model = _models().get(_physical_product(product))
     # With the MIG strategy single, the label is the number of MIG devices.
     count = _number(labels.get(f"{_GPU}.count", ""), _MOST_GPUS) if "-MIG-" not in product else None
     major, minor = (labels.get(f"{_GPU}.compute.{part}") for part in ("major", "minor"))
@@ -144,14 +144,14 @@ def _models() -> dict[str, Model]:
     return {"-".join(model.name.split()): model for model in reversed(list(MODELS.values())) if model.name}
 
 
-def _whole(product: str) -> str:
+def _physical_product(product: str) -> str:
     """The product without the suffixes for MIG and sharing."""
     return product.partition("-MIG-")[0].replace("-SHARED", "")
 
 
 def _fabric(labels: t.Mapping[str, str]) -> str | None:
     """The fabric of the model. A Node has no label for NVSwitches, so that fabric is unknown."""
-    model = _models().get(_whole(labels.get(GPU_PRODUCT, "")))
+    model = _models().get(_physical_product(labels.get(GPU_PRODUCT, "")))
     return None if model is None or model.fabric == "nvswitch" else model.fabric
 
 

@@ -48,19 +48,18 @@ _ANY = ("policy", "placement", "proxy", "sharing", "monitoring", "max_unavailabl
 
 # (pattern, what is allowed). An API server or a registry would refuse another value only after other changes.
 _FORMS: t.Dict[str, t.Tuple[str, str]] = {
-    "namespace": (r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "small letters, digits and dashes, at most 63 of them"),
+    "namespace": (r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "at most 63 small letters, digits and dashes"),
     "image_registry": (r"[a-z0-9][-a-z0-9.]*(:\d+)?(/[-a-z0-9._/]+)?",
                        "a host, a port and a path such as mirror.example:5000/gpu, without https://"),
 }
 
 
-def settle(given: Variables, hosts: Hosts, others: Hosts) -> Data:
-    """The value of each option: that of the task, otherwise of the hosts, otherwise of the others, otherwise the
-    default.
+def option_values(given: Variables, hosts: Hosts, others: Hosts) -> Data:
+    """The value of each option: that of the task, otherwise of hosts, otherwise of others, otherwise the default.
 
-    given: the options of the task, None if not set; hosts: maps a host of the play to its variables; others: by host
-    that --limit leaves out. An empty policy stays empty, so that its reader refuses it. Raises InputError if hosts have
-    different values, and for an invalid value.
+    given: the options of the task, None if not set; hosts: maps a host of the play to its variables; others: the same
+    for hosts that --limit leaves out. An empty policy stays empty, so that its reader refuses it. Raises InputError if
+    hosts have different values, and for an invalid value.
     """
     def one(option: str, default: object) -> object:
         if given.get(option) not in (None, ""):
@@ -74,16 +73,16 @@ def settle(given: Variables, hosts: Hosts, others: Hosts) -> Data:
                              path="gpu_disruption", value="", allowed=list(LEVELS))
         return "" if option == "policy" and (empty or given.get(option) == "") else default
 
-    return {option: _formed(option, one(option, default)) for option, default in DEFAULTS.items()}
+    return {option: _checked(option, one(option, default)) for option, default in DEFAULTS.items()}
 
 
-def _formed(option: str, value: object) -> object:
+def _checked(option: str, value: object) -> object:
     """The value. Raises InputError for a value of a wrong type or form."""
     if option in _LISTS and not (isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value)):
-        raise InputError(f"a list of strings is expected, {shown(value)} is given.", "Write [one, other].",
+        raise InputError(f"a list of strings is expected, not {shown(value)}.", "Write a list such as [a, b].",
                          path=f"gpu_{option}", value=value)
     if option not in (*_LISTS, *_ANY) and not isinstance(value, (str, type(None))):
-        raise InputError(f"a string is expected, {shown(value)} is given.", "Write it in quotes.",
+        raise InputError(f"a string is expected, not {shown(value)}.", "Write it in quotes.",
                          path=f"gpu_{option}", value=value)
     pattern, allowed = _FORMS.get(option, ("", ""))
     if pattern and not re.fullmatch(pattern, str(value)):
@@ -93,7 +92,7 @@ def _formed(option: str, value: object) -> object:
 
 
 def _of_hosts(option: str, hosts: Hosts) -> list[object]:
-    """The one value of all hosts that have one, in a list; empty if none has one. Raises InputError for two values."""
+    """A list of the value that the hosts have, empty if no host has one. Raises InputError if they differ."""
     name = f"gpu_{option}"
     found: list[tuple[object, str]] = []
     for host, variables in hosts.items():

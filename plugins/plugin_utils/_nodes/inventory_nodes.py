@@ -10,7 +10,7 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import MIG_CONFIG
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import cleaned
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable_data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.cluster_nodes import has_gpu
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_ready, offered_gpus
@@ -161,7 +161,7 @@ def describe(node: Live) -> Facts:
                  "ready" if offered else "no_resources",
     }
     return {"name": meta["name"], "addresses": addresses, "reachable": reachable,
-            "gpu": has_gpu(labels) or bool(offered), "gpu_node": cleaned(facts)}
+            "gpu": has_gpu(labels) or bool(offered), "gpu_node": printable_data(facts)}
 
 
 def groups(facts: GpuNode) -> list[str]:

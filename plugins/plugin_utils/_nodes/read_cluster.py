@@ -27,7 +27,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MANAGED_BY, MANAGER_NAME, Live
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import ANNOTATION
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_openshift import claims
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_openshift import node_is_openshift
 
 _NFD = {"app.kubernetes.io/name": "node-feature-discovery"}
 # Maps the name of a cloud in spec.providerID (gce://project/zone/name) to its name in gpu_info.
@@ -206,7 +206,7 @@ def written(metadata: Live) -> frozenset[str]:
 def _is_openshift(client: Reader, nodes: Nodes) -> bool | None:
     """Whether the API server has OpenShift's own API, by which the GPU Operator detects it, too. The server is asked
     only if a Node looks like one of OpenShift. None if the user may not read that."""
-    if not any(claims(node) for node in nodes.values()):
+    if not any(node_is_openshift(node) for node in nodes.values()):
         return False
     try:
         return _definition(client, "clusterversions.config.openshift.io") is not None

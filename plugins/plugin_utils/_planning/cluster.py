@@ -41,10 +41,10 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import clust
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_images import (
     VENDOR,
     image,
-    of_former_releases,
+    old_default_versions,
     pull_policy,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import get_path
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
 OPENSHIFT_NAMESPACE = cluster_openshift.NAMESPACE
@@ -81,7 +81,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: ClusterFacts | None
     refused: list[Concerned] = []
     on_host = _on_host(with_gpu, by_host, places, settings, refused, notes)
     with_toolkit = {name: node for name, node in with_gpu.items() if "container_toolkit" not in on_host.get(name, ())}
-    openshift = cluster_openshift.found(policy, facts)
+    openshift = cluster_openshift.is_openshift(policy, facts)
     # The Nodes that get their toolkit from the cluster take precedence.
     runtime = nodes.runtime_of((with_toolkit or with_gpu or every).values(),
                                (facts or NO_CLUSTER).get("toolkit_runtime", ""))
@@ -108,7 +108,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: ClusterFacts | None
     notes += _without_layout(context, {name: node["labels"] for name, node in with_gpu.items()
                                        if "mig_manager" not in on_host.get(name, ())})
     out = set() if reasons else _named(without_driver)
-    served = [pools.described(pool, release, context.mirror, every) for pool in context.pools
+    served = [pools.report_of(pool, release, context.mirror, every) for pool in context.pools
               if out.isdisjoint(pool.nodes)]
     if reasons:
         raise policy_error(policy.origin, release.version, [(one, ["cluster"]) for one in reasons], " in the cluster",
@@ -189,10 +189,10 @@ def _plugin_configs(context: Context, settings: Settings, known: t.Container[str
     if not context.has_device_plugin:
         return {}
     configs = {node: name for node, name in (settings.get("plugin_configs") or {}).items() if node in known}
-    context.sharing = device_plugin.settle(context.policy, context.gpu_sharing, context.facts, configs, reasons,
-                                           refused, context.notes)
+    context.sharing = device_plugin.resolve_sharing(context.policy, context.gpu_sharing, context.facts, configs,
+                                                    reasons, refused, context.notes)
     if context.sharing and not allows(context.disruption, "drain"):
-        context.notes += device_plugin.hold(context.sharing, configs, context.nodes, context.disruption)
+        context.notes += device_plugin.keep_mps_configs(context.sharing, configs, context.nodes, context.disruption)
     return configs
 
 
@@ -222,7 +222,7 @@ def _named(refused: t.Iterable[Concerned]) -> set[str]:
     return {name for _reason, names in refused for name in names}
 
 
-def _other_runtimes(runtime: nodes.Agreed, served: Nodes) -> list[str]:
+def _other_runtimes(runtime: nodes.CommonValue, served: Nodes) -> list[str]:
     """A note about Nodes with another container runtime than the one that the toolkit configures."""
     others = [name for name, node in served.items() if node["runtime"] not in ("", runtime.value)]
     return [f"{some_of(others)}: the container runtime is not {runtime.value}, and the container toolkit in the "
@@ -300,11 +300,11 @@ def _partly(context: Context, parts: t.Mapping[str, ClusterPart], on_host: t.Map
     if left:
         found.append(f"extraObjects is set in the policy: objects of the kind {', '.join(left)} are not delivered. "
                      "Apply them with gpuops.nvidia.operands (option manifests).")
-    automatic = any(look(source.spec, "driver.upgradePolicy.autoUpgrade") for source in context.policy.sources)
+    automatic = any(get_path(source.spec, "driver.upgradePolicy.autoUpgrade") for source in context.policy.sources)
     if automatic and "driver" in context.present:
         found.append("driver.upgradePolicy.autoUpgrade is true in the policy, but in a cluster no running driver is "
                      "replaced automatically. A run lists the Nodes whose driver is outdated, and the commands.")
-    former = of_former_releases(context.policy, context.release)
+    former = old_default_versions(context.policy, context.release)
     if former:
         stated = some_of([f"{path} {version}" for path, version in former.items()])
         found.append(f"{stated} in the policy: this is the version of a release older than {context.release.version}. "

@@ -12,7 +12,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.containe
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver import DriverPlan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.mig_manager import MigPlan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.cluster_pools import Described
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.cluster_pools import PoolReport
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.monitoring import Monitoring
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import Sharing
 
@@ -120,7 +120,7 @@ class ClusterPlan(t.TypedDict):
     common: Common
     components: t.Dict[str, ClusterPart]
     nodes: PlanNodes
-    pools: t.List[Described]
+    pools: t.List[PoolReport]
     rejected: Rejected
     deploy: Deploy
     notes: t.List[str]

@@ -29,7 +29,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals impor
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Value
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driver import Asked
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driver import PlanInputs
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import profiles
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans import FleetPlan, PlanOfHost
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.profiles import Profile
@@ -70,7 +70,7 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, HostFacts | 
     explanations: dict[str, list[str]] = {}
     refusals: dict[tuple[str, str], tuple[Refused, list[str]]] = {}
     hosts_by_note: dict[str, list[str]] = {}
-    asked, named = Asked(policy, release), components.named(placement, "host")
+    asked, named = PlanInputs(policy, release), components.named(placement, "host")
     for host, known in facts.items():
         if known is None:
             continue
@@ -138,7 +138,7 @@ class _Planning:
             "preview": self.preview(), "delivered": [one.name for one in self.delivered()]})
 
 
-def _plan(asked: Asked, facts: HostFacts, variables: HostVars, places: t.Mapping[str, str], disruption: str,
+def _plan(asked: PlanInputs, facts: HostFacts, variables: HostVars, places: t.Mapping[str, str], disruption: str,
           named: t.Collection[str]) -> _Planning:
     """The plan of a host. named: components that gpu_placement places on hosts by name. Raises Refusals with all
     refusals."""
@@ -206,7 +206,7 @@ def _no_longer_managed(planning: _Planning) -> t.Iterator[str]:
                    f"{name}, with --limit for some hosts only.")
 
 
-def _place(asked: Asked, component: Component[Value], place: str, profile: Profile | None, variables: HostVars,
+def _place(asked: PlanInputs, component: Component[Value], place: str, profile: Profile | None, variables: HostVars,
            named: t.Collection[str]) -> tuple[str, str]:
     """(C(host), C(cluster) or C(none), the reason). place: according to gpu_placement. Raises Refused for a requested
     component that the profile of the host does not allow."""

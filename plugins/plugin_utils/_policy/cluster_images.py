@@ -41,25 +41,25 @@ _VERSIONS = {"nfd": "node_feature_discovery", "feature_discovery": "device_plugi
 
 def section(policy: Policy, name: str) -> Section:
     """The section of the policy that has the keys of an image; empty if the policy does not set it."""
-    found = policy.get(_IMAGES[name][0]) if _IMAGES[name][0] else None
-    return found if isinstance(found, dict) else {}
+    value = policy.get(_IMAGES[name][0]) if _IMAGES[name][0] else None
+    return value if isinstance(value, dict) else {}
 
 
 def image(policy: Policy, release: Release, name: str, mirror: str, version: str = "") -> str:
     """The reference C(REPOSITORY/IMAGE:VERSION), or C(REPOSITORY/IMAGE@DIGEST).
 
-    version: replaces that of the policy. Parts that the policy does not set come from the release. If the policy only
-    sets C(image), and it has a slash, it is the whole reference, as for the operator.
+    version: replaces the version of the policy. Parts that the policy does not set come from the release. If the policy
+    sets only C(image), and this has a slash, C(image) is the complete reference, as for the operator.
     """
-    wanted = section(policy, name)
-    alone = str(wanted.get("image") or "")
-    if alone and not version and not wanted.get("repository") and not wanted.get("version") and "/" in alone:
-        return mirrored(alone, mirror)
+    settings = section(policy, name)
+    image_name = str(settings.get("image") or "")
+    if "/" in image_name and not version and not settings.get("repository") and not settings.get("version"):
+        return mirrored(image_name, mirror)
     _section, repository, default = _IMAGES[name]
     if default == "gpu-operator" and version_key(release.version) < (25, 10):
         repository, default = "nvcr.io/nvidia/cloud-native", "gpu-operator-validator"
-    tag = version or str(wanted.get("version") or release.components[_VERSIONS.get(name, name)])
-    path = f"{wanted.get('repository') or repository}/{alone or default}"
+    tag = version or str(settings.get("version") or release.components[_VERSIONS.get(name, name)])
+    path = f"{settings.get('repository') or repository}/{image_name or default}"
     return mirrored(f"{path}{'@' if tag.startswith('sha256:') else ':'}{tag}", mirror)
 
 
@@ -82,19 +82,19 @@ def pull_policy(policy: Policy, name: str) -> str:
 
 def pull_secrets(policy: Policy, names: t.Iterable[str], common: t.Iterable[str]) -> list[str]:
     """Names of secrets without duplicates: the common ones, then those of the images."""
-    found = [*common]
+    secrets = [*common]
     for name in names:
-        found += section(policy, name).get("imagePullSecrets") or []
-    return list(dict.fromkeys(found))
+        secrets += section(policy, name).get("imagePullSecrets") or []
+    return list(dict.fromkeys(secrets))
 
 
-def of_former_releases(policy: Policy, release: Release) -> dict[str, str]:
-    """Maps paths of the policy to versions that are the defaults of older releases. A chart writes its defaults into
-    the ClusterPolicy, which keeps them after an upgrade. Without the driver's, which users choose."""
+def old_default_versions(policy: Policy, release: Release) -> dict[str, str]:
+    """Maps paths of the policy to versions that are defaults of older releases. A chart writes its defaults into the
+    ClusterPolicy, which keeps them after an upgrade. The driver is omitted, because users choose its version."""
     stated = {name: str(section(policy, name).get("version") or "") for name in _IMAGES if name != "driver"}
     other = {name: version for name, version in stated.items()
              if version and version != release.components[_VERSIONS.get(name, name)]}
-    older = [releases.release(one) for one in releases.available() if other and
-             version_key(one) < version_key(release.version)]
+    older = [releases.release(number) for number in releases.available() if other and
+             version_key(number) < version_key(release.version)]
     return {f"{_IMAGES[name][0]}.version": version for name, version in other.items()
-            if any(one.components[_VERSIONS.get(name, name)] == version for one in older)}
+            if any(old.components[_VERSIONS.get(name, name)] == version for old in older)}

@@ -36,7 +36,7 @@ def default_config() -> dict[str, list[Data]]:
 
 
 def names_in(texts: t.Mapping[str, object]) -> list[str]:
-    """The names below C(mig-configs) in the files of a ConfigMap (texts). A file that cannot be read has none."""
+    """The names below C(mig-configs) in the files of a ConfigMap (texts). A file that is not YAML has no names."""
     found: dict[str, None] = {}
     for text in texts.values():
         try:

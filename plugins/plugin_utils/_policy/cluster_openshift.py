@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The differences of clusters with OpenShift, without those that need its own APIs. Pure. PRIVATE.
+"""The rules for OpenShift clusters that need no API of OpenShift. Pure. PRIVATE.
 
 Source: the controllers and assets of GPU Operator 26.7.
 """
@@ -13,7 +13,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import ClusterFacts, Node, Nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import get_path
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
 # The labels for Pod Security and for the cluster's Prometheus are set in this namespace only, as others may be shared.
@@ -22,14 +22,14 @@ _LABEL = "node.openshift.io/os_id"
 _COREOS = "Red Hat Enterprise Linux CoreOS"
 # The reason and the remedy of L(Refused).
 NO_TOOLKIT = (
-    f"on {_COREOS} a driver's modules are built by the image of OpenShift's driver toolkit, which is found by an API "
-    "of OpenShift that this version cannot ask",
-    "Set driver.usePrecompiled, driver.repository to your own images and driver.version to a branch; or "
-    "operator.use_ocp_driver_toolkit to false, where the container is entitled to fetch kernel headers; or leave the "
-    "driver to the system (driver.enabled: false).")
+    f"on {_COREOS}, the driver toolkit image of OpenShift builds the kernel modules, and this version of the "
+    "collection cannot find this image",
+    "Set driver.usePrecompiled to true, driver.repository to your own images, and driver.version to a branch. Or set "
+    "operator.use_ocp_driver_toolkit to false, if the container is entitled to download kernel headers. Or set "
+    "driver.enabled to false, if the system installs the driver.")
 
 
-def found(policy: Policy, facts: ClusterFacts | None) -> bool:
+def is_openshift(policy: Policy, facts: ClusterFacts | None) -> bool:
     """Whether the cluster is OpenShift, according to the policy or else to L(reported)."""
     return bool(policy.get("platform.openshift")) or facts is not None and reported(facts)
 
@@ -37,14 +37,14 @@ def found(policy: Policy, facts: ClusterFacts | None) -> bool:
 def reported(facts: ClusterFacts) -> bool:
     """Whether the cluster is OpenShift according to the API server (C(openshift) of the facts).
 
-    If the API server was not asked, the cluster is OpenShift only if all Nodes report it.
+    If the facts do not have this, the cluster is OpenShift only if all Nodes report it.
     """
     if facts.get("openshift") is not None:
         return bool(facts["openshift"])
-    return bool(facts["nodes"]) and all(claims(node) for node in facts["nodes"].values())
+    return bool(facts["nodes"]) and all(node_is_openshift(node) for node in facts["nodes"].values())
 
 
-def claims(node: Node) -> bool:
+def node_is_openshift(node: Node) -> bool:
     """Whether the facts of a Node say that it runs OpenShift."""
     return _LABEL in node["labels"] or _coreos(node)
 
@@ -56,21 +56,21 @@ def version(system: tuple[str, str]) -> dict[str, str]:
     return {"OPENSHIFT_VERSION": text} if name == "rhcos" and re.fullmatch(r"\d\.\d+", text) else {}
 
 
-def needs_toolkit(policy: Policy, own: Policy, node: Node) -> bool:
-    """Whether only the driver toolkit of OpenShift can build the driver of a Node. own: the policy of the Node's pool.
-    The chart's default of use_ocp_driver_toolkit does not count, as it is for other clusters."""
-    return _coreos(node) and _needs_toolkit(policy, own)
+def needs_toolkit(policy: Policy, pool_policy: Policy, node: Node) -> bool:
+    """Whether only the driver toolkit of OpenShift can build the driver of a Node. pool_policy: that of its pool.
+    The chart's default of use_ocp_driver_toolkit is ignored, because it is for other clusters."""
+    return _coreos(node) and _needs_toolkit(policy, pool_policy)
 
 
-def _needs_toolkit(policy: Policy, own: Policy) -> bool:
-    return not own.get("driver.usePrecompiled") and not any(
-        look(source.spec, "operator.use_ocp_driver_toolkit") is False for source in policy.sources)
+def _needs_toolkit(policy: Policy, pool_policy: Policy) -> bool:
+    return not pool_policy.get("driver.usePrecompiled") and not any(
+        get_path(source.spec, "operator.use_ocp_driver_toolkit") is False for source in policy.sources)
 
 
-def without_gpus(policy: Policy, nodes: Nodes, asked: t.Iterable[tuple[str, str]]) -> list[Refused]:
-    """A refusal if only the driver toolkit can build the driver of a system that the user names (asked), or of all
-    Nodes, as long as no Node is known to have a GPU."""
-    built = [f"{name}{text} of gpu_node_os" for name, text in asked
+def toolkit_refusals(policy: Policy, nodes: Nodes, node_os: t.Iterable[tuple[str, str]]) -> list[Refused]:
+    """A refusal if only the driver toolkit can build the driver of a system in gpu_node_os (node_os), or of all Nodes.
+    For clusters in which no Node is known to have a GPU."""
+    built = [f"{name}{text} of gpu_node_os" for name, text in node_os
              if name == "rhcos" and _needs_toolkit(policy, policy)]
     if nodes and all(needs_toolkit(policy, policy, node) for node in nodes.values()):
         built += nodes

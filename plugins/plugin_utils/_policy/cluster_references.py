@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The ConfigMaps and Secrets of users that a policy names, and which of them are missing. Pure. PRIVATE.
 
-The facts of a cluster have them in C(config_maps) and C(secrets). A name that is not there could not be read.
+The facts of a cluster have them in C(config_maps) and C(secrets). An object that could not be read
+is not in them.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ def named(policy: Policy) -> dict[str, list[str]]:
 
 
 def missing(policy: Policy, facts: ClusterFacts | None, namespace: str) -> list[Refused]:
-    """Refusals for objects and keys that a policy names and that are not in the cluster: pods would never start."""
-    return [one for path in REFERENCES if facts and policy.get(path)
-            for one in _missing(policy, path, facts, namespace)]
+    """Refusals for objects and keys that a policy names and that the cluster does not have."""
+    return [refused for path in REFERENCES if facts and policy.get(path)
+            for refused in _missing(policy, path, facts, namespace)]
 
 
 def _missing(policy: Policy, path: str, facts: ClusterFacts, namespace: str) -> t.Iterator[Refused]:
@@ -50,7 +51,7 @@ def _missing(policy: Policy, path: str, facts: ClusterFacts, namespace: str) -> 
     name = str(policy.get(path))
     objects = facts.get("config_maps") if kind == CONFIG_MAP else facts.get("secrets")
     known = (objects or {}).get(name, ...)
-    where = f"{place(policy, path)}: {kind} {name!r}"
+    where = f"{path_text(policy, path)}: {kind} {name!r}"
     if path.startswith("driver.licensingConfig.") and policy.get("driver.licensingConfig.nlsEnabled"):
         needed = (*needed, _TOKEN)
     if known is None or known is False:
@@ -65,24 +66,24 @@ def _missing(policy: Policy, path: str, facts: ClusterFacts, namespace: str) -> 
         absent = " and ".join(key for key in needed if key not in known)
         if absent or not known:
             yield Refused(f"{where} in namespace {namespace} {f'has no key {absent}' if absent else 'is empty'}",
-                          f"Add {absent or 'a file'} to it, or leave {path} out.")
+                          f"Add {absent or 'a key'} to it, or remove {path} from the policy.")
 
 
 def keys(policy: Policy, path: str, facts: ClusterFacts | None) -> list[str]:
     """The keys of a ConfigMap in the cluster or, if it is not known there, in extraObjects of the values, sorted.
     Raises Refused if they are not known."""
     name = policy.get(path)
-    found: t.Collection[str] | None = facts and facts.get("config_maps", {}).get(name)
-    for one in policy.get("extraObjects") or () if found is None else ():
-        if one.get("kind") == CONFIG_MAP and (one.get("metadata") or {}).get("name") == name:
-            found = list(one.get("data") or {})
-    if not found:
-        raise Refused(f"{place(policy, path)}: the keys of ConfigMap {name!r} are not known, and each becomes a file "
-                      "of its own", "Name the cluster that has it (gpu_kubeconfig), or carry it in extraObjects of the "
-                      "chart's values.")
-    return sorted(found)
+    data: t.Collection[str] | None = facts and facts.get("config_maps", {}).get(name)
+    for item in policy.get("extraObjects") or () if data is None else ():
+        if item.get("kind") == CONFIG_MAP and (item.get("metadata") or {}).get("name") == name:
+            data = list(item.get("data") or {})
+    if not data:
+        raise Refused(f"{path_text(policy, path)}: the keys of ConfigMap {name!r} are not known, and each key becomes "
+                      "a file", "Set gpu_kubeconfig to the cluster that has it, or add it to extraObjects in values of "
+                      "the chart.")
+    return sorted(data)
 
 
-def place(policy: Policy, path: str) -> str:
-    """A path for messages, with the name of the NVIDIADriver if the policy is that of one."""
+def path_text(policy: Policy, path: str) -> str:
+    """A path for messages, with the name of the NVIDIADriver if the policy belongs to one."""
     return f"NVIDIADriver {policy.driver_name}, {path}" if policy.driver_name else path

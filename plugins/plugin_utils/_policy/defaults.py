@@ -37,18 +37,18 @@ def of_definition() -> Data:
     return dict(_data()["definition"])
 
 
-def on_when_silent(section: str) -> bool:
+def on_by_default(section: str) -> bool:
     """Whether a section such as C(devicePlugin) or C(driver.rdma) is on if its C(enabled) is not set."""
     return section in _data()["on"]
 
 
-def merge(below: Section, above: Section, drop_null: bool = False) -> Data:
-    """Both mappings, merged at all levels. Values of the argument above take precedence.
+def merge(base: Section, override: Section, drop_null: bool = False) -> Data:
+    """Both mappings, merged at all levels. The values of override take precedence.
 
-    drop_null: null in above removes the key, as in values of Helm.
+    drop_null: null in override removes the key, as in values of Helm.
     """
-    result = dict(below)
-    for key, value in above.items():
+    result = dict(base)
+    for key, value in override.items():
         former = result.get(key)
         if value is None and drop_null:
             result.pop(key, None)
@@ -66,7 +66,7 @@ def without_null(value: Value) -> Value:
     return [without_null(item) for item in value] if isinstance(value, list) else value
 
 
-def look(data: Value, path: str) -> Value:
+def get_path(data: Value, path: str) -> Value:
     """The value at a path, None if it is not set."""
     for part in path.split("."):
         if not isinstance(data, dict):
@@ -75,7 +75,7 @@ def look(data: Value, path: str) -> Value:
     return data
 
 
-def put(data: Data, path: str, value: Value) -> None:
+def set_path(data: Data, path: str, value: Value) -> None:
     """Sets the value at a path. A parent that is not a mapping is replaced by one."""
     *parents, last = path.split(".")
     for part in parents:
@@ -85,8 +85,8 @@ def put(data: Data, path: str, value: Value) -> None:
     data[last] = value
 
 
-def take(data: Data, path: str) -> Value:
+def pop_path(data: Data, path: str) -> Value:
     """Removes the value at a path and returns it, None if it is not set."""
     parent, _dot, last = path.rpartition(".")
-    holder = look(data, parent) if parent else data
-    return holder.pop(last, None) if isinstance(holder, dict) else None
+    mapping = get_path(data, parent) if parent else data
+    return mapping.pop(last, None) if isinstance(mapping, dict) else None

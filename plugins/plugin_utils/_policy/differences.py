@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Keys, known, shown
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Keys, shown, split_known
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section, Value
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults, format_schemas
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
@@ -27,9 +27,9 @@ def compare(one: Policy, other: Policy) -> t.List[Data]:
     The specs are compared with their defaults. Environment variables are compared by name (C(toolkit.env[NAME])), other
     lists as a whole, and NVIDIADrivers with a selector by name (C(NVIDIADriver blue.driver.version)).
     """
-    # A format without a key that only the chart has, such as those of NFD, does not differ in this key.
-    alike = (one.kind in _OF_CHART) == (other.kind in _OF_CHART)
-    before, after = ({**defaults.of_definition(), **dict(_leaves(_whole(policy, alike), ""))}
+    # Keys that only the chart has, such as those of NFD, are not compared with a format that cannot have them.
+    same_keys = (one.kind in _OF_CHART) == (other.kind in _OF_CHART)
+    before, after = ({**defaults.of_definition(), **dict(_leaves(_comparable(policy, same_keys), ""))}
                      for policy in (one, other))
     return [{"path": path, "before": before.get(path), "after": after.get(path)}
             for path in sorted({*before, *after}) if _differ(before.get(path), after.get(path))]
@@ -39,8 +39,8 @@ def described(difference: Section) -> str:
     """A difference as text, such as C(driver.version: '580.126.20' becomes '595.91.07')."""
     path, before, after = difference["path"], difference["before"], difference["after"]
     if before is None:
-        return f"{path}: {shown(after)} is new"
-    return f"{path}: {shown(before)} {'is gone' if after is None else f'becomes {shown(after)}'}"
+        return f"{path}: {shown(after)} is added"
+    return f"{path}: {shown(before)} {'is removed' if after is None else f'becomes {shown(after)}'}"
 
 
 def _differ(before: object, after: object) -> bool:
@@ -48,10 +48,10 @@ def _differ(before: object, after: object) -> bool:
     return bool(before != after) or isinstance(before, bool) != isinstance(after, bool)
 
 
-def _whole(policy: Policy, everything: bool) -> Data:
+def _comparable(policy: Policy, everything: bool) -> Data:
     pools = {f"{_POOL} {pool.name}": pool.spec for pool in policy.pools}
-    spec = {**policy.spec, "extraObjects": [one for one in policy.get("extraObjects") or []
-                                            if one.get("kind") != "NVIDIADriver"]}
+    spec = {**policy.spec, "extraObjects": [item for item in policy.get("extraObjects") or []
+                                            if item.get("kind") != "NVIDIADriver"]}
     for section, schema in format_schemas.CLUSTER_POLICY.items():
         if isinstance(schema, t.Mapping) and "enabled" in schema:
             spec[section] = {**(spec.get(section) or {}), "enabled": policy.enabled(section)}
@@ -59,7 +59,7 @@ def _whole(policy: Policy, everything: bool) -> Data:
         config = {key: value for key, value in spec["migManager"]["config"].items() if key != "data"}
         spec["migManager"] = {**spec["migManager"], "config": config}
     if not everything:
-        spec = known(spec, _BY_CLAIMS if policy.get("gpuCluster.deployCR") else _COMMON)[0]
+        spec = split_known(spec, _BY_CLAIMS if policy.get("gpuCluster.deployCR") else _COMMON)[0]
     return {**spec, _MIG: policy.mig_config, _SHARING: policy.sharing, **pools}
 
 

@@ -4,8 +4,8 @@
 """Converts a policy to another format. Pure. PRIVATE.
 
 Only what the documents set is exported, not the defaults. If the other format has a different default, the value is
-written out. A ClusterPolicy that is converted to values and back is therefore the same. L(left_out) lists what has no
-place in the other format.
+written out. A ClusterPolicy that is converted to values and back is therefore the same. L(unexported) lists the keys
+that the other format does not have.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import known, says
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import has_effect, split_known
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults, format_schemas, translate
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look, merge, put, take
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import get_path, merge, pop_path, set_path
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy, Source
 
 # Sections that the resource's definition requires, even if they are empty.
@@ -43,7 +43,7 @@ _SWITCHES = ("enabled", "useNvidiaDriverCRD", "useOpenKernelModules", "nvidiaDri
 
 
 def to_cluster_policy(policy: Policy) -> Data:
-    """A ClusterPolicy object. Raises InputError for a policy that a single ClusterPolicy cannot hold."""
+    """A ClusterPolicy object. Raises InputError for a policy that a single ClusterPolicy cannot express."""
     spec, _left_out = _cluster_policy(policy)
     source = _of_kind(policy, "ClusterPolicy")
     for section in _REQUIRED:
@@ -60,36 +60,35 @@ def to_values(policy: Policy) -> Data:
         return {}
     spec, _left_out = _cluster_policy(policy)
     chart = defaults.of_chart(releases.release(policy.release))
-    silent = _silence(chart, spec, "")
-    result = merge(silent, spec)
+    result = merge(_nulls(chart, spec, ""), spec)
     translate.rename(result, translate.VALUES_PAIRS, back=True)
     drivers = to_nvidia_driver(policy) if _of_kind(policy, "NVIDIADriver") else []
     if drivers and _of_kind(policy, "ClusterPolicy"):
-        put(result, "driver.nvidiaDriverCRD.deployDefaultCR", False)
+        set_path(result, "driver.nvidiaDriverCRD.deployDefaultCR", False)
         result["extraObjects"] = drivers
     return result
 
 
 def to_nvidia_driver(policy: Policy) -> t.List[Data]:
     """The NVIDIADriver objects of the policy, or a default one. Empty if the policy disables the driver."""
-    own = _of_kind(policy, "NVIDIADriver")
-    if own:
-        return [_object("NVIDIADriver", source.name, copy.deepcopy(dict(source.spec))) for source in own]
+    sources = _of_kind(policy, "NVIDIADriver")
+    if sources:
+        return [_object("NVIDIADriver", source.name, copy.deepcopy(dict(source.spec))) for source in sources]
     if not policy.enabled("driver"):
         return []
     release = releases.release(policy.release)
-    said = _stated(policy)
-    driver = {key: value for key, value in (said.get("driver") or {}).items() if key not in _SWITCHES}
-    driver.update({key: value for key, value in (said.get("daemonsets") or {}).items() if key in _SHARED})
-    driver.update({key: said[key] for key in translate.BESIDE_DRIVER if key in said})
+    stated = _stated(policy)
+    driver = {key: value for key, value in (stated.get("driver") or {}).items() if key not in _SWITCHES}
+    driver.update({key: value for key, value in (stated.get("daemonsets") or {}).items() if key in _SHARED})
+    driver.update({key: stated[key] for key in translate.BESIDE_DRIVER if key in stated})
     translate.rename(driver, translate.DRIVER_PAIRS, back=True)
-    driver, _empty = known(driver, format_schemas.NVIDIA_DRIVER)
+    driver, _empty = split_known(driver, format_schemas.NVIDIA_DRIVER)
     # An NVIDIADriver has no defaults for the parts of an image.
     for key, value in (("repository", "nvcr.io/nvidia"), ("image", "driver"),
                        ("version", release.components["driver"])):
         if not driver.get(key) and not (key != "image" and "/" in str(driver.get("image") or "")):
             driver[key] = value
-    driver["driverType"] = look(said, "driver.nvidiaDriverCRD.driverType") or "gpu"
+    driver["driverType"] = get_path(stated, "driver.nvidiaDriverCRD.driverType") or "gpu"
     if version_key(release.version) >= version_key("26.7"):
         driver["default"] = True
         # The default of autoUpgrade is true in an NVIDIADriver, and false in a ClusterPolicy.
@@ -99,17 +98,17 @@ def to_nvidia_driver(policy: Policy) -> t.List[Data]:
     return [_object("NVIDIADriver", "default", driver)]
 
 
-def left_out(policy: Policy, form: str) -> t.List[str]:
+def unexported(policy: Policy, form: str) -> t.List[str]:
     """The parts of a policy that a format (C(cluster_policy), C(values), C(nvidia_driver)) cannot have, each a
     sentence."""
     if form == "nvidia_driver" or (form == "values" and (_of_kind(policy, "values") or not policy.sources)):
         return []
     spec, lost = _cluster_policy(policy)
-    found = [f"These have no place in a ClusterPolicy: {', '.join(lost)}."] if lost else []
+    notes = [f"A ClusterPolicy does not have these keys: {', '.join(lost)}."] if lost else []
     if form == "values":
-        kept = [path for path in _NOT_RENDERED if says(look(spec, path))]
-        found += [f"These are for this collection, the chart does not pass them on: {', '.join(kept)}."] if kept else []
-    return found
+        kept = [path for path in _NOT_RENDERED if has_effect(get_path(spec, path))]
+        notes += [f"Only this collection uses these keys; the chart ignores them: {', '.join(kept)}."] if kept else []
+    return notes
 
 
 def _object(kind: str, name: str, spec: Section) -> Data:
@@ -125,9 +124,9 @@ def _stated(policy: Policy) -> Data:
     """The keys that the main document sets, in the common shape; for values also the defaults of the chart."""
     main = next((source for source in policy.sources if source.kind != "NVIDIADriver"), None)
     if main is not None and main.kind != "values":
-        return translate.common(main.kind, main.spec)
+        return translate.to_common(main.kind, main.spec)
     chart = defaults.of_chart(releases.release(policy.release))
-    return translate.common("values", merge(chart, main.spec if main else {}, drop_null=True))
+    return translate.to_common("values", merge(chart, main.spec if main else {}, drop_null=True))
 
 
 def _cluster_policy(policy: Policy) -> tuple[Data, list[str]]:
@@ -138,43 +137,44 @@ def _cluster_policy(policy: Policy) -> tuple[Data, list[str]]:
     if policy.kind != "NVIDIADriver":
         stated = _stated(policy)
         if not any(source.kind == "ClusterPolicy" for source in policy.sources):
-            _complete(stated, policy.release)
-        if not look(stated, "driver.useNvidiaDriverCRD"):
-            take(stated, "driver.nvidiaDriverCRD")
-        return known(stated, format_schemas.CLUSTER_POLICY)
+            _add_versions(stated, policy.release)
+        if not get_path(stated, "driver.useNvidiaDriverCRD"):
+            pop_path(stated, "driver.nvidiaDriverCRD")
+        return split_known(stated, format_schemas.CLUSTER_POLICY)
     if len(policy.sources) > 1 or policy.pools or policy.get("driver.nodeAffinity"):
-        raise InputError(f"{policy.origin}: NVIDIADrivers for some nodes cannot become a ClusterPolicy, which has one "
-                         "driver for all.", "Export each NVIDIADriver by itself, without its selector.", path="export")
+        raise InputError(f"{policy.origin}: NVIDIADrivers with a selector cannot be converted to a ClusterPolicy, "
+                         "which has one driver for all Nodes.",
+                         "Export each NVIDIADriver by itself, without its selector.", path="export")
     if policy.get("driver.driverType") not in (None, "gpu"):
-        raise InputError(f"{policy.origin}: driverType {policy.get('driver.driverType')!r} has no place in a "
-                         "ClusterPolicy.", "Set driverType to gpu.", path="export")
-    spec = translate.common("NVIDIADriver", policy.sources[0].spec)
-    shared = {key: take(spec, f"driver.{key}") for key in _SHARED if look(spec, f"driver.{key}")}
+        raise InputError(f"{policy.origin}: driverType {policy.get('driver.driverType')!r} cannot be converted to "
+                         "a ClusterPolicy.", "Set driverType to gpu.", path="export")
+    spec = translate.to_common("NVIDIADriver", policy.sources[0].spec)
+    shared = {key: pop_path(spec, f"driver.{key}") for key in _SHARED if get_path(spec, f"driver.{key}")}
     for key in ("default", "driverType", "nodeSelector"):
-        take(spec, f"driver.{key}")
-    translate.complete("NVIDIADriver", spec)
-    spec, lost = known(spec, format_schemas.CLUSTER_POLICY)
+        pop_path(spec, f"driver.{key}")
+    translate.add_implicit_defaults("NVIDIADriver", spec)
+    spec, lost = split_known(spec, format_schemas.CLUSTER_POLICY)
     return ({**spec, "daemonsets": shared} if shared else spec), lost
 
 
-def _complete(stated: Data, release: str) -> None:
+def _add_versions(stated: Data, release: str) -> None:
     """Adds the versions that the templates of the chart add, as the operator requires the version of an image."""
     for section in _OF_CHART:
-        said = stated.get(section)
-        if isinstance(said, dict) and said.get("image") and not said.get("version") and not (
-                "/" in str(said["image"]) and not said.get("repository")):
-            said["version"] = releases.release(release).components["validator"]
+        image = stated.get(section)
+        if isinstance(image, dict) and image.get("image") and not image.get("version") and not (
+                "/" in str(image["image"]) and not image.get("repository")):
+            image["version"] = releases.release(release).components["validator"]
 
 
-def _silence(chart: Section, spec: Section, path: str) -> Data:
+def _nulls(chart: Section, spec: Section, path: str) -> Data:
     """Null for each default of the chart that the resource does not set."""
-    found: Data = {}
+    nulls: Data = {}
     for key, value in chart.items():
-        full, said = f"{path}.{key}" if path else key, spec.get(key)
-        if said is None and (full in _WHOLE or not isinstance(value, dict)):
-            found[key] = None
+        full, own_value = f"{path}.{key}" if path else key, spec.get(key)
+        if own_value is None and (full in _WHOLE or not isinstance(value, dict)):
+            nulls[key] = None
         elif isinstance(value, dict):
-            inner = _silence(value, said if isinstance(said, dict) else {}, full)
+            inner = _nulls(value, own_value if isinstance(own_value, dict) else {}, full)
             if inner:
-                found[key] = inner
-    return found
+                nulls[key] = inner
+    return nulls

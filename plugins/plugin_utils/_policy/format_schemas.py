@@ -24,7 +24,7 @@ RELABELINGS: Schema = [{
 RUNTIME_CLASSES: Schema = [{
     "name": Needed("str"), "nodeSelector": "strmap", "artifacts": Needed({"url": Needed("str"), "pullSecret": "str"}),
 }]
-# Types of Kubernetes: their keys only.
+# Types of Kubernetes. Only their keys are checked.
 POD_SECURITY: Keys = {
     "runAsUser": "int", "runAsGroup": "int", "fsGroup": "int", "runAsNonRoot": "bool", "fsGroupChangePolicy": "str",
     "supplementalGroupsPolicy": "str", "supplementalGroups": "any", "sysctls": "objects", "seLinuxOptions": "map",
@@ -134,7 +134,7 @@ DRA_DRIVER: Keys = {
         "enabled": "bool", "controller": {"env": VARIABLES, "resources": RESOURCES}, "kubeletPlugin": _DRA_PLUGIN,
     },
 }
-# gpuPodDeletion is the chart's name of podDeletion; the values of users have either.
+# The chart has gpuPodDeletion instead of podDeletion; values may have either.
 _CHART_DRIVER: Keys = {
     **DRIVER,
     "upgradePolicy": {**UPGRADE, "gpuPodDeletion": EVICTION},
@@ -190,7 +190,7 @@ GPU_CLUSTER: Keys = {
     "hostPaths": {"driverInstallDir": "str", "kubeletRootDir": "str", "rootFS": "str"},
     "draDriver": Needed(DRA_DRIVER),
 }
-# The common shape, to which all formats are translated: that of a ClusterPolicy with the keys that only others have.
+# The common shape, to which all formats are translated: a ClusterPolicy, with the keys that only other formats have.
 COMMON: Keys = {
     **VALUES, "cuda": GPU_CLUSTER_POLICY["cuda"],
     "driver": {**_CHART_DRIVER, **{key: NVIDIA_DRIVER[key] for key in _OF_NVIDIA_DRIVER}},

@@ -13,7 +13,13 @@ from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Schema, check, faulty, meant, shown
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import (
+    Schema,
+    check,
+    faults_error,
+    shown,
+    suggestion,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section, Value
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document, load_data, parse
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
@@ -23,7 +29,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     rules,
     translate,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look, merge, without_null
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import get_path, merge, without_null
 
 SUPPORTED = ("ClusterPolicy (nvidia.com/v1), NVIDIADriver or GPUCluster (nvidia.com/v1alpha1), GPUClusterPolicy "
              "(gpu.nvidia.com/v1), values of the GPU Operator's Helm chart")
@@ -86,7 +92,7 @@ class Policy:
         format has."""
         if not _known(path):
             raise KeyError(f"no policy has {path}")
-        return look(self.spec, path)
+        return get_path(self.spec, path)
 
     @property
     def driver_type(self) -> str:
@@ -97,7 +103,7 @@ class Policy:
     def enabled(self, section: str) -> bool:
         """Whether a section such as C(devicePlugin) or C(driver.rdma) is on, by default as for the operator."""
         value = self.get(f"{section}.enabled")
-        return value if isinstance(value, bool) else defaults.on_when_silent(section)
+        return value if isinstance(value, bool) else defaults.on_by_default(section)
 
     def for_pool(self, pool: DriverPool) -> Policy:
         """The policy for the Nodes of a pool: with its driver, GPUDirect Storage and GDRCopy."""
@@ -129,16 +135,16 @@ def read(source: str | Section | t.Sequence[Value] | None, release: Release, ori
         if source is None:
             return _policy("defaults", "defaults", [], release)
         if source == "":
-            return _empty(_policy("defaults", "defaults", [], release), origin)
+            return _with_empty_warning(_policy("defaults", "defaults", [], release), origin)
         path = isinstance(source, str)
         documents = _from_file(str(source)) if path else _from_data(source)
         policy = _read(documents, str(source) if path else origin, release)
-        return policy if any(document.data for document in documents) else _empty(policy, policy.origin)
+        return policy if any(document.data for document in documents) else _with_empty_warning(policy, policy.origin)
     except RecursionError as error:
-        raise InputError(f"{origin} is nested too deep, or contains itself.", f"Give {SUPPORTED}.") from error
+        raise InputError(f"{origin} is nested too deeply, or contains itself.", f"Give {SUPPORTED}.") from error
 
 
-def _empty(policy: Policy, origin: str) -> Policy:
+def _with_empty_warning(policy: Policy, origin: str) -> Policy:
     """The policy, with a warning that the given document is empty."""
     note = f"{origin} is empty: the defaults of release {policy.release} apply."
     return replace(policy, warnings=(note, *policy.warnings))
@@ -163,13 +169,13 @@ def _from_file(path: str) -> list[Document]:
     try:
         return parse(text, path) or [Document({})]
     except InputError as error:
-        line = _flat(text)
+        line = _unindented_spec(text)
         if line is None:
             raise
         raise _indentation_lost(f"{path}, line {line}") from error
 
 
-def _flat(text: str) -> int | None:
+def _unindented_spec(text: str) -> int | None:
     """The line of spec in a text that has lost its indentation, None for other texts."""
     lines = text.splitlines()
     keys = [line.partition(":")[0] for line in lines]
@@ -182,7 +188,7 @@ def _flat(text: str) -> int | None:
 
 
 def _indentation_lost(where: str) -> InputError:
-    return InputError(f"{where}: nothing is below spec: the indentation of this document is lost.",
+    return InputError(f"{where}: spec is empty, because the document has lost its indentation.",
                       "Indent the keys of metadata and spec, as kubectl explain shows them.", path="spec")
 
 
@@ -190,13 +196,13 @@ def _from_data(source: object) -> list[Document]:
     if isinstance(source, dict):
         return [Document(copy.deepcopy(source))]
     if not isinstance(source, (list, tuple)):
-        raise InputError(f"a path or a mapping is expected, {shown(source)} is given.", f"Give {SUPPORTED}.",
+        raise InputError(f"a path or a mapping is expected, not {shown(source)}.", f"Give {SUPPORTED}.",
                          path="gpu_policy", value=shown(source))
     return [Document(copy.deepcopy(one)) for one in source] or [Document({})]
 
 
 def _unfold(documents: t.Sequence[Document]) -> t.Iterator[Document]:
-    """All documents, with the items of a List, as kubectl writes it, instead of the List."""
+    """The documents. A List, as kubectl writes it, is replaced by its items."""
     for document in documents:
         data = document.data
         if isinstance(data, dict) and data.get("kind") == "List" and isinstance(data.get("items"), list):
@@ -224,13 +230,14 @@ def _detect(data: Value, origin: str) -> str:
     if form is None:
         if kind is None:
             raise InputError(f"{origin}: kind is missing.", f"Give one of {SUPPORTED}.")
-        hint = meant(str(kind)[:60], [name for name in format_schemas.FORMS if name != "values"])
+        hint = suggestion(str(kind)[:60], [name for name in format_schemas.FORMS if name != "values"])
         given = " ".join(str(word)[:60] for word in (version, kind) if word is not None)
         raise InputError(f"{origin}: {given} is not a policy{hint if 'mean' in hint else '.'}",
                          f"Give one of {SUPPORTED}.")
     if version != form.api_version:
         has = "no apiVersion" if version is None else f"apiVersion {shown(version)}"
-        raise InputError(f"{origin}: {kind} has {has}, expected is {form.api_version!r}.", "Correct apiVersion.")
+        raise InputError(f"{origin}: {kind} has {has}; allowed: {form.api_version!r}.",
+                         f"Set apiVersion to {form.api_version}.")
     return form.kind
 
 
@@ -239,32 +246,31 @@ def _detect(data: Value, origin: str) -> str:
 def _read(documents: t.Sequence[Document], origin: str, release: Release) -> Policy:
     given = [(document, _detect(document.data, origin)) for document in _unfold(documents)]
     if not given:
-        raise InputError(f"{origin} holds an empty List.", f"Give {SUPPORTED}.")
-    found = [*given, *_in_values(given)]
-    several = len(found) > 1
+        raise InputError(f"{origin} contains an empty List.", f"Give {SUPPORTED}.")
+    every = [*given, *_drivers_in_values(given)]
     faults: list[str] = []
-    for document, kind in found:
-        own = _faults(document, kind, origin)
-        faults += [f"{kind} {_name(document.data)}: {fault}" for fault in own] if several else own
+    for document, kind in every:
+        prefix = f"{kind} {_name(document.data)}: " if len(every) > 1 else ""
+        faults += [f"{prefix}{fault}" for fault in _faults(document, kind, origin)]
     if not faults:
-        faults = [*rules.beside([kind for _document, kind in given]), *rules.of_drivers(
-            [(_name(document.data), _spec(document, kind)) for document, kind in found if kind == "NVIDIADriver"])]
+        faults = [*rules.kind_faults([kind for _document, kind in given]), *rules.driver_faults(
+            [(_name(document.data), _spec(document, kind)) for document, kind in every if kind == "NVIDIADriver"])]
     if faults:
-        raise faulty(f"{origin} ({', '.join(kind for _document, kind in found)})", faults)
-    main = next((kind for _document, kind in found if kind != "NVIDIADriver"), "NVIDIADriver")
-    return _policy(main, origin, found, release)
+        raise faults_error(f"{origin} ({', '.join(kind for _document, kind in every)})", faults)
+    main = next((kind for _document, kind in every if kind != "NVIDIADriver"), "NVIDIADriver")
+    return _policy(main, origin, every, release)
 
 
-def _in_values(given: t.Sequence[tuple[Document, str]]) -> list[tuple[Document, str]]:
+def _drivers_in_values(given: t.Sequence[tuple[Document, str]]) -> list[tuple[Document, str]]:
     """The NVIDIADrivers in extraObjects of the chart's values."""
-    found = []
+    drivers = []
     for document, kind in given:
         extra = document.data.get("extraObjects") if kind == "values" else None
-        for index, one in enumerate(extra if isinstance(extra, list) else ()):
-            if isinstance(one, dict) and one.get("kind") == "NVIDIADriver":
+        for index, item in enumerate(extra if isinstance(extra, list) else ()):
+            if isinstance(item, dict) and item.get("kind") == "NVIDIADriver":
                 inner = document.part("extraObjects", index)
-                found.append((inner, _detect(inner.data, "extraObjects")))
-    return found
+                drivers.append((inner, _detect(inner.data, "extraObjects")))
+    return drivers
 
 
 def _name(data: Section) -> str:
@@ -289,77 +295,81 @@ def _faults(document: Document, kind: str, origin: str) -> list[str]:
             raise _indentation_lost(origin)
         faults = check(document, format_schemas.ENVELOPE)
         if not isinstance(data.get("spec"), dict):
-            return [*faults, f"spec: a mapping is expected; known here: {', '.join(sorted(schema)[:12])}"]
+            return [*faults, f"spec: a mapping is expected; allowed: {', '.join(sorted(schema)[:12])}"]
         faults += check(document, schema, ("spec",))
     else:
         faults = check(document, schema)
-    return faults or rules.of_document(kind, document, _root(kind))
+    return faults or rules.document_faults(kind, document, _root(kind))
 
 
-def _policy(kind: str, origin: str, found: t.Sequence[tuple[Document, str]], release: Release) -> Policy:
+def _policy(kind: str, origin: str, documents: t.Sequence[tuple[Document, str]], release: Release) -> Policy:
     warnings: list[str] = []
-    specs = [_common(document, one, release, warnings) for document, one in found]
-    if not found:
+    specs = [_common_spec(document, form, release, warnings) for document, form in documents]
+    if not documents:
         specs = [defaults.of_chart(release)]
-    main = next((spec for spec, (_document, one) in zip(specs, found) if one != "NVIDIADriver"), None)
-    drivers = [(_name(document.data), spec) for spec, (document, one) in zip(specs, found) if one == "NVIDIADriver"]
-    spec = specs[0] if not found else main or {}
-    drivers = _counted(kind, spec, drivers, warnings)
+    main = next((spec for spec, (_document, form) in zip(specs, documents) if form != "NVIDIADriver"), None)
+    drivers = [(_name(document.data), spec) for spec, (document, form) in zip(specs, documents)
+               if form == "NVIDIADriver"]
+    spec = specs[0] if not documents else main or {}
+    drivers = _used_drivers(kind, spec, drivers, warnings)
     base = defaults.of_resource(release)
-    pools, lone = _pools(drivers, base, alone=main is None)
-    if lone is not None:
-        spec = _with_driver(spec, lone[1])
+    pools, default = _pools(drivers, base, alone=main is None)
+    if default is not None:
+        spec = _with_driver(spec, default[1])
     mig_config = _embedded(spec, origin, "migManager", "config.yaml")
     sharing = _embedded(spec, origin, "devicePlugin", str(_config(spec, "devicePlugin").get("default") or ""))
-    carried = [one for document, kind in found if kind == "values" for one in document.data.get("extraObjects") or ()]
-    sources = tuple(Source(one, _name(document.data) if one != "values" else "", without_null(_spec(document, one))
-                           if one != "values" else _spec(document, one)) for document, one in found)
+    objects = [item for document, form in documents if form == "values"
+               for item in document.data.get("extraObjects") or ()]
+    sources = tuple(Source(form, _name(document.data) if form != "values" else "", without_null(_spec(document, form))
+                           if form != "values" else _spec(document, form)) for document, form in documents)
     return Policy(kind, origin, merge(base, spec), mig_config, sharing, tuple(warnings), release.version, sources,
-                  pools, fallback=not pools or any(not one[1]["driver"].get("nodeSelector") for one in drivers),
-                  driver_name=lone[0] if lone else _of_chart(kind, spec, drivers),
-                  module_parameters=kernel_module_config.find(carried, look(spec, "driver.kernelModuleConfig.name")))
+                  pools, fallback=not pools or any(not own["driver"].get("nodeSelector") for _driver, own in drivers),
+                  driver_name=default[0] if default else _chart_driver(kind, spec, drivers),
+                  module_parameters=kernel_module_config.find(
+                      objects, get_path(spec, "driver.kernelModuleConfig.name")))
 
 
-def _counted(kind: str, spec: Data, drivers: list[tuple[str, Data]], warnings: list[str]) -> list[tuple[str, Data]]:
+def _used_drivers(kind: str, spec: Data, drivers: list[tuple[str, Data]],
+                  warnings: list[str]) -> list[tuple[str, Data]]:
     """The NVIDIADrivers that are used. A ClusterPolicy and values must enable them. Adds warnings."""
-    used = kind not in ("ClusterPolicy", "values") or bool(look(spec, "driver.useNvidiaDriverCRD"))
+    used = kind not in ("ClusterPolicy", "values") or bool(get_path(spec, "driver.useNvidiaDriverCRD"))
     if drivers and not used:
-        warnings.append(f"NVIDIADriver {', '.join(name for name, _spec in drivers)}: left aside, as the operator does "
-                        "while driver.useNvidiaDriverCRD is not true.")
+        warnings.append(f"NVIDIADriver {', '.join(name for name, _spec in drivers)} is ignored, because "
+                        "driver.useNvidiaDriverCRD is not true.")
     elif used and not drivers and kind == "ClusterPolicy":
-        warnings.append("driver.useNvidiaDriverCRD is true and no NVIDIADriver is given; the section driver counts.")
+        warnings.append("driver.useNvidiaDriverCRD is true and no NVIDIADriver is given; the section driver is used.")
     return drivers if used else []
 
 
-def _of_chart(kind: str, spec: Data, drivers: t.Sequence[tuple[str, Data]]) -> str:
+def _chart_driver(kind: str, spec: Data, drivers: t.Sequence[tuple[str, Data]]) -> str:
     """The name of the NVIDIADriver that the chart creates from the section driver, empty if it creates none."""
-    made = (kind == "values" and not drivers and look(spec, "driver.useNvidiaDriverCRD")
-            and look(spec, "driver.nvidiaDriverCRD.deployDefaultCR") is not False)
+    made = (kind == "values" and not drivers and get_path(spec, "driver.useNvidiaDriverCRD")
+            and get_path(spec, "driver.nvidiaDriverCRD.deployDefaultCR") is not False)
     return "default" if made else ""
 
 
-def _common(document: Document, kind: str, release: Release, warnings: list[str]) -> Data:
+def _common_spec(document: Document, kind: str, release: Release, warnings: list[str]) -> Data:
     """The spec of a document in the common shape, with deprecated keys translated. Adds warnings."""
     own = _spec(document, kind)
     if kind == "values":
         own = merge(defaults.of_chart(release), own, drop_null=True)
-    spec = translate.common(kind, own)
-    warnings += translate.unknown_then(kind, spec, document, _root(kind), release)
-    warnings += translate.retire(kind, spec, document, _root(kind), release)
-    translate.complete(kind, spec)
+    spec = translate.to_common(kind, own)
+    warnings += translate.newer_keys(kind, spec, document, _root(kind), release)
+    warnings += translate.translate_deprecated(kind, spec, document, _root(kind), release)
+    translate.add_implicit_defaults(kind, spec)
     return spec
 
 
 def _pools(drivers: t.Sequence[tuple[str, Data]], base: Data,
            alone: bool) -> tuple[tuple[DriverPool, ...], tuple[str, Data] | None]:
-    """(NVIDIADrivers with a selector, name and spec of the one for all other Nodes). alone: if there is only one
-    NVIDIADriver and no other document, it is the latter, even with a selector."""
-    below = {key: base[key] for key in ("driver", *translate.BESIDE_DRIVER)}
-    pools = tuple(DriverPool(name, spec["driver"]["nodeSelector"], merge(below, spec)) for name, spec in drivers
+    """(NVIDIADrivers with a selector, name and spec of the NVIDIADriver for all other Nodes). alone: whether there are
+    no other documents; a single NVIDIADriver is then for all other Nodes, even with a selector."""
+    base_spec = {key: base[key] for key in ("driver", *translate.BESIDE_DRIVER)}
+    pools = tuple(DriverPool(name, spec["driver"]["nodeSelector"], merge(base_spec, spec)) for name, spec in drivers
                   if spec["driver"].get("nodeSelector"))
-    rest = [one for one in drivers if not one[1]["driver"].get("nodeSelector")]
-    # Without a selector, one that is not the default selects all Nodes, and none are left for the default.
-    rest.sort(key=lambda one: bool(one[1]["driver"].get("default")))
+    rest = [(name, spec) for name, spec in drivers if not spec["driver"].get("nodeSelector")]
+    # An NVIDIADriver without a selector selects all Nodes, and takes precedence over the default one.
+    rest.sort(key=lambda driver: bool(driver[1]["driver"].get("default")))
     return pools, rest[0] if rest else drivers[0] if alone and len(drivers) == 1 else None
 
 
@@ -372,7 +382,7 @@ def _with_driver(spec: Data, driver: Data) -> Data:
 
 
 def _config(spec: Section, section: str) -> Data:
-    config = look(spec, f"{section}.config")
+    config = get_path(spec, f"{section}.config")
     return config if isinstance(config, dict) else {}
 
 
@@ -389,15 +399,15 @@ def _embedded(spec: Section, origin: str, section: str, key: str) -> Data | None
     return content
 
 
-def hosts_cannot(policy: Policy) -> list[str]:
+def unsupported_on_hosts(policy: Policy) -> list[str]:
     """The parts of a policy that hosts cannot follow, each a sentence; empty if there are none."""
-    found = []
+    parts = []
     if policy.driver_type not in ("gpu", "vgpu"):
-        found.append(f"spec.driverType: {policy.driver_type!r} is not supported on hosts; allowed: 'gpu', 'vgpu'")
+        parts.append(f"spec.driverType: {policy.driver_type!r} is not supported on hosts; allowed: 'gpu', 'vgpu'")
     if (policy.pools and not policy.fallback) or policy.get("driver.nodeAffinity"):
-        found.append("spec.nodeSelector: hosts have no node labels; use an NVIDIADriver without it, or groups of "
+        parts.append("spec.nodeSelector: hosts have no Node labels; use an NVIDIADriver without it, or groups of "
                      "the inventory")
     if policy.documents == ("GPUCluster",):
-        found.append("a GPUCluster describes only parts of a cluster and has no effect on hosts; add NVIDIADrivers, or "
+        parts.append("a GPUCluster describes only parts of a cluster and has no effect on hosts; add NVIDIADrivers, or "
                      "use another format")
-    return found
+    return parts

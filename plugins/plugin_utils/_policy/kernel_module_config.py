@@ -18,24 +18,24 @@ Parameters = t.Dict[str, t.Dict[str, str]]
 
 
 def find(objects: t.Sequence[Value], name: str | None) -> Parameters | None:
-    """C({module: {parameter: value}}) of the ConfigMap with this name among objects, None if it is not among them.
+    """C({module: {parameter: value}}) of the ConfigMap with this name among objects, None if they do not have it.
     Raises InputError for a line that is not a parameter."""
-    for one in objects:
-        metadata = one.get("metadata") if isinstance(one, dict) and one.get("kind") == "ConfigMap" else None
+    for item in objects:
+        metadata = item.get("metadata") if isinstance(item, dict) and item.get("kind") == "ConfigMap" else None
         if name and isinstance(metadata, dict) and metadata.get("name") == name:
-            data = one.get("data")
+            data = item.get("data")
             return {str(file)[:-len(".conf")]: _parameters(name, str(file), str(text or ""))
                     for file, text in (data.items() if isinstance(data, dict) else ()) if str(file).endswith(".conf")}
     return None
 
 
 def _parameters(name: str, file: str, text: str) -> dict[str, str]:
-    found = {}
+    parameters = {}
     for word in text.split():
         key, equals, value = word.partition("=")
         if not key or not equals:
-            raise InputError(f"ConfigMap {name}, {file}: {word!r} is no parameter.",
-                             "Write a parameter a line, such as NVreg_RestrictProfilingToAdminUsers=0.",
+            raise InputError(f"ConfigMap {name}, {file}: {word!r} is not a parameter.",
+                             "Write one parameter per line, such as NVreg_RestrictProfilingToAdminUsers=0.",
                              path=f"extraObjects.{name}.data.{file}", value=word)
-        found[key] = value
-    return found
+        parameters[key] = value
+    return parameters

@@ -43,12 +43,12 @@ class MigDocument:
         """A path in an error of the module (C(mig-configs.half[0].devices)), completed with its file."""
         if path != "config" and not path.startswith(("config.", f"{_NAMED}.")):
             return path
-        name = max((one for one in self._origins if path.startswith(f"{_NAMED}.{one}")), key=len, default="")
+        name = max((known for known in self._origins if path.startswith(f"{_NAMED}.{known}")), key=len, default="")
         origin = self._origins[name]
         return f"{origin}: {path}" if origin else path
 
 
-def given(task_vars: Section, name: object, data: object) -> MigDocument | None:
+def from_options(task_vars: Section, name: object, data: object) -> MigDocument | None:
     """The configuration in a file on the controller (name), or in a mapping (data); None without both. Raises
     InputError."""
     if name:
@@ -59,25 +59,25 @@ def given(task_vars: Section, name: object, data: object) -> MigDocument | None:
 def from_file(task_vars: Section, name: str) -> MigDocument:
     """The configurations in a file on the controller, without its other documents. Raises InputError."""
     path = find_file(task_vars, name)
-    documents = [one.data for one in load_documents(path, "config_file", name)]
-    found, alone = MigDocument(), len(documents) == 1
+    documents = [document.data for document in load_documents(path, "config_file", name)]
+    configuration, alone = MigDocument(), len(documents) == 1
     for number, data in enumerate(documents, 1):
-        _take(found, data, path if alone else f"{path}, document {number}", alone)
-    if not found.data:
+        _add(configuration, data, path if alone else f"{path}, document {number}", alone)
+    if not configuration.data:
         raise InputError(f"{path} is not a MIG configuration.",
                          f"Give a file in mig-parted's format, or a ConfigMap with it under data['{_KEY}'].",
                          path="config_file", value=name)
-    return found
+    return configuration
 
 
 def from_data(data: Data) -> MigDocument:
     """The configuration in the option C(config): a document of mig-parted, or a ConfigMap. Raises InputError."""
-    found = MigDocument()
-    _take(found, data, "config" if data.get("kind") == "ConfigMap" else "", alone=True)
-    return found
+    configuration = MigDocument()
+    _add(configuration, data, "config" if data.get("kind") == "ConfigMap" else "", alone=True)
+    return configuration
 
 
-def _take(found: MigDocument, data: Value, origin: str, alone: bool) -> None:
+def _add(configuration: MigDocument, data: Value, origin: str, alone: bool) -> None:
     """Adds the configuration in data. alone: whether it is the only document; a document without a configuration is
     then an error, otherwise it is skipped."""
     if isinstance(data, dict) and data.get("kind") == "ConfigMap":
@@ -86,9 +86,9 @@ def _take(found: MigDocument, data: Value, origin: str, alone: bool) -> None:
         text = content.get(_KEY)
         if isinstance(text, str):
             where = f"{origin}, data['{_KEY}']"
-            inner = [one.data for one in parse(text, where)]
+            inner = [document.data for document in parse(text, where)]
             if len(inner) == 1 and isinstance(inner[0], dict):
-                found.add(inner[0], where)
+                configuration.add(inner[0], where)
                 return
             raise InputError(f"{where}: one document in mig-parted's format is expected.", "Correct the ConfigMap.",
                              path=where)
@@ -98,4 +98,4 @@ def _take(found: MigDocument, data: Value, origin: str, alone: bool) -> None:
                              path=f"{origin}, data", value=list(content), allowed=[_KEY])
         return
     if isinstance(data, dict) and (alone or _NAMED in data):
-        found.add(data, origin)
+        configuration.add(data, origin)

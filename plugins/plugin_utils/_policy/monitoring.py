@@ -12,7 +12,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Keys, check, faulty
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Keys, check, faults_error
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import without_null
@@ -43,11 +43,11 @@ class Monitoring(t.TypedDict):
 
 
 class Selectors(t.TypedDict):
-    """How queries find pods. pods: the prefix of labels of pods; held, free: selectors of GPUs with, without a
-    client."""
+    """How queries find pods. pods: the prefix of labels of pods; used, free: label selectors of GPUs with and without
+    a GPU client."""
 
     pods: str
-    held: str
+    used: str
     free: str
 
 
@@ -58,10 +58,10 @@ class MonitoringPlan(Monitoring, Selectors):
     node: str
 
 
-# Prometheus renames the exporter's labels of pods to exported_..., unless the ServiceMonitor has honorLabels. Then the
-# labels of a GPU without a client are empty, or those of the exporter's own pod.
-_EXPORTED: Selectors = {"pods": "exported_", "held": 'exported_pod!=""', "free": 'exported_pod=""'}
-_HONOURED: Selectors = {"pods": "", "held": 'pod!="", container!="nvidia-dcgm-exporter"',
+# Prometheus adds the prefix exported_ to the exporter's labels of pods, unless the ServiceMonitor has honorLabels. With
+# honorLabels, the labels of a GPU without a client are empty, or those of the exporter's own pod.
+_EXPORTED: Selectors = {"pods": "exported_", "used": 'exported_pod!=""', "free": 'exported_pod=""'}
+_HONOURED: Selectors = {"pods": "", "used": 'pod!="", container!="nvidia-dcgm-exporter"',
                         "free": 'container=~"|nvidia-dcgm-exporter"'}
 _COUNTERS, _KEY = "nvidia-dcgm-exporter-counters", "dcgm-metrics.csv"
 
@@ -70,7 +70,7 @@ def read(given: Section | None) -> Monitoring:
     """gpu_monitoring (given) with its defaults. Raises InputError with all faults."""
     faults = check(Document(given), SCHEMA)
     if faults:
-        raise faulty("gpu_monitoring", faults)
+        raise faults_error("gpu_monitoring", faults)
     known = without_null(given or {})
     return {"rules": known.get("rules"), "dashboards": known.get("dashboards", False),
             "counters": known.get("counters", "vendor"), "rule_labels": known.get("rule_labels", {}),
@@ -82,13 +82,13 @@ def plan(wanted: Monitoring, image: str, monitor: Section, known: bool | None, o
     """The plan of rules and dashboards. Raises Refused.
 
     image: that of the exporter; monitor: its ServiceMonitor, empty if it has none; known: whether the cluster has
-    PrometheusRule, None if no cluster was asked; own_config: whether the policy has counters.
+    PrometheusRule, None if this is not known; own_config: whether the policy has counters.
     """
     if wanted["rules"] and known is False:
-        raise Refused("gpu_monitoring.rules is true, and the cluster has no PrometheusRule (monitoring.coreos.com)",
+        raise Refused("gpu_monitoring.rules is true, but the cluster has no PrometheusRule (monitoring.coreos.com)",
                       "Install the Prometheus operator first, or remove rules from gpu_monitoring.")
     if own_config and wanted["counters"] == "full":
-        raise Refused("gpu_monitoring.counters is full, and dcgmExporter.config of the policy has counters",
+        raise Refused("gpu_monitoring.counters is full, but dcgmExporter.config of the policy also has counters",
                       "Keep one of them.")
     rules = bool(known and monitor) if wanted["rules"] is None else wanted["rules"]
     selectors = _HONOURED if monitor.get("honor_labels") else _EXPORTED
@@ -109,6 +109,6 @@ def config() -> tuple[str, dict[str, str]]:
 
 @functools.lru_cache(maxsize=None)
 def counters() -> str:
-    """These counters in the exporter's format."""
+    """The counters of L(config) in the exporter's format."""
     with open(os.path.join(os.path.dirname(__file__), "counters.csv"), encoding="utf-8") as handle:
         return handle.read()

@@ -11,70 +11,70 @@ from __future__ import annotations
 import itertools
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import say
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import fault_at
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import get_path
 
 # The operator itself writes this label, to assign Nodes to NVIDIADrivers.
 _RESERVED = "nvidia.com/gpu-operator.driver.owner"
 _ALONE = ("values", "GPUClusterPolicy")
 
 
-def of_document(kind: str, document: Document, root: tuple[str, ...]) -> list[str]:
+def document_faults(kind: str, document: Document, root: tuple[str, ...]) -> list[str]:
     """Faults of one document that matches its schema. root: the path of its spec."""
     spec = document.part(*root).data
     found = []
     driver = "" if kind == "NVIDIADriver" else "driver."
-    version = look(spec, f"{driver}version")
-    if look(spec, f"{driver}usePrecompiled") and str(version or "").startswith("sha256:"):
-        found.append((f"{driver}version", "a digest cannot be used with usePrecompiled, which makes the tag of branch, "
-                                          "kernel and system; write the branch, such as '595'"))
-    for apply in _OF_KIND.get(kind, ()):
+    version = get_path(spec, f"{driver}version")
+    if get_path(spec, f"{driver}usePrecompiled") and str(version or "").startswith("sha256:"):
+        found.append((f"{driver}version", "a digest cannot be used with usePrecompiled, which needs an image for each "
+                                          "kernel; write the branch, such as '595'"))
+    for apply in _BY_KIND.get(kind, ()):
         found += apply(spec)
-    return [say(document, (*root, *path.split(".")), text) for path, text in found]
+    return [fault_at(document, (*root, *path.split(".")), text) for path, text in found]
 
 
-def _of_driver(spec: Section) -> list[tuple[str, str]]:
+def _nvidia_driver_faults(spec: Section) -> list[tuple[str, str]]:
     selector = spec.get("nodeSelector") or {}
     found = []
     if spec.get("default") and selector:
-        found.append(("nodeSelector", "the default NVIDIADriver takes the nodes that no other takes and must not have "
-                                      "a selector; leave it out, or set default to false"))
+        found.append(("nodeSelector", "the default NVIDIADriver is for the Nodes that no other one selects, so it must "
+                                      "not have a selector; remove nodeSelector, or set default to false"))
     if _RESERVED in selector:
-        found.append(("nodeSelector", f"the label {_RESERVED} is the operator's own; select by another"))
+        found.append(("nodeSelector", f"the label {_RESERVED} is reserved for the GPU Operator; use another label"))
     return found
 
 
-def _of_values(spec: Section) -> list[tuple[str, str]]:
-    if look(spec, "clusterPolicy.deployCR") and look(spec, "gpuCluster.deployCR"):
+def _values_faults(spec: Section) -> list[tuple[str, str]]:
+    if get_path(spec, "clusterPolicy.deployCR") and get_path(spec, "gpuCluster.deployCR"):
         return [("gpuCluster.deployCR", "GPUCluster and ClusterPolicy exclude each other; set one to false")]
     return []
 
 
-def _of_cdi(spec: Section) -> list[tuple[str, str]]:
-    if not look(spec, "cdi.nriPluginEnabled"):
+def _cdi_faults(spec: Section) -> list[tuple[str, str]]:
+    if not get_path(spec, "cdi.nriPluginEnabled"):
         return []
-    return [("cdi.nriPluginEnabled", f"the NRI plugin needs {path}; switch it on, or this off")
-            for path in ("cdi.enabled", "toolkit.enabled") if look(spec, path) is False]
+    return [("cdi.nriPluginEnabled", f"the NRI plugin needs {path}; set it to true, or nriPluginEnabled to false")
+            for path in ("cdi.enabled", "toolkit.enabled") if get_path(spec, path) is False]
 
 
-_OF_KIND: dict[str, tuple[t.Callable[[Section], list[tuple[str, str]]], ...]] = {
-    "NVIDIADriver": (_of_driver,), "ClusterPolicy": (_of_cdi,), "values": (_of_cdi, _of_values),
+_BY_KIND: dict[str, tuple[t.Callable[[Section], list[tuple[str, str]]], ...]] = {
+    "NVIDIADriver": (_nvidia_driver_faults,), "ClusterPolicy": (_cdi_faults,), "values": (_cdi_faults, _values_faults),
 }
 
 
-def beside(kinds: t.Sequence[str]) -> list[str]:
+def kind_faults(kinds: t.Sequence[str]) -> list[str]:
     """Faults of documents that cannot be parts of one policy, by their kinds."""
-    found = [f"there are {kinds.count(kind)} documents of kind {kind}; a cluster has one, remove the others"
+    found = [f"there are {kinds.count(kind)} documents of kind {kind}; a cluster has only one; remove the others"
              for kind in dict.fromkeys(kinds) if kind != "NVIDIADriver" and kinds.count(kind) > 1]
     if {"ClusterPolicy", "GPUCluster"} <= set(kinds):
         found.append("GPUCluster and ClusterPolicy exclude each other; remove one of them")
-    return found + [f"{kind} cannot be combined with other documents ({', '.join(dict.fromkeys(kinds))}); give it alone"
+    return found + [f"{kind} cannot be combined with other documents ({', '.join(dict.fromkeys(kinds))}); remove them"
                     for kind in _ALONE if kind in kinds and set(kinds) != {kind}]
 
 
-def of_drivers(drivers: t.Sequence[tuple[str, Section]]) -> list[str]:
+def driver_faults(drivers: t.Sequence[tuple[str, Section]]) -> list[str]:
     """Faults of NVIDIADrivers that exclude each other. drivers: name and spec of each."""
     names = [name for name, _spec in drivers]
     found = [f"{names.count(name)} NVIDIADrivers have the name {name}; give each its own name"
@@ -85,10 +85,10 @@ def of_drivers(drivers: t.Sequence[tuple[str, Section]]) -> list[str]:
     others = [(name, spec.get("nodeSelector") or {}) for name, spec in drivers if not spec.get("default")]
     for (one, wider), (other, narrower) in itertools.combinations(others, 2):
         if wider.items() <= narrower.items() or narrower.items() <= wider.items():
-            found.append(f"NVIDIADrivers {one} ({_selector(wider)}) and {other} ({_selector(narrower)}) take the same "
-                         "nodes; give them selectors that exclude each other, or make one the default")
+            found.append(f"NVIDIADrivers {one} ({_selector(wider)}) and {other} ({_selector(narrower)}) select the "
+                         "same Nodes; use selectors that exclude each other, or set default to true in one of them")
     return found
 
 
 def _selector(selector: Section) -> str:
-    return ", ".join(f"{key}={value}" for key, value in sorted(selector.items())) or "every GPU node"
+    return ", ".join(f"{key}={value}" for key, value in sorted(selector.items())) or "all Nodes with a GPU"

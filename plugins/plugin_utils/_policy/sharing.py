@@ -24,10 +24,10 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import 
     Needed,
     Schema,
     check,
-    faulty,
-    meant,
-    say,
+    fault_at,
+    faults_error,
     shown,
+    suggestion,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section, Value
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import (
@@ -115,26 +115,27 @@ def read(document: Document, origin: str = "gpu_sharing") -> Sharing:
 def _read(document: Document, origin: str) -> Sharing:
     data = document.data
     if not isinstance(data, dict):
-        raise InputError(f"a mapping is expected, {shown(data)} is given.", "Write {timeSlicing: {resources: [{name: "
-                         "nvidia.com/gpu, replicas: 4}]}}, or give the path of a ConfigMap.", path=origin, value=data)
+        raise InputError(f"a mapping is expected, not {shown(data)}.", "Write {timeSlicing: {resources: [{name: "
+                         "nvidia.com/gpu, replicas: 4}]}}, or the path of a file with a ConfigMap.",
+                         path=origin, value=data)
     if data.get("kind") == "ConfigMap":
         return _of_config_map(document, origin)
     if "configs" in data:
         return _of_named(document, origin)
     if not any(key in data for key in (*_GROUPS, *SCHEMA)):
         keys = [*_NAMED, *_GROUPS, *SCHEMA]
-        raise faulty(origin, [say(document, (key,), f"unknown key{meant(str(key), keys)}") for key in data]
-                     or ["nothing is in it; leave it out, or write {timeSlicing: {resources: [...]}}"])
+        unknown = [fault_at(document, (key,), f"unknown key{suggestion(str(key), keys)}") for key in data]
+        raise faults_error(origin, unknown or ["it is empty; remove it, or write {timeSlicing: {resources: [...]}}"])
     return _from_data(origin, ONLY, {ONLY: document})
 
 
 def of_texts(name: str, default: str, texts: Value, origin: str) -> Sharing:
     """The configurations in the data of a ConfigMap (texts). Raises InputError with all faults."""
     if not isinstance(texts, dict) or not texts:
-        raise faulty(origin, ["it has no configuration, and pods wait for one; write one as data: {any: \"version: v1 "
-                              "...\"}"])
-    faults = [f"{dotted((str(key),))}: a text is expected, not {shown(text)}; write {key}: | and indent what "
-              "belongs to it" for key, text in texts.items() if not isinstance(text, str)]
+        raise faults_error(origin, ["it has no configuration, but pods wait for one; write data: {NAME: "
+                                    "'version: v1 ...'}"])
+    faults = [f"{dotted((str(key),))}: a string is expected, not {shown(text)}; write {key}: | and indent the "
+              "lines below it" for key, text in texts.items() if not isinstance(text, str)]
     texts = {key: text for key, text in texts.items() if isinstance(text, str)}
     documents: dict[str, Document] = {}
     for key, text in texts.items():
@@ -142,45 +143,47 @@ def of_texts(name: str, default: str, texts: Value, origin: str) -> Sharing:
         if len(found) > 1:
             faults.append(f"{key}: one document is expected, not {len(found)}; keep one")
         documents[str(key)] = found[0] if found else Document({})
-    return _checked(Sharing(origin, name, default, {str(key): text for key, text in texts.items()}, documents), faults)
+    texts = {str(key): text for key, text in texts.items()}
+    return _validated(Sharing(origin, name, default, texts, documents), faults)
 
 
 def _of_config_map(document: Document, origin: str) -> Sharing:
     data = document.data
     metadata = data.get("metadata")
     name = str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
-    lost = [key for key in data if key in SCHEMA or key in _GROUPS]
-    if lost:
-        raise faulty(origin, [f"{lost[0]} is beside data: the indentation of this document is lost; indent it "
-                              "below the name of its configuration, data: {any: | ...}"])
+    misplaced = [key for key in data if key in SCHEMA or key in _GROUPS]
+    if misplaced:
+        raise faults_error(origin, [f"{misplaced[0]} is at the top level, because the document has lost its "
+                                    "indentation; indent it below the name of its configuration, data: {NAME: | ...}"])
     return of_texts(name, "", data.get("data"), f"{origin} (ConfigMap {name})" if name else origin)
 
 
 def _of_named(document: Document, origin: str) -> Sharing:
     data = document.data
-    faults = [say(document, (key,), f"unknown key{meant(str(key), _NAMED)}") for key in data if key not in _NAMED]
+    faults = [fault_at(document, (key,), f"unknown key{suggestion(str(key), _NAMED)}")
+              for key in data if key not in _NAMED]
     configs, default = data["configs"], data.get("default") or ""
     if not isinstance(configs, dict) or not configs:
-        faults.append(say(document, ("configs",), "a mapping of names to configurations is expected, not "
-                          f"{shown(configs)}; write " "{dense: {timeSlicing: {resources: [...]}}}"))
+        faults.append(fault_at(document, ("configs",), "a mapping of names to configurations is expected, not "
+                               f"{shown(configs)}; write " "{dense: {timeSlicing: {resources: [...]}}}"))
     if not isinstance(default, str):
-        faults.append(say(document, ("default",), f"a name is expected, not {shown(default)}"))
+        faults.append(fault_at(document, ("default",), f"a name is expected, not {shown(default)}"))
     if not isinstance(configs, dict):
-        raise faulty(origin, faults)
+        raise faults_error(origin, faults)
     inner = {str(key): document.part("configs", key) for key in configs}
     return _from_data(origin, default if isinstance(default, str) else "", inner, faults)
 
 
 def _from_data(origin: str, default: str, given: t.Mapping[str, Document], faults: t.Sequence[str] = ()) -> Sharing:
-    """Completes configurations that are not texts, and adds their texts. faults: those that are already known."""
+    """Completes configurations that are mappings, and adds their texts. faults: those that are already known."""
     documents = {key: _complete(one) for key, one in given.items()}
-    found = _checked(Sharing(origin, "", default, dict.fromkeys(documents, ""), documents), [*faults])
+    found = _validated(Sharing(origin, "", default, dict.fromkeys(documents, ""), documents), [*faults])
     return replace(found, texts={key: json.dumps(one.data, indent=2, sort_keys=True) + "\n"
                                  for key, one in documents.items()})
 
 
 def _complete(document: Document) -> Document:
-    """A text is parsed. A section C(sharing) becomes a configuration."""
+    """A complete configuration from a text, a mapping, or only its section C(sharing)."""
     data = document.data
     if isinstance(data, str):
         return Document(load_data(data, "gpu_sharing"))
@@ -192,23 +195,24 @@ def _complete(document: Document) -> Document:
     return Document({"version": "v1", **data}, document.lines)
 
 
-def _checked(sharing: Sharing, faults: list[str]) -> Sharing:
-    """The argument. faults: those that are already known. Raises InputError with all faults."""
+def _validated(sharing: Sharing, faults: list[str]) -> Sharing:
+    """Returns the argument if it has no faults. faults: those that are already known. Raises InputError with all
+    faults."""
     default = sharing.default
     for name, document in sharing.documents.items():
         if not _LABEL.fullmatch(name):
-            faults.append(f"{name!r} cannot be the name of a configuration, as labels of Nodes carry it; use letters, "
-                          "digits, dashes, dots and underscores, at most 63 of them")
+            faults.append(f"{name!r} is not a valid name of a configuration, because Nodes have it in a label; use at "
+                          "most 63 letters, digits, dashes, dots and underscores")
         place = "" if list(sharing.texts) == [ONLY] else f"{name}: "
         faults += [f"{place}{fault}" for fault in document_faults(document)]
     if sharing.name and not _MAP_NAME.fullmatch(sharing.name):
-        faults.append(f"metadata.name: {sharing.name!r} cannot name a volume of the pods; use small letters, digits "
-                      "and dashes, at most 63 of them")
+        faults.append(f"metadata.name: {sharing.name!r} is not valid, because pods have a volume of this name; use at "
+                      "most 63 small letters, digits and dashes")
     if default and default not in sharing.texts:
-        faults.append(f"default: {shown(default)} is none of the configurations"
-                      f"{meant(default, list(sharing.texts))}")
+        faults.append(f"default: {shown(default)} is not one of the configurations"
+                      f"{suggestion(default, list(sharing.texts))}")
     if faults:
-        raise faulty(sharing.origin, faults)
+        raise faults_error(sharing.origin, faults)
     return sharing
 
 
@@ -220,69 +224,69 @@ def document_faults(document: Document) -> list[str]:
         return []
     if not isinstance(document.data, dict):
         return [f"a mapping is expected, not {shown(document.data)}; write version: v1, and sharing below it"]
-    found = list(_unfit(document))
+    found = list(_json_faults(document))
     if found:
         return found
-    rest = Document(_without(document, copy.deepcopy(document.data), SCHEMA, (), found), document.lines)
+    rest = Document(_without_misplaced(document, copy.deepcopy(document.data), SCHEMA, (), found), document.lines)
     return [*found, *check(rest, SCHEMA), *_group_faults(document), *_imex_faults(document)]
 
 
-def _unfit(document: Document) -> t.Iterator[str]:
-    """Values that JSON, which the plugin reads, cannot have at any key: dates, bytes, numbers of more than 64 bits,
-    keys that are not strings. Also too many values and levels."""
+def _json_faults(document: Document) -> t.Iterator[str]:
+    """Faults for values that JSON, which the plugin reads, does not have: dates, bytes, numbers of more than 64 bits,
+    and keys that are not strings. Also a fault for too many values or levels."""
     rest: list[tuple[Path, Value]] = [((), document.data)]
     count = 0
     while rest:
         path, value = rest.pop()
         count += 1
         if count > _VALUES or len(path) > _DEPTH:
-            yield say(document, path[:3], f"it has more than {_VALUES:,} values" if count > _VALUES else
-                      f"it is nested more than {_DEPTH} deep")
+            yield fault_at(document, path[:3], f"it has more than {_VALUES:,} values" if count > _VALUES else
+                           f"it has more than {_DEPTH} levels")
             return
         if isinstance(value, dict):
             for key in value:
                 if not isinstance(key, str):
-                    yield say(document, (*path, shown(key)), "a text is expected as key; write it in quotes")
+                    yield fault_at(document, (*path, shown(key)), "a string is expected as key; write it in quotes")
             rest += [((*path, key), inner) for key, inner in reversed(value.items()) if isinstance(key, str)]
         elif isinstance(value, list):
             rest += [((*path, index), value[index]) for index in reversed(range(len(value)))]
         elif isinstance(value, (int, float)):
             if value.bit_length() > 64 if isinstance(value, int) else not math.isfinite(value):
-                yield say(document, path, f"{shown(value)} is no number that a configuration can have")
+                yield fault_at(document, path, f"{shown(value)} is not a valid number")
         elif value is not None and not isinstance(value, str):
-            yield say(document, path, f"{shown(value)} is no text; write it in quotes")
+            yield fault_at(document, path, f"{shown(value)} is not a string; write it in quotes")
 
 
-def _without(document: Document, data: Value, schema: Schema, path: Path, found: list[str]) -> Value:
+def _without_misplaced(document: Document, data: Value, schema: Schema, path: Path, found: list[str]) -> Value:
     """The data without known keys in wrong places. Adds the faults of these to found."""
     schema = schema.schema if isinstance(schema, Needed) else schema
     if isinstance(schema, t.Mapping) and isinstance(data, dict):
         for key in list(data):
             if key in schema:
-                data[key] = _without(document, data[key], schema[key], (*path, key), found)
-            elif key in _HOMES:
-                near = [home for home in _HOMES[key] if path[1:] and home.startswith(dotted(path[:2]))]
-                found.append(say(document, (*path, key), f"{shown(data.pop(key))} has no effect here; it belongs in "
-                                                         f"{' or '.join(near or _HOMES[key])}"))
+                data[key] = _without_misplaced(document, data[key], schema[key], (*path, key), found)
+            elif key in _PARENTS:
+                near = [home for home in _PARENTS[key] if path[1:] and home.startswith(dotted(path[:2]))]
+                found.append(fault_at(document, (*path, key), f"{shown(data.pop(key))} has no effect here; it belongs "
+                                                              f"in {' or '.join(near or _PARENTS[key])}"))
     elif isinstance(schema, list) and isinstance(data, list):
-        return [_without(document, one, schema[0], (*path, index), found) for index, one in enumerate(data)]
+        return [_without_misplaced(document, one, schema[0], (*path, index), found) for index, one in enumerate(data)]
     return data
 
 
-def _homes(schema: Schema, path: str, found: dict[str, list[str]]) -> dict[str, list[str]]:
+def _parents_of_keys(schema: Schema, path: str, found: dict[str, list[str]]) -> dict[str, list[str]]:
     schema = schema.schema if isinstance(schema, Needed) else schema
     if isinstance(schema, list):
-        _homes(schema[0], f"{path}[]", found)
+        _parents_of_keys(schema[0], f"{path}[]", found)
     elif isinstance(schema, t.Mapping):
         for key, inner in schema.items():
-            found.setdefault(key, []).append(path or "the top")
-            _homes(inner, f"{path}.{key}" if path else key, found)
+            found.setdefault(key, []).append(path or "the top level")
+            _parents_of_keys(inner, f"{path}.{key}" if path else key, found)
     return found
 
 
 # Maps keys of the schema to their parents, without keys that are also used elsewhere.
-_HOMES = {key: paths for key, paths in _homes(SCHEMA, "", {}).items()
-          if key not in ("name", "pattern", "rename", "resources", "devices", "gpus", "mig", "required")}
+_PARENTS = {key: paths for key, paths in _parents_of_keys(SCHEMA, "", {}).items()
+            if key not in ("name", "pattern", "rename", "resources", "devices", "gpus", "mig", "required")}
 
 
 # The following functions skip values of wrong types, which the schema finds.
@@ -295,13 +299,13 @@ def _group_faults(document: Document) -> t.Iterator[str]:
     sharing = _mapping(document.data.get("sharing"))
     groups = {name: _mapping(sharing[name]) for name in _GROUPS if sharing.get(name) is not None}
     if len(groups) > 1:
-        yield say(document, ("sharing", "mps"), "it is set together with timeSlicing, which the plugin then ignores; "
-                                                "keep one of them")
+        yield fault_at(document, ("sharing", "mps"), "mps and timeSlicing are both set, and the plugin then ignores "
+                                                     "timeSlicing; keep one of them")
     for name, group in groups.items():
         path: Path = ("sharing", name, "resources")
         resources = group.get("resources")
         if resources == []:
-            yield say(document, path, "no resources are given; write [{name: nvidia.com/gpu, replicas: 4}]")
+            yield fault_at(document, path, "no resources are given; write [{name: nvidia.com/gpu, replicas: 4}]")
         first: dict[str, int] = {}
         for index, one in enumerate(resources if isinstance(resources, list) else ()):
             yield from _resource_faults(document, (*path, index), name, _mapping(one))
@@ -309,29 +313,28 @@ def _group_faults(document: Document) -> t.Iterator[str]:
                 continue
             same = first.setdefault(one["name"].rpartition("/")[2], index)
             if same != index:
-                yield say(document, (*path, index, "name"), f"{one['name']!r} is also in resources[{same}], and "
-                          "only the first counts; all GPUs of a Node have the same replicas, so give other Nodes a "
-                          "configuration of their own")
+                yield fault_at(document, (*path, index, "name"), f"{one['name']!r} is also in resources[{same}], and "
+                               "the plugin uses only the first; all GPUs of a Node have the same number of replicas, "
+                               "so use another configuration for other Nodes")
 
 
 def _resource_faults(document: Document, path: Path, group: str, one: Section) -> t.Iterator[str]:
     name, replicas, devices = one.get("name"), one.get("replicas"), one.get("devices", "all")
     if isinstance(name, str) and not _SHARED.fullmatch(name):
-        yield say(document, (*path, "name"), f"{name!r} is no resource of the device plugin; allowed: nvidia.com/gpu, "
-                                             "and nvidia.com/mig-1g.10gb and the like with the MIG strategy mixed")
+        yield fault_at(document, (*path, "name"), f"{name!r} is not a resource of the device plugin; allowed: "
+                                                  "nvidia.com/gpu, and, with the MIG strategy mixed, names such as "
+                                                  "nvidia.com/mig-1g.10gb")
     if not isinstance(replicas, int) or isinstance(replicas, bool):
         pass
-    elif replicas == 1:
-        yield say(document, (*path, "replicas"), "1 is no sharing, and the plugin stops at it; give 2 or more, or "
-                                                 "leave the entry out")
-    elif replicas < 1:
-        yield say(document, (*path, "replicas"), f"{replicas} is too small; give 2 or more")
+    elif replicas < 2:
+        yield fault_at(document, (*path, "replicas"), f"{replicas} is too small; the smallest value is 2; to switch "
+                                                      "sharing off, remove the entry")
     elif group == "mps" and replicas > MPS_CLIENTS:
-        yield say(document, (*path, "replicas"), f"{replicas} is too large; MPS has at most {MPS_CLIENTS} clients on a "
-                                                 "GPU, 16 before Volta")
+        yield fault_at(document, (*path, "replicas"), f"{replicas} is too large; MPS has at most {MPS_CLIENTS} clients "
+                                                      "on a GPU (16 before Volta)")
     if not _are_devices(devices):
-        yield say(document, (*path, "devices"), f"{shown(devices)} is not allowed; allowed: all, a number of GPUs, or "
-                                                "a list of indexes, MIG indexes such as '0:1', and UUIDs")
+        yield fault_at(document, (*path, "devices"), f"{shown(devices)} is not allowed; allowed: all, a number of "
+                                                     "GPUs, or a list of indexes, MIG indexes such as '0:1', and UUIDs")
 
 
 def _are_devices(value: object) -> bool:
@@ -344,4 +347,4 @@ def _are_devices(value: object) -> bool:
 def _imex_faults(document: Document) -> t.Iterator[str]:
     channels = _mapping(document.data.get("imex")).get("channelIDs") or []
     if channels not in ([], [0]) and isinstance(channels, list) and all(isinstance(one, int) for one in channels):
-        yield say(document, ("imex", "channelIDs"), f"{shown(channels)} is not allowed; allowed: [] and [0]")
+        yield fault_at(document, ("imex", "channelIDs"), f"{shown(channels)} is not allowed; allowed: [] and [0]")

@@ -15,7 +15,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases impor
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section, Value
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import format_schemas
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look, put, take, without_null
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import (
+    get_path,
+    pop_path,
+    set_path,
+    without_null,
+)
 
 # (path in the values of the chart, path in the resource)
 VALUES_PAIRS = (
@@ -32,28 +37,28 @@ DRIVER_PAIRS = (
 BESIDE_DRIVER = ("gds", "gdrcopy")
 
 
-def common(kind: str, spec: Section) -> Data:
+def to_common(kind: str, spec: Section) -> Data:
     """A copy of a spec in the common shape, without defaults and nulls."""
-    found: Data = copy.deepcopy(without_null(spec))
+    copied: Data = copy.deepcopy(without_null(spec))
     if kind == "values":
-        rename(found, VALUES_PAIRS)
+        rename(copied, VALUES_PAIRS)
     elif kind == "NVIDIADriver":
-        found = _of_driver(found)
+        copied = _of_driver(copied)
     elif kind == "GPUCluster":
-        put(found, "gpuCluster.deployCR", True)
-    return found
+        set_path(copied, "gpuCluster.deployCR", True)
+    return copied
 
 
 def rename(data: Data, pairs: t.Iterable[tuple[str, str]], back: bool = False) -> None:
     """Moves the value at the first path of each pair to the second, or back. Removes sections that become empty."""
     for one, other in pairs:
         source, target = (other, one) if back else (one, other)
-        value = take(data, source)
+        value = pop_path(data, source)
         if value is not None:
-            put(data, target, value)
+            set_path(data, target, value)
             parent = source.rpartition(".")[0]
-            if look(data, parent) == {}:
-                take(data, parent)
+            if get_path(data, parent) == {}:
+                pop_path(data, parent)
 
 
 def _of_driver(spec: Data) -> Data:
@@ -62,41 +67,42 @@ def _of_driver(spec: Data) -> Data:
     return {**beside, "driver": spec}
 
 
-def complete(kind: str, spec: Data) -> None:
+def add_implicit_defaults(kind: str, spec: Data) -> None:
     """Fills in the defaults that the API server or the operator adds to existing sections."""
-    upgrade = look(spec, "driver.upgradePolicy")
+    upgrade = get_path(spec, "driver.upgradePolicy")
     if kind == "NVIDIADriver" and upgrade is None:
-        put(spec, "driver.upgradePolicy", {"autoUpgrade": True})
+        set_path(spec, "driver.upgradePolicy", {"autoUpgrade": True})
     elif isinstance(upgrade, dict):
         upgrade.setdefault("autoUpgrade", kind == "NVIDIADriver")
 
 
-def retire(kind: str, spec: Data, document: Document, root: tuple[str, ...], release: Release) -> list[str]:
+def translate_deprecated(kind: str, spec: Data, document: Document, root: tuple[str, ...],
+                         release: Release) -> list[str]:
     """Translates or removes deprecated keys of a spec in the common shape. Returns warnings."""
-    said = []
+    warnings = []
     for path, (since, text, kept) in format_schemas.DEPRECATED.items():
-        value = look(spec, path)
+        value = get_path(spec, path)
         if value is None or version_key(release.version) < version_key(since):
             continue
         if not _switched_off(value):
-            said.append(f"{place(kind, path, document, root)} {text}.")
+            warnings.append(f"{path_with_line(kind, path, document, root)} {text}.")
         if not kept:
-            take(spec, path)
-    switch = look(spec, "driver.useOpenKernelModules")
-    if switch is not None and look(spec, "driver.kernelModuleType") is None:
+            pop_path(spec, path)
+    switch = get_path(spec, "driver.useOpenKernelModules")
+    if switch is not None and get_path(spec, "driver.kernelModuleType") is None:
         flavour = "open" if switch else "proprietary"
-        put(spec, "driver.kernelModuleType", flavour)
+        set_path(spec, "driver.kernelModuleType", flavour)
         if switch:
-            where = place(kind, "driver.useOpenKernelModules", document, root)
-            said.append(f"{where} is read as driver.kernelModuleType: {flavour}; from 25.3 on it has no effect.")
-    return said
+            where = path_with_line(kind, "driver.useOpenKernelModules", document, root)
+            warnings.append(f"{where} is read as driver.kernelModuleType: {flavour}; from 25.3 on it has no effect.")
+    return warnings
 
 
-def unknown_then(kind: str, spec: Data, document: Document, root: tuple[str, ...], release: Release) -> list[str]:
+def newer_keys(kind: str, spec: Data, document: Document, root: tuple[str, ...], release: Release) -> list[str]:
     """Warnings about keys that the operator of this release does not know."""
-    return [f"{place(kind, path, document, root)} is new in {since}; the operator of release {release.version} does "
-            f"not know it." for path, since in format_schemas.SINCE.items()
-            if version_key(since) > version_key(release.version) and not _switched_off(look(spec, path))]
+    return [f"{path_with_line(kind, path, document, root)} is new in {since}; the operator of release "
+            f"{release.version} does not know it." for path, since in format_schemas.SINCE.items()
+            if version_key(since) > version_key(release.version) and not _switched_off(get_path(spec, path))]
 
 
 def _switched_off(value: Value) -> bool:
@@ -104,7 +110,7 @@ def _switched_off(value: Value) -> bool:
     return not value or (isinstance(value, dict) and not value.get("enabled", True))
 
 
-def place(kind: str, path: str, document: Document, root: tuple[str, ...]) -> str:
+def path_with_line(kind: str, path: str, document: Document, root: tuple[str, ...]) -> str:
     """A path of the common shape with its line, such as C(driver.licensingConfig.configMapName (line 7))."""
     line = document.line((*root, *own_key(kind, path).split(".")))
     return f"{path} (line {line})" if line else path

@@ -39,7 +39,7 @@ _STATE = OneOf(("ok", "pending", "failed", "absent"))
 
 def _part(needed: t.Mapping[str, Shape] | None = None, **optional: Shape) -> Fields:
     """A mapping that may have further keys."""
-    return Fields(needed or {}, optional, whole=False)
+    return Fields(needed or {}, optional, closed=False)
 
 
 def _listed(**needed: Shape) -> Rows:
@@ -66,7 +66,7 @@ _POOL: dict[str, Shape] = {"count": _COUNT, "nodes": _TEXTS, "gpu": _MAYBE_TEXT,
 _PRESENT = {"state": OneOf(("present", "absent"))}
 _COMPONENTS = Fields({}, {"driver": Case("state", {"present": _part({
     **_PRESENT, "pools": _listed(images=_part({"driver": _TEXT}))})}, _part(_PRESENT, because=Nullable(_TEXTS)))},
-    other=_part(_PRESENT, because=Nullable(_TEXTS), images=Nullable(_by_name(_TEXT))), whole=False)
+    other=_part(_PRESENT, because=Nullable(_TEXTS), images=Nullable(_by_name(_TEXT))), closed=False)
 _CLUSTER_PLAN = _part(
     {"server": _MAYBE_TEXT, "namespace": _TEXT, "components": _COMPONENTS,
      "nodes": _part({"gpu": _TEXTS, "cpu": _COUNT, "pools": _listed(**_POOL)})},

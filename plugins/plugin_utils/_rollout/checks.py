@@ -9,7 +9,7 @@ import re
 import typing as t
 from dataclasses import replace
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.hidden import masked
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.hidden import without_secrets
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Check, Problem, SharedProblem
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import Workload
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
@@ -158,7 +158,7 @@ def _problems(cluster: Cluster, works: t.Sequence[Workload], observed: Observed)
         events = _events(stuck, observed)
         problem = _problem(stuck, _on_host(cause, stuck, cluster), "pending" if waits_for else "failed")
         log = Log() if waits_for else observed.logs.get(stuck.pod, Log())
-        found.append(replace(problem, message=problem.message or masked(events[-1] if events else ""),
+        found.append(replace(problem, message=problem.message or without_secrets(events[-1] if events else ""),
                              waits_for=waits_for, log=[*log.lines[-SHOWN:]] if log.of == stuck.pod else [],
                              log_problem=log.problem))
     return found
@@ -170,8 +170,8 @@ def _events(stuck: NotReadyPod, observed: Observed) -> t.Sequence[str]:
 
 def _problem(stuck: NotReadyPod, cause: Cause, level: str) -> Problem:
     return Problem(stuck.component, stuck.node, stuck.pod, stuck.container, stuck.state, stuck.reason,
-                   masked(stuck.message), stuck.since, stuck.restarts, cause.cause, cause.hint.format(node=stuck.node),
-                   [one.format(node=stuck.node) for one in cause.do], level=level)
+                   without_secrets(stuck.message), stuck.since, stuck.restarts, cause.cause,
+                   cause.hint.format(node=stuck.node), [one.format(node=stuck.node) for one in cause.do], level=level)
 
 
 def shared(problems: t.Sequence[Problem], everything: t.Sequence[Problem] = ()) -> list[SharedProblem]:

@@ -9,7 +9,7 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.hidden import masked
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.hidden import without_secrets
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.causes import needs_previous_log
@@ -106,7 +106,7 @@ def readable(text: str) -> list[str]:
     lines: list[str] = []
     for line in text.split("\n"):
         # A program may overwrite a line, such as a progress bar: only the last version is kept.
-        line = masked(_COLOURS.sub("", line.rstrip().rpartition("\r")[2])).replace("\t", " ")
+        line = without_secrets(_COLOURS.sub("", line.rstrip().rpartition("\r")[2])).replace("\t", " ")
         line = "".join(character for character in line if character.isprintable()).rstrip()
         line = line if len(line) <= WIDTH else f"{line[:WIDTH - 3]}..."
         if line and line not in lines:

@@ -69,7 +69,7 @@ _JOURNAL = Fields({
     "restart": Table(_TEXT, OneOf(("restart", "reload")), 64),
     "config": Table(_PATH, Fields({"part": _TEXT, "is": _TEXT, "before": _FILE, "runtime": _TEXT,
                                    "parts": Rows(_TEXT, 64)}), 1000)})
-_STEPS = Rows(Fields({**answer_shapes.STEP, "data": Table(_TEXT, Anything(), 64)}, whole=False), _MAX_ROWS)
+_STEPS = Rows(Fields({**answer_shapes.STEP, "data": Table(_TEXT, Anything(), 64)}, closed=False), _MAX_ROWS)
 _HOST_STATE = Fields({
     "runtimes": Table(OneOf(tuple(RUNTIMES)), Nullable(_RUNTIME), 64), "markers": Rows(_PATH, 1000),
     "journal": _JOURNAL,
@@ -82,7 +82,7 @@ _OPTIONS = Fields({
     "state": OneOf(("present", "absent")), "runtime": OneOf(("auto", *RUNTIMES)),
     "mode": OneOf(("auto", "cdi", "legacy")), "config_path": Nullable(_PATH), "drop_in_path": Nullable(_PATH),
     "set_as_default": _FLAG, "cdi": _FLAG, "nri": _FLAG, "settings": Table(_TEXT, Anything(), 1000),
-    "disruption": OneOf(LEVELS)}, whole=False)
+    "disruption": OneOf(LEVELS)}, closed=False)
 _PHASES: dict[str, dict[str, Shape]] = {
     "read": {"host_state": _HOST_STATE, "options": _OPTIONS},
     "apply": {"host_state": _HOST_STATE, "options": _OPTIONS, "blocked_step": _MAYBE_TEXT},

@@ -170,7 +170,7 @@ def test_look_alikes(name: str, nearest: str) -> None:
 def test_export(results: dict[str, Any]) -> None:
     assert results["values"]["exported"]["mig"] == {"strategy": "mixed"}
     note, = results["values"]["notes"]
-    assert note == "These are for this collection, the chart does not pass them on: toolkit.args."
+    assert note == "Only this collection uses these keys; the chart ignores them: toolkit.args."
     assert results["driver"]["exported"][0]["spec"]["version"] == "580"
     assert results["defaults"]["exported"]["spec"]["mig"] == {"strategy": "single"}
     assert results["defaults"]["hosts"] == {} and results["defaults"]["checks"] == []
@@ -203,9 +203,9 @@ def test_without_a_plan_only_the_nodes_are_read(results: dict[str, Any]) -> None
 def test_errors(results: dict[str, Any]) -> None:
     assert "driver.verison: unknown key; did you mean 'version'?" in results["broken"]["msg"]
     assert "one driver for all" in results["impossible"]["msg"]
-    assert "hosts have no node labels" in results["hosts_cannot"]["msg"]
+    assert "hosts have no Node labels" in results["hosts_cannot"]["msg"]
     assert results["hosts_cannot"]["error"]["checks"][0]["severity"] == "error"
-    assert any("NVIDIADriver blue: left aside" in note for note in results["several"]["notes"])
+    assert any("NVIDIADriver blue is ignored" in note for note in results["several"]["notes"])
 
 
 def test_what_a_policy_names_is_looked_for(results: dict[str, Any]) -> None:

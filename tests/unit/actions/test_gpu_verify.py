@@ -140,7 +140,7 @@ def test_a_layout_may_be_in_a_file(tmp_path: pathlib.Path) -> None:
         found = verified(expected={"mig_manager": mig}, facts=known)
         assert bool(found.get("failed")) == (selected == "other")
     found = verified(expected={"mig_manager": {**mig, "config_file": str(tmp_path / "none")}}, facts=known)
-    assert found["failed"] and "is not there or cannot be read" in found["msg"]
+    assert found["failed"] and "does not exist or cannot be read" in found["msg"]
 
 
 def test_samples_of_the_run_are_judged() -> None:

@@ -94,9 +94,9 @@ def test_a_config_map_in_the_cluster_is_checked_and_marked_and_not_made() -> Non
     found = objects(policy, in_cluster({"any": TEXT}))
     assert "ConfigMap/theirs" not in found
     assert marks(found) == [sharing.checksum({"any": TEXT})] * 3
-    with pytest.raises(InputError, match="ConfigMap theirs in the cluster has one fault:\n  default: 'any' is none"):
+    with pytest.raises(InputError, match="ConfigMap theirs in the cluster has one fault:\n  default: 'any' is not one"):
         plan(policy, in_cluster({"other": TEXT}))
-    with pytest.raises(PolicyError, match="ConfigMap 'theirs' is not in the namespace.*\n.*Apply it first"):
+    with pytest.raises(PolicyError, match="ConfigMap 'theirs' is not in the namespace.*\n.*Create it first"):
         plan(policy, in_cluster(None))
     # nobody was asked: manifests are only written
     assert marks(objects(policy)) == ["None"] * 3
@@ -107,8 +107,8 @@ def test_a_config_map_in_the_cluster_is_checked_and_marked_and_not_made() -> Non
      "both have configurations"),
     ({"devicePlugin": {"config": {"name": "a"}}}, read({"kind": "ConfigMap", "metadata": {"name": "b"}, "data": {
         "any": TEXT}}), {}, "ConfigMap 'b', devicePlugin.config.name is 'a'"),
-    ({"devicePlugin": {"config": {"name": "a", "default": "dens"}}}, BOTH, {}, "'dens' is none .* mean 'dense'"),
-    (None, BOTH, {"n1": "plan"}, "n1: device_plugin_config 'plan' is none .* mean 'plain'"),
+    ({"devicePlugin": {"config": {"name": "a", "default": "dens"}}}, BOTH, {}, "'dens' is not one .* mean 'dense'"),
+    (None, BOTH, {"n1": "plan"}, "n1: device_plugin_config 'plan' is not one .* mean 'plain'"),
     (None, None, {"n1": "plain"}, "there are no configurations"),
     ({"mig": {"strategy": "mixed"}}, read(by_mps()), {}, "MPS and the MIG strategy mixed exclude"),
 ])
@@ -125,7 +125,7 @@ def test_without_a_strategy_of_the_policy_that_of_the_configuration_counts() -> 
 
 def test_mps_is_refused_where_mig_cuts_the_gpus_and_nowhere_else() -> None:
     cut = facts(node(**{"nvidia.com/mig.config": "all-1g.10gb"}), node(**{"nvidia.com/mig.config": "all-disabled"}))
-    with pytest.raises(PolicyError, match="n1: MPS sharing is requested, and nvidia.com/mig.config cuts"):
+    with pytest.raises(PolicyError, match="n1: MPS sharing is requested, but nvidia.com/mig.config requests MIG"):
         plan(None, cut, sharing=read(by_mps()))
     both = read({"default": "mps", "configs": {"mps": by_mps(), "plain": {}}})
     assert plan(None, cut, sharing=both, plugin_configs={"n1": "plain"})["deploy"]["plugin_configs"] == {"n1": "plain"}
@@ -139,8 +139,8 @@ def test_mps_is_refused_where_mig_cuts_the_gpus_and_nowhere_else() -> None:
     (None, {"timeSlicing": {"resources": [{"name": "gpu", "replicas": 2, "rename": "nvidia.com/half"}]}},
      "resources[0].rename: the plugin ignores it"),
     (None, {"timeSlicing": {"resources": [{"name": "mig-1g.10gb", "replicas": 2}]}},
-     "mig-1g.10gb comes with the MIG strategy mixed only"),
-    (None, {"resources": {"gpus": [{"pattern": "*", "name": "x"}]}}, "resources: the plugin ignores it"),
+     "mig-1g.10gb exists only with the MIG strategy mixed"),
+    (None, {"resources": {"gpus": [{"pattern": "*", "name": "x"}]}}, "resources: the plugin ignores this section"),
     (None, {"configs": {"a": four(), "b": {}}}, "has no default: Nodes without the label"),
 ])
 def test_what_has_no_effect_is_said(policy: Any, given: dict[str, Any], told: str) -> None:

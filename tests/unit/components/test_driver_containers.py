@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver_containers import lasting
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver_containers import existing_names
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
@@ -98,7 +98,7 @@ def test_systems_may_need_different_drivers() -> None:
 def test_what_is_there_keeps_its_name(there: dict[str, str], systems: Any, names: list[str]) -> None:
     cluster = {**facts(*(labelled(system) for system in systems)), "driver_daemon_sets": there}
     release = releases.release("26.7.0")
-    assert {*names, DRIVER} <= set(lasting(formats.read(None, release), systems, release))  # all that are asked for
+    assert {*names, DRIVER} <= set(existing_names(formats.read(None, release), systems, release))
     made = objects(None, cluster)
     assert [name.partition("/")[2] for name in made if name.startswith(f"DaemonSet/{DRIVER}")] == names
     for name in names:
@@ -112,7 +112,7 @@ def test_names_that_follow_from_the_policy_are_not_looked_for() -> None:
     release = releases.release("26.7.0")
     for given in (policy(usePrecompiled=True, version="580"), policy(enabled=False),
                   [driver("a", nodeSelector={"zone": "a"})]):
-        assert lasting(formats.read(given, release), [UBUNTU22], release) == []
+        assert existing_names(formats.read(given, release), [UBUNTU22], release) == []
 
 
 def test_a_kernel_each_where_modules_come_built() -> None:
@@ -283,7 +283,7 @@ def test_nvidia_drivers_that_select_no_node_with_a_gpu_get_no_daemon_set(given: 
 # What makes an NVIDIADriver one that cannot be followed, and what is said of it.
 FAULTY: list[tuple[dict[str, Any], str]] = [
     ({"driverType": "vgpu-host-manager"}, "driver.driverType: 'vgpu-host-manager' is not supported"),
-    ({"version": "123"}, "no driver of branch 123 is known"),
+    ({"version": "123"}, "has no driver of branch 123"),
     ({"repoConfig": {"name": "repos"}}, "ConfigMap 'repos' is not in namespace gpu-operator"),
 ]
 
@@ -306,7 +306,7 @@ def test_an_nvidia_driver_that_cannot_be_followed_keeps_no_other_from_its_nodes(
     assert [pool["nodes"] for pool in made["pools"]] == [["n1"], ["n3"]]
     assert made["components"]["driver"]["kept"] == ["nvidia-gpu-driver-b-ubuntu22.04"]
     assert made["deploy"]["without_driver"] == []
-    assert "DaemonSet nvidia-gpu-driver-b-ubuntu22.04: left as it is until its NVIDIADriver can be followed." in \
+    assert "DaemonSet nvidia-gpu-driver-b-ubuntu22.04: not changed until its NVIDIADriver can be followed." in \
         made["notes"]
     with pytest.raises(PolicyError, match="n2: NVIDIADriver b"):
         plan(given, cluster, strict=True)
@@ -398,7 +398,7 @@ THERE: dict[str, Any] = {"config_maps": {"repos": {"a": ""}, "topology": {"nvidi
     ({"repos": None}, {}, "driver.repoConfig.configMapName: ConfigMap 'repos' is not in namespace elsewhere",
      "kubectl -n elsewhere create configmap repos --from-file=FILE"),
     ({"repos": {}}, {}, "driver.repoConfig.configMapName: ConfigMap 'repos' in namespace elsewhere is empty",
-     "Add a file"),
+     "Add a key"),
     ({"topology": {"other": "text"}}, {}, "driver.virtualTopology.config: ConfigMap 'topology' in namespace elsewhere "
      "has no key nvidia-topologyd.conf", "Add nvidia-topologyd.conf to it"),
     ({}, {"pro": False}, "driver.secretEnv: Secret 'pro' is not in namespace elsewhere",
@@ -451,15 +451,16 @@ def test_what_has_no_effect_is_said() -> None:
         return [note for note in plan(list(given), cluster)["notes"] if not note.startswith("dcgm")]
 
     built = {"usePrecompiled": True, "version": "580", "certConfig": {"name": "ca"}, "secretEnv": "pro"}
-    left_out = "is left out: modules come built, so that no package is fetched."
+    left_out = "is ignored: with precompiled modules, no packages are downloaded."
     assert {f"driver.certConfig.name {left_out}", f"driver.secretEnv {left_out}"} <= set(notes(policy(**built)))
     # an NVIDIADriver's container gets the Secret all the same
     mine = notes(driver("mine", **built))
     assert f"NVIDIADriver mine, driver.certConfig.name {left_out}" in mine
     assert not any("secretEnv" in note for note in mine)
     assert notes(policy(kernelModuleConfig={"name": "modules"})) == [
-        "driver.kernelModuleConfig.name: no module reads nvidia of ConfigMap 'modules'; known are nvidia.conf, "
+        "driver.kernelModuleConfig.name: no kernel module reads nvidia of ConfigMap 'modules'; allowed: nvidia.conf, "
         "nvidia-uvm.conf, nvidia-modeset.conf, nvidia-peermem.conf."]
     assert notes(policy(certConfig={"name": "ca"}, secretEnv="pro")) == []
-    assert "NVIDIADriver mine, driver.livenessProbe is set: the driver's container has a startup probe only." in notes(
+    assert "NVIDIADriver mine, driver.livenessProbe is ignored: the driver container has " \
+        "only a startup probe." in notes(
         driver("mine", nodeSelector={"nvidia.com/gpu.deploy.driver": "true"}, livenessProbe={"periodSeconds": 3}))

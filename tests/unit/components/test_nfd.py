@@ -47,7 +47,7 @@ def test_values_without_effect_are_named() -> None:
     for path in ("image.tag", "worker.config.core.sleepInterval", "worker.resources.limits.cpu", "master.replicaCount",
                  "master.config.extraLabelNs"):
         assert f"node-feature-discovery.{path}" in said
-    assert "tolerations" not in said and "without effect" in said
+    assert "worker.tolerations" not in said and "ignored" in said
 
 
 def test_the_charts_own_values_need_no_word() -> None:

@@ -61,7 +61,7 @@ def test_what_the_policy_says() -> None:
     engine, _notes = plan(policy(dcgmExporter={"enabled": False}, dcgm={"enabled": True}))
     assert list(engine["software"]) == ["dcgm"]
     asked, _notes = plan(policy(dcgm={"enabled": False}))
-    assert asked["dcgm"]["because"] == ["the DCGM exporter asks it"]
+    assert asked["dcgm"]["because"] == ["the DCGM exporter needs it"]
 
 
 def test_counters_that_values_carry() -> None:
@@ -89,7 +89,7 @@ def test_cuda_of_the_seeds_resource() -> None:
     made, notes = plan(seed)
     assert made["software"]["cuda"]["version"] == "12.9"
     assert not any("does not deliver" in note for note in notes)
-    with pytest.raises(PolicyError, match="CUDA is requested with the version 'latest'"):
+    with pytest.raises(PolicyError, match="CUDA version 'latest' is not allowed"):
         plan(mine={"cuda_version": "latest"})
 
 
@@ -174,12 +174,12 @@ def judged(want: Data, samples: t.Any = None, **software: t.Any) -> dict[str, tu
     ("node_status_exporter", {**HOST, "folder": "/a"}, {"running": True, "folder": "/b"}, "failed",
      "/b, desired is /a"),
     ("cuda", {**HOST, "version": "13.0"}, {}, "absent", "no CUDA toolkit"),
-    ("cuda", {**HOST, "version": "13.0"}, {"12.9": "12.9.1"}, "failed", "CUDA 12.9.1 is installed, 13.0 is wanted"),
+    ("cuda", {**HOST, "version": "13.0"}, {"12.9": "12.9.1"}, "failed", "CUDA 12.9.1 is installed, desired is 13.0"),
     ("cuda", {**HOST, "version": "13.0"}, {"12.9": "12.9.1", "13.0": "13.0.2"}, "ok", "13.0.2"),
     ("cuda", {**HOST, "version": "13.0.2"}, {"13.0": "13.0.2"}, "ok", "13.0.2"),
     ("cuda", {**HOST, "version": "13"}, {"13.1": "13.1.0"}, "ok", "13.1.0"),
     ("cuda", {**HOST, "version": None}, {"13.1": "13.1.0"}, "ok", "13.1.0"),
-    ("cuda", {**HOST, "version": "1"}, {"13.1": "13.1.0"}, "failed", "1 is wanted")])
+    ("cuda", {**HOST, "version": "1"}, {"13.1": "13.1.0"}, "failed", "desired is 1")])
 def test_a_component_is_judged(component: str, want: Data, have: t.Any, state: str, words: str) -> None:
     found = judged({component: want}, **{component: have})[component]
     assert found[0] == state and words in found[1]

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.verify import (
     Check,
     verify,
-    with_answers,
+    with_module_results,
     with_pending,
 )
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.samples import MIG_CONFIG, changed, facts
@@ -82,11 +82,11 @@ def runtimes(kubernetes: str | None = None, **parts: dict[str, Any]) -> dict[str
     ("driver", {"placement": "none"}, facts("A100"), "absent", "no driver is installed"),
     ("driver", {**DRIVER, "version": "610.57.04"}, GOOD, "failed", "595.91.07 is loaded, desired is 610.57.04"),
     ("driver", {**DRIVER, "version": None, "branch": 610}, GOOD, "failed", "desired is branch 610"),
-    ("driver", {**DRIVER, "kernel_module_type": "proprietary"}, GOOD, "failed", "open modules are loaded, proprietary"),
+    ("driver", {**DRIVER, "kernel_module_type": "proprietary"}, GOOD, "failed", "desired are proprietary modules"),
     ("driver", DRIVER, changed(GOOD, driver={"loaded": None}), "failed", "no kernel module is loaded"),
     ("driver", {**DRIVER, "gds": True, "gdrcopy": True}, GOOD, "failed", "nvidia_fs and gdrdrv are not loaded"),
     ("driver", {**DRIVER, "peermem": True}, changed(GOOD, modules={"nvidia_peermem": True}), "ok", "595.91.07 open"),
-    ("driver", DRIVER, changed(GOOD, driver={"library": "610.57.04"}), "failed", "libraries are 610.57.04"),
+    ("driver", DRIVER, changed(GOOD, driver={"library": "610.57.04"}), "failed", "libraries have version 610.57.04"),
     ("driver", DRIVER, changed(GOOD, driver={"loaded": "580.1.1", "reboot_pending": True}), "pending", "580.1.1 is"),
     ("driver", DRIVER, changed(GOOD, driver={"nvml": {"available": False, "error": "driver/library mismatch"}}),
      "failed", "NVML does not answer: driver/library mismatch"),
@@ -97,7 +97,7 @@ def runtimes(kubernetes: str | None = None, **parts: dict[str, Any]) -> dict[str
     ("driver", BOARD, served(fabricmanager=GONE), "failed", f"{MANAGER} is not installed"),
     ("driver", BOARD, served(persistenced=MASKED), "failed", f"{PERSISTENCED} is masked"),
     ("driver", BOARD, served(persistenced=GONE), "failed", f"{PERSISTENCED} is not installed"),
-    ("driver", {**BOARD, "persistenced": False}, served(), "failed", f"{PERSISTENCED} runs, but should not"),
+    ("driver", {**BOARD, "persistenced": False}, served(), "failed", f"{PERSISTENCED} runs, but the plan disables it"),
     ("driver", {**BOARD, "persistenced": False}, served(persistenced=GONE), "ok", "595.91.07 open"),
     ("driver", {**BOARD, "fabric": {"manager": None, "imex": False}}, served(fabricmanager=OFF), "ok", "595.91.07"),
     ("driver", {**BOARD, "state": "adopted", "placement": "none"}, served(persistenced=GONE), "ok", "595.91.07"),
@@ -110,7 +110,7 @@ def runtimes(kubernetes: str | None = None, **parts: dict[str, Any]) -> dict[str
      "595.91.07"),
     ("driver", BOARD, changed(served(), nvlink={"fabric": "nvlink5"}), "failed", "ib_umad is not loaded"),
     ("driver", DRIVER, LOST, "failed", "0000:0f:00.0: The GPU does not answer: it is lost"),
-    ("driver", DRIVER, UNSEEN, "failed", "1 of 2 GPUs are not seen by NVML (0000:0f:00.0)"),
+    ("driver", DRIVER, UNSEEN, "failed", "NVML does not report 1 of 2 GPUs (0000:0f:00.0)"),
     ("driver", DRIVER, ILL, "failed", "0000:0f:00.0: memory_mib: unknown error"),
     ("driver", DRIVER, changed(GOOD, driver={"missing_files": ["/usr/lib/libnvidia-ml.so.1"]}), "failed",
      "1 file of its packages is missing or damaged (/usr/lib/libnvidia-ml.so.1)"),
@@ -126,7 +126,7 @@ def runtimes(kubernetes: str | None = None, **parts: dict[str, Any]) -> dict[str
     ("container_toolkit", TOOLKIT, changed(GOOD, toolkit={"missing_files": ["/usr/bin/nvidia-ctk"]}), "failed",
      "1 file of its packages is missing or damaged (/usr/bin/nvidia-ctk)"),
     ("container_toolkit", TOOLKIT, runtimes(containerd={"stale": True}), "failed",
-     "containerd runs with an older configuration than that of its files"),
+     "containerd has not loaded its current configuration files"),
     ("container_toolkit", TOOLKIT, runtimes(containerd={"stale": None}), "ok", "1.20.0, containerd, CDI"),
     ("container_toolkit", TOOLKIT, runtimes(containerd={"boot": "masked", "running": False}), "pending",
      "containerd is masked"),
@@ -144,7 +144,7 @@ def runtimes(kubernetes: str | None = None, **parts: dict[str, Any]) -> dict[str
     ("container_toolkit", TOOLKIT, runtimes(containerd={"running": False}, docker={**DOCKER}), "ok", "docker"),
     ("container_toolkit", TOOLKIT, facts("A100"), "absent", "not installed"),
     ("container_toolkit", TOOLKIT, facts("A100", toolkit="1.19.1", containerd=True), "failed", "desired is 1.20.0"),
-    ("container_toolkit", TOOLKIT, facts("A100", toolkit="1.20.0"), "failed", "containerd does not know the nvidia"),
+    ("container_toolkit", TOOLKIT, facts("A100", toolkit="1.20.0"), "failed", "containerd does not have the nvidia"),
     ("container_toolkit", TOOLKIT, facts("A100", toolkit="1.20.0", containerd=True, cdi=False), "failed",
      "the CDI specification is missing"),
     ("container_toolkit", {**TOOLKIT, "cdi": False}, facts("A100", toolkit="1.20.0", containerd=True, cdi=False), "ok",
@@ -152,11 +152,11 @@ def runtimes(kubernetes: str | None = None, **parts: dict[str, Any]) -> dict[str
     ("container_toolkit", TOOLKIT, changed(GOOD, toolkit={"cdi": NAMED}), "ok", "1.20.0, containerd, CDI"),
     ("container_toolkit", TOOLKIT, changed(GOOD, toolkit={"cdi": {**NAMED, "devices": ["0", "1"]}}), "ok", "CDI"),
     ("container_toolkit", TOOLKIT, changed(GOOD, toolkit={"cdi": {**NAMED, "driver": "580.126.20"}}), "failed",
-     "the CDI specification is of driver 580.126.20, 595.91.07 is loaded"),
+     "the CDI specification is for driver 580.126.20, but 595.91.07 is loaded"),
     ("container_toolkit", TOOLKIT, changed(GOOD, toolkit={"cdi": {**NAMED, "devices": NAMED["devices"][:3]}}), "failed",
-     f"the CDI specification lacks {GOOD['gpus'][1]['uuid']}"),
+     f"the CDI specification does not have {GOOD['gpus'][1]['uuid']}"),
     ("container_toolkit", TOOLKIT, changed(GOOD, toolkit={"cdi": {**NAMED, "devices": [*NAMED["devices"], "MIG-1"]}}),
-     "failed", "the CDI specification has MIG-1, which is not there"),
+     "failed", "the CDI specification has unknown devices: MIG-1"),
     ("container_toolkit", TOOLKIT, facts("A100", driver="595.91.07", toolkit="1.20.0", containerd=True, cdi=False,
                                          mig={}), "ok", "1.20.0, containerd"),
     ("container_toolkit", TOOLKIT, facts("A100", driver="595.91.07", toolkit="1.20.0", containerd=True, cdi=False,
@@ -288,8 +288,8 @@ def test_what_the_modules_would_do_counts_beside_the_facts() -> None:
               Check("mig_manager", "ok", "off"), Check("dcgm", "ok", "4"), Check("cuda", "ok", "13")]
     steps = [{"id": "write file: /etc/modprobe.d/x.conf"}, {"id": "build initramfs: 6.8"}]
     waits = [{"id": "reset GPU: 0", "pending_reason": "it is in use", "needs": "drain"}]
-    found = with_answers(checks, {"driver": steps, "container_toolkit": steps}, {"mig_manager": waits},
-                         {"dcgm": {"message": "The key is another one.", "hint": "Look."}})
+    found = with_module_results(checks, {"driver": steps, "container_toolkit": steps}, {"mig_manager": waits},
+                                {"dcgm": {"message": "The key is another one.", "hint": "Look."}})
     assert [(check.component, check.state, check.detail) for check in found] == [
         ("driver", "failed", "a run would write file: /etc/modprobe.d/x.conf and 1 more"),
         ("container_toolkit", "failed", "no CDI"), ("mig_manager", "pending", "reset GPU: 0: it is in use"),
@@ -300,4 +300,4 @@ def test_what_the_modules_would_do_counts_beside_the_facts() -> None:
 def test_what_the_facts_say_of_a_component_that_waits_stays() -> None:
     stopped = [Check("container_toolkit", "pending", "containerd does not run", "A run does not change this.")]
     waits = {"container_toolkit": [{"id": "start service: x", "pending_reason": "y", "needs": "never"}]}
-    assert with_pending(with_answers(stopped, {}, waits, {}), waits) == stopped
+    assert with_pending(with_module_results(stopped, {}, waits, {}), waits) == stopped

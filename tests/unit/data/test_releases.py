@@ -297,8 +297,8 @@ def test_a_missing_key_is_named(folder: pathlib.Path, key: str) -> None:
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"version": "26.8.0"}, "version is '26.8.0'; it must be or hold '26.9.0'"),
-    ({"drivers": ["580.173.02"]}, "drivers is ['580.173.02']; it must be or hold '595.91.07'"),
+    ({"version": "26.8.0"}, "version is '26.8.0'; it must be '26.9.0'"),
+    ({"drivers": ["580.173.02"]}, "drivers is ['580.173.02']; it must contain '595.91.07'"),
     ({"components": {}, "drivers": []}, "components, drivers missing")])
 def test_a_wrong_value_is_named(folder: pathlib.Path, changes: dict[str, t.Any], message: str) -> None:
     add(folder, **changes)

@@ -43,10 +43,10 @@ def chained(first: str, line: t.Callable[[str, str], str]) -> str:
 @pytest.mark.parametrize(("text", "words"), [
     (keys(30_000), ", line 25000: the text has more than 50,000 keys and values"),
     ("---\n" * 60_000, ": the text has more than 50,000 keys and values. Split the file."),
-    ("a: [\n" + "[" * 400, ", line 2: the text has more than 100 levels. Nest less deep."),
+    ("a: [\n" + "[" * 400, ", line 2: the text has more than 100 levels. Use fewer levels."),
     ("- " * 500, ", line 1: the text has more than 100 levels"),
     ("? " * 500, ", line 1: the text has more than 100 levels"),
-    ("#" * 1_000_001, ": 1,000,001 characters are too many; at most 1,000,000 are read. Split the file."),
+    ("#" * 1_000_001, ": the text has 1,000,001 characters; at most 1,000,000 are allowed. Split the file."),
     (chained("a: &a [1, 1]\n", lambda new, old: f"{new}: &{new} [{old}]\n"), "too large with its aliases"),
     (chained("a: &a {b: 1}\n", lambda new, old: f"{new}: &{new}\n  <<: [{old}]\n"), "too large with its aliases"),
 ], ids=["keys", "documents", "flow", "lists", "complex keys", "characters", "aliases", "merges"])

@@ -13,7 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_deb imp
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_rpm import FOLDERS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.failures import explain
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.sources import SOURCES, source_of
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.packages import installs
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.packages import can_install
 from ansible_collections.gpuops.nvidia.tests.unit.pages import HOME, named_tests, rows
 
 PAGE = (HOME / "docs" / "driver.md").read_text(encoding="utf-8")
@@ -36,7 +36,7 @@ def sources() -> dict[tuple[str, str, str, str], str]:
 
 def test_sources() -> None:
     said = sources()
-    wrong = {key for key, cell in said.items() if installs(key[1:3], key[3], key[0]) != (cell != "no")}
+    wrong = {key for key, cell in said.items() if can_install(key[1:3], key[3], key[0]) != (cell != "no")}
     assert not wrong
     systems = {*((name, major) for name, major in FOLDERS), ("debian", "12"), ("debian", "13"),
                *(("ubuntu", version) for version in ("22.04", "24.04", "26.04"))}

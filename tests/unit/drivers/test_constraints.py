@@ -223,7 +223,7 @@ def test_flavours_that_a_branch_does_not_have() -> None:
 
 @pytest.mark.parametrize(("name", "situation", "wish", "words"), [
     ("driver.version", HOST, Request(version=Version.of("580"), by="driver_branch of x", key="driver_branch"),
-     "driver_branch of x asks for driver branch 580 [driver_branch: {branch}]"),
+     "driver_branch of x requests driver branch 580 [driver_branch: {branch}]"),
     ("driver.version", HOST, Request(version=Version.of("580.173.02"), by="it"), "[driver.version: {version}]"),
     ("driver.version", HOST, Request(version=Version.of("580.1.2"), by="it", key="driver_runfile_src"),
      "[a driver_runfile_src of {version}]"),
@@ -240,9 +240,9 @@ def test_flavours_that_a_branch_does_not_have() -> None:
     ("os", here(os=("rhel", "9.6")), CLUSTER, "rhel 9.6 has driver containers for x86_64 only and no "
      "precompiled modules (release 26.7.0)"),
     ("kernel", here(kernel="7.1.0-1-generic"), CLUSTER, "for kernel 7.1.0-1-generic (release 26.7.0)"),
-    ("gds.enabled", HOST, Request(gds=True), "needs open kernel modules that are built [gds.enabled: false]"),
+    ("gds.enabled", HOST, Request(gds=True), "needs open kernel modules that are not precompiled [gds.enabled: false]"),
     ("gds.enabled", HOST, Request(gds=True, gds_open=False, gds_by="x"), "x (GPUDirect Storage) needs kernel modules"),
-    ("cuda.version", HOST, Request(cuda="14"), "needs a newer driver than is known"),
+    ("cuda.version", HOST, Request(cuda="14"), "needs a newer driver than this collection knows"),
     ("packages", HOST, Request(gds=True, gdrcopy=True), "GPUDirect Storage and GDRCopy comes from NVIDIA's repository"),
 ])
 def test_a_constraint_says_who_asks_and_what_to_change(name: str, situation: Situation, wish: Request,

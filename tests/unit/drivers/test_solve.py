@@ -52,7 +52,7 @@ def smallest(constraints: list[Constraint]) -> int | None:
 @given(problems())
 @settings(max_examples=300, deadline=None)
 def test_the_core_is_a_conflict_of_the_fewest(constraints: list[Constraint]) -> None:
-    found = solve.core(ALL, constraints)
+    found = solve.smallest_conflict(ALL, constraints)
     assert (None if found is None else len(found)) == smallest(constraints)
     if found is not None:
         assert not satisfiable(found)
@@ -72,7 +72,7 @@ def test_what_frees_it_is_the_least(constraints: list[Constraint]) -> None:
         enough = [len(more) for size in range(len(changeable) + 1)
                   for more in itertools.combinations(sorted(changeable - {dropped}), size)
                   if satisfiable(solve.without(rest, more))]
-        more = solve.also(ALL, constraints, dropped)
+        more = solve.fewest_further(ALL, constraints, dropped)
         assert (None if more is None else len(more)) == min(enough, default=None)
         if more is not None:
             assert satisfiable(solve.without(rest, more))
@@ -82,7 +82,7 @@ def test_what_frees_it_is_the_least(constraints: list[Constraint]) -> None:
 @settings(max_examples=200, deadline=None)
 def test_every_conflict_is_told(constraints: list[Constraint]) -> None:
     """Without what the conflicts name and a user can change there is a candidate, or the last one nobody can end."""
-    found = solve.cores(ALL, constraints)
+    found = solve.conflicts(ALL, constraints)
     assert bool(found) == (not satisfiable(constraints))
     gone = {one.id for conflict in found for one in conflict if one.change}
     stuck = bool(found) and not any(one.change for one in found[-1])
@@ -91,9 +91,9 @@ def test_every_conflict_is_told(constraints: list[Constraint]) -> None:
 
 def test_of_equal_ones_the_first_is_told() -> None:
     one, two, three = (Constraint(name, name, allows) for name, allows in (("a", 0b01), ("b", 0b10), ("c", 0b10)))
-    assert [rule.id for rule in solve.core(0b11, [one, two, three]) or ()] == ["a", "b"]
-    assert [rule.id for rule in solve.core(0b11, [three, two, one]) or ()] == ["c", "a"]
-    assert solve.core(0b11, [two, three]) is None
+    assert [rule.id for rule in solve.smallest_conflict(0b11, [one, two, three]) or ()] == ["a", "b"]
+    assert [rule.id for rule in solve.smallest_conflict(0b11, [three, two, one]) or ()] == ["c", "a"]
+    assert solve.smallest_conflict(0b11, [two, three]) is None
 
 
 @pytest.mark.parametrize(("gpus", "wish", "expected"), [

@@ -26,7 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.answers imp
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import Asking, HostAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import verify
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import cleaned, printable
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable, printable_data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.shapes import Fields, Nullable, Rows, Shape, Table
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import answer_shapes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight
@@ -269,7 +269,7 @@ def test_nothing_reaches_a_terminal() -> None:
     assert not [sign for sign in text if not sign.isprintable()]
     assert told["plan"][0]["reason"] == r"\x1b]0;owned\x07\x1b[2J\x9b31m\u202e" + "\n\tx"
     assert told["diff"][0]["after"] == "é ✔ → \U0001f600\n" and told["stdout"] == r"a\rb"
-    assert printable("\ud800") == r"\ud800" and cleaned({1: None, "a": 1.5}) == {1: None, "a": 1.5}
+    assert printable("\ud800") == r"\ud800" and printable_data({1: None, "a": 1.5}) == {1: None, "a": 1.5}
 
 
 def test_warnings_of_a_module_are_objects_and_printable() -> None:

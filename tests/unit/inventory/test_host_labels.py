@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.host_labels import told
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.host_labels import read_labels
 
 LABELS = {"nvidia.com/gpu.count": "8"}
 
@@ -30,8 +30,8 @@ def variables(**hosts: dict[str, Any]) -> dict[str, Any]:
 def test_facts_by_node() -> None:
     """Those of this run or of a fact cache; a variable of the inventory is none."""
     fact = {"ansible_facts": {"gpu_labels": LABELS}}
-    found = told(variables(a={**fact, "gpu_node_name": "node-a"}, b=fact, c={"gpu_labels": LABELS}, d={}, e=fact),
-                 ["a", "b", "c", "d", "a"])
+    hosts = variables(a={**fact, "gpu_node_name": "node-a"}, b=fact, c={"gpu_labels": LABELS}, d={}, e=fact)
+    found = read_labels(hosts, ["a", "b", "c", "d", "a"])
     assert found.labels == {"node-a": LABELS, "b": LABELS} and found.silent == ["c", "d"]
     assert found.nodes == {"node-a": "a", "b": "b", "c": "c", "d": "d"}
 
@@ -39,41 +39,41 @@ def test_facts_by_node() -> None:
 def test_a_host_cannot_say_which_node_it_is() -> None:
     """A fact wins over the inventory, so that one in wrong hands would label another's Node."""
     spoofed = {"ansible_facts": {"gpu_labels": LABELS, "gpu_node_name": "control-1"}, "gpu_node_name": "control-1"}
-    found = told(variables(a=spoofed, b={"ansible_facts": {"gpu_labels": LABELS}}), ["b", "a"])
+    found = read_labels(variables(a=spoofed, b={"ansible_facts": {"gpu_labels": LABELS}}), ["b", "a"])
     assert found.labels == {"b": LABELS} and found.refused == ["a"] and found.nodes == {"b": "b"}
     assert found.silent == []
 
 
 def test_a_host_that_is_not_believed_has_told_nothing() -> None:
     forged = {"ansible_facts": {"gpu_labels": LABELS, "gpu_disruption": "reboot"}, "gpu_node_name": "node-a"}
-    found = told(variables(a=forged), ["a"])
+    found = read_labels(variables(a=forged), ["a"])
     assert (found.labels, found.silent, found.refused, found.nodes) == ({}, [], ["a"], {"node-a": "a"})
     lied = {"preflight_found": {"error": {"kind": "answer", "path": "facts.gpus", "message": "No.", "hint": "Look."}},
             "ansible_facts": {"gpu_labels": LABELS}}
-    found = told(variables(a=lied, b={}), ["a", "b"])
+    found = read_labels(variables(a=lied, b={}), ["a", "b"])
     assert (found.labels, found.silent, found.refused) == ({}, ["b"], ["a"])
 
 
 def test_labels_that_were_taken_back_are_not_told() -> None:
     """As by state absent: without any label of a GPU the Node would count as one that has lost it."""
-    assert told(variables(a={"ansible_facts": {"gpu_labels": {}}}), ["a"]).silent == ["a"]
+    assert read_labels(variables(a={"ansible_facts": {"gpu_labels": {}}}), ["a"]).silent == ["a"]
 
 
 def test_hosts_that_could_not_read_all_of_their_gpus() -> None:
-    found = told(variables(a={"ansible_facts": {"gpu_labels": LABELS, "gpu_labels_unread": ["0000:07:00.0"]}},
-                           b={"ansible_facts": {"gpu_labels": LABELS, "gpu_labels_unread": []}}), ["a", "b"])
+    found = read_labels(variables(a={"ansible_facts": {"gpu_labels": LABELS, "gpu_labels_unread": ["0000:07:00.0"]}},
+                                  b={"ansible_facts": {"gpu_labels": LABELS, "gpu_labels_unread": []}}), ["a", "b"])
     assert found.unread == {"a"} and set(found.labels) == {"a", "b"}
 
 
 def test_values_that_are_no_strings_are_labels_all_the_same() -> None:
     """As a YAML file of a fact cache gives them."""
     fact = {"nvidia.com/gpu.count": 8, "nvidia.com/mig.capable": True, "nvidia.com/vgpu.present": False}
-    assert told(variables(a={"ansible_facts": {"gpu_labels": fact}}), ["a"]).labels == {
+    assert read_labels(variables(a={"ansible_facts": {"gpu_labels": fact}}), ["a"]).labels == {
         "a": {**LABELS, "nvidia.com/mig.capable": "true", "nvidia.com/vgpu.present": "false"}}
 
 
 @pytest.mark.parametrize("hosts, words", [(["a", "z"], "no host z"), (["a", "b"], "a and b have the same Node n")])
 def test_refused(hosts: list[str], words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
-        told(variables(a={"gpu_node_name": "n"}, b={"gpu_node_name": "n"}), hosts)
+        read_labels(variables(a={"gpu_node_name": "n"}, b={"gpu_node_name": "n"}), hosts)
     assert caught.value.details["path"] == "hosts"

@@ -53,8 +53,8 @@ def test_of_secrets_only_counts_that_they_are_set() -> None:
 def test_steps_and_pending_by_component() -> None:
     step = {"id": "x: y"}
     found = task_vars(a={"driver_result": {"plan": [step], "pending": []}, "mig_manager_result": {"skipped": True}})
-    assert inventory_vars.listed(found, "a", "plan") == {"driver": [step]}
-    assert inventory_vars.listed(found, "a", "pending") == {}
+    assert inventory_vars.steps_of(found, "a", "plan") == {"driver": [step]}
+    assert inventory_vars.steps_of(found, "a", "pending") == {}
 
 
 @pytest.mark.parametrize(("result", "found"), [
@@ -151,14 +151,14 @@ def test_files_are_found_beside_the_inventory_then_the_playbook(tmp_path: pathli
 def test_facts_of_another_version_are_refused() -> None:
     """And any others of another shape: they are given by hand, so the error is the user's to see."""
     mine = facts_sample.facts()
-    assert inventory_vars.same_shape({"a": mine, "b": None}) == {"a": mine, "b": None}
-    with pytest.raises(InputError, match="facts.a: it is without host, allowed is the keys schema, .* Give all"):
-        inventory_vars.same_shape({"a": {"schema": 3}})
-    with pytest.raises(InputError, match=r"facts.a.gpus\[0\].uuid: it is 7, allowed is a string"):
-        inventory_vars.same_shape({"a": {**mine, "gpus": [{**mine["gpus"][0], "uuid": 7}]}})
+    assert inventory_vars.checked_facts({"a": mine, "b": None}) == {"a": mine, "b": None}
+    with pytest.raises(InputError, match="facts.a: it is a mapping without host; allowed: the keys schema, "):
+        inventory_vars.checked_facts({"a": {"schema": 3}})
+    with pytest.raises(InputError, match=r"facts.a.gpus\[0\].uuid: it is 7; allowed: a string"):
+        inventory_vars.checked_facts({"a": {**mine, "gpus": [{**mine["gpus"][0], "uuid": 7}]}})
     for other in ({"schema": 2}, {}, "text"):
         with pytest.raises(InputError, match="facts.b: the schema is .* Gather them again"):
-            inventory_vars.same_shape({"a": mine, "b": other})
+            inventory_vars.checked_facts({"a": mine, "b": other})
 
 
 LIE = {"preflight_found": {"failed": False, "error": {"kind": "answer", "path": "facts.gpus", "message": "No.",
@@ -249,8 +249,8 @@ def test_what_waits_as_its_node_stays_in_service_is_pending(kept: bool) -> None:
     found = task_vars(a={"mig_manager_result": {"plan": [step], "pending": []},
                          "maintenance_result": {"started": not kept, "pending": [obstacle] if kept else []}})
     waits = {**step, "needs": "drain", "pending_reason": "evict: Pod a/b: gpu_disruption is 'idle'"}
-    assert inventory_vars.listed(found, "a", "pending") == ({"mig_manager": [waits]} if kept else {})
-    assert inventory_vars.listed(found, "a", "plan") == ({} if kept else {"mig_manager": [step]})
+    assert inventory_vars.steps_of(found, "a", "pending") == ({"mig_manager": [waits]} if kept else {})
+    assert inventory_vars.steps_of(found, "a", "plan") == ({} if kept else {"mig_manager": [step]})
 
 
 def test_what_waits_beside_new_instances_names_what_is_in_its_way() -> None:
@@ -260,5 +260,5 @@ def test_what_waits_beside_new_instances_names_what_is_in_its_way() -> None:
     found = task_vars(a={"mig_manager_result": {"plan": [create], "pending": [{**mode, "pending_reason": "never"}]},
                          "maintenance_result": {"started": True, "level": "never", "pending": [obstacle]}})
     waits = {**mode, "needs": "drain", "pending_reason": "evict: Pod a/b: gpu_disruption is 'idle'"}
-    assert inventory_vars.listed(found, "a", "pending") == {"mig_manager": [waits]}
-    assert inventory_vars.listed(found, "a", "plan") == {"mig_manager": [create]}
+    assert inventory_vars.steps_of(found, "a", "pending") == {"mig_manager": [waits]}
+    assert inventory_vars.steps_of(found, "a", "plan") == {"mig_manager": [create]}

@@ -32,12 +32,12 @@ def seen(play: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_play_wins_over_the_inventory_on_every_host() -> None:
-    found = settings.settle({}, inventory_vars.variables(seen({"gpu_disruption": "idle"})), {})
+    found = settings.option_values({}, inventory_vars.variables(seen({"gpu_disruption": "idle"})), {})
     assert (found["disruption"], found["release"], found["policy"]) == ("idle", "26.3.3", None)
 
 
 def test_without_the_play_hosts_speak_for_themselves() -> None:
-    assert settings.settle({}, inventory_vars.variables(seen({})), {})["disruption"] == "drain"
+    assert settings.option_values({}, inventory_vars.variables(seen({})), {})["disruption"] == "drain"
 
 
 def test_templates_of_the_play_are_each_hosts_own() -> None:

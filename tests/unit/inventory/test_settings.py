@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.settings import settle
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.settings import option_values
 
 
 @pytest.mark.parametrize(("given", "hosts", "expected"), [
@@ -20,36 +20,38 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.settings 
     ({"placement": ""}, {"a": {"gpu_placement": ""}}, "hosts"),
 ])
 def test_precedence(given: dict[str, Any], hosts: dict[str, Any], expected: str) -> None:
-    assert settle(given, hosts, {})["placement"] == expected
+    assert option_values(given, hosts, {})["placement"] == expected
 
 
 def test_an_empty_level_is_refused_and_an_empty_policy_stays_empty() -> None:
     with pytest.raises(InputError, match="gpu_disruption: it is empty. Set one of never, idle, drain, reboot"):
-        settle({}, {"a": {"gpu_disruption": ""}}, {})
+        option_values({}, {"a": {"gpu_disruption": ""}}, {})
     with pytest.raises(InputError, match="gpu_disruption: it is empty"):
-        settle({}, {"c": {}}, {"a": {"gpu_disruption": ""}})
-    assert settle({"disruption": "idle"}, {"a": {"gpu_disruption": ""}}, {})["disruption"] == "idle"
-    assert settle({}, {"a": {"gpu_policy": ""}}, {})["policy"] == settle({"policy": ""}, {"a": {}}, {})["policy"] == ""
-    assert settle({}, {"a": {"gpu_policy": ""}, "b": {"gpu_policy": "p.yml"}}, {})["policy"] == "p.yml"
-    assert settle({}, {"a": {}}, {})["policy"] is None
+        option_values({}, {"c": {}}, {"a": {"gpu_disruption": ""}})
+    assert option_values({"disruption": "idle"}, {"a": {"gpu_disruption": ""}}, {})["disruption"] == "idle"
+    assert option_values({}, {"a": {"gpu_policy": ""}}, {})["policy"] == ""
+    assert option_values({"policy": ""}, {"a": {}}, {})["policy"] == ""
+    assert option_values({}, {"a": {"gpu_policy": ""}, "b": {"gpu_policy": "p.yml"}}, {})["policy"] == "p.yml"
+    assert option_values({}, {"a": {}}, {})["policy"] is None
 
 
 def test_hosts_that_disagree_are_named() -> None:
     with pytest.raises(InputError, match="gpu_disruption: it is 'idle' on a and 'drain' on b"):
-        settle({}, {"a": {"gpu_disruption": "idle"}, "b": {"gpu_disruption": "drain"}}, {})
-    assert settle({"disruption": "never"}, {"a": {"gpu_disruption": "idle"}, "b": {"gpu_disruption": "drain"}}, {})
+        option_values({}, {"a": {"gpu_disruption": "idle"}, "b": {"gpu_disruption": "drain"}}, {})
+    assert option_values({"disruption": "never"},
+                         {"a": {"gpu_disruption": "idle"}, "b": {"gpu_disruption": "drain"}}, {})
 
 
 @pytest.mark.parametrize(("hosts", "expected"), [({}, "own.yml"), ({"gpu_policy": "other.yml"}, "other.yml")])
 def test_hosts_that_limit_leaves_out_say_what_the_others_do_not(hosts: dict[str, Any], expected: str) -> None:
-    assert settle({}, {"control": hosts}, {"a": {"gpu_policy": "own.yml"}})["policy"] == expected
+    assert option_values({}, {"control": hosts}, {"a": {"gpu_policy": "own.yml"}})["policy"] == expected
 
 
 def test_hosts_that_limit_leaves_out_may_disagree_where_the_others_decide() -> None:
     others = {"a": {"gpu_policy": "a.yml"}, "b": {"gpu_policy": "b.yml"}}
-    assert settle({}, {"c": {"gpu_policy": "c.yml"}}, others)["policy"] == "c.yml"
+    assert option_values({}, {"c": {"gpu_policy": "c.yml"}}, others)["policy"] == "c.yml"
     with pytest.raises(InputError, match="gpu_policy: it is 'a.yml' on a and 'b.yml' on b"):
-        settle({}, {"c": {}}, others)
+        option_values({}, {"c": {}}, others)
 
 
 @pytest.mark.parametrize(("option", "good", "bad"), [
@@ -58,27 +60,27 @@ def test_hosts_that_limit_leaves_out_may_disagree_where_the_others_decide() -> N
 ])
 def test_what_a_server_would_refuse_is_refused_before(option: str, good: tuple[Any, ...], bad: tuple[Any, ...]) -> None:
     for value in good:
-        assert settle({}, {"a": {f"gpu_{option}": value}}, {})[option] == value
+        assert option_values({}, {"a": {f"gpu_{option}": value}}, {})[option] == value
     for value in bad:
         with pytest.raises(InputError, match=f"gpu_{option}: .* is not allowed"):
-            settle({}, {"a": {f"gpu_{option}": value}}, {})
+            option_values({}, {"a": {f"gpu_{option}": value}}, {})
 
 
 @pytest.mark.parametrize(("option", "bad", "message"), [
-    ("release", 26.7, "gpu_release: a string is expected, 26.7 is given. Write it in quotes"),
+    ("release", 26.7, "gpu_release: a string is expected, not 26.7. Write it in quotes"),
     ("kubeconfig", ["a.conf"], "gpu_kubeconfig: a string is expected"),
-    ("namespace", 2024, "gpu_namespace: a string is expected, 2024"),
-    ("disruption", True, "gpu_disruption: a string is expected, true"),
-    ("pull_secrets", "ngc", r"gpu_pull_secrets: a list of strings is expected, 'ngc' is given. Write \[one, other"),
-    ("node_os", [22.04], r"gpu_node_os: a list of strings is expected, \[22.04\]"),
+    ("namespace", 2024, "gpu_namespace: a string is expected, not 2024"),
+    ("disruption", True, "gpu_disruption: a string is expected, not true"),
+    ("pull_secrets", "ngc", r"gpu_pull_secrets: a list of strings is expected, not 'ngc'. Write a list such as"),
+    ("node_os", [22.04], r"gpu_node_os: a list of strings is expected, not \[22.04\]"),
 ])
 def test_a_variable_of_another_type_is_refused(option: str, bad: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        settle({}, {"a": {f"gpu_{option}": bad}}, {})
+        option_values({}, {"a": {f"gpu_{option}": bad}}, {})
 
 
 def test_hosts_that_disagree_about_a_proxy_show_no_password() -> None:
     hosts = {name: {"gpu_proxy": {"https": f"http://me:s3cret{name}@p:1"}} for name in "ab"}
     with pytest.raises(InputError, match="gpu_proxy: it is .*on a and .*on b") as caught:
-        settle({}, hosts, {})
+        option_values({}, hosts, {})
     assert "s3cret" not in str(caught.value.as_result())

@@ -87,9 +87,9 @@ WHOLE = {"server": "s", "version": "v1.36.3", "nfd": True, "service_monitors": F
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ({"overrides": {"a": 1}}, "overrides.a: a mapping is expected, 1 is given."),
-    ({"cluster_facts": {**WHOLE, "nodes": 3}}, "cluster_facts.nodes: a mapping is expected, 3 is given."),
-    ({"cluster_facts": {**WHOLE, "nodes": {"a": "x"}}}, "cluster_facts.nodes.a: a mapping is expected, 'x' is given."),
+    ({"overrides": {"a": 1}}, "overrides.a: a mapping is expected, not 1."),
+    ({"cluster_facts": {**WHOLE, "nodes": 3}}, "cluster_facts.nodes: a mapping is expected, not 3."),
+    ({"cluster_facts": {**WHOLE, "nodes": {"a": "x"}}}, "cluster_facts.nodes.a: a mapping is expected, not 'x'."),
     ({"cluster_facts": {**WHOLE, "nodes": {"a": {}}}},
      "cluster_facts.nodes.a: these keys are missing: labels, annotations, ready"),
     ({"cluster_facts": {**WHOLE, "nodes": {"a": {

@@ -52,7 +52,7 @@ def test_all_forms_are_the_same_document(tmp_path: Path) -> None:
     assert of_file(tmp_path, config_map()).data == plain
     assert of_file(tmp_path, TIME_SLICING, config_map(), {"kind": "Namespace"}).data == plain
     assert mig_document.from_data(config_map()).data == mig_document.from_data(plain).data == plain
-    assert mig_document.given({}, None, {}) is None
+    assert mig_document.from_options({}, None, {}) is None
 
 
 def test_several_documents_are_one(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_refusals(tmp_path: Path, documents: list[t.Any], words: str) -> None:
 
 
 def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(InputError, match="is not there or cannot be read"):
+    with pytest.raises(InputError, match="does not exist or cannot be read"):
         mig_document.from_file({}, "nowhere.yaml")
 
 

@@ -213,8 +213,8 @@ def test_fields_with_a_reason_change_nothing(path: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("version", "said"), [
-    ("999.99.99", ["driver.version 999.99.99: driver branch 999 is not known to this collection; what it drives is not "
-                   "checked."]), ("580.173.02", []), ("580.999.99", []), ("sha256:" + "0" * 64, [])])
+    ("999.99.99", ["driver.version 999.99.99: driver branch 999 is not known to this collection, so its support of the "
+                   "GPUs is not checked."]), ("580.173.02", []), ("580.999.99", []), ("sha256:" + "0" * 64, [])])
 def test_a_branch_that_nobody_knows_is_said(version: str, said: list[str]) -> None:
     notes = plan(policy({"driver.version": version}), cluster())["notes"]
     assert [note for note in notes if "branch" in note] == said
@@ -225,7 +225,7 @@ def test_a_branch_that_nobody_knows_is_said(version: str, said: list[str]) -> No
 def policy(values: dict[str, Any]) -> dict[str, Any]:
     spec: dict[str, Any] = {}
     for path, value in values.items():
-        defaults.put(spec, path, value)
+        defaults.set_path(spec, path, value)
     return {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"},
             "spec": spec}
 
@@ -240,7 +240,7 @@ def nvidia_driver(values: dict[str, Any]) -> dict[str, Any]:
     spec: dict[str, Any] = {"driverType": "gpu", "image": "driver", "default": False}
     for path, value in values.items():
         own = own_path(path)
-        defaults.put(spec, own[len("driver."):] if own.startswith("driver.") else own, value)
+        defaults.set_path(spec, own[len("driver."):] if own.startswith("driver.") else own, value)
     return {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": "mine"}, "spec": spec}
 
 

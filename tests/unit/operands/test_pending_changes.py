@@ -241,8 +241,8 @@ def test_a_label_goes_once_its_pods_have_ended(label: str, component: str, marks
         change = deploy_labels.plan_present(one, deploy, terms)
         assert (label in patched(one, change.patch() if change else {"metadata": {}}).labels) is stays
         assert [note for note in label_nodes.notes([one], deploy, terms) if "site removes it when" in note] == (
-            [f"n1: {label} stays, because the removal would end driver or MPS pods that GPU clients use. A run of site "
-             "removes it when it has ended these pods Node by Node."] if stays else [])
+            [f"n1: {label} stays, because the removal would end driver or MPS pods that GPU clients use. A run of "
+             "site.yml removes it after it has stopped these pods Node by Node."] if stays else [])
 
 
 @pytest.mark.parametrize(("labels", "on_host", "leaves"), [
@@ -336,5 +336,5 @@ def test_a_node_that_shares_by_mps_keeps_its_configuration() -> None:
     configs = dict.fromkeys(("n1", "n2", "n3"), "b")
     made = plan(policy, cluster, plugin_configs=configs)
     assert made["deploy"]["plugin_configs"] == {"n1": "a", "n3": "b"}
-    assert any(note.startswith("n1, n2: the configuration of the device plugin stays") for note in made["notes"])
+    assert any(note.startswith("n1, n2: the configuration of the device plugin is ") for note in made["notes"])
     assert plan(policy, cluster, plugin_configs=configs, disruption="drain")["deploy"]["plugin_configs"] == configs

@@ -71,22 +71,22 @@ def test_driver(models: list[str], policy: Any, release: str, mine: dict[str, An
 @pytest.mark.parametrize(("models", "policy", "release", "mine", "words"), [
     ([], None, V26, {}, ["gpu01: no NVIDIA GPU is on its PCI bus", "gpu_hosts"]),
     (["V100"], driver(version="595.91.07"), V26, {},
-     ["driver.version of gpu_policy asks for driver 595.91.07, but Tesla V100-SXM2-32GB (volta) needs proprietary "
+     ["driver.version of gpu_policy requests driver 595.91.07, but Tesla V100-SXM2-32GB (volta) needs proprietary "
       "kernel modules and a branch up to 580", "driver.version: 580.173.02"]),
     (["V100"], None, V26, {"driver_branch": "595"},
-     ["driver_branch of this host asks for driver branch 595", "driver_branch: 580 (proprietary modules)"]),
+     ["driver_branch of this host requests driver branch 595", "driver_branch: 580 (proprietary modules)"]),
     (["V100"], driver(version="580.173.02", kernelModuleType="open"), V26, {},
-     ["driver.kernelModuleType asks for open kernel modules, but", "driver.kernelModuleType: proprietary"]),
+     ["driver.kernelModuleType requests open kernel modules, but", "driver.kernelModuleType: proprietary"]),
     (["K80"], driver(version="580.173.02"), V26, {}, ["a branch up to 470", "driver.version: 470"]),
     (["K80"], None, V26, {}, ["a branch up to 470, but release 26.7.0 supports drivers 610.57.04, 595.91.07"]),
     (["B200"], driver(kernelModuleType="proprietary"), V26, {},
-     ["driver.kernelModuleType asks for proprietary kernel modules, but NVIDIA B200 (blackwell) needs open kernel "
+     ["driver.kernelModuleType requests proprietary kernel modules, but NVIDIA B200 (blackwell) needs open kernel "
       "modules", "driver.kernelModuleType: open (driver 595.91.07)"]),
     (["B200"], None, V24, {}, ["needs driver 570.133.20 or newer, but release 24.9.2 supports", "gpu_release: 26.7.0"]),
-    (["B200"], driver(version="550.144.03"), V24, {}, ["asks for driver 550.144.03, but NVIDIA B200 (blackwell)"]),
+    (["B200"], driver(version="550.144.03"), V24, {}, ["requests driver 550.144.03, but NVIDIA B200 (blackwell)"]),
     (["B200", "V100"], driver(version="580.173.02"), V26, {},
      ["NVIDIA B200 (blackwell) needs open kernel modules", "but Tesla V100", "different hosts",
-      "support only NVIDIA B200"]),
+      "only NVIDIA B200"]),
     (["K80", "H100"], driver(version="470.256.02"), V26, {}, ["Tesla K80", "(hopper) needs driver 525 or newer"]),
     (["A100"], driver(version="620.10", kernelModuleType="proprietary"), V26, {},
      ["branch 620 has open kernel modules only", "driver.version: 595.91.07", "driver.kernelModuleType: open"]),
@@ -104,15 +104,15 @@ def test_driver(models: list[str], policy: Any, release: str, mine: dict[str, An
      ["mig_manager_devices '1' is not allowed", "Write a list of GPUs"]),
     (["A100"], None, V26, {"mig_manager_selected": ["all-1g.5gb"]}, ["['all-1g.5gb'] is not the name of a layout"]),
     (["A100"], None, V26, {"feature_discovery_sharing": "twice"},
-     ["feature_discovery_sharing: sharing: a mapping is expected", "Write it as the device plugin takes it"]),
+     ["feature_discovery_sharing: sharing: a mapping is expected", "Use the format of the device plugin"]),
     (["A100"], {"devicePlugin": {"config": {"name": "p", "create": True, "default": "one", "data": {
         "one": "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 1}]}}"}}}}, V26, {},
      ["devicePlugin.config of gpu_policy: ", "replicas: '1' is not a number of replicas", "2 or more"]),
     (["A100"], None, V26, {"driver_version": "595.91.07", "driver_branch": 580},
-     ["gpu01: driver_version 595.91.07 is not of driver_branch 580", "Give one of the two"]),
+     ["gpu01: driver_version 595.91.07 does not belong to driver_branch 580", "Set only one of them"]),
     (["A100"], driver(version="sha256:0123"), V26, {}, ["'sha256:0123'", "is not a driver version"]),
     (["A100"], driver(usePrecompiled=True, version="580"), V26, {},
-     ["driver.usePrecompiled asks for modules that come built, but debian 12 has", "no precompiled modules"]),
+     ["driver.usePrecompiled requests precompiled modules, but debian 12 has", "no precompiled modules"]),
     (["A100"], {"toolkit": {"version": "latest"}}, V26, {}, ["toolkit version 'latest' is not a version"]),
     (["A100"], None, V26, {"driver_kernel_module_type": "closed"}, ["'closed' is not allowed"]),
     (["L40S"], None, V26, {"mig_manager_selected": "all-1g.10gb", "mig_manager_config": MIG_CONFIG},
@@ -124,10 +124,10 @@ def test_driver(models: list[str], policy: Any, release: str, mine: dict[str, An
     (["A100"], None, V26, {"mig_manager_selected": "nope", "mig_manager_config": MIG_CONFIG},
      ["no configuration 'nope'"]),
     (["A100"], None, V26, {"mig_manager_config": MIG_CONFIG}, ["none is selected", "all-1g.10gb, half"]),
-    (["A100"], {"migManager": {"enabled": False}}, V26, {"mig_manager_selected": "all-1g.10gb"}, ["switches MIG off"]),
+    (["A100"], {"migManager": {"enabled": False}}, V26, {"mig_manager_selected": "all-1g.10gb"}, ["but MIG is off"]),
     (["A100"], {"apiVersion": "gpu.nvidia.com/v1", "kind": "GPUClusterPolicy",
                 "spec": {"driver": {"version": "470.82.01"}, "cuda": {"enabled": True, "version": "12.4"}}}, V26, {},
-     ["asks for driver 470.82.01, but CUDA 12.4 (cuda.version) needs driver 525.60.13 or newer"]),
+     ["requests driver 470.82.01, but CUDA 12.4 (cuda.version) needs driver 525.60.13 or newer"]),
 ])
 def test_refusals(models: list[str], policy: Any, release: str, mine: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(PolicyError) as error:
@@ -145,7 +145,7 @@ def test_all_refusals_in_one_message_hosts_with_the_same_together() -> None:
         resolve(policy, chosen, fleet, {})
     refusals = {tuple(item["hosts"]): item["reason"] for item in error.value.details["refusals"]}
     assert list(refusals) == [("a", "c"), ("a", "b", "c"), ("d",)]
-    assert "  a, c: driver.version of gpu_policy asks for driver 595.91.07" in str(error.value)
+    assert "  a, c: driver.version of gpu_policy requests driver 595.91.07" in str(error.value)
 
 
 def test_hosts_do_not_change_each_other() -> None:
@@ -290,7 +290,7 @@ def test_two_profiles_are_refused_where_a_user_asks_for_single(layout: str, poli
     with pytest.raises(PolicyError) as caught:
         plan(["A100", "A100"], policy, **mine)
     said = str(caught.value)
-    assert f"MIG layout '{layout}' has the profiles 1g.10gb, 2g.20gb, but mig.strategy single serves" in said
+    assert f"MIG layout '{layout}' has the profiles 1g.10gb, 2g.20gb, but mig.strategy single supports" in said
     assert "Set mig.strategy to mixed, or select a layout of one profile." in said
     assert plan(["A100", "A100"], policy, **{**mine, "mig_manager_selected": "one"})["mig_manager"]["selected"] == "one"
 
@@ -301,7 +301,7 @@ def test_two_profiles_are_said_where_nobody_asks_for_single_and_fine_where_mixed
     for policy, own, told in ((None, {}, True), ({"mig": {"strategy": "mixed"}}, {}, False),
                               ({"mig": {"strategy": "single"}}, {"feature_discovery_mig_strategy": "mixed"}, False)):
         found = resolve(formats.read(policy, chosen), chosen, {"a": facts("A100")}, {"a": {**mine, **own}})
-        assert any("they need mig.strategy mixed" in note for note in found["notes"]) is told
+        assert any("Labels and Kubernetes need mig.strategy mixed" in note for note in found["notes"]) is told
         assert found["hosts"]["a"]["mig_manager"]["selected"] == "two"
 
 
@@ -505,7 +505,7 @@ def test_parameters_that_values_carry_reach_hosts() -> None:
         "nvidia-uvm": {"uvm_disable_hmm": "1", "uvm_debug_prints": "0"}}
     assert found["hosts"]["b"]["driver"]["module_parameters"] == mine
     assert not any("kernelModuleConfig" in note for note in found["notes"])
-    with pytest.raises(InputError, match="ConfigMap params, nvidia-uvm.conf: 'uvm_disable_hmm' is no parameter"):
+    with pytest.raises(InputError, match="ConfigMap params, nvidia-uvm.conf: 'uvm_disable_hmm' is not a parameter"):
         formats.read(carried("uvm_disable_hmm"), chosen)
 
 
@@ -548,7 +548,7 @@ def test_the_run_file(mine: dict[str, Any], expected: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("models", "policy", "mine", "words"), [
-    (["A100"], None, {"driver_source": "runfile", "driver_branch": 580}, "must be named in full"),
+    (["A100"], None, {"driver_source": "runfile", "driver_branch": 580}, "the complete version must be known"),
     (["V100"], None, {"driver_runfile_src": GUEST.replace("580.126.09", "595.91.07")}, "a driver_runfile_src of 580"),
     (["A100"], {"gds": {"enabled": True}}, {"driver_source": "runfile"}, "GPUDirect Storage comes from NVIDIA's rep"),
     (["A100"], {"gdrcopy": {"enabled": True}}, {"driver_source": "distribution"}, "GDRCopy comes from NVIDIA's"),
@@ -564,7 +564,7 @@ def test_a_guest_with_a_vgpu_takes_the_driver_of_its_licence() -> None:
     guest["vgpu"] = {"version": "580.126.09", "branch": "r580"}
     for given in (None, {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "spec": {"driverType": "vgpu"}}):
         policy = formats.read(given, chosen)
-        assert formats.hosts_cannot(policy) == []
+        assert formats.unsupported_on_hosts(policy) == []
         with pytest.raises(PolicyError, match="driver_runfile_src with the guest driver"):
             resolve(policy, chosen, {"a": guest}, {})
         found = resolve(policy, chosen, {"a": guest}, {"a": {

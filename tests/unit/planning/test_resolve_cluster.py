@@ -133,15 +133,15 @@ def test_runtime_is_that_of_gpu_nodes(runtimes: list[tuple[str, bool]], expected
 
 
 @pytest.mark.parametrize(("runtimes", "running", "expected", "because"), [
-    (["crio", "containerd"], "", "containerd", "it is the first supported one of those"),
-    (["crio", "containerd"], "crio", "crio", "it runs already"),
-    (["crio", "containerd", "docker"], "docker", "docker", "it runs already"),
+    (["crio", "containerd"], "", "containerd", "it is the first supported one of the most"),
+    (["crio", "containerd"], "crio", "crio", "it is in use"),
+    (["crio", "containerd", "docker"], "docker", "docker", "it is in use"),
     # as many as are in wrong hands, but less than half of all
     (["crio"] * 3 + ["containerd"] * 2, "containerd", "crio", "more than half"),
     (["containerd"] * 3 + ["crio"] * 2, "containerd", "containerd", "more than half"),
     (["containerd", "containerd", "crio", "docker"], "", "containerd", "most Nodes have it"),
-    (["containerd", "crio", *["nonsense"] * 9], "crio", "crio", "it runs already"),
-    (["nonsense"], "crio", "crio", "no Node has a known one"),
+    (["containerd", "crio", *["nonsense"] * 9], "crio", "crio", "it is in use"),
+    (["nonsense"], "crio", "crio", "no Node reports a supported one"),
 ])
 def test_less_than_half_of_the_nodes_change_no_runtime(runtimes: list[str], running: str, expected: str,
                                                        because: str) -> None:
@@ -295,9 +295,9 @@ def test_a_mapping_places_each() -> None:
     ({"driver": {"version": DIGEST}}, facts(node(), node(("rhel", "9.4"))), ["rhel9, ubuntu22.04"]),
     ({}, facts(node(None)), ["n1: the operating system"]), ({}, facts(), ["node_os"]),
     ({"driver": {"version": "595.91.07"}}, facts(node(**{"nvidia.com/gpu.family": "volta"})),
-     ["n1: driver.version of gpu_policy asks for driver 595.91.07, but", "(volta)", "driver.version: 580.173.02"]),
+     ["n1: driver.version of gpu_policy requests driver 595.91.07, but", "(volta)", "driver.version: 580.173.02"]),
     ({}, facts(node(**{"nvidia.com/gpu.family": "volta"}), node(**{"nvidia.com/gpu.family": "hopper"})),
-     ["595.91.07 (n2) and 580.173.02 (n1)", "Set driver.version to 580.173.02, which suits all of them, or give "]),
+     ["595.91.07 (n2) and 580.173.02 (n1)", "Set driver.version to 580.173.02, which all of them support, or use "]),
 ])
 def test_refusals(policy: Any, cluster: Any, words: list[str]) -> None:
     with pytest.raises(PolicyError) as caught:
@@ -320,9 +320,9 @@ PRECOMPILED = {"driver": {"usePrecompiled": True, "version": "580"}}
     ({}, {}, node(None), "the operating system of the Node is not known.", False),
     ({"driver": {"version": "595.91.07"}}, {}, node(**VOLTA), "(volta)", False),
     ({}, {}, node(**VOLTA), "need different drivers: 595.91.07 (n1, n2) and 580.173.02 (n3)", True),
-    ({"driver": {"version": "560.35.03"}}, {}, node(**VOLTA), "do not understand kernelModuleType auto", True),
+    ({"driver": {"version": "560.35.03"}}, {}, node(**VOLTA), "do not support kernelModuleType auto", True),
     (PRECOMPILED, {}, {**node(), "kernel": ""}, "kernelVersion is empty", False),
-    ({"driver": {"version": DIGEST}}, {}, node(("rhel", "9.4")), "a digest, which suits one system", True),
+    ({"driver": {"version": DIGEST}}, {}, node(("rhel", "9.4")), "a digest, which is for one system", True),
     ({}, {}, COREOS, "on Red Hat Enterprise Linux CoreOS", False),
     ({}, {"placement": {"driver": "cluster", "container_toolkit": "cluster"}},
      {**node(None), "os_image": "Talos (v1.13.0)"}, "the component driver is requested, but Talos", False),
@@ -365,8 +365,8 @@ NEW, OLD = "595.91.07", "580.173.02"
 
 
 @pytest.mark.parametrize(("voltas", "others", "running", "expected", "because"), [
-    (1, 1, "", NEW, "it is the newest of those that equally many Nodes have"),
-    (1, 1, OLD, OLD, "it runs already"), (1, 1, NEW, NEW, "it runs already"),
+    (1, 1, "", NEW, "it is the newest of the most frequent values"),
+    (1, 1, OLD, OLD, "it is in use"), (1, 1, NEW, NEW, "it is in use"),
     (2, 3, OLD, NEW, "more than half"), (3, 2, NEW, OLD, "more than half"),
     # of another system, or of no pool
     (1, 1, f"{OLD}-rhel9", NEW, "it is the newest"), (1, 1, "570.1.1", NEW, "it is the newest"),
@@ -445,7 +445,7 @@ def test_pools() -> None:
 def test_auto_is_told_to_containers_that_understand_it(version: str, families: list[str], expected: str | None) -> None:
     nodes = [node(**{"nvidia.com/gpu.family": family}) for family in families] or [node()]
     if expected is None:
-        with pytest.raises(PolicyError, match="do not understand kernelModuleType auto"):
+        with pytest.raises(PolicyError, match="do not support kernelModuleType auto"):
             plan({"driver": {"version": version}}, cluster=facts(*nodes))
         return
     made = plan({"driver": {"version": version}}, cluster=facts(*nodes))

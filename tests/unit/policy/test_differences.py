@@ -88,4 +88,4 @@ def test_told_for_people() -> None:
     found = differences.compare(policy({"driver": {"version": "580", "secretEnv": "a"}}),
                                 policy({"driver": {"version": "595", "hostNetwork": True}}))
     assert [differences.described(one) for one in found] == [
-        "driver.hostNetwork: true is new", "driver.secretEnv: 'a' is gone", "driver.version: '580' becomes '595'"]
+        "driver.hostNetwork: true is added", "driver.secretEnv: 'a' is removed", "driver.version: '580' becomes '595'"]

@@ -183,8 +183,8 @@ def test_values_become_a_cluster_policy_with_the_charts_defaults() -> None:
     values = export.to_values(read(made))
     assert values["driver"]["upgradePolicy"] == {"autoUpgrade": True, "gpuPodDeletion": {"force": True}}
     assert {"operator", "daemonsets", "nodeStatusExporter"} <= set(made["spec"]), "the API server wants these"
-    said, = export.left_out(policy, "cluster_policy")
-    assert said == "These have no place in a ClusterPolicy: operator.resources."
+    said, = export.unexported(policy, "cluster_policy")
+    assert said == "A ClusterPolicy does not have these keys: operator.resources."
 
 
 @pytest.mark.parametrize(("release", "version"), [("26.7.0", "v26.7.0"), ("24.6.2", "v24.6.2")])
@@ -206,9 +206,9 @@ def test_images_that_the_policy_names_stay() -> None:
 
 def test_what_the_chart_does_not_pass_on_is_said() -> None:
     policy = read(cluster_policy({"daemonsets": {"podSecurityContext": {"runAsUser": 0}}, "toolkit": {"args": ["-v"]}}))
-    said, = export.left_out(policy, "values")
+    said, = export.unexported(policy, "values")
     assert said.endswith("daemonsets.podSecurityContext, toolkit.args.")
-    assert export.left_out(policy, "nvidia_driver") == []
+    assert export.unexported(policy, "nvidia_driver") == []
 
 
 def test_drivers_for_some_nodes_travel_with_the_values() -> None:

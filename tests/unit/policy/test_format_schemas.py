@@ -81,7 +81,7 @@ def test_known_key(kind: str, path: str, type_: str) -> None:
     for value in [*good_values(type_), *([None] if (kind, path) != ("GPUCluster", "draDriver") else [])]:
         policy = read(document(kind, path, value))
         refused = kind == "GPUCluster" or (kind, path, value) in REFUSED_ON_HOSTS
-        assert bool(formats.hosts_cannot(policy)) == refused
+        assert bool(formats.unsupported_on_hosts(policy)) == refused
 
 
 @pytest.mark.parametrize(("kind", "path", "type_"), CASES)
@@ -103,5 +103,5 @@ def test_misspelt_key_names_the_right_one(kind: str, path: str, type_: str) -> N
 
 @pytest.mark.parametrize(("kind", "path", "value"), REFUSED_ON_HOSTS)
 def test_what_hosts_cannot_do_is_refused(kind: str, path: str, value: Any) -> None:
-    said, = formats.hosts_cannot(read(document(kind, path, value)))
-    assert "not supported on hosts" in said or "hosts have no node labels" in said
+    said, = formats.unsupported_on_hosts(read(document(kind, path, value)))
+    assert "not supported on hosts" in said or "hosts have no Node labels" in said

@@ -14,7 +14,7 @@ import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases, yamltext
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import formats
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import look
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import get_path
 
 NEWEST = releases.release()
 
@@ -77,7 +77,7 @@ toolkit:
 def test_formats(text: str, kind: str, expected: dict[str, Any], tmp_path: pathlib.Path) -> None:
     policy = read(text, tmp_path)
     assert policy.kind == kind
-    assert {path: look(policy.spec, path) for path in expected} == expected
+    assert {path: get_path(policy.spec, path) for path in expected} == expected
 
 
 def test_nothing_is_the_defaults_of_the_release() -> None:
@@ -116,19 +116,19 @@ def test_deprecated_key_is_said_with_its_line(tmp_path: pathlib.Path) -> None:
     ("just text\n", ["a mapping is expected, not text"]),
     ("{}\n---\n{kind: ConfigMap}\n", ["policy.yml: ConfigMap is not a policy"]),
     ("apiVersion: v1\nkind: Pod\n", ["v1 Pod is not a policy", "ClusterPolicy (nvidia.com/v1)"]),
-    ("apiVersion: nvidia.com/v2\nkind: ClusterPolicy\n", ["apiVersion 'nvidia.com/v2', expected is 'nvidia.com/v1'"]),
-    ("kind: ClusterPolicy\nspec: {}\n", ["ClusterPolicy has no apiVersion, expected is 'nvidia.com/v1'"]),
+    ("apiVersion: nvidia.com/v2\nkind: ClusterPolicy\n", ["apiVersion 'nvidia.com/v2'; allowed: 'nvidia.com/v1'"]),
+    ("kind: ClusterPolicy\nspec: {}\n", ["ClusterPolicy has no apiVersion; allowed: 'nvidia.com/v1'"]),
     ("apiVersion: nvidia.com/v1\nspec: {}\n", ["policy.yml: kind is missing. Give one of ClusterPolicy"]),
     ("spec:\n  driver: {}\n", ["policy.yml: kind is missing. Give one of ClusterPolicy"]),
-    ("driver:\n  version: {{ version }}\n", ["line 2: not YAML", "Files are read as they are", "lookup('template'"]),
-    ("driver:\n\tversion: '595'\n", ["line 2: not YAML", "Use spaces; YAML takes no tabs here"]),
-    ("driver:\n  version: !vault |\n    61\n", ["line 2: not YAML", "encrypted values in variables"]),
+    ("driver:\n  version: {{ version }}\n", ["line 2: not YAML", "are not rendered", "lookup('template'"]),
+    ("driver:\n\tversion: '595'\n", ["line 2: not YAML", "Use spaces; YAML does not allow tabs here"]),
+    ("driver:\n  version: !vault |\n    61\n", ["line 2: not YAML", "Write encrypted values into variables"]),
     ("$ANSIBLE_VAULT;1.1;AES256\n6162\n", ["policy.yml is encrypted. Write the policy as a mapping"]),
     ("driver.version: '595'\n", ["['driver.version'] (line 1): unknown key; write it nested, driver: {version: ...}"]),
     ("daemonsets:\n  updateStrategy.x: 1\n", ["unknown key; did you mean 'updateStrategy'?"]),
     ("operator:\n  upgradeCRD: 2026-01-01\n", ["true or false is expected, not 2026-01-01"]),
     ("driver:\n  version: 2026-01-01\n", ["a string is expected, not 2026-01-01; write it in quotes"]),
-    ("apiVersion: nvidia.com/v1alpha1\nkind: GPUCluster\n", ["spec: a mapping is expected; known here: daemonsets"]),
+    ("apiVersion: nvidia.com/v1alpha1\nkind: GPUCluster\n", ["spec: a mapping is expected; allowed: daemonsets"]),
     ("apiVersion: nvidia.com/v1alpha1\nkind: GPUCluster\nspec: {}\n", ["spec.draDriver (line 3): is missing"]),
     ("apiVersion: nvidia.com/v1\nkind: ClusterPolicy\n", ["spec: a mapping is expected"]),
     ("apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nspec:\n  driver: x\n", ["spec.driver (line 4): a mapping"]),
@@ -225,7 +225,7 @@ spec:
     mine = policy.for_pool(pool)
     assert (mine.get("driver.version"), mine.get("driver.repoConfig.configMapName")) == ("580.173.02", "repos")
     assert (mine.get("gds.enabled"), mine.get("mig.strategy"), mine.pools) == (False, "mixed", ())
-    assert formats.hosts_cannot(policy) == []
+    assert formats.unsupported_on_hosts(policy) == []
 
 
 def test_a_list_as_kubectl_writes_it(tmp_path: pathlib.Path) -> None:
@@ -248,10 +248,10 @@ def test_a_list_as_kubectl_writes_it(tmp_path: pathlib.Path) -> None:
      ["NVIDIADrivers a, b all have default: true"]),
     ([resource("NVIDIADriver", "a", nodeSelector={"x": "1"}),
       resource("NVIDIADriver", "b", nodeSelector={"x": "1", "y": "2"})],
-     ["NVIDIADrivers a (x=1) and b (x=1, y=2) take the same nodes"]),
-    ([resource("NVIDIADriver", "a"), resource("NVIDIADriver", "b", nodeSelector={"x": "1"})], ["a (every GPU node)"]),
+     ["NVIDIADrivers a (x=1) and b (x=1, y=2) select the same Nodes"]),
+    ([resource("NVIDIADriver", "a"), resource("NVIDIADriver", "b", nodeSelector={"x": "1"})], ["a (all Nodes"]),
     (resource("NVIDIADriver", default=True, nodeSelector={"a": "b"}), ["spec.nodeSelector: the default NVIDIADriver"]),
-    (resource("NVIDIADriver", nodeSelector={"nvidia.com/gpu-operator.driver.owner": "b"}), ["is the operator's own"]),
+    (resource("NVIDIADriver", nodeSelector={"nvidia.com/gpu-operator.driver.owner": "b"}), ["is reserved for"]),
     (resource("ClusterPolicy", driver={"usePrecompiled": True, "version": "sha256:1"}),
      ["spec.driver.version: a digest cannot be used with usePrecompiled"]),
     (resource("NVIDIADriver", usePrecompiled=True, version="sha256:1"), ["spec.version: a digest"]),
@@ -260,7 +260,7 @@ def test_a_list_as_kubectl_writes_it(tmp_path: pathlib.Path) -> None:
     ({"clusterPolicy": {"deployCR": True}, "gpuCluster": {"deployCR": True}}, ["gpuCluster.deployCR: GPUCluster and"]),
     (resource("GPUCluster", draDriver={"gpus": {"kubeletPlugin": {"healthcheck": {"port": 70000}}}}),
      ["port: 70000 is too large; the largest value is 65535"]),
-    ([MAIN, "x"], ["a mapping is expected, not text"]), (7, ["a path or a mapping is expected, 7 is given"]),
+    ([MAIN, "x"], ["a mapping is expected, not text"]), (7, ["a path or a mapping is expected, not 7"]),
     ({"apiVersion": "gpu.nvidia.com/v1", "kind": "GPUClusterPolicy", "spec": {"cuda": {"version": "newest"}}},
      ["spec.cuda.version: a version of CUDA such as '13.0' is expected, not 'newest'"]),
     ({"driver": {"startupProbe": {"periodSeconds": 0}}}, ["0 is too small; the smallest value is 1"]),
@@ -269,7 +269,7 @@ def test_a_list_as_kubectl_writes_it(tmp_path: pathlib.Path) -> None:
     ({"daemonsets": {"labels": {"a": 1}}}, ["daemonsets.labels.a: a string is expected", "write it in quotes"]),
     ({"toolkit": {"resources": {"limits": {"cpu": "a lot"}}}}, ["limits.cpu: a quantity such as 500m or 1Gi"]),
     ({"driver": {"image": ""}}, ["driver.image: the name of an image is expected"]), ({7: {}}, ["7: unknown key"]),
-    ({"apiVersion": "v1", "kind": "List", "items": []}, ["holds an empty List"]),
+    ({"apiVersion": "v1", "kind": "List", "items": []}, ["contains an empty List"]),
     ({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolice"}, ["is not a policy; did you mean 'ClusterPolicy'?"]),
 ])
 def test_what_documents_exclude(sources: Any, parts: list[str]) -> None:
@@ -294,14 +294,14 @@ def test_selectors_that_need_not_overlap_are_accepted() -> None:
     policy = formats.read([resource("NVIDIADriver", "a", nodeSelector={"x": "1"}),
                            resource("NVIDIADriver", "b", nodeSelector={"x": "2"})], NEWEST)
     assert [pool.name for pool in policy.pools] == ["a", "b"]
-    assert not policy.fallback and "hosts have no node labels" in formats.hosts_cannot(policy)[0]
+    assert not policy.fallback and "hosts have no Node labels" in formats.unsupported_on_hosts(policy)[0]
 
 
 def test_drivers_count_only_where_the_cluster_policy_says_so() -> None:
     policy = formats.read([resource("ClusterPolicy", driver={"version": "595.91.07"}),
                            resource("NVIDIADriver", "a", version="580.173.02")], NEWEST)
     assert policy.get("driver.version") == "595.91.07" and policy.pools == ()
-    assert policy.warnings == ("NVIDIADriver a: left aside, as the operator does while driver.useNvidiaDriverCRD is "
+    assert policy.warnings == ("NVIDIADriver a is ignored, because driver.useNvidiaDriverCRD is "
                                "not true.",)
     assert "no NVIDIADriver is given" in formats.read(MAIN, NEWEST).warnings[0]
 
@@ -310,8 +310,8 @@ def test_gpu_cluster() -> None:
     policy = formats.read([GPU_CLUSTER, resource("NVIDIADriver", version="580.173.02")], NEWEST)
     assert (policy.kind, policy.get("gpuCluster.deployCR")) == ("GPUCluster", True)
     assert (policy.get("draDriver.featureGates.IMEX"), policy.get("driver.version")) == (True, "580.173.02")
-    assert formats.hosts_cannot(policy) == []
-    assert "has no effect on hosts" in formats.hosts_cannot(formats.read(GPU_CLUSTER, NEWEST))[0]
+    assert formats.unsupported_on_hosts(policy) == []
+    assert "has no effect on hosts" in formats.unsupported_on_hosts(formats.read(GPU_CLUSTER, NEWEST))[0]
 
 
 FLAT = """\
@@ -329,7 +329,7 @@ enabled: true
 
 @pytest.mark.parametrize("text", [FLAT, f"{FLAT}cuda:\nenabled: true\n"])
 def test_lost_indentation_is_one_clear_error(text: str, tmp_path: pathlib.Path) -> None:
-    with pytest.raises(InputError, match="the indentation of this document is lost") as error:
+    with pytest.raises(InputError, match="the document has lost its indentation") as error:
         read(text, tmp_path)
     assert "\n" not in str(error.value)
 

@@ -56,8 +56,8 @@ def test_what_is_delivered(seen: dict[str, Any], policy: Any, wanted: dict[str, 
 
 @pytest.mark.parametrize(("seen", "policy", "wanted", "told"), [
     (cluster(rules=False), None, {"rules": True},
-     "gpu_monitoring.rules is true, and the cluster has no PrometheusRule"),
-    (cluster(), OWN, {"counters": "full"}, "gpu_monitoring.counters is full, and dcgmExporter.config"),
+     "gpu_monitoring.rules is true, but the cluster has no PrometheusRule"),
+    (cluster(), OWN, {"counters": "full"}, "gpu_monitoring.counters is full, but dcgmExporter.config"),
 ])
 def test_what_cannot_be_is_refused(seen: dict[str, Any], policy: Any, wanted: dict[str, Any], told: str) -> None:
     with pytest.raises(PolicyError, match=told):

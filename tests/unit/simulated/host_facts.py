@@ -94,8 +94,9 @@ def _packages(made: Facts, version: str, flavour: str, source: str) -> dict[str,
     system = made["host"]["os"]
     if source != "cuda_repository" or not system["id"]:
         return {}
-    names = packages.wanted((system["id"], system["version_id"] or ""), made["host"]["arch"], source, version, flavour,
-                            Spec(), made["nvlink"]["fabric"], (made["host"]["kernel"]["release"],))
+    names = packages.packages_to_install(
+        (system["id"], system["version_id"] or ""), made["host"]["arch"], source, version, flavour, Spec(),
+        made["nvlink"]["fabric"], (made["host"]["kernel"]["release"],))
     return dict.fromkeys(names, f"{version}-1")
 
 
