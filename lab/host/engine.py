@@ -131,16 +131,19 @@ def enter(container: str, *words: str, check: bool = True, stdin: str = "",
 def _enter(container: str, process: str, env: dict[str, str], words: tuple[str, ...], stdin: str,
            timeout: float) -> subprocess.CompletedProcess[str]:
     # Files: a pipe would be waited for until all that holds its other end has ended.
-    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as errors:
-        with subprocess.Popen(["sh", "-c", ENTER, "sh", container, process, *words], env=env, stdin=subprocess.PIPE,
+    with tempfile.TemporaryFile("w+") as given, tempfile.TemporaryFile("w+") as said, \
+            tempfile.TemporaryFile("w+") as errors:
+        given.write(stdin)
+        given.seek(0)
+        with subprocess.Popen(["sh", "-c", ENTER, "sh", container, process, *words], env=env, stdin=given,
                               stdout=said, stderr=errors, text=True, start_new_session=True) as entered:
-            _finish(entered, stdin, timeout)
+            _finish(entered, timeout)
         said.seek(0)
         errors.seek(0)
         return subprocess.CompletedProcess(words, entered.returncode, said.read(), errors.read())
 
 
-def _finish(entered: subprocess.Popen[str], stdin: str, timeout: float) -> None:
+def _finish(entered: subprocess.Popen[str], timeout: float) -> None:
     """Waits for nsenter, and has it go on where it has stopped. Raises TimeoutExpired.
 
     nsenter stops itself when its child stops, as all processes of a container do at shutdown. systemd lets its child go
@@ -149,7 +152,7 @@ def _finish(entered: subprocess.Popen[str], stdin: str, timeout: float) -> None:
     end = time.monotonic() + timeout
     while True:
         try:
-            entered.communicate(stdin, min(1.0, timeout))
+            entered.wait(min(1.0, timeout))
             return
         except subprocess.TimeoutExpired:
             if time.monotonic() > end:

@@ -49,7 +49,7 @@ def disk() -> Path:
     """The disk as qcow2, never booted."""
     base, nvml, keys = rootfs(), build_nvml(), host_image.key().parent
     parts = [*sorted(HERE.iterdir()), host_image.HERE / "lib" / "common", host_image.programs() / "pci",
-             nvml / "gpusim", *sorted(keys.iterdir())]
+             nvml / "gpusim", *sorted((host_image.HERE / "python").glob("kept*")), *sorted(keys.iterdir())]
 
     def make(folder: Path) -> None:
         print("making the virtual machine's disk", flush=True)

@@ -13,32 +13,39 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.integration import user
 from tests.integration.conftest import LabHosts
 
 HOST = "gpu-a2"
 POLICY = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}}
-# A case: variables of a run of site.yml, and what its error says. Variables are those of the whole play, so each case
-# is a run.
-CASES: dict[str, tuple[dict[str, Any], str]] = {
+# A case: variables of a run of site.yml, and what its error says. These are about all hosts of a play: each is a run.
+OF_A_PLAY: dict[str, tuple[dict[str, Any], str]] = {
     "unknown key": ({"gpu_policy": {**POLICY, "spec": {"driver": {"verison": "595.91.07"}}}}, "spec.driver.verison"),
     "wrong type": ({"gpu_policy": {**POLICY, "spec": {"driver": {"enabled": "perhaps"}}}}, "spec.driver.enabled"),
     "unknown release": ({"gpu_release": "12.1.0"}, "12.1.0"),
+    "unknown disruption": ({"gpu_disruption": "always"}, "always"),
+}
+# Those of one host. In one run it has a name for each case.
+OF_A_HOST: dict[str, tuple[dict[str, Any], str]] = {
     "wrong fingerprint": ({"driver_repository_fingerprint": "A" * 40}, "A" * 40),
     "unreachable repository": ({"driver_repository_url": "http://127.0.0.1:9/none"}, "127.0.0.1:9"),
     "version not there": ({"driver_version": "595.1.1"}, "595.1.1"),
     "profile the GPU lacks": ({"mig_manager_selected": "all-1g.18gb"}, "1g.18gb"),
-    "unknown disruption": ({"gpu_disruption": "always"}, "always"),
     "wrong toolkit fingerprint": ({"container_toolkit_repository_fingerprint": "B" * 40}, "B" * 40),
 }
+CASES = {**OF_A_PLAY, **OF_A_HOST}
 
 
 @dataclass
 class Told:
-    """What the runs of all cases said, on one host, and its snapshots before the first and after the last of them."""
+    """What the runs of all cases said, on one host, and its snapshots before the first and after the last of them.
 
-    cases: dict[str, user.Run]
+    cases: by name the run and the host's name in it.
+    """
+
+    cases: dict[str, tuple[user.Run, str]]
     without_gpu: user.Run
     preflight: user.Run
     document: Path
@@ -57,13 +64,28 @@ def fault(lab: LabHosts, name: str) -> Iterator[None]:
         lab("fault", HOST, name, "off")
 
 
+def alias(case: str) -> str:
+    """What the host is called in a case."""
+    return case.replace(" ", "-")
+
+
+def aliases(lab: LabHosts, inventory: Path) -> user.Run:
+    """The cases of one host, one after another: at the same time they would wait for each other's locks."""
+    hosts = yaml.safe_load(lab.hosts[0].read_text())["all"]["children"]["gpu_hosts"]["hosts"]
+    inventory.write_text(json.dumps({"gpu_hosts": {"hosts": {
+        alias(name): {**hosts[HOST], **variables} for name, (variables, _expected) in OF_A_HOST.items()}}}))
+    return user.playbook("site", [*lab.hosts, inventory], "--limit", ",".join(map(alias, OF_A_HOST)), "--forks", "1")
+
+
 @pytest.fixture(scope="module")
 def told(lab: LabHosts, tmp_path_factory: pytest.TempPathFactory) -> Told:
     """The runs, on a fresh host."""
     lab.reset(HOST)
     before = lab.snapshot(HOST)
-    cases = {name: user.playbook("site", lab.hosts, "--limit", HOST, **variables)
-             for name, (variables, _expected) in CASES.items()}
+    cases = {name: (user.playbook("site", lab.hosts, "--limit", HOST, **variables), HOST)
+             for name, (variables, _expected) in OF_A_PLAY.items()}
+    together = aliases(lab, tmp_path_factory.mktemp("aliases") / "hosts.json")
+    cases.update({name: (together, alias(name)) for name in OF_A_HOST})
     with fault(lab, "no-gpus"):
         without_gpu = user.playbook("site", lab.hosts, "--limit", HOST)
     document = tmp_path_factory.mktemp("preflight") / "preflight.json"
@@ -77,10 +99,11 @@ def told(lab: LabHosts, tmp_path_factory: pytest.TempPathFactory) -> Told:
 
 @pytest.mark.parametrize("case", CASES)
 def test_one_clear_error(told: Told, case: str) -> None:
-    run, expected = told.cases[case], CASES[case][1]
+    (run, host), expected = told.cases[case], CASES[case][1]
     assert run.rc != 0, run.output
-    assert len(run.errors()) == 1, run.errors()
-    assert expected in run.errors()[0]
+    error, = [str(line["result"].get("msg")) for line in run.of(host, ("failed", "unreachable"))]
+    assert expected in error
+    assert len(run.errors()) == (1 if case in OF_A_PLAY else len(OF_A_HOST)), run.errors()
     assert "Traceback" not in run.output and "MODULE FAILURE" not in run.output
 
 

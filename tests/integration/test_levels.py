@@ -106,7 +106,8 @@ PODS = "/api/v1/namespaces/default/pods"
 
 @dataclass
 class World:
-    """The hosts and their cluster. gone: by name the pods whose processes had ended before the kubelet ended them."""
+    """The hosts and their cluster. gone: by name the pods whose processes had ended before the kubelet ended them.
+    written: in order what the last run wrote to the cluster, as C((act, host))."""
 
     lab: LabHosts
     cluster: Cluster
@@ -114,6 +115,7 @@ class World:
     inventories: list[Path]
     processes: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
+    written: list[tuple[str, str]] = field(default_factory=list)
 
     def site(self, level: str, **variables: Any) -> tuple[user.Run, set[tuple[str, str]]]:
         """A run of site.yml, and what it did: C((act, host))."""
@@ -122,7 +124,8 @@ class World:
             self.lab.sh(host, f": > {RECORD}/acts; : > {RECORD}/nvml")
         run = user.playbook("site", self.inventories, gpu_disruption=level, gpu_kubeconfig=self.cluster.kubeconfig,
                             **variables)
-        acts = set(on_nodes(self.cluster.requests()[asked:]))
+        self.written = list(on_nodes(self.cluster.requests()[asked:]))
+        acts = set(self.written)
         for letter, host in HOSTS.items():
             programs = [json.loads(line) for line in self.lab.sh(host, f"cat {RECORD}/acts").splitlines()]
             texts = [" ".join(map(str, [str(words[0]).rpartition("/")[2], *words[1:]])) for words in programs]
@@ -280,13 +283,28 @@ def test_each_act_happens_where_its_level_allows_it(world: World) -> None:
     lab.sh(QUIET, "gpusim fault set mode-pending 1")  # by which a change of the mode needs a reset
     world.deploy()
     before = {name: one["labels"] for name, one in world.cluster.nodes().items()}
+    pods = {pod["metadata"]["uid"] for pod in world.pods()}
     site("never", **other)
-    site("idle", **other)
+    idle = site("idle", **other)
+    waits = [one for line in idle.of(BUSY) if line["action"].endswith(".node_maintenance")
+             for one in line["result"]["pending"]]
+    assert waits and {one["needs"] for one in waits} == {"drain"}, waits
+    assert all("gpu_disruption is 'idle'" in one["pending_reason"] for one in waits), waits
+    node = world.cluster.nodes()[BUSY]
     stopped = site("budget", maintenance_drain_timeout=3, **other)
     assert "disruption budget trainer" in str(stopped.errors())
+    # Held, and given back as it was.
+    after = world.cluster.nodes()[BUSY]
+    assert after["labels"] == node["labels"] and after.get("annotations") == node.get("annotations")
+    assert {pod["metadata"]["uid"] for pod in world.pods()} == pods
     client.delete("policy/v1", "PodDisruptionBudget", "trainer", "default")
     lab.sh(QUIET, f"setsid {USE.format(gpu=1)} {IDLY}")
-    site("drain", driver_branch="580", mig_manager_selected=LESS)
+    drained = site("drain", driver_branch="580", mig_manager_selected=LESS)
+    assert drained.result(BUSY, "nvidia_driver")["driver"]["after"]["loaded"].startswith("580")
+    order = [act for act, host in world.written if host == "B"]
+    assert order[0] == "hold the Node" and max(order.index("hold the Node"), order.index("cordon")) < min(
+        order.index("evict trainer"), order.index("evict worker")), order
+    assert {"release the Node", "uncordon"} & {order[-1]}, order
     until(lambda: len(world.pods()) == 2, "both pods with GPUs run again")
     lab.sh(BUSY, f"setsid {USE.format(gpu=0)} {IDLY}")
     site("reboot", mig_manager_selected=LESS)

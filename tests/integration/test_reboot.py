@@ -13,13 +13,14 @@ import yaml
 
 from lab.stages import ROOT
 from tests.integration import user
-from tests.integration.conftest import own_lab
+from tests.integration.conftest import LabHosts
+from tests.integration.converged import converge
 from tests.integration.test_mig import boot
 
-HOST = "gpu-r1"
+HOST = "gpu-a2"
 LAYOUT = {"version": "v1", "mig-configs": {"two": [
     {"devices": [0], "mig-enabled": True, "mig-devices": {"3g.40gb": 1, "2g.20gb": 1}},
-    {"devices": [1], "mig-enabled": False}]}}
+    {"devices": list(range(1, 8)), "mig-enabled": False}]}}
 # The driver and what holds it, GPUs and instances with their UUIDs, the files and names of CDI, services of ours and
 # the vendor's, and what containerd, which reads its configuration when it starts, knows of the runtime.
 LOOK = {
@@ -34,25 +35,28 @@ LOOK = {
 
 
 @pytest.mark.timeout(1800)
-def test_all_comes_back(tmp_path: Path) -> None:
+def test_all_comes_back(lab: LabHosts, tmp_path: Path) -> None:
     layout = tmp_path / "layout.yml"
     layout.write_text(json.dumps(LAYOUT))
     policy = yaml.safe_load((ROOT / "lab" / "demo" / "policy.yml").read_text())
     policy["spec"]["mig"]["strategy"] = "mixed"
     wishes = {"gpu_policy": policy, "gpu_disruption": "idle",
               "mig_manager_config_file": str(layout), "mig_manager_selected": "two"}
-    with own_lab("reboot", f"{HOST}=a100-80:2") as lab:
-        done = user.playbook("site", lab.hosts, **wishes)
+    lab.reset(HOST, converge(lab).disks[HOST])
+
+    def run(playbook: str) -> user.Run:
+        done = user.playbook(playbook, lab.hosts, "--limit", HOST, **wishes)
         assert done.rc == 0, done.output
-        before = {what: lab.sh(HOST, script) for what, script in LOOK.items()}
-        assert before["driver"].split()[:2] == ["595.91.07", "nvidia"]
-        assert before["GPUs"].count("MIG ") == 2 and before["GPUs"].count("GPU ") == 2
-        assert before["CDI"].count("nvidia.com/gpu=") > 2 and "nvidia-container-runtime" in before["runtime"]
-        assert {"containerd.service", "nvidia-persistenced.service", "gpuops-mig.service"} <= set(
-            before["services"].split())
-        assert boot(lab, HOST) == "running"
-        assert {what: lab.sh(HOST, script) for what, script in LOOK.items()} == before
-        verify = user.playbook("verify", lab.hosts, **wishes)
-        assert verify.rc == 0, verify.output
-        again = user.playbook("site", lab.hosts, **wishes)
-        assert again.rc == 0 and again.changed(HOST) == [], again.output
+        return done
+
+    assert "mig_config" in run("site").steps(HOST)
+    before = {what: lab.sh(HOST, script) for what, script in LOOK.items()}
+    assert before["driver"].split()[:2] == ["595.91.07", "nvidia"]
+    assert before["GPUs"].count("MIG ") == 2 and before["GPUs"].count("GPU ") == 8
+    assert before["CDI"].count("nvidia.com/gpu=") > 2 and "nvidia-container-runtime" in before["runtime"]
+    assert {"containerd.service", "nvidia-persistenced.service", "gpuops-mig.service"} <= set(
+        before["services"].split())
+    assert boot(lab, HOST) == "running"
+    assert {what: lab.sh(HOST, script) for what, script in LOOK.items()} == before
+    run("verify")
+    assert run("site").changed(HOST) == []

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +29,7 @@ class Controller:
             folder / name for name in ("project", "logs", "home", "temporary", "recorder"))
         for one in (self.project, self.logs, self._home / "tmp", self._temporary, self._recorder):
             one.mkdir(parents=True)
+        self._printed = self.project / f"output-{os.getpid()}"  # of a run: its terminal
         shutil.copy(RECORDER / "sitecustomize.py", self._recorder)
         self._settings = {
             "ANSIBLE_HOME": str(self._home), "TMPDIR": str(self._temporary), "PYTHONPATH": str(self._recorder),
@@ -36,8 +38,8 @@ class Controller:
             "ANSIBLE_RETRY_FILES_SAVE_PATH": str(self.logs), "ANSIBLE_DISPLAY_TRACEBACK": "always"}
 
     def run(self, playbook: str, inventories: list[Path], *words: str, **variables: Any) -> user.Run:
-        """A playbook of the collection by the program itself, with all that it can print."""
-        return user.playbook(playbook, inventories, "-vvvv", "--diff", *words, cold=True, settings=self._settings,
+        """A playbook of the collection with all that it can print."""
+        return user.playbook(playbook, inventories, "-vvvv", "--diff", *words, settings=self._settings,
                              cwd=self.project, **variables)
 
     def files(self) -> dict[str, tuple[int, int, str]]:
@@ -46,7 +48,7 @@ class Controller:
         tops = (self.project, self._home, self._temporary, user.collections(), STATE)
         for top in filter(Path.exists, tops):
             for path in (top, *top.rglob("*")):
-                if not set(_ANSIBLES).intersection(path.relative_to(top).parts):
+                if not set(_ANSIBLES).intersection(path.relative_to(top).parts) and path != self._printed:
                     about = path.lstat()
                     content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
                     found[str(path)] = (about.st_mode, about.st_mtime_ns, content)
@@ -60,7 +62,7 @@ class Controller:
     def texts(self, *inputs: Path) -> dict[str, str]:
         """By name all that lies in the project and the logs, without what the user has put there."""
         return {str(path.relative_to(top)): path.read_text(errors="replace") for top in (self.project, self.logs)
-                for path in sorted(top.rglob("*")) if path.is_file() and path not in inputs}
+                for path in sorted(top.rglob("*")) if path.is_file() and path not in (*inputs, self._printed)}
 
     def programs(self) -> str:
         """The words of all programs that the runs have started, as every user of the controller could see them."""

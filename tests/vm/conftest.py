@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
+import subprocess
+import tarfile
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from lab import runs
-from lab.host import needs
+from lab.host import engine, needs
 from lab.packages import CUDA_PATH
 from lab.vm import image, inventory, machine, packages
 from tests.integration import user
@@ -38,6 +42,20 @@ class Guest:
         done = self.machine.ssh(script, check=False)
         assert done.returncode, f"{script} did not fail: {done.stdout}"
         return done.stderr + done.stdout
+
+    def keep_code(self) -> None:
+        """Gives the machine the code of what Ansible will send, if its Python is like this machine's.
+
+        An emulated processor compiles for long.
+        """
+        folder = "/var/lib/gpulab/kept-code"
+        done = subprocess.run([str(user.PYTHON), "-c", COMPILE, str(user.collections())], check=True, timeout=300,
+                              env={"GPUOPS_KEPT_CODE": str(engine.kept_code())}, capture_output=True, text=True)
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+            for name in done.stdout.split():
+                archive.add(name, name.rpartition("/")[2])
+        self.machine.ssh(f"base64 -d | tar -xz -C {folder}", stdin=base64.b64encode(packed.getvalue()).decode())
 
     def role(self, **variables: Any) -> dict[str, Any]:
         """The result of nvidia_driver after the role's run on this host; variables without their prefix."""
@@ -71,6 +89,17 @@ class Guest:
                        "nvidia-persistenced; find /etc /lib/modules/*/updates -type f -exec sha256sum {} + | sort")
 
 
+# In the user's environment, whose Python keeps code as the machine's does: the code of modules and what they import.
+COMPILE = """
+import _imp, pathlib, sys
+import ansible.module_utils, kept_code
+ours = pathlib.Path(sys.argv[1], "ansible_collections/gpuops/nvidia/plugins")
+theirs = pathlib.Path(ansible.module_utils.__file__).parent
+for path in (*ours.glob("module*/**/*.py"), *theirs.glob("*.py"), *theirs.glob("[!f]*/*.py")):
+    source = path.read_bytes()
+    kept_code.code_of(path.name, source)
+    print(f"{kept_code.FOLDER}/{kept_code.MAGIC:x}-{len(source):x}-{_imp.source_hash(kept_code.MAGIC, source).hex()}")
+"""
 # As an administrator would, from the vendor's repository; then comes a newer kernel without its headers, as where only
 # its package is upgraded: DKMS can build nothing for it.
 BY_HAND = f"""\
@@ -94,7 +123,9 @@ def guest(kernels: tuple[str, str]) -> Iterator[Guest]:
     script = BY_HAND.replace("@NEWER@", kernels[1])
     inputs = [(packages.repository() / "digest").read_bytes(), script.encode()]
     state = machine.state("driver", inputs, machine.booted(), lambda made: made.ssh(f"set -eu\n{script}"))
-    yield Guest(machine.up("guest", state))
+    made = Guest(machine.up("guest", state))
+    made.keep_code()
+    yield made
     machine.remove("guest")
 
 
