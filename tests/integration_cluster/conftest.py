@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -17,9 +18,10 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 
 from lab import runs
-from lab.controlplane import binary
+from lab.controlplane import api, binary
 from lab.controlplane import cluster as clusters
 from lab.stages import ROOT
+from tests.integration_cluster import quick
 
 runs.begin()
 pytest.register_assert_rewrite("tests.integration_cluster.drifts")
@@ -98,15 +100,19 @@ def cluster() -> Iterator[clusters.Cluster]:
 
 
 class Kubectl:
-    """The administrator's kubectl, as users have it."""
+    """The administrator's kubectl, as users have it; simple commands without its start."""
 
     def __init__(self, kubeconfig: str) -> None:
         self.kubeconfig = kubeconfig
+        made = clusters.load(Path(kubeconfig).parent.name)
+        self.server = api.direct(made.ports["api"], made.folder / "pki", "admin")
         self.command = ["kubectl", "--kubeconfig", kubeconfig, "--cache-dir", f"{kubeconfig}.cache"]
         self.program = binary.program()
 
     def __call__(self, *words: str, stdin: object = None, editor: str = "") -> str:
         """What it prints. stdin: an object, passed as JSON; editor: the program that C(edit) opens."""
+        with contextlib.suppress(quick.Unknown):
+            return quick.run(self.server, words, stdin)
         done = subprocess.run([*self.command, *words], executable=self.program, text=True, capture_output=True,
                               input=None if stdin is None else json.dumps(stdin), check=False, timeout=300,
                               env={**os.environ, **clusters.KUBECTL, "KUBE_EDITOR": editor})
