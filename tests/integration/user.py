@@ -149,14 +149,14 @@ def ansible(program: str, *arguments: str, timeout: float = 600, cold: bool = Fa
 
     timeout: seconds after which a run is killed and fails. cold: start the program itself; else runs of
     ansible-playbook share the import of Ansible. settings: further variables of the environment. cwd: the working
-    directory of a cold run.
+    directory.
     """
     record = HOME / f"record-{os.getpid()}.jsonl"
     record.unlink(missing_ok=True)
     argv, env = [str(HOME / "venv" / "bin" / program), *arguments], {**environment(), "RECORD_FILE": str(record),
                                                                                  **(settings or {})}
     if program == "ansible-playbook" and not cold:
-        code, output = WARM.run(argv, env, timeout)
+        code, output = WARM.run(argv, env, timeout, cwd)
     else:
         done = subprocess.run(argv, cwd=cwd, timeout=timeout, check=False, env=env, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

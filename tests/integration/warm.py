@@ -36,11 +36,11 @@ class Warm:
         assert line, "the server of ansible-playbook runs has ended"
         return line.strip()
 
-    def run(self, argv: Sequence[str], env: dict[str, str], limit: float) -> tuple[int, str]:
+    def run(self, argv: Sequence[str], env: dict[str, str], limit: float, cwd: Path) -> tuple[int, str]:
         """Exit code and output of one run. One that takes longer than limit seconds is killed: an AssertionError."""
         assert self.process.stdin
         output = self.folder / f"output-{os.getpid()}"
-        order = {"argv": list(argv), "env": env, "cwd": str(self.folder), "output": str(output)}
+        order = {"argv": list(argv), "env": env, "cwd": str(cwd), "output": str(output)}
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
         try:
@@ -80,9 +80,9 @@ class Pool:
     folder: Path
     servers: dict[str, Warm]
 
-    def run(self, argv: Sequence[str], env: dict[str, str], limit: float) -> tuple[int, str]:
+    def run(self, argv: Sequence[str], env: dict[str, str], limit: float, cwd: Path) -> tuple[int, str]:
         """As Warm.run; Ansible reads its own settings when it is imported, so these are a server's for good."""
         settings = json.dumps({key: value for key, value in env.items() if key != "RECORD_FILE"}, sort_keys=True)
         if settings not in self.servers or self.servers[settings].process.poll() is not None:
             self.servers[settings] = Warm(self.python, env, self.folder)
-        return self.servers[settings].run(argv, env, limit)
+        return self.servers[settings].run(argv, env, limit, cwd)

@@ -36,8 +36,8 @@ class Controller:
             "ANSIBLE_RETRY_FILES_SAVE_PATH": str(self.logs), "ANSIBLE_DISPLAY_TRACEBACK": "always"}
 
     def run(self, playbook: str, inventories: list[Path], *words: str, **variables: Any) -> user.Run:
-        """A playbook of the collection by the program itself, with all that it can print."""
-        return user.playbook(playbook, inventories, "-vvvv", "--diff", *words, cold=True, settings=self._settings,
+        """A playbook of the collection with all that it can print."""
+        return user.playbook(playbook, inventories, "-vvvv", "--diff", *words, settings=self._settings,
                              cwd=self.project, **variables)
 
     def files(self) -> dict[str, tuple[int, int, str]]:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from lab.controlplane import cluster as clusters
+from lab.controlplane import nodes
 from tests.integration import user
-from tests.integration_cluster.conftest import NAME, Audit, Kubectl, running
+from tests.integration_cluster.conftest import Audit, Kubectl, occupied
 from tests.integration_cluster.plays import LOCAL, run
 
 POLICY = {"driver": {"enabled": False}, "toolkit": {"enabled": False}, "migManager": {"enabled": False},
@@ -46,8 +47,8 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with running(f"{NAME}-compared", "--nodes", "plain", "--gpu", "1", "--os", "ubuntu22.04") as made:
+def site(empty: clusters.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with occupied(empty, *nodes.plain(1, 0, "a100-80", "ubuntu22.04")) as made:
         found = Site(made, tmp_path_factory.mktemp("compared"))
         found.kubectl("label", "nodes", "--all", "feature.node.kubernetes.io/pci-10de.present=true")
         done = found.play("site")

@@ -27,7 +27,7 @@ from lab.controlplane import nodes
 from tests import processes
 from tests.integration import user
 from tests.integration_cluster import plays
-from tests.integration_cluster.conftest import NAME, Audit, running
+from tests.integration_cluster.conftest import Audit, occupied
 from tests.integration_cluster.proxy import Flaky
 from tests.unit.simulated.clusters import plan
 
@@ -126,8 +126,8 @@ class Started:
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[clusters.Cluster]:
-    with running(f"{NAME}-faulty", "--nodes", "empty") as found:
+def made(empty: clusters.Cluster) -> Iterator[clusters.Cluster]:
+    with occupied(empty) as found:
         yield found
 
 
