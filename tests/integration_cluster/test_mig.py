@@ -29,7 +29,8 @@ Object = dict[str, Any]
 D, CONFIG, STATE = "nvidia.com/gpu.deploy.", "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 PLUGIN, GFD = f"{D}device-plugin", f"{D}gpu-feature-discovery"
 # A host of its own by a view of /var/lib that nobody else has; all of its modules run in it. Before each of them runs
-# the script that a test has put there.
+# the script that a test has put there. Ansible sends a module as one long line: a file is read at once, standard input
+# in pieces that Python puts together again and again, which takes longer than the module.
 PYTHON = """#!/bin/sh
 [ ! -x {folder}/before ] || {folder}/before >&2 || exit 1
 exec unshare --mount sh -c '
@@ -40,7 +41,7 @@ exec unshare --mount sh -c '
     mount --bind {folder}/lib/dpkg /var/lib/dpkg
     mount --bind {folder}/state /var/lib/gpuops
     export GPUSIM_STATE={folder}/gpus LD_LIBRARY_PATH={library}
-    exec {python} "$@"' sh "$@"
+    exec {python} "${{@:-/dev/stdin}}"' sh "$@"
 """
 BEFORE = """#!/bin/bash
 node={node}
