@@ -234,12 +234,14 @@ def wait_ready(cluster: Cluster, limit: float = 240.0) -> None:
 def install_kwok(cluster: Cluster) -> None:
     """kwok's own definition of Stages, and its Stages for nodes and pods."""
     with cluster.api() as server:
-        server.apply("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/stages.kwok.x-k8s.io",
-                     binary.printed("kwok-crds"))
-        wait_established(server, "stages.kwok.x-k8s.io")
-        for stage in filter(str.strip, re.split(r"^---$", binary.printed("kwok-stages"), flags=re.MULTILINE)):
-            (name,) = re.findall(r"^  name: (\S+)$", stage, re.MULTILINE)
-            server.apply(f"/apis/kwok.x-k8s.io/v1alpha1/stages/{name}", stage)
+        for part, where in (("kwok-crds", "apiextensions.k8s.io/v1/customresourcedefinitions"),
+                            ("kwok-stages", "kwok.x-k8s.io/v1alpha1/stages")):
+            for text in re.split(r"^---$", binary.printed(part), flags=re.MULTILINE):
+                if text.strip():
+                    (name,) = re.findall(r"^  name: (\S+)$", text, re.MULTILINE)
+                    server.apply(f"/apis/{where}/{name}", text)
+            if part == "kwok-crds":
+                wait_established(server, "stages.kwok.x-k8s.io")
 
 
 def wait_established(server: api.Api, name: str, limit: float = 120.0) -> None:
