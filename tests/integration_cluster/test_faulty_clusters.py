@@ -9,7 +9,6 @@ import http.server
 import json
 import os
 import signal
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -27,10 +26,12 @@ from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes
 from tests import processes
 from tests.integration import user
+from tests.integration.warm import Warm
 from tests.integration_cluster import plays
 from tests.integration_cluster.conftest import Audit, occupied
 from tests.integration_cluster.proxy import Flaky
 from tests.unit.simulated.clusters import plan
+from tests.waiting import until
 
 NODE, SPACE = "gpu-1", "gpu-operator"
 OLD, NEW = "24.6.2", "26.7.0"
@@ -56,11 +57,13 @@ class Site:
         self.audit.start()
         return plays.run(self.folder, "site", self.inventory(kubeconfig or self.kubeconfig, release))
 
-    def start(self, server: Flaky, release: str = NEW) -> Started:
-        """The same through a proxy, as a process beside the test."""
-        folder = self.folder / release
+    def start(self, server: Flaky, release: str = NEW, other: bool = False) -> Started:
+        """The same through a proxy, beside the test. other: beside another one, too."""
+        plays.install()
+        folder, env = self.folder / release, user.environment()
         folder.mkdir()
-        return Started(folder, self.inventory(server.kubeconfig(folder), release))
+        ansible = Warm(user.PYTHON, env, folder) if other else user.WARM.server(env)
+        return Started(ansible, folder, self.inventory(server.kubeconfig(folder), release))
 
     def found(self) -> dict[str, dict[str, Any]]:
         """By C(resource/name) the metadata of what is ours, and of the Node."""
@@ -105,31 +108,37 @@ def written(audit: Audit, code: int = 0) -> Counter[str]:
 
 
 class Started:
-    """A run of site.yml beside others."""
+    """A run of site.yml beside others. The server has none else to do meanwhile."""
 
-    def __init__(self, folder: Path, inventory: dict[str, Any]) -> None:
-        program = plays.install() / "ansible-playbook"
-        self.log, hosts = folder / "log", folder / "inventory.json"
-        hosts.write_text(json.dumps(inventory))
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [program, "-i", hosts, "gpuops.nvidia.site"], cwd=user.HOME, stdin=subprocess.DEVNULL, stdout=log,
-                stderr=log, env={**user.environment(), "RECORD_FILE": str(folder / "record.jsonl")})
+    def __init__(self, server: Warm, folder: Path, inventory: dict[str, Any]) -> None:
+        self.server, self.folder, self.result = server, folder, (0, "it did not end")
+        (folder / "inventory.json").write_text(json.dumps(inventory))
+        server.child = 0
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self) -> None:
+        """To its end."""
+        argv = ["ansible-playbook", "-i", str(self.folder / "inventory.json"), "gpuops.nvidia.site"]
+        env = {**user.environment(), "RECORD_FILE": str(self.folder / "record.jsonl")}
+        self.result = self.server.run(argv, env, LIMIT, user.HOME)
 
     def __enter__(self) -> Started:
         return self
 
     def __exit__(self, *problem: object) -> None:
-        self.kill()
+        if self.thread.is_alive():
+            self.kill()
 
     def kill(self) -> None:
         """As the kernel does where memory is short: nothing is tidied up."""
-        processes.kill(self.process.pid)
-        self.process.wait()
+        processes.kill(until(lambda: self.server.child))
+        self.thread.join()
 
     def end(self) -> tuple[int, str]:
         """Exit code and output."""
-        return self.process.wait(LIMIT), self.log.read_text()
+        self.thread.join(LIMIT)
+        return self.result
 
 
 @pytest.fixture(scope="module")
@@ -276,7 +285,7 @@ def test_two_releases_at_once(site: Site) -> None:
     with Flaky(site.kubeconfig, late) as old, Flaky(site.kubeconfig, after_daemon_sets(overwritten)) as new, \
             site.start(old, OLD) as last:
         assert begun.wait(LIMIT)
-        with site.start(new, NEW) as first:
+        with site.start(new, NEW, other=True) as first:
             ends = {"nvidia-driver-daemonset differs in spec.": first.end()}
             first_done.set()  # also where that one failed before
         ends["RuntimeClass nvidia-cdi is no longer planned"] = last.end()
