@@ -60,10 +60,12 @@ class Api:
 
     def request(self, verb: str, where: str, body: object = None, kind: str = "application/json",
                 missing_ok: bool = False) -> dict[str, Any]:
-        """The answer to one request; stops with the server's message where it refuses. missing_ok: empty on 404."""
+        """The answer to one request; stops with the server's message where it refuses. body: an object, or its text;
+        missing_ok: empty on 404."""
         connection = self.connection()
         try:
-            connection.request(verb, where, None if body is None else json.dumps(body), {"Content-Type": kind})
+            text = body if body is None or isinstance(body, str) else json.dumps(body)
+            connection.request(verb, where, text, {"Content-Type": kind})
             answer = connection.getresponse()
             text = answer.read().decode()
         except BaseException:
@@ -75,8 +77,8 @@ class Api:
             raise SystemExit(f"{verb} {where}: {answer.status} {text.strip()[:500]}")
         return dict(json.loads(text))
 
-    def apply(self, where: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Server-side apply by C(gpuops-lab), which takes over fields of others."""
+    def apply(self, where: str, body: dict[str, Any] | str) -> dict[str, Any]:
+        """Server-side apply by C(gpuops-lab), which takes over fields of others. body: an object, or its YAML."""
         return self.request("PATCH", f"{where}?fieldManager=gpuops-lab&force=true", body, APPLY)
 
     def objects(self, where: str) -> list[dict[str, Any]]:

@@ -42,6 +42,15 @@ def program() -> Path:
     return tools.cached("controlplane", inputs, build) / PROGRAM
 
 
+def printed(part: str) -> str:
+    """What a part of the program prints, which is asked once: a start takes half a second of a processor."""
+    kept = program().with_name(f"{part}.yaml")
+    if not kept.exists():
+        tools.write_whole(kept, subprocess.run([part], executable=program(), text=True, capture_output=True, check=True,
+                                               timeout=120).stdout)
+    return kept.read_text()
+
+
 def compile_to(path: Path) -> None:
     """Builds the program; says now and then how many packages are compiled."""
     command = ["nice", "-n", "10", "go", "build", "-v", "-buildvcs=false", *FLAGS, "-o", str(path), "."]

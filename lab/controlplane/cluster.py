@@ -153,7 +153,7 @@ def start(cluster: Cluster, program: Path, say: Say) -> None:
     run(cluster, program, "kube-controller-manager")  # would give up where the API server is slow
     run(cluster, program, "kube-scheduler")
     say(f"cluster {cluster.name}: API server ready after {time.monotonic() - began:.1f} s")
-    install_kwok(cluster, program)
+    install_kwok(cluster)
     run(cluster, program, "kwok")
     say(f"cluster {cluster.name}: up after {time.monotonic() - began:.1f} s")
 
@@ -231,28 +231,30 @@ def wait_ready(cluster: Cluster, limit: float = 240.0) -> None:
                      f"(the whole log: {said})")
 
 
-def install_kwok(cluster: Cluster, program: Path) -> None:
+def install_kwok(cluster: Cluster) -> None:
     """kwok's own definition of Stages, and its Stages for nodes and pods."""
-    for part in ("kwok-crds", "kwok-stages"):
-        text = subprocess.run([part], executable=program, text=True, capture_output=True, check=True,
-                              timeout=120).stdout
-        path = cluster.folder / f"{part}.yaml"
-        path.write_text(text)
-        cluster.kubectl("apply", "--server-side", "--filename", str(path))
-        if part == "kwok-crds":
-            wait_established(cluster.kubectl, "stages.kwok.x-k8s.io")
+    with cluster.api() as server:
+        for part, where in (("kwok-crds", "apiextensions.k8s.io/v1/customresourcedefinitions"),
+                            ("kwok-stages", "kwok.x-k8s.io/v1alpha1/stages")):
+            for text in re.split(r"^---$", binary.printed(part), flags=re.MULTILINE):
+                if text.strip():
+                    (name,) = re.findall(r"^  name: (\S+)$", text, re.MULTILINE)
+                    server.apply(f"/apis/{where}/{name}", text)
+            if part == "kwok-crds":
+                wait_established(server, "stages.kwok.x-k8s.io")
 
 
-def wait_established(kubectl: Callable[..., str], name: str, limit: float = 120.0) -> None:
-    """Until objects of a definition can be made, which is a moment after it says so. kubectl's own wait, and its
-    jsonpath, give up on one whose conditions are null, as they are in its first moment."""
-    group = name.partition(".")[2]
+def wait_established(server: api.Api, name: str, limit: float = 120.0) -> None:
+    """Until objects of a definition can be made, which is a moment after it says so."""
+    plural, _dot, group = name.partition(".")
     end = time.monotonic() + limit
     while True:
-        status = json.loads(kubectl("get", "customresourcedefinition", name, "--output", "json")).get("status") or {}
-        if any(one["type"] == "Established" and one["status"] == "True" for one in status.get("conditions") or ()):
-            served = kubectl("api-resources", "--api-group", group, "--cached=false", "--output", "name")
-            if name in served.split():
+        found = server.request("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
+        if any(one["type"] == "Established" and one["status"] == "True"
+               for one in found.get("status", {}).get("conditions") or ()):
+            versions = (one["name"] for one in found["spec"]["versions"] if one["served"])
+            served = server.request("GET", f"/apis/{group}/{next(versions)}", missing_ok=True)
+            if any(one["name"] == plural for one in served.get("resources", ())):
                 return
         if time.monotonic() > end:
             raise SystemExit(f"the definition {name} is not established after {limit:.0f} s")

@@ -30,7 +30,7 @@ CONFIGURATION = "[defaults]\ninternal_poll_interval = 0.01\n"
 KEPT = 4  # installed collections beside a new one
 CALLBACKS = Path(__file__).parent / "callbacks"
 PYTHON = HOME / "venv" / "bin" / "python"
-WARM = {HOME: Pool(PYTHON, HOME, {})}  # by the working directory of the runs
+WARM = Pool(PYTHON, HOME, {})
 # Actions that run no module on the host.
 ON_CONTROLLER = {"ansible.builtin.assert", "ansible.builtin.debug", "ansible.builtin.set_fact", "ansible.builtin.meta",
                  "ansible.builtin.validate_argument_spec",
@@ -156,7 +156,7 @@ def ansible(program: str, *arguments: str, timeout: float = 600, cold: bool = Fa
     argv, env = [str(HOME / "venv" / "bin" / program), *arguments], {**environment(), "RECORD_FILE": str(record),
                                                                                  **(settings or {})}
     if program == "ansible-playbook" and not cold:
-        code, output = WARM.setdefault(cwd, Pool(PYTHON, cwd, {})).run(argv, env, timeout)
+        code, output = WARM.run(argv, env, timeout, cwd)
     else:
         done = subprocess.run(argv, cwd=cwd, timeout=timeout, check=False, env=env, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

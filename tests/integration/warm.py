@@ -25,7 +25,7 @@ class Warm:
     """The server for one environment; it ends with this process."""
 
     def __init__(self, python: Path, env: dict[str, str], folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.child = folder, 0  # the process of the newest run
         self.process = subprocess.Popen([str(python), str(SERVER)], env=env, cwd=folder, text=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._line() == "ready", "Ansible cannot be imported in the user's environment"
@@ -36,15 +36,16 @@ class Warm:
         assert line, "the server of ansible-playbook runs has ended"
         return line.strip()
 
-    def run(self, argv: Sequence[str], env: dict[str, str], limit: float) -> tuple[int, str]:
+    def run(self, argv: Sequence[str], env: dict[str, str], limit: float, cwd: Path) -> tuple[int, str]:
         """Exit code and output of one run. One that takes longer than limit seconds is killed: an AssertionError."""
         assert self.process.stdin
         output = self.folder / f"output-{os.getpid()}"
-        order = {"argv": list(argv), "env": env, "cwd": str(self.folder), "output": str(output)}
+        order = {"argv": list(argv), "env": env, "cwd": str(cwd), "output": str(output)}
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
         try:
-            return self._end(int(self._line()), argv, output, limit)
+            self.child = int(self._line())
+            return self._end(self.child, argv, output, limit)
         except BaseException:
             # A test that was interrupted has not read all that the server says of its run.
             self.process.kill()
@@ -80,9 +81,13 @@ class Pool:
     folder: Path
     servers: dict[str, Warm]
 
-    def run(self, argv: Sequence[str], env: dict[str, str], limit: float) -> tuple[int, str]:
-        """As Warm.run; Ansible reads its own settings when it is imported, so these are a server's for good."""
+    def run(self, argv: Sequence[str], env: dict[str, str], limit: float, cwd: Path) -> tuple[int, str]:
+        """As Warm.run."""
+        return self.server(env).run(argv, env, limit, cwd)
+
+    def server(self, env: dict[str, str]) -> Warm:
+        """Ansible reads its own settings when it is imported, so these are a server's for good."""
         settings = json.dumps({key: value for key, value in env.items() if key != "RECORD_FILE"}, sort_keys=True)
         if settings not in self.servers or self.servers[settings].process.poll() is not None:
             self.servers[settings] = Warm(self.python, env, self.folder)
-        return self.servers[settings].run(argv, env, limit)
+        return self.servers[settings]

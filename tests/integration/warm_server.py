@@ -57,6 +57,29 @@ def import_collection():  # type: ignore[no-untyped-def]
     package = "ansible_collections.gpuops.nvidia.plugins.action"
     for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
         importlib.import_module(f"{package}.{found.name}")
+    importlib.import_module("ansible_collections.ansible.builtin")  # reads its long list of names
+    read_options()
+    compile_templates()
+
+
+def read_options():  # type: ignore[no-untyped-def]
+    """What options plugins of Ansible have, which is in their documentation: each run reads it of all of them."""
+    from ansible.plugins import loader
+
+    for name in ("become", "cache", "callback", "connection", "inventory", "shell", "strategy", "vars"):
+        for _plugin in getattr(loader, f"{name}_loader").all(class_only=True):
+            pass
+    for plugins, name in ((loader.filter_loader, "bool"), (loader.test_loader, "failed")):
+        plugins.get(name)  # looks at all
+
+
+def compile_templates():  # type: ignore[no-untyped-def]
+    """Those of the operands."""
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import render
+
+    for component in render.ORDER:
+        for name in render._templates(component):
+            render._environment().get_template(name)
 
 
 def run(order):  # type: ignore[no-untyped-def]

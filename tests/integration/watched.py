@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +28,6 @@ class Controller:
             folder / name for name in ("project", "logs", "home", "temporary", "recorder"))
         for one in (self.project, self.logs, self._home / "tmp", self._temporary, self._recorder):
             one.mkdir(parents=True)
-        self._printed = self.project / f"output-{os.getpid()}"  # of a run: its terminal
         shutil.copy(RECORDER / "sitecustomize.py", self._recorder)
         self._settings = {
             "ANSIBLE_HOME": str(self._home), "TMPDIR": str(self._temporary), "PYTHONPATH": str(self._recorder),
@@ -48,7 +46,7 @@ class Controller:
         tops = (self.project, self._home, self._temporary, user.collections(), STATE)
         for top in filter(Path.exists, tops):
             for path in (top, *top.rglob("*")):
-                if not set(_ANSIBLES).intersection(path.relative_to(top).parts) and path != self._printed:
+                if not set(_ANSIBLES).intersection(path.relative_to(top).parts):
                     about = path.lstat()
                     content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
                     found[str(path)] = (about.st_mode, about.st_mtime_ns, content)
@@ -62,7 +60,7 @@ class Controller:
     def texts(self, *inputs: Path) -> dict[str, str]:
         """By name all that lies in the project and the logs, without what the user has put there."""
         return {str(path.relative_to(top)): path.read_text(errors="replace") for top in (self.project, self.logs)
-                for path in sorted(top.rglob("*")) if path.is_file() and path not in (*inputs, self._printed)}
+                for path in sorted(top.rglob("*")) if path.is_file() and path not in inputs}
 
     def programs(self) -> str:
         """The words of all programs that the runs have started, as every user of the controller could see them."""

@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -17,14 +18,19 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 
 from lab import runs
-from lab.controlplane import binary
+from lab.controlplane import api, binary, nodes
 from lab.controlplane import cluster as clusters
 from lab.stages import ROOT
+from tests.integration_cluster import quick
+from tests.waiting import until
 
 runs.begin()
 pytest.register_assert_rewrite("tests.integration_cluster.drifts")
 NAME = "itest"
 _NUMBERS = itertools.count()
+# Files of tests that have the cluster alone, each with its own Nodes. The last one stops etcd.
+ALONE = ("test_adopt", "test_compared", "test_releases", "test_secrets", "test_faulty_clusters")
+SYSTEM = ("default", "kube-system", "kube-public", "kube-node-lease")
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
 
 
@@ -70,15 +76,69 @@ class Audit:
 
 
 @contextmanager
-def running(name: str, *words: str) -> Iterator[clusters.Cluster]:
-    """A cluster that goes at the end. words: options about its nodes."""
+def running(name: str) -> Iterator[clusters.Cluster]:
+    """A cluster without Nodes that goes at the end."""
     lab = [sys.executable, "-m", "lab", "cluster"]
     try:
-        subprocess.run([*lab, "up", "--name", name, *words], cwd=ROOT, check=True, timeout=1800)
+        subprocess.run([*lab, "up", "--name", name, "--nodes", "empty"], cwd=ROOT, check=True, timeout=1800)
         yield clusters.load(name)
     finally:
         if name in clusters.names():
             subprocess.run([*lab, "down", "--name", name], cwd=ROOT, check=True, timeout=120)
+
+
+@pytest.fixture(scope="session")
+def empty() -> Iterator[clusters.Cluster]:
+    """The session's cluster. Whoever has it alone uses C(occupied)."""
+    with running(NAME) as made:
+        yield made
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that need a cluster of their own come first, one after another: a start takes ten seconds of a processor.
+    """
+    items.sort(key=lambda item: item.path.stem not in ALONE)
+
+
+@contextmanager
+def occupied(made: clusters.Cluster, *wanted: nodes.Node) -> Iterator[clusters.Cluster]:
+    """The cluster with these Nodes and nobody else's objects. At the end it is as it was when it began to run."""
+    nodes.create(made, [*wanted], nodes.Labels())
+    try:
+        yield made
+    finally:
+        leave(made)
+
+
+def leave(made: clusters.Cluster) -> None:
+    """Takes away all that is not the cluster's own. Pods need their Nodes to end."""
+    with made.api() as server:
+        def go(where: str, keep: Callable[[dict[str, Any]], bool] = lambda one: False) -> None:
+            def others() -> list[dict[str, Any]]:
+                return [one for one in server.objects(where) if not keep(one)]
+
+            for one in others():
+                server.request("DELETE", f"{where}/{one['metadata']['name']}", missing_ok=True)
+            until(lambda: not others(), f"{where} are gone")
+
+        rights = "/apis/rbac.authorization.k8s.io/v1"
+        definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        defined = [one["spec"] for one in server.objects(definitions) if not of_kwok(one)]
+        go("/api/v1/namespaces", lambda one: one["metadata"]["name"] in SYSTEM)
+        go("/api/v1/namespaces/default/serviceaccounts", lambda one: one["metadata"]["name"] == "default")
+        for kind in ("clusterrolebindings", "clusterroles"):
+            go(f"{rights}/{kind}", lambda one: "kubernetes.io/bootstrapping" in one["metadata"].get("labels", {}))
+        go("/apis/node.k8s.io/v1/runtimeclasses")
+        go(definitions, of_kwok)
+        for one in defined:
+            where = f"/apis/{one['group']}/{one['versions'][0]['name']}/{one['names']['plural']}"
+            until(lambda where=where: not server.request("GET", where, missing_ok=True),  # type: ignore[misc]
+                  f"{where} is no longer served")
+        go(nodes.NODES)
+
+
+def of_kwok(definition: dict[str, Any]) -> bool:
+    return bool(definition["spec"]["group"] == "kwok.x-k8s.io")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -91,22 +151,26 @@ def surroundings() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[clusters.Cluster]:
-    """One for the session, with the Nodes gpu-1, gpu-2 and cpu-1; tests that write Nodes make their own."""
-    with running(NAME, "--nodes", "plain", "--gpu", "2", "--cpu", "1") as made:
-        yield made
+def cluster(empty: clusters.Cluster) -> clusters.Cluster:
+    """One for all, with the Nodes gpu-1, gpu-2 and cpu-1; tests that write Nodes make their own."""
+    nodes.create(empty, nodes.plain(2, 1, "a100-80", "ubuntu24.04"), nodes.Labels())
+    return empty
 
 
 class Kubectl:
-    """The administrator's kubectl, as users have it."""
+    """The administrator's kubectl, as users have it; simple commands without its start."""
 
     def __init__(self, kubeconfig: str) -> None:
         self.kubeconfig = kubeconfig
+        made = clusters.load(Path(kubeconfig).parent.name)
+        self.server = api.direct(made.ports["api"], made.folder / "pki", "admin")
         self.command = ["kubectl", "--kubeconfig", kubeconfig, "--cache-dir", f"{kubeconfig}.cache"]
         self.program = binary.program()
 
     def __call__(self, *words: str, stdin: object = None, editor: str = "") -> str:
         """What it prints. stdin: an object, passed as JSON; editor: the program that C(edit) opens."""
+        with contextlib.suppress(quick.Unknown):
+            return quick.run(self.server, words, stdin)
         done = subprocess.run([*self.command, *words], executable=self.program, text=True, capture_output=True,
                               input=None if stdin is None else json.dumps(stdin), check=False, timeout=300,
                               env={**os.environ, **clusters.KUBECTL, "KUBE_EDITOR": editor})

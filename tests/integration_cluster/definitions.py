@@ -33,7 +33,7 @@ def create(kubectl: Kubectl, *definitions: Object) -> None:
     """Makes them, and returns when objects of them can be made."""
     for one in definitions:
         kubectl("create", "--filename", "-", stdin=one)
-        wait_established(kubectl, one["metadata"]["name"])
+        wait_established(kubectl.server, one["metadata"]["name"])
 
 
 @contextmanager

@@ -24,7 +24,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import del
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import ORDER, render
 
 from lab.controlplane import cluster as clusters
-from tests.integration_cluster.conftest import NAME, Audit, Kubectl, running
+from lab.controlplane import nodes
+from tests.integration_cluster.conftest import Audit, Kubectl, occupied
 from tests.integration_cluster.definitions import crd, create
 from tests.integration_cluster.plays import LOCAL, playbook
 from tests.unit.simulated.clusters import plan
@@ -160,9 +161,9 @@ class Land:
 
 
 @contextmanager
-def operated(name: str, policy: list[dict[str, Any]]) -> Iterator[Land]:
+def operated(empty: clusters.Cluster, policy: list[dict[str, Any]]) -> Iterator[Land]:
     """A cluster whose GPU Operator follows a policy."""
-    with running(f"{NAME}-{name}", "--nodes", "plain", "--gpu", "2", "--cpu", "1", "--os", "ubuntu22.04") as made:
+    with occupied(empty, *nodes.plain(2, 1, "a100-80", "ubuntu22.04")) as made:
         kubectl = Kubectl(str(made.kubeconfig))
         create(kubectl, crd("nvidia.com", "ClusterPolicy", "clusterpolicies", "v1"),
                crd("nvidia.com", "NVIDIADriver", "nvidiadrivers", "v1alpha1"))
@@ -177,8 +178,8 @@ def operated(name: str, policy: list[dict[str, Any]]) -> Iterator[Land]:
 
 
 @pytest.fixture(scope="module")
-def land() -> Iterator[Land]:
-    with operated("adopt", [POLICY]) as found:
+def land(empty: clusters.Cluster) -> Iterator[Land]:
+    with operated(empty, [POLICY]) as found:
         yield found
 
 
@@ -210,6 +211,30 @@ class Mortal(Client):
                 raise Killed
             self.left -= 1
         return super()._patch(verb, row, name, namespace, body, form, query, dry_run, retry)
+
+
+def test_the_pods_of_an_nvidia_driver_stay_both_ways(empty: clusters.Cluster, tmp_path: Path) -> None:
+    """Its DaemonSet keeps the operator's name. Made anew it has another uid, and so would have another name."""
+    with operated(empty, WITH_DRIVER) as land:
+        inventory = inventory_of(land, tmp_path)
+        drivers = land.pods()
+        playbook(tmp_path, "adopt", inventory)
+        assert set(land.owned().values()) == {(False, True)} and land.pods() == drivers
+        land.audit.start()
+        assert "changed=0" in playbook(tmp_path, "site", inventory)
+        assert not land.audit.writes
+        assert "The operator owns the cluster" in playbook(tmp_path, "hand_back", inventory)
+        assert set(land.owned().values()) == {(True, False)} and land.pods() == drivers
+        daemon = land.kubectl.get("--namespace", SPACE, "daemonset", land.driver)
+        assert daemon["metadata"]["ownerReferences"] == [land.owners[1]]
+        assert not [key for key in daemon["metadata"]["annotations"] if key.startswith("gpuops")]
+        deliver.adopted(land.client, land.wanted, list(ORDER), False)
+        land.kubectl("delete", "nvidiadriver", "all", "--cascade=orphan")
+        land.kubectl("create", "--filename", "-", stdin=WITH_DRIVER[1])
+        land.audit.start()
+        with pytest.raises(ClusterError, match=f"would not know these again: DaemonSet {SPACE}/{land.driver}"):
+            deliver.handed_back(land.client, WITH_DRIVER[0], False)
+        assert not land.audit.writes and land.pods() == drivers
 
 
 def test_what_stands_in_the_way_is_said_before_anything_is_changed(land: Land) -> None:
@@ -319,27 +344,3 @@ def handed_back(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
     # And we leave it alone again.
     with pytest.raises(ClusterError, match="A GPU Operator manages this cluster"):
         refuse_operator.refuse_operator(land.client)
-
-
-def test_the_pods_of_an_nvidia_driver_stay_both_ways(tmp_path: Path) -> None:
-    """Its DaemonSet keeps the operator's name. Made anew it has another uid, and so would have another name."""
-    with operated("adopt-driver", WITH_DRIVER) as land:
-        inventory = inventory_of(land, tmp_path)
-        drivers = land.pods()
-        playbook(tmp_path, "adopt", inventory)
-        assert set(land.owned().values()) == {(False, True)} and land.pods() == drivers
-        land.audit.start()
-        assert "changed=0" in playbook(tmp_path, "site", inventory)
-        assert not land.audit.writes
-        assert "The operator owns the cluster" in playbook(tmp_path, "hand_back", inventory)
-        assert set(land.owned().values()) == {(True, False)} and land.pods() == drivers
-        daemon = land.kubectl.get("--namespace", SPACE, "daemonset", land.driver)
-        assert daemon["metadata"]["ownerReferences"] == [land.owners[1]]
-        assert not [key for key in daemon["metadata"]["annotations"] if key.startswith("gpuops")]
-        deliver.adopted(land.client, land.wanted, list(ORDER), False)
-        land.kubectl("delete", "nvidiadriver", "all", "--cascade=orphan")
-        land.kubectl("create", "--filename", "-", stdin=WITH_DRIVER[1])
-        land.audit.start()
-        with pytest.raises(ClusterError, match=f"would not know these again: DaemonSet {SPACE}/{land.driver}"):
-            deliver.handed_back(land.client, WITH_DRIVER[0], False)
-        assert not land.audit.writes and land.pods() == drivers

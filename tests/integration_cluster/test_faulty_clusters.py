@@ -9,10 +9,10 @@ import http.server
 import json
 import os
 import signal
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,12 @@ from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes
 from tests import processes
 from tests.integration import user
+from tests.integration.warm import Warm
 from tests.integration_cluster import plays
-from tests.integration_cluster.conftest import NAME, Audit, running
+from tests.integration_cluster.conftest import Audit, occupied
 from tests.integration_cluster.proxy import Flaky
 from tests.unit.simulated.clusters import plan
+from tests.waiting import until
 
 NODE, SPACE = "gpu-1", "gpu-operator"
 OLD, NEW = "24.6.2", "26.7.0"
@@ -55,11 +57,13 @@ class Site:
         self.audit.start()
         return plays.run(self.folder, "site", self.inventory(kubeconfig or self.kubeconfig, release))
 
-    def start(self, server: Flaky, release: str = NEW) -> Started:
-        """The same through a proxy, as a process beside the test."""
-        folder = self.folder / release
+    def start(self, server: Flaky, release: str = NEW, other: bool = False) -> Started:
+        """The same through a proxy, beside the test. other: beside another one, too."""
+        plays.install()
+        folder, env = self.folder / release, user.environment()
         folder.mkdir()
-        return Started(folder, self.inventory(server.kubeconfig(folder), release))
+        ansible = Warm(user.PYTHON, env, folder) if other else user.WARM.server(env)
+        return Started(ansible, folder, self.inventory(server.kubeconfig(folder), release))
 
     def found(self) -> dict[str, dict[str, Any]]:
         """By C(resource/name) the metadata of what is ours, and of the Node."""
@@ -70,10 +74,16 @@ class Site:
 
     def assert_converged(self, release: str = NEW) -> None:
         """All of a release is there and nothing else, and another run writes nothing."""
+        with self.unchanged(release):
+            last = self.run(release=release)
+            assert last.rc == 0, last.output
+
+    @contextmanager
+    def unchanged(self, release: str = NEW) -> Iterator[None]:
+        """All of a release is there and nothing else, and what is done meanwhile writes nothing."""
         before = self.found()
         assert before.keys() == {f"nodes/{NODE}", *names(release)}
-        last = self.run(release=release)
-        assert last.rc == 0, last.output
+        yield
         assert not written(self.audit)
         assert ours(self.found()) == ours(before)
 
@@ -98,36 +108,42 @@ def written(audit: Audit, code: int = 0) -> Counter[str]:
 
 
 class Started:
-    """A run of site.yml beside others."""
+    """A run of site.yml beside others. The server has none else to do meanwhile."""
 
-    def __init__(self, folder: Path, inventory: dict[str, Any]) -> None:
-        program = plays.install() / "ansible-playbook"
-        self.log, hosts = folder / "log", folder / "inventory.json"
-        hosts.write_text(json.dumps(inventory))
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [program, "-i", hosts, "gpuops.nvidia.site"], cwd=user.HOME, stdin=subprocess.DEVNULL, stdout=log,
-                stderr=log, env={**user.environment(), "RECORD_FILE": str(folder / "record.jsonl")})
+    def __init__(self, server: Warm, folder: Path, inventory: dict[str, Any]) -> None:
+        self.server, self.folder, self.result = server, folder, (0, "it did not end")
+        (folder / "inventory.json").write_text(json.dumps(inventory))
+        server.child = 0
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self) -> None:
+        """To its end."""
+        argv = ["ansible-playbook", "-i", str(self.folder / "inventory.json"), "gpuops.nvidia.site"]
+        env = {**user.environment(), "RECORD_FILE": str(self.folder / "record.jsonl")}
+        self.result = self.server.run(argv, env, LIMIT, user.HOME)
 
     def __enter__(self) -> Started:
         return self
 
     def __exit__(self, *problem: object) -> None:
-        self.kill()
+        if self.thread.is_alive():
+            self.kill()
 
     def kill(self) -> None:
         """As the kernel does where memory is short: nothing is tidied up."""
-        processes.kill(self.process.pid)
-        self.process.wait()
+        processes.kill(until(lambda: self.server.child))
+        self.thread.join()
 
     def end(self) -> tuple[int, str]:
         """Exit code and output."""
-        return self.process.wait(LIMIT), self.log.read_text()
+        self.thread.join(LIMIT)
+        return self.result
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[clusters.Cluster]:
-    with running(f"{NAME}-faulty", "--nodes", "empty") as found:
+def made(empty: clusters.Cluster) -> Iterator[clusters.Cluster]:
+    with occupied(empty) as found:
         yield found
 
 
@@ -225,10 +241,10 @@ def test_every_answer_comes_late(site: Site) -> None:
         assert first.rc == 0, first.output
         assert set(written(site.audit).values()) == {1}
         server.seen.clear()
-        again = site.run(server.kubeconfig(site.folder))
-        assert again.rc == 0 and not written(site.audit), again.output
+        with site.unchanged():
+            again = site.run(server.kubeconfig(site.folder))
+        assert again.rc == 0, again.output
         assert len(server.seen) < 40
-    site.assert_converged()
 
 
 def after_daemon_sets(act: Callable[[], object]) -> Callable[[int, str, str], None]:
@@ -269,7 +285,7 @@ def test_two_releases_at_once(site: Site) -> None:
     with Flaky(site.kubeconfig, late) as old, Flaky(site.kubeconfig, after_daemon_sets(overwritten)) as new, \
             site.start(old, OLD) as last:
         assert begun.wait(LIMIT)
-        with site.start(new, NEW) as first:
+        with site.start(new, NEW, other=True) as first:
             ends = {"nvidia-driver-daemonset differs in spec.": first.end()}
             first_done.set()  # also where that one failed before
         ends["RuntimeClass nvidia-cdi is no longer planned"] = last.end()

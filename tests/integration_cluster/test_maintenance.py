@@ -59,9 +59,9 @@ def test_what_each_level_does_to_nodes(site: Site, audit: Audit, level: str, fir
     busy, free = site.nodes
     plugins = {node: site.plugin(node) for node in site.nodes}
     watcher = Watcher(audit)
-    preview = run(site, "--check", "--diff", disruption=level)
-    assert preview.rc == 0, preview.output
-    assert not watcher.record
+    # The preview where nothing may be disturbed is that of the test about free space.
+    preview = run(site, "--check", "--diff", disruption=level) if level != "never" else None
+    assert preview is None or preview.rc == 0 and not watcher.record, preview.output
     done = run(site, "--diff", disruption=level)
     assert done.rc == 0, done.output
     assert (site.instances(busy), site.instances(free)) == (first, second), done.output
@@ -73,7 +73,7 @@ def test_what_each_level_does_to_nodes(site: Site, audit: Audit, level: str, fir
         assert not maintenance.left_behind(site.metadata(node).get("annotations") or {})
         if not changed:
             assert site.plugin(node) == plugins[node]
-    assert done.output.count("MIG") and steps(done) == steps(preview)
+    assert done.output.count("MIG") and (preview is None or steps(done) == steps(preview))
     # With nothing to do on any host; what another level leaves undone, it has left undone after its preview as well.
     if level != "drain":
         return
@@ -84,7 +84,7 @@ def test_what_each_level_does_to_nodes(site: Site, audit: Audit, level: str, fir
 
 # Takes the first GPU when the operands of the Node are paused: after the preview, before the module changes the host.
 LATE = r"""
-[ "$(told 'labels.nvidia\.com/gpu\.deploy\.device-plugin')" = paused-for-driver-upgrade ] || exit 0
+[ "$(told labels nvidia.com/gpu.deploy.device-plugin)" = paused-for-driver-upgrade ] || exit 0
 export GPUSIM_STATE={gpus}
 {gpusim} client list || {gpusim} client add --pid 424242 --gpu 0 late-job
 """
@@ -147,11 +147,11 @@ def test_a_removal_goes_through_the_node(site: Site, audit: Audit, partitioned: 
 
 
 @pytest.mark.parametrize("level", ["never", "drain"])
-def test_instances_in_free_space_come_under_pods_and_the_operands_learn_of_them(site: Site, audit: Audit,  # noqa: F811
-                                                                               level: str) -> None:
+def test_instances_in_free_space_come_under_pods_and_the_operands_learn_of_them(  # noqa: F811
+        site: Site, audit: Audit, partitioned: Path, level: str) -> None:  # noqa: F811
     """The device plugin offers what there was when it began. Nobody is evicted for instances in free space."""
     first = site.nodes[0]
-    assert run(site, hosts=(first,)).rc == 0 and site.instances(first) == 14
+    partition(site, partitioned)
     state = site.folder / first / "half"
     state.write_text("".join(line + "\n" for line in site.gpusim(first, "show").splitlines()
                              if not line.startswith(("gi 1 ", "ci 1 "))))
@@ -168,6 +168,8 @@ def test_instances_in_free_space_come_under_pods_and_the_operands_learn_of_them(
     assert watcher.record == [f"Node {first}"] * 3 and "trainer" in site.pods(), "held, paused, put back"
     assert site.state(first) == (False, None)
     site.until(lambda: site.plugin(first) not in ("", former))
+    if level == "drain":  # another test has a second run there
+        return
     watcher = Watcher(audit)
     again = run(site, disruption=level, hosts=(first,))
     assert again.rc == 0 and not watcher.record, again.output
@@ -186,9 +188,10 @@ def test_a_removal_that_fails_on_a_node_fails_the_run_and_stops_those_after_it( 
     assert site.state(first) == (False, None) and site.metadata(first)["labels"][PLUGIN] == "true"
 
 
-def test_a_removal_serves_the_hosts_although_a_node_was_passed_over(site: Site) -> None:  # noqa: F811
+def test_a_removal_serves_the_hosts_although_a_node_was_passed_over(  # noqa: F811
+        site: Site, partitioned: Path) -> None:  # noqa: F811
     """A disruption budget keeps the first Node from being emptied: its MPS daemon stays, and so does its layout."""
-    assert run(site).rc == 0
+    partition(site, partitioned)
     site.deploy("server", budget=1)
     pod = {"metadata": {"labels": {"app": objects.MPS_DAEMON}}, "spec": {
         "nodeSelector": {PLUGIN: "true"}, "containers": [{"name": "x", "image": "example.org/x:1"}]}}
@@ -284,17 +287,14 @@ def test_what_a_killed_run_leaves_is_gone_after_the_next(site: Site) -> None:  #
 
 # Ends the run that holds the Node in the middle of a change: right before the module that changes the host.
 KILLED = r"""
-[ "$(told 'labels.nvidia\.com/mig\.config\.state')" = pending ] || exit 0
-IFS=/ read -r _controller pid _rest <<< "$(told 'annotations.gpuops\.nvidia/held-by')"
+[ "$(told labels nvidia.com/mig.config.state)" = pending ] || exit 0
+IFS=/ read -r _controller pid _rest <<< "$(told annotations gpuops.nvidia/held-by)"
 kill -KILL "$pid"
 exit 1
 """
 
 
-@pytest.mark.parametrize(("playbook", "state", "reason"), [
-    ("mig", "success", ""), ("site", "failed", "A run was killed.")])
-def test_a_run_of_mig_that_was_killed_is_resumed(site: Site, audit: Audit, playbook: str, state: str,  # noqa: F811
-                                                 reason: str) -> None:
+def test_a_run_of_mig_that_was_killed_is_resumed(site: Site, audit: Audit) -> None:  # noqa: F811
     """Also by site, which writes no success, as nobody has asked it by the label."""
     first, second = site.nodes
     site.deploy("server", replicas=2, budget=1)
@@ -313,16 +313,40 @@ def test_a_run_of_mig_that_was_killed_is_resumed(site: Site, audit: Audit, playb
     assert site.state(first) == (True, False) and site.instances(first) == 0
     site.until(lambda: site.ready("server") == 2)
     site.label(first, **{PLUGIN: mig.PAUSED})  # as node_mig pauses it
-    watcher = Watcher(audit)
-    resume = site.play if playbook == "mig" else functools.partial(run, site)
-    preview = resume("--check", "--diff", hosts=(first,))
-    assert preview.rc == 0 and not watcher.record, preview.output
-    done = resume("--diff", hosts=(first,))
-    assert steps(done) == steps(preview) and f"+pause: device-plugin on Node {first}" in steps(done)
-    assert done.rc == 0 and site.instances(first) == 14 and "evict" not in watcher.record, done.output
-    assert site.stands(first) == (state, reason, []) and site.metadata(first)["labels"][PLUGIN] == "true"
-    assert site.state(first) == (False, None)
-    assert not maintenance.left_behind(site.metadata(first).get("annotations") or {})
+    left = Left(site, first)
+    for playbook, state, reason in (("mig", "success", ""), ("site", "failed", "A run was killed.")):
+        left.restore()
+        watcher = Watcher(audit)
+        resume = site.play if playbook == "mig" else functools.partial(run, site)
+        preview = resume("--check", "--diff", hosts=(first,))
+        assert preview.rc == 0 and not watcher.record, preview.output
+        done = resume("--diff", hosts=(first,))
+        assert steps(done) == steps(preview) and f"+pause: device-plugin on Node {first}" in steps(done)
+        assert done.rc == 0 and site.instances(first) == 14 and "evict" not in watcher.record, done.output
+        assert site.stands(first) == (state, reason, []) and site.metadata(first)["labels"][PLUGIN] == "true"
+        assert site.state(first) == (False, None)
+        assert not maintenance.left_behind(site.metadata(first).get("annotations") or {})
+
+
+class Left:
+    """A Node and its host as they are now, so that two playbooks can find the same."""
+
+    def __init__(self, site: Site, node: str) -> None:  # noqa: F811
+        self.site, self.node, self.host = site, node, site.folder / node
+        self.former = site.metadata(node)
+        self.kept = site.folder / f"{node}-left"
+        shutil.copytree(self.host / "state", self.kept / "state")
+        shutil.copy(self.host / "gpus", self.kept / "gpus")
+
+    def restore(self) -> None:
+        """Writes both back; the device plugin follows its label."""
+        shutil.rmtree(self.host / "state")
+        shutil.copytree(self.kept / "state", self.host / "state")
+        shutil.copy(self.kept / "gpus", self.host / "gpus")
+        now = self.site.metadata(self.node)
+        back = {part: {**dict.fromkeys(now.get(part) or {}), **self.former[part]} for part in ("labels", "annotations")}
+        self.site.client.merge_patch("v1", "Node", self.node, None, {"metadata": back, "spec": {"unschedulable": True}})
+        self.site.until(lambda: not self.site.plugin(self.node))
 
 
 def test_mig_resumes_what_a_run_of_site_has_left_unless_it_still_works(site: Site, audit: Audit) -> None:  # noqa: F811

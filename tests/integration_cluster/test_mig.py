@@ -29,7 +29,8 @@ Object = dict[str, Any]
 D, CONFIG, STATE = "nvidia.com/gpu.deploy.", "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 PLUGIN, GFD = f"{D}device-plugin", f"{D}gpu-feature-discovery"
 # A host of its own by a view of /var/lib that nobody else has; all of its modules run in it. Before each of them runs
-# the script that a test has put there.
+# the script that a test has put there. Ansible sends a module as one long line: a file is read at once, standard input
+# in pieces that Python puts together again and again, which takes longer than the module.
 PYTHON = """#!/bin/sh
 [ ! -x {folder}/before ] || {folder}/before >&2 || exit 1
 exec unshare --mount sh -c '
@@ -40,12 +41,21 @@ exec unshare --mount sh -c '
     mount --bind {folder}/lib/dpkg /var/lib/dpkg
     mount --bind {folder}/state /var/lib/gpuops
     export GPUSIM_STATE={folder}/gpus LD_LIBRARY_PATH={library}
-    exec {python} "$@"' sh "$@"
+    exec {python} "${{@:-/dev/stdin}}"' sh "$@"
 """
 BEFORE = """#!/bin/bash
 node={node}
 kubectl() {{ (exec -a kubectl {program} --kubeconfig {kubeconfig} "$@") }}
-told() {{ kubectl get node "$node" --output "jsonpath={{.metadata.$1}}"; }}
+told() {{ {python} -I -S {told} "$1" "$2"; }}
+"""
+# Prints a label or an annotation of a Node, in a fifth of the time that kubectl takes.
+TOLD = """
+import http.client, json, ssl, sys
+context = ssl.create_default_context(cafile="{pki}/ca.crt")
+context.load_cert_chain("{pki}/admin.crt", "{pki}/admin.key")
+server = http.client.HTTPSConnection("127.0.0.1", {port}, context=context)
+server.request("GET", "/api/v1/nodes/{node}")
+print(json.load(server.getresponse())["metadata"].get(sys.argv[1], {{}}).get(sys.argv[2], ""))
 """
 # MIG alone, on hosts; one part in the cluster, so that one is meant.
 PLACEMENT = {**dict.fromkeys(components.NAMES, "none"), "mig_manager": "host", "device_plugin": "cluster"}
@@ -107,8 +117,10 @@ class Site(Yard):
 
     def before(self, node: str, script: str = "") -> None:
         """Runs a script of bash before each module on a host, with kubectl and a variable node; empty for none more."""
-        path = self.folder / node / "before"
-        path.write_text(BEFORE.format(program=self.tool.program, kubeconfig=self.tool.kubeconfig, node=node) + script)
+        path, told = (self.folder / node / name for name in ("before", "told.py"))
+        told.write_text(TOLD.format(pki=self.made.folder / "pki", port=self.made.ports["api"], node=node))
+        path.write_text(BEFORE.format(program=self.tool.program, kubeconfig=self.tool.kubeconfig, node=node, told=told,
+                                      python=user.PYTHON) + script)
         path.chmod(0o755 if script else 0o644)
 
     def play(self, *words: str, disruption: str = "drain", hosts: tuple[str, ...] = (),
@@ -270,7 +282,7 @@ def test_what_a_killed_run_left_is_put_right(site: Site, asked: bool) -> None:
 
 # Somebody who changes his mind while the host is changed: between the state pending and the module that changes it.
 MEANWHILE = r"""
-[ "$(told 'labels.nvidia\.com/mig\.config\.state')" != pending ] ||
+[ "$(told labels nvidia.com/mig.config.state)" != pending ] ||
     kubectl label --overwrite node "$node" nvidia.com/mig.config=all-3g.40gb
 """
 

@@ -11,16 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import ORDER, render
 
 from lab.controlplane import cluster as clusters
+from lab.controlplane import nodes
 from tests.integration_cluster import plays
-from tests.integration_cluster.conftest import NAME, Audit, running
-from tests.unit.simulated.clusters import plan
+from tests.integration_cluster.conftest import Audit, occupied
 from tests.waiting import until
 
 SPACE = "gpu-operator"
@@ -79,8 +76,8 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with running(f"{NAME}-releases", "--nodes", "plain", "--gpu", "2", "--os", "ubuntu22.04") as made:
+def site(empty: clusters.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with occupied(empty, *nodes.plain(2, 0, "a100-80", "ubuntu22.04")) as made:
         yield Site(made, tmp_path_factory.mktemp("releases"))
 
 
@@ -192,31 +189,3 @@ def restarted(before: dict[str, dict[str, str]], after: dict[str, dict[str, str]
     assert after.keys() == before.keys()
     assert not any(set(before[name].values()) & set(after[name].values()) for name in changed)
     return changed
-
-
-RELEASES = ("24.6.2", "24.9.2", "25.3.4", "25.10.1", "26.3.3", "26.7.0")
-# What came with 25.10: CDI as the default, and the rights of feature discovery to NFD's objects.
-CAME = {"RuntimeClass nvidia-cdi", "RuntimeClass nvidia-legacy", "Role steps/nvidia-gpu-feature-discovery",
-        "RoleBinding steps/nvidia-gpu-feature-discovery"}
-
-
-def test_each_step_between_the_releases(client: Client) -> None:
-    """Objects alone, on no Node. What did not come with 25.10 is changed in place."""
-    there = ""
-    try:
-        for release in (*RELEASES, *reversed(RELEASES[:-1])):
-            cluster = plan(release=release, namespace="steps", node_os=["ubuntu22.04"])
-            wanted = objects.wanted({name: render(name, cluster) for name in ORDER})
-            done = deliver.present(client, wanted, list(ORDER), False)["plan"]
-            if there:
-                by_action = {action: {step["target"] for step in done if step["action"] == action}
-                             for action in ("create", "update", "delete")}
-                assert sum(map(len, by_action.values())) == len(done)
-                assert by_action["create"] == (CAME if (there, release) == ("25.3.4", "25.10.1") else set())
-                assert by_action["delete"] == (CAME if (there, release) == ("25.10.1", "25.3.4") else set())
-                assert "DaemonSet steps/nvidia-driver-daemonset" in by_action["update"]
-            assert not deliver.present(client, wanted, list(ORDER), False)["changed"]
-            there = release
-    finally:
-        deliver.absent(client, list(ORDER), 180, False)
-        client.delete("v1", "Namespace", "steps")

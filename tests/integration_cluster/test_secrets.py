@@ -21,9 +21,10 @@ import pytest
 import yaml
 
 from lab.controlplane import cluster as clusters
+from lab.controlplane import nodes
 from tests.integration import user
 from tests.integration.watched import Controller
-from tests.integration_cluster.conftest import NAME, Kubectl, running
+from tests.integration_cluster.conftest import Kubectl, occupied
 from tests.integration_cluster.plays import LOCAL, install
 
 MARK, SPACE = "pl4nted", "gpu-operator"
@@ -87,10 +88,10 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+def runs(empty: clusters.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     """All playbooks one after another, then those that fail."""
     install()
-    with running(f"{NAME}-secrets", "--nodes", "plain", "--gpu", "1", "--os", "ubuntu22.04") as made:
+    with occupied(empty, *nodes.plain(1, 0, "a100-80", "ubuntu22.04")) as made:
         controller = Controller(tmp_path_factory.mktemp("secrets"))
         project, kubectl = controller.project, Kubectl(str(made.kubeconfig))
         kubeconfig, token = prepare(kubectl, made, project)
