@@ -24,7 +24,7 @@ class ActionModule(HostAction):
             # The module refuses both options together.
             both = args.get("config_file") and args.get("config")
             document = None if both else mig_document.from_options(
-            task_vars, args.get("config_file"), args.get("config"))
+                task_vars, args.get("config_file"), args.get("config"))
         except GpuopsError as error:
             return {"failed": True, **error.as_result()}
         if document is not None:

@@ -148,7 +148,7 @@ class Packages:
     def _present(self, work: PackageWork, state: PackageState, names: t.Sequence[str], installed: t.Mapping[str, str]
                  ) -> list[Step]:
         from_journal = {name: entry["after"]["version"] for name, entry in self.journal.of_kind("package").items()
-                      if entry["after"]}
+                        if entry["after"]}
         version = (self.request["version"] or from_journal.get(names[0]) or installed.get(names[0])
                    or next(iter(installed.values()), None))
         desired: dict[str, str | None] = dict.fromkeys(names, version)

@@ -262,9 +262,9 @@ def _space(wanted: t.Sequence[Wanted]) -> str:
 
 
 def adopted(client: Client, wanted: t.Sequence[Wanted], components: t.Collection[str], check: bool,
-               level: str = LEVELS[-1], kept: t.Collection[str] = (), terms: node_by_node.Terms | None = None,
-               tell: removal.Tell = lambda line: None,
-               leaving: t.Mapping[str, t.Collection[str]] = MappingProxyType({})) -> Result:
+            level: str = LEVELS[-1], kept: t.Collection[str] = (), terms: node_by_node.Terms | None = None,
+            tell: removal.Tell = lambda line: None,
+            leaving: t.Mapping[str, t.Collection[str]] = MappingProxyType({})) -> Result:
     """Like L(present), in a cluster with a GPU Operator. It is stopped, and those of its objects that are wanted become
     ours.
 

@@ -76,7 +76,7 @@ class Containerd(base.Runtime):
         table = _cri(after)
         values = cri.desired(_cri(before), options, proposal.previous_default)
         ineffective = [dotted(key) for key, value in values.items() if lookup(after, plugin_path(plugin, key)) != value
-                  and (key != cri.NRI or lookup(after, key) is not None)]
+                       and (key != cri.NRI or lookup(after, key) is not None)]
         if ineffective:
             others = [file for file, text in _imported(state, options.drop_in_path or DROP_IN).items()
                       if V2 in text or V3 in text]

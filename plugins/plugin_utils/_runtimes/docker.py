@@ -231,7 +231,7 @@ def _is_program(path: Value, binary: str) -> bool:
 def _check_flags(path: str, before: Table, after: Table, flags: _Flags) -> None:
     """Raises HostError if a flag and a changed member set the same option, so that dockerd would not start."""
     for flag, key, is_set in (("--default-runtime", "default-runtime", flags.default_runtime is not None),
-                             ("--feature", "features", bool(flags.features))):
+                              ("--feature", "features", bool(flags.features))):
         if is_set and key in after and after[key] != before.get(key):
             raise HostError(f"dockerd is started with {flag}. It does not start if '{key}' in {path} is also set.",
                             f"Move {flag} from the unit's command line into the file, then run again.",
