@@ -86,7 +86,7 @@ def gres_lines(host_resources: t.Sequence[Resource], node: str, labels: t.Mappin
 def summary(lines: t.Sequence[str]) -> t.Dict[str, object]:
     """JSON for the result: `{lines, gres, features}`. lines: those of gres_lines. gres is empty without resources."""
     slurm_conf = dict(pair.split("=", 1) for line in lines if line.startswith(_SLURM_CONF)
-                       for pair in line[len(_SLURM_CONF):].split(" "))
+                      for pair in line[len(_SLURM_CONF):].split(" "))
     return {"lines": [line for line in lines if not line.startswith("#")], "gres": slurm_conf.get("Gres", ""),
             "features": [feature for feature in slurm_conf.get("Feature", "").split(",") if feature]}
 

@@ -86,7 +86,7 @@ class Cdi:
         driver = loaded_version(Root())
         absent = self.request["state"] == "absent"
         packages_change = any(step.data.get("packages") and (step.action != AGAIN or not which("nvidia-ctk"))
-                               for step in package_steps)
+                              for step in package_steps)
         steps = self._absent(packages_change) if absent else self._present(driver, packages_change)
         specs = [path for path in (*files.paths(self.environment, True), _ETC_SPEC) if os.path.isfile(path)]
         return CdiPlan(specs, driver, steps, self.pending, self.warnings)

@@ -80,8 +80,8 @@ def read(node: NodeState) -> NodeMig:
     """Reads the MIG state from the labels and annotations of a Node."""
     labels = node.labels
     return NodeMig(node.name, labels.get(MIG_CONFIG, ""), labels.get(STATE, ""),
-                    tuple(key[len(DEPLOY):] for key in PAUSES if labels.get(key) == PAUSED),
-                    node.annotations.get(REASON, ""), labels.get(MIG_MANAGER) == "true")
+                   tuple(key[len(DEPLOY):] for key in PAUSES if labels.get(key) == PAUSED),
+                   node.annotations.get(REASON, ""), labels.get(MIG_MANAGER) == "true")
 
 
 def labels_before(labels: Labels, layout: str, pause: bool = True) -> Changes:

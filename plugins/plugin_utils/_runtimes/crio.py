@@ -45,7 +45,7 @@ class Crio(base.Runtime):
         drop_in = options.drop_in_path or DROP_IN
         _check_drop_in_path(state, drop_in)
         others = _merged({path: text for path, text in _files(state).items()
-                        if path != drop_in and path not in journal.files})
+                         if path != drop_in and path not in journal.files})
         default = others.default or ("crun" if state.release >= _CRUN_FIRST else "runc")
         proposal = base.Proposal(action=_service_action(state), previous_default=journal.default_runtime or default)
         proposal.settings = _low_level_runtimes(state)
@@ -193,7 +193,7 @@ def _check_effect(files: t.Mapping[str, str], drop_in: str, options: base.Option
 
 def _add_warnings(state: RuntimeState, files: t.Mapping[str, str], drop_in: str, proposal: base.Proposal) -> None:
     backups = [path for path in files if path != drop_in and path.startswith(f"{FOLDER}/")
-                and _BACKUP.match(pathlib.PurePosixPath(path).name)]
+               and _BACKUP.match(pathlib.PurePosixPath(path).name)]
     if backups:
         proposal.warnings.append(f"CRI-O reads every file in {FOLDER}, including backups of editors and packages: "
                                  f"{', '.join(backups)}.")

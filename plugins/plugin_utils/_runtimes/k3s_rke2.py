@@ -130,7 +130,7 @@ class Rancher(base.Runtime):
         proposal.write(self.default_file, current, desired, "drop-in", journal)
 
     def _propose_drop_in(self, state: RuntimeState, journal: Journal, data: Table, values: t.Mapping[Path, Value],
-                          proposal: base.Proposal) -> None:
+                         proposal: base.Proposal) -> None:
         """Adds the drop-in with these values; removes it if there are none."""
         folder = pathlib.PurePosixPath(state.config).parent / "config-v3.toml.d"
         path = str(folder / "99-gpuops-nvidia.toml")
