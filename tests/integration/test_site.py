@@ -94,7 +94,7 @@ def test_drift_is_told_and_repaired_exactly(lab: LabHosts, hosts: Converged) -> 
     status = user.playbook("status", lab.wishes)
     assert (verify.rc != 0, status.rc) == (True, 0), status.output
     for words in (library, "/dev/nvidia2: missing", "/dev/nvidia3: mode 0000", "/usr/bin/nvidia-ctk",
-                  "containerd runs with an older configuration", "/etc/modprobe.d/gpuops-nouveau.conf"):
+                  "containerd has not loaded its current configuration", "/etc/modprobe.d/gpuops-nouveau.conf"):
         assert words in verify.output, verify.output
         assert words in status.output, status.output
     said = {host: "\n".join(str(line["result"]["msg"]) for line in verify.of(host, ("failed",))) for host in HOSTS}
