@@ -133,16 +133,16 @@ def evictions(audit: Any) -> list[str]:
 def test_pods_with_gpus_first_and_then_nothing_more_to_do(yard: Yard, audit: Any) -> None:
     yard.deploy("a-web", gpu=False)
     yard.deploy("trainer", replicas=2)
-    evictions = EvictionOptions(only_gpu=False)
+    options = EvictionOptions(only_gpu=False)
     audit.start()
-    preview = yard.drain(evictions=evictions, check=True).drained().as_dict()
+    preview = yard.drain(evictions=options, check=True).drained().as_dict()
     assert not audit.writes and len(preview["plan"]) == 4
-    result = yard.drain(evictions=evictions).drained().as_dict()
+    result = yard.drain(evictions=options).drained().as_dict()
     assert result["plan"] == preview["plan"] and result["cordoned"] == yard.nodes[:1]
     assert [name.rsplit("-", 2)[0] for name in evictions(audit)] == ["trainer", "trainer", "a-web"]
     assert yard.pods() == [] and yard.state() == (True, False)
     audit.start()
-    assert not yard.drain(evictions=evictions).drained().as_dict()["changed"] and not [
+    assert not yard.drain(evictions=options).drained().as_dict()["changed"] and not [
         one for one in audit.writes if one["agent"] == "gpuops.nvidia"]
     yard.drain().uncordoned().as_dict()
     assert yard.state() == (False, None)
