@@ -110,5 +110,5 @@ def test_a_config_map_without_bounds_names_no_layout(text: str) -> None:
 
 def test_a_default_layout_that_the_configuration_lacks_is_refused() -> None:
     """A MIG manager that is asked for it would only fail."""
-    with pytest.raises(PolicyError, match=r"migManager.config.default \(all-disabled\) is not a layout .* small, large"):
+    with pytest.raises(PolicyError, match=r"default \(all-disabled\) is not a layout .* small, large"):
         plan({"migManager": {"config": {**OWN["migManager"]["config"], "default": "all-disabled"}}})
