@@ -29,7 +29,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], mo
         raise HostError(f"{tried} cannot be fetched: it led to https://other.example/x?{SECRET}.")
 
     work = SimpleNamespace(present=fail, absent=fail, adopted=fail)
-    for name in ("Driver", "Software", "answer"):
+    for name in ("Driver", "Software", "handle_request"):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, lambda *_given, **_more: fail() if module is container_toolkit else work)
     monkeypatch.setattr(basic, "_ANSIBLE_ARGS", json.dumps({"ANSIBLE_MODULE_ARGS": arguments}).encode())
