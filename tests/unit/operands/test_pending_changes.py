@@ -240,7 +240,7 @@ def test_a_label_goes_once_its_pods_have_ended(label: str, component: str, marks
         deploy = deploy_labels.parse_deploy({**given, **asked})
         change = deploy_labels.plan_present(one, deploy, terms)
         assert (label in patched(one, change.patch() if change else {"metadata": {}}).labels) is stays
-        assert [note for note in label_nodes.notes([one], deploy, terms) if "site removes it when" in note] == (
+        assert [note for note in label_nodes.notes([one], deploy, terms) if "removes it after" in note] == (
             [f"n1: {label} stays, because the removal would end driver or MPS pods that GPU clients use. A run of "
              "site.yml removes it after it has stopped these pods Node by Node."] if stays else [])
 
