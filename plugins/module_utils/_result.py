@@ -79,6 +79,11 @@ def allows(level: str, needs: str) -> bool:
     return LEVELS.index(level) >= LEVELS.index(needs)
 
 
+def level_too_low(level: str, needs: str) -> str:
+    """Why a step that needs the level needs is pending at a lower level."""
+    return f"gpu_disruption is '{level}', this needs '{needs}' or higher"
+
+
 def gate(steps: t.Sequence[Step], level: str) -> tuple[list[Step], list[PendingStep]]:
     """C((allowed steps, pending steps)).
 
@@ -87,8 +92,7 @@ def gate(steps: t.Sequence[Step], level: str) -> tuple[list[Step], list[PendingS
     """
     for index, step in enumerate(steps):
         if not allows(level, step.needs):
-            blocked = f"gpu_disruption is '{level}', this needs '{step.needs}' or higher"
-            return list(steps[:index]), follow(steps[index:], blocked)
+            return list(steps[:index]), follow(steps[index:], level_too_low(level, step.needs))
     return list(steps), []
 
 

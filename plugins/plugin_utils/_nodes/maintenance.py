@@ -25,6 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
     Result,
     Step,
     allows,
+    level_too_low,
     outcome,
     plan_diff,
 )
@@ -315,8 +316,7 @@ class Maintenance:
                  for client in self._request.clients if self._request.evict and not client.get("container")]
         daemons = [Step("stop", f"MPS daemon {name}", "its clients would end", "idle")
                    for name in mps if not allows(level, "idle")]
-        return [step.pending(f"gpu_disruption is '{level}', this needs '{step.needs}' or higher")
-                for step in [*evictions, *stops, *daemons]] + staying
+        return [step.pending(level_too_low(level, step.needs)) for step in [*evictions, *stops, *daemons]] + staying
 
     def _start(self, one: NodeState, keys: t.Collection[str], evicts: bool) -> drain.Outcome:
         """Executes the plan. Returns the outcome of the drain, empty without one. If something fails, the Node gets

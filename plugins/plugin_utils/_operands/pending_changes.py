@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import PendingStep, Step, allows
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import PendingStep, Step, allows, level_too_low
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.tolerations import untolerated
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import (
@@ -49,7 +49,7 @@ def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequen
     """
     nodes = functools.lru_cache(maxsize=None)(nodes)
     if not why and not allows(level, NEEDS):
-        why = f"gpu_disruption is '{level}', this needs '{NEEDS}' or higher"
+        why = level_too_low(level, NEEDS)
     ending = {one.id: reason for one in changes if (reason := ends(one, nodes))} if why else {}
     whole = {DRIVER, *(one.component for one in changes if one.action == "create" and serves_gpu_clients(
         t.cast(Object, one.manifest)))}
