@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Three hosts as Nodes of a cluster with eight more: preview, converge, converged, a stuck Node, toggles, removal.
+"""Three hosts as Nodes of a cluster with 24 more: preview, converge, converged, a stuck Node, toggles, removal.
 
 Two of the hosts have what site.yml gave them without a cluster, as in the demo; one is fresh.
 """
@@ -22,8 +22,6 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import kinds
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 
-from lab.controlplane import cluster as clusters
-from lab.controlplane import nodes
 from lab.stages import ROOT
 from tests.integration import user
 from tests.integration.conftest import LabHosts
@@ -102,15 +100,11 @@ def counted(found: dict[str, Any]) -> bool:
 
 @pytest.fixture(scope="module")
 def cluster(lab: LabHosts) -> Iterator[Cluster]:
-    """A cluster whose Nodes are the lab's hosts, six more with GPUs of three models and two without."""
+    """A cluster whose Nodes are the lab's hosts, 20 more with GPUs and 4 without."""
     disks = converge(lab).disks
     made = Cluster("hybrid")
     made.lab("down")
-    made.lab("up", "--nodes", "empty")
-    others = [one for model in ("a100-80", "h100-80", "l40s")
-              for one in nodes.plain(2, 0, model, "ubuntu24.04", f"sim-{model.partition('-')[0]}")]
-    nodes.create(clusters.load(made.name), [*nodes.hosts(lab.name), *others, *nodes.plain(0, 2, "l40s", "ubuntu24.04")],
-                 nodes.Labels(described=True))
+    made.lab("up", "--nodes", "hybrid", "--gfd", "--lab", lab.name)
     for host in HOSTS:
         lab.reset(host, "" if host == FRESH else disks[host])
     yield made
@@ -231,24 +225,29 @@ def test_the_second_run_writes_nothing(lab: LabHosts, settled: Cluster) -> None:
     assert not gets or set(gets.values()) == {1}, gets
 
 
-def test_a_stuck_validator_is_named_and_what_is_switched_off_is_pruned(lab: LabHosts, settled: Cluster) -> None:
-    """The components beside the validator are not held up by it, and only the one that is switched off goes."""
-    before = set(settled.objects(OURS))
+def test_a_stuck_validator_is_named(lab: LabHosts, settled: Cluster) -> None:
     victim = sorted(set(settled.nodes()) - set(HOSTS) - {name for name in settled.nodes() if name.startswith("cpu")})[0]
     settled.lab("stage", "validator", "on", "--node", victim, "--running")
     try:
-        run = site(lab, settled, preflight_timeout=5, gpu_policy={"dcgmExporter": {"enabled": False}})
+        run = site(lab, settled, preflight_timeout=5)
+        assert run.rc != 0, run.output
+        message = "\n".join(run.errors())
+        assert victim in message and "toolkit-validation" in message, run.output
+        assert "runtime" in message, message
+        checked = next(line["result"] for line in reversed(run.results)
+                       if line["action"] == "gpuops.nvidia.gpu_verify" and "nodes" in str(line["result"]))
+        states = {check["component"]: check["state"] for check in checked["checks"]}
+        assert states["validator"] == "failed"
+        assert states["device_plugin"] == states["dcgm_exporter"] == "ok"
     finally:
         settled.lab("stage", "validator", "off", "--node", victim)
-    assert run.rc != 0, run.output
-    message = "\n".join(run.errors())
-    assert victim in message and "toolkit-validation" in message, run.output
-    assert "runtime" in message, message
-    checked = next(line["result"] for line in reversed(run.results)
-                   if line["action"] == "gpuops.nvidia.gpu_verify" and "nodes" in str(line["result"]))
-    states = {check["component"]: check["state"] for check in checked["checks"]}
-    assert states.pop("validator") == "failed"
-    assert states["device_plugin"] == states["feature_discovery"] == "ok" and "dcgm_exporter" not in states, states
+
+
+def test_a_component_that_is_switched_off_is_pruned_and_only_it(lab: LabHosts, settled: Cluster) -> None:
+    before = set(settled.objects(OURS))
+    policy = {"dcgmExporter": {"enabled": False}}
+    run = site(lab, settled, gpu_policy=policy)
+    assert run.rc == 0, run.output
     gone = before - set(settled.objects(OURS))
     assert gone and all("dcgm-exporter" in name for _kind, _space, name in gone), gone
     assert {step.split(":", 1)[0] for step in steps(run)} == {"delete"}
@@ -311,6 +310,53 @@ class Watcher:
         writes, (boot, module) = self.writes(), self._state()
         return {act for act, done in (("hold", FRESH in writes), ("evict", "evict" in writes),
                                       ("reload", module != self.state[1]), ("reboot", boot != self.state[0])) if done}
+
+
+def test_a_driver_changes_through_its_node_as_its_level_allows(lab: LabHosts, settled: Cluster) -> None:
+    """While a pod uses its GPUs, with a budget and without one: docs/maintenance.md, step by step."""
+    def trainers() -> list[str]:
+        return [pod["metadata"]["uid"] for pod in settled.client.list("v1", "Pod", "default", "app=trainer")
+                if pod["spec"].get("nodeName") == FRESH and pod["status"]["phase"] == "Running"]
+
+    def run(level: str, **variables: Any) -> tuple[user.Run, Watcher]:
+        watcher = Watcher(lab, settled)
+        return site(lab, settled, "--limit", f"{FRESH},cluster", gpu_disruption=level, **variables), watcher
+
+    before, other = settled.nodes()[FRESH], {"driver_branch": "580"}
+    settled.client.apply(TRAINER)
+    try:
+        pod = until(trainers, "the trainer runs")
+        never, watcher = run("never", **other)
+        assert never.rc == 0 and not never.changed(FRESH) and watcher.acts() == set(), never.output
+        idle, watcher = run("idle", **other)
+        obstacle, = next(line["result"]["pending"] for line in idle.of(FRESH)
+                         if line["action"].endswith(".node_maintenance"))
+        assert idle.rc == 0 and not idle.changed(FRESH) and watcher.acts() == set(), idle.output
+        assert "gpu_disruption is 'idle'" in obstacle["pending_reason"] and obstacle["needs"] == "drain"
+        settled.client.apply(BUDGET)
+        blocked, watcher = run("drain", maintenance_drain_timeout=3, **other)
+        assert blocked.rc != 0 and "disruption budget" in str(blocked.errors()), blocked.output
+        # Held, and given back as it was.
+        assert watcher.acts() == {"hold"} and trainers() == pod
+        after = settled.nodes()[FRESH]
+        assert after["labels"] == before["labels"] and after.get("annotations") == before.get("annotations")
+        settled.client.delete("policy/v1", "PodDisruptionBudget", "trainer", "default")
+        for level, variables in (("drain", other), ("reboot", {})):
+            pod = until(trainers, "the trainer runs")
+            done, watcher = run(level, **variables)
+            assert done.rc == 0 and "install packages" in str(done.steps(FRESH)["nvidia_driver"]), done.output
+            assert done.result(FRESH, "nvidia_driver")["driver"]["after"]["loaded"].startswith(
+                variables.get("driver_branch", ""))
+            # No reboot, as a reload was enough.
+            assert watcher.acts() == {"hold", "evict", "reload"} and not set(pod) & set(trainers())
+            # Held; cordoned; evicted; paused; back as it was. The level is also one for operands, which follow.
+            writes = watcher.writes()
+            assert writes[:5] == [FRESH, FRESH, "evict", FRESH, FRESH] and FRESH not in writes[5:], writes
+        after = settled.nodes()[FRESH]
+        assert after["labels"] == before["labels"] and after.get("annotations") == before.get("annotations")
+    finally:
+        settled.client.delete("policy/v1", "PodDisruptionBudget", "trainer", "default")
+        settled.client.delete("apps/v1", "Deployment", "trainer", "default")
 
 
 def test_a_reboot_waits_until_all_pods_of_the_node_have_gone(lab: LabHosts, settled: Cluster) -> None:
