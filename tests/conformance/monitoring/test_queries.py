@@ -27,7 +27,7 @@ from tests.conformance.monitoring import fleet
 
 # The names that the exporter's etc/dcp-metrics-included.csv and etc/default-counters.csv switch on.
 VENDOR = frozenset((Path(__file__).parent / "vendor-counters.txt").read_text().split())
-FULL = "Needs gpu_monitoring.counters: full."
+FULL = "Requires gpu_monitoring.counters: full."
 
 
 @functools.lru_cache(maxsize=None)
@@ -248,7 +248,7 @@ def test_texts_of_alerts_are_whole(prometheus: Prometheus) -> None:
     assert sorted(alerts) == sorted(FIRES), prometheus.ask("rules")
     for texts in alerts.values():
         assert not re.search(r"<|no value|  |of $", texts["summary"]), texts
-    assert alerts["GpuIdle"]["summary"] == "notebooks/nb-0 holds GPU 1 of n1 and does not use it"
+    assert alerts["GpuIdle"]["summary"] == "notebooks/nb-0 has GPU 1 of n1 and does not use it"
     assert re.fullmatch(r"GPU 1 of n2 is slowed down by heat for (1[5-9]|2[0-5]) % of the time",
                         alerts["GpuThrottledByHeat"]["summary"])
 
