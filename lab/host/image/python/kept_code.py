@@ -11,6 +11,7 @@ import _frozen_importlib_external as external  # importlib would be imported for
 import _imp
 import marshal
 import os
+import sys
 import zipimport
 
 FOLDER = os.environ.get("GPUOPS_KEPT_CODE", "/var/lib/gpulab/kept-code")
@@ -45,3 +46,22 @@ def keep(name, data):  # type: ignore[no-untyped-def]
 
 if os.path.isdir(FOLDER):
     zipimport._compile_source = code_of
+
+
+def read_at_once():  # type: ignore[no-untyped-def]
+    """Starts again with the program of standard input in a file.
+
+    Ansible sends a module there, most of which is one line. Python reads a file at once, but from standard input takes
+    4 KiB and puts them behind what it has, again and again: as long as the module itself takes, or longer.
+    """
+    script = os.memfd_create("script", 0)
+    while True:
+        part = os.read(0, 1 << 20)
+        if not part:
+            break
+        os.write(script, part)
+    os.execv(sys.executable, [sys.executable, f"/proc/self/fd/{script}"])
+
+
+if len(getattr(sys, "orig_argv", "--")) == 1 and sys.executable and os.path.isdir(FOLDER) and not os.isatty(0):
+    read_at_once()
