@@ -264,7 +264,6 @@ def _common(context: Context) -> Common:
         "priority_class": str(get("daemonsets.priorityClassName") or "system-node-critical"),
         "update_strategy": _update_strategy(get),
         # A restart of the daemon ends its clients.
-        "mps_rolls": allows(context.disruption, "drain"),
         "labels": labels_of_pods(get("daemonsets.labels") or {}),
         "annotations": dict(get("daemonsets.annotations") or {}),
         "pod_security_context": dict(get("daemonsets.podSecurityContext") or {}),

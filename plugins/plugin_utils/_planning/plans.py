@@ -54,14 +54,13 @@ class Validation(t.TypedDict):
 
 
 class Common(t.TypedDict):
-    """What the pods of all operands share. mps_rolls: whether an update may restart the MPS daemon; pod_runtime_class:
-    empty if pods get GPUs without it; cdi_hook: the program in CDI specifications, empty if it is not in the toolkit's
-    container; since: maps releases to whether this one is the same or newer; paths are those of Nodes."""
+    """What the pods of all operands share. pod_runtime_class: empty if pods get GPUs without it; cdi_hook: the program
+    in CDI specifications, empty if it is not in the toolkit's container; since: maps releases to whether this one is
+    the same or newer; paths are those of Nodes."""
 
     tolerations: t.List[Section]
     priority_class: str
     update_strategy: Section
-    mps_rolls: bool
     labels: t.Dict[str, str]
     annotations: t.Dict[str, str]
     pod_security_context: Data

@@ -31,12 +31,14 @@ _LAYOUT = "layout "  # the state of a problem begins with this word if a MIG lay
 class Outdated(t.NamedTuple):
     """An outdated pod of a DaemonSet with the update strategy OnDelete.
 
-    current, desired: the image tags of the first container, in the pod and in the newest revision; empty if unknown.
+    current, desired: the image tags of the first container, in the pod and in the newest revision; empty if unknown;
+    mps: whether it is the pod of an MPS daemon.
     """
 
     stuck: NotReadyPod
     current: str = ""
     desired: str = ""
+    mps: bool = False
 
 
 class Observed(t.NamedTuple):
@@ -220,9 +222,9 @@ def _outdated(one: Outdated, cluster: Cluster) -> Cause:
     images = "" if one.current == one.desired else f" (current image: {one.current}, desired: {one.desired})"
     delete = f"kubectl -n {cluster.namespace} delete pod {one.stuck.pod}"
     do: tuple[str, ...] = (delete,)
-    if one.stuck.component != "driver":
+    if one.stuck.component != "driver" and not one.mps:
         hint = "Delete the pod when workloads on its Node may be interrupted."
-    elif cluster.driver_evicts:
+    elif cluster.driver_evicts and not one.mps:
         hint = ("One Node at a time: delete the pod. Its driver manager first evicts the GPU pods of {node} "
                 "(gpu_disruption).")
     else:

@@ -17,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Gpuop
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Check
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import without_errors
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live, Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, Live, Object
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import (
     Workload,
@@ -327,7 +327,8 @@ class Rollout:
         desired = _tag(template)
         for pod in self._pods(work):
             if (pod["metadata"].get("labels") or {}).get(_REVISION) not in same:
-                yield checks.Outdated(not_ready_pod(pod, work.component), _tag(pod), desired)
+                yield checks.Outdated(not_ready_pod(pod, work.component), _tag(pod), desired,
+                                      work.name == MPS_DAEMON)
 
     def _warnings(self) -> dict[tuple[str, str], list[str]]:
         """Maps the (kind, name) of an object to the messages of its events of type Warning, the newest last."""

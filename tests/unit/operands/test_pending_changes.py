@@ -204,7 +204,7 @@ def test_the_mps_daemon_goes_where_its_clients_may_end(api: ApiServer, client: C
         assert [one["id"] for one in result["pending"]] == pending
     assert f"{SPACE}/{MPS}" not in api.objects
     run(client, plan({"devicePlugin": SHARED}, CLUSTER, disruption="drain"))
-    assert api.objects[f"{SPACE}/{MPS}"]["spec"]["updateStrategy"]["type"] == "RollingUpdate"
+    assert api.objects[f"{SPACE}/{MPS}"]["spec"]["updateStrategy"] == {"type": "OnDelete"}
 
 
 @pytest.mark.parametrize(("policy", "labels", "key"), [

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Open, Progress, Waiting
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import Workload, workload
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.rollout import Rollout
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.fakes import (
@@ -329,6 +330,24 @@ def test_a_driver_manager_that_may_evict_needs_no_drain() -> None:
     assert "drain" not in check["hint"] and "Its driver manager first evicts" in check["hint"]
     allowed["components"]["driver"]["pools"].append({"manager_env": {"ENABLE_GPU_POD_EVICTION": "false"}})
     assert "drain n2" in outdated(cluster=allowed)["hint"]
+
+
+def test_an_outdated_mps_daemon_is_replaced_on_a_drained_node() -> None:
+    """The driver manager does not evict its clients, so the level does not matter."""
+    allowed = plan("n1")
+    allowed["components"]["driver"]["pools"] = [{"manager_env": {"ENABLE_GPU_POD_EVICTION": "true"}}]
+    daemon = daemon_set("device_plugin", 1, 1, updated=0, updateStrategy={"type": "OnDelete"})
+    daemon["metadata"]["name"] = MPS_DAEMON
+    made = revisions("v1", "v2")
+    for one in made:
+        one["metadata"]["ownerReferences"] = [{"uid": daemon["metadata"]["uid"]}]
+        one["metadata"]["labels"]["app"] = "device_plugin"
+    client = FakeClient(DaemonSet=[daemon], Node=[node("n1")], ControllerRevision=made,
+                        Pod=[pod("device_plugin", "n1", ready=True, revision="old")])
+    check = follow(client, ["device_plugin"], allowed, timeout=5)[0]["device_plugin"]
+    assert check["state"] == "pending" and check["nodes"][0]["do"] == [
+        "kubectl drain n1 --ignore-daemonsets", "kubectl -n gpu-operator delete pod device_plugin-n1",
+        "kubectl uncordon n1"]
 
 
 def test_settings_alone_make_a_pod_outdated_too() -> None:
