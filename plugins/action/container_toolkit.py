@@ -120,7 +120,7 @@ class ActionModule(Asking):
         """
         now = [step for step in steps if not step.assumed]
         answer = self._ask("apply", steps=planning.as_request(now), forget_restored=forget_restored)
-        done, late = _held_up(steps, host_answer.blocked_step_of(answer))
+        done, postponed = _split_at(steps, host_answer.blocked_step_of(answer))
         state = host_answer.state_of(answer)
         plan = planning.plan(state, options)
         again = [step for step in plan.steps if step.action == settings_file.EDIT]
@@ -128,9 +128,9 @@ class ActionModule(Asking):
             answer = self._ask("apply", steps=planning.as_request(again), forget_restored=forget_restored)
             state = host_answer.state_of(answer)
             plan = planning.plan(state, options)
-        if not (late or forbidden):
+        if not (postponed or forbidden):
             planning.check_no_steps_left(steps, plan.steps)
-        return done, state, [*late, *forbidden, *plan.pending]
+        return done, state, [*postponed, *forbidden, *plan.pending]
 
     def _try(self, state: HostState, options: Options, plan: planning.Plan) -> None:
         """Lets the runtime check the new files, and the host whether they can be written."""
@@ -178,14 +178,14 @@ def _opened(text: str, key: str) -> Result:
     return t.cast(Result, answer)
 
 
-def _held_up(steps: t.Sequence[Step], held: str | None) -> tuple[list[Step], list[PendingStep]]:
-    """Returns the steps that have run, and the pending ones. held: the id of the restart that containers hold up."""
+def _split_at(steps: t.Sequence[Step], blocked: str | None) -> tuple[list[Step], list[PendingStep]]:
+    """Returns the steps that have run, and the pending ones. blocked: the id of the restart that containers prevent."""
     ids = [step.id for step in steps]
-    if held not in ids:
+    if blocked not in ids:
         return list(steps), []
-    done, late = steps[:ids.index(held)], steps[ids.index(held):]
-    why = f"containers have started since the plan was made, or {late[0].target} does not say whether any run"
-    return list(done), follow(late, why)
+    done, postponed = steps[:ids.index(blocked)], steps[ids.index(blocked):]
+    why = f"containers have started since the plan was made, or {postponed[0].target} does not say whether any run"
+    return list(done), follow(postponed, why)
 
 
 def _facts(state: HostState, steps: t.Sequence[Step], plan: planning.Plan) -> dict[str, object]:

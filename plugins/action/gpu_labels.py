@@ -43,7 +43,7 @@ class ActionModule(HostAction):
         target = self._task.args.get("target", "facts")
         if target not in IN_CLUSTER:
             result: Data = super().run(tmp, task_vars)
-            return self._steady(result, task_vars or {}) if target == "facts" else result
+            return self._with_former_labels(result, task_vars or {}) if target == "facts" else result
         result = ActionBase.run(self, tmp, task_vars)
         _spec, arguments = self.validate_argument_spec(self.CLUSTER_ARGUMENTS)
         try:
@@ -81,7 +81,7 @@ class ActionModule(HostAction):
             result = {**result, "notes": [*result["notes"], *texts], "warnings": [*result["warnings"], *texts]}
         return result
 
-    def _steady(self, result: Data, task_vars: Data) -> Data:
+    def _with_former_labels(self, result: Data, task_vars: Data) -> Data:
         """Keeps the former fact of the same strategy while a GPU cannot be read."""
         former = (task_vars.get("ansible_facts") or {}).get(FACT) or {}
         strategy = self._task.args.get("mig_strategy", "none")

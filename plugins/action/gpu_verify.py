@@ -38,7 +38,7 @@ class ActionModule(ControllerAction):
         "labels": {"type": "dict"},
         "samples": {"type": "list", "elements": "dict"},
         "pending": {"type": "dict"},
-        "asked": {"type": "bool", "default": False},
+        "previewed": {"type": "bool", "default": False},
         "cluster": {"type": "dict"},
         "kubeconfig": {"type": "str"},
         "context": {"type": "str"},
@@ -82,7 +82,7 @@ class ActionModule(ControllerAction):
 
         def judged(facts: Data) -> list[Data]:
             found = verify(expected, t.cast(HostFacts, facts), arguments["components"], arguments["labels"], samples)
-            if arguments["asked"]:
+            if arguments["previewed"]:
                 found = with_module_results(found, inventory_vars.steps_of(task_vars, host, "plan"), pending,
                                             inventory_vars.errors(task_vars, host, expected.get("delivered") or ()))
             return [check.as_dict() for check in with_pending(found, pending, self._task.check_mode)]

@@ -12,9 +12,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import host_nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import find_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_layouts import refuse_unknown
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_work import Protocol, Request
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig_labels
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.manager_layouts import refuse_unknown
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_protocol import Protocol, Request
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder
 
 
@@ -48,7 +48,7 @@ class ActionModule(ControllerAction):
             raise InputError("It is needed with this state.", "Name the Nodes whose hosts are about to change.",
                              path="nodes")
         host_nodes.batch(arguments["at_once"], 1, "at_once")
-        outcome = mig.FAILED if state == "recovered" else arguments["outcome"]
+        outcome = mig_labels.FAILED if state == "recovered" else arguments["outcome"]
         request = Request(names, arguments["layout"], arguments["expected_layout"], outcome, arguments["reason"],
                           arguments["labels"], arguments["namespace"], arguments["at_once"],
                           arguments["max_fail_percentage"], arguments["timeout"], bool(self._task.check_mode),

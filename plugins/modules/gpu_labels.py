@@ -402,7 +402,7 @@ def gather(module: AnsibleModule) -> Reading:
         return Reading({"gpus": []}, {}, [])
     sharing = None
     if module.params["sharing"]:
-        from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing import parse_sharing
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing_config import parse_sharing
 
         sharing = parse_sharing(module.params["sharing"])
     facts = collect_devices(Root(), nvml_snapshot(clients=False))

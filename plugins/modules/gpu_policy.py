@@ -426,7 +426,7 @@ rejected:
   sample:
     gpu07:
       path: facts.gpus[0].pci
-      message: "The answer of the host is not believed: facts.gpus[0].pci is 7, allowed is a string."
+      message: "The answer of the host is invalid: facts.gpus[0].pci is 7 (allowed: a string)."
       hint: Look at what runs on the host.
 differences:
   description:

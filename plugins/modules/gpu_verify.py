@@ -62,7 +62,7 @@ options:
         V(pending), not V(failed).
       - If this is not set, the module uses what the roles registered on this host in this run.
     type: dict
-  asked:
+  previewed:
     description:
       - Whether the roles of this collection have run the modules of the components in check mode earlier in this run,
         and registered their results. Then a step that a module plans is a difference, even if the facts do not show it,

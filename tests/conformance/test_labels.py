@@ -27,7 +27,7 @@ import json, sys
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.label_facts import collect_devices, nvml_snapshot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.gfd import compute_labels
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing import parse_sharing
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing_config import parse_sharing
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.from_facts import node_from_facts
 root, strategy, sharing = sys.argv[1:]
 node, unread = node_from_facts(collect_devices(Root(root), nvml_snapshot(clients=False)))

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi, _proxy, _units
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import failures, options, runfile_options
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import failures, module_parameters, runfile_options
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import (
     clients,
     device_nodes,
     gpus,
+    installed_packages,
     kernel,
     mig_boot,
     package_files,
     pci,
     runtimes,
-    software,
     unit_files,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import (
@@ -31,7 +31,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import (
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import nfd, sharing
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels import nfd, sharing_config
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.slurm_files import SlurmFiles
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import config_file
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import (
@@ -90,7 +90,7 @@ def shaped(fact: str, value: Any) -> None:
         shape = shape.needed[name]
     fault = shape.fault(json.loads(json.dumps(value)))
     if fault is not None:
-        raise AssertionError(f"{fact}{fault.path} is {fault.value}, allowed is {fault.allowed}")
+        raise AssertionError(f"{fact}{fault.path} is {fault.value} (allowed: {fault.allowed})")
 
 
 def _journal(document: Any) -> None:
@@ -152,7 +152,7 @@ def _module_parameters(given: tuple[str, str]) -> None:
     tree("/proc/driver/nvidia/params", given[1])
     tree("/proc/driver/nvidia/gpus/0000:07:00.0/information", given[1])
     for name in ("NVreg_A", "NVreg_RestrictProfilingToAdminUsers"):
-        options.same(options.loaded_value(root, "nvidia", name) or "", "1")
+        module_parameters.same(module_parameters.loaded_value(root, "nvidia", name) or "", "1")
     shaped("driver.nodes", device_nodes.node_faults(root))
     gpus.minors(root, [{"minor": None, "pci": "0000:07:00.0"}])
 
@@ -225,8 +225,8 @@ _CAPABILITY = st.tuples(st.sampled_from([9, 1, 0x10]), st.sampled_from([0, 0x40,
 TARGETS: dict[str, Target] = {
     "dpkg status": Target(words("Package: ", "nvidia-driver", "\n", "\n\n", "Status: install ok installed\n",
                                 "Version: ", "Maintainer: ", " ", "1", ": "),
-                          lambda text: software.parse_dpkg_status(text.encode("utf-8", "surrogatepass"))),
-    "rpm list": Target(lines(NAME, VERSION, words("NVIDIA", "Red Hat")), software.parse_rpm_list),
+                          lambda text: installed_packages.parse_dpkg_status(text.encode("utf-8", "surrogatepass"))),
+    "rpm list": Target(lines(NAME, VERSION, words("NVIDIA", "Red Hat")), installed_packages.parse_rpm_list),
     "rpm files": Target(lines(st.sampled_from(["a", "b"]), words("0", "1"), words("0", "64", "9", "-", "(none)"), _PATH,
                               words("1", "0", "9", ".", "-", "e"), words("8", "1", "(none)"), _DIGEST),
                         lambda text: _lost("redhat", text)),
@@ -302,7 +302,7 @@ TARGETS: dict[str, Target] = {
                               "\\\n", "#", "Include ", "/etc/x", " "), _slurm),
     "GFD sharing": Target(data("version", "v1", "sharing", "timeSlicing", "mps", "resources", "name", "nvidia.com/gpu",
                                "replicas", "flags", "renameByDefault").filter(lambda one: isinstance(one, dict)),
-                          sharing.parse_sharing),
+                          sharing_config.parse_sharing),
     "toolkit settings": Target(TOML, _setting),
     **{name: Target(st.tuples(JSON if name == "docker" else TOML, TOML, RELEASE), _runtime(name)) for name in RUNTIMES},
 }

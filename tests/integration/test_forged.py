@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import MIG_CONFIG
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig_labels
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.server import ApiServer
 
 from tests.integration import user
@@ -154,8 +154,8 @@ def test_a_preview_that_ends_without_a_result_is_no_success(fleet: Fleet, playbo
     assert run.rc != 0 or playbook == "status"
 
 
-# Of gpu_info: one that is not believed, one that fails, and one of a host that has no GPU.
-LEFT_OUT = {"forged": ({"changed": False, "facts": {}}, "is not believed"),
+# Of gpu_info: one that is invalid, one that fails, and one of a host that has no GPU.
+LEFT_OUT = {"forged": ({"changed": False, "facts": {}}, "is invalid"),
             "failing": ({"failed": True, "msg": "no sudo here", "error": {"kind": "host", "message": "no sudo here",
                                                                           "hint": "Look."}}, "no sudo here"),
             "bare": ({"changed": False, "facts": {**sound.facts(), "gpus": []}}, "no NVIDIA GPU is on its PCI bus")}
@@ -183,15 +183,17 @@ def test_mig_names_whom_it_leaves_out_and_serves_the_others(tmp_path: Path) -> N
         # The policy itself is refused for the host without a GPU.
         strict = user.playbook(*words, "--limit", "all:!bare", gpu_strict=True, **variables)
         assert strict.rc != 0 and "gpu_strict is set, and away, " in strict.output, strict.output[-6000:]
-        assert not any(mig.STATE in server.objects[f"/api/v1/nodes/{name}"]["metadata"]["labels"] for name in hosts)
+        assert not any(mig_labels.STATE in server.objects[f"/api/v1/nodes/{name}"]["metadata"]["labels"]
+                       for name in hosts)
         run = user.playbook(*words, **variables)
     finally:
         server.close()
     said = " ".join(run.output.split())
     labels = {name: server.objects[f"/api/v1/nodes/{name}"]["metadata"]["labels"] for name in hosts}
-    assert labels[SOUND].get(mig.STATE) == mig.SUCCESS, run.output[-6000:]
+    assert labels[SOUND].get(mig_labels.STATE) == mig_labels.SUCCESS, run.output[-6000:]
     failed = {line["host"]: str(line["result"].get("msg")) for line in run.results
               if line["kind"] in ("failed", "unreachable")}
     assert run.rc != 0 and SOUND not in failed
     for name, why in {**{name: why for name, (_answer, why) in LEFT_OUT.items()}, "away": "port 9"}.items():
-        assert mig.STATE not in labels[name] and why in failed.get(name, "") and why in said, (name, run.output[-6000:])
+        assert mig_labels.STATE not in labels[name] and why in failed.get(name, "") and why in said, (
+            name, run.output[-6000:])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig_labels
 
 from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes
@@ -55,7 +55,7 @@ def batch(cluster: clusters.Cluster, kubeconfig: str, kubectl: Kubectl, fresh: C
     lab_nodes.create(cluster, [lab_nodes.Node(name, model="a100-80", gpus=1, address="192.0.2.7", on_host=True)
                                for name in names], lab_nodes.Labels())
     try:
-        kubectl("label", "node", *names, f"{mig.MIG_CONFIG}={LAYOUT}")
+        kubectl("label", "node", *names, f"{mig_labels.MIG_CONFIG}={LAYOUT}")
         done = run(tmp_path, "mig", {
             "all": {"vars": {"gpu_kubeconfig": kubeconfig, "gpu_placement": PLACEMENT, "gpu_disruption": "idle",
                              "mig_manager_boot": False}},
@@ -73,10 +73,10 @@ def test_a_forged_answer_stops_no_host_of_its_batch(batch: Batch) -> None:
     calm(batch.run.output)
     assert not Path(forged.CANARY).exists() and batch.run.rc != 0
     good = batch.hosts[-1]
-    assert batch.nodes[good][mig.STATE] == mig.SUCCESS, batch.run.output[-6000:]
-    assert batch.nodes[good][mig.MIG_CONFIG] == LAYOUT
-    assert not [key for key, value in batch.nodes[good].items() if value == mig.PAUSED]
+    assert batch.nodes[good][mig_labels.STATE] == mig_labels.SUCCESS, batch.run.output[-6000:]
+    assert batch.nodes[good][mig_labels.MIG_CONFIG] == LAYOUT
+    assert not [key for key, value in batch.nodes[good].items() if value == mig_labels.PAUSED]
     failed = {line["host"] for line in batch.run.results if line["kind"] in ("failed", "unreachable")}
     assert good not in failed and len(failed) >= 8
     for name in failed:
-        assert batch.nodes[name][mig.STATE] in ("failed", "pending") and f"Node {name}" in batch.run.output, name
+        assert batch.nodes[name][mig_labels.STATE] in ("failed", "pending") and f"Node {name}" in batch.run.output, name

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import maintenance, mig
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import maintenance, mig_labels
 
 from lab.controlplane import cluster as clusters
 from tests.integration import user
@@ -310,7 +310,7 @@ def test_a_run_of_mig_that_was_killed_is_resumed(site: Site, audit: Audit) -> No
     assert (labels[STATE], labels[PLUGIN]) == ("pending", maintenance.PAUSED) and maintenance.HELD in annotations
     assert site.state(first) == (True, False) and site.instances(first) == 0
     site.until(lambda: site.ready("server") == 2)
-    site.label(first, **{PLUGIN: mig.PAUSED})  # as node_mig pauses it
+    site.label(first, **{PLUGIN: mig_labels.PAUSED})  # as node_mig pauses it
     left = Left(site, first)
     for playbook, state, reason in (("mig", "success", ""), ("site", "failed", "A run was killed.")):
         left.restore()

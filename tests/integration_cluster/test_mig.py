@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, mig, node_lock
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, mig_labels, node_lock
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodeState
 
 from lab.controlplane import cluster as clusters
@@ -106,7 +106,7 @@ class Site(Yard):
 
     def stands(self, node: str) -> tuple[str, str, list[str]]:
         """(state, reason, operands that are paused)."""
-        found = mig.read(NodeState.read({"metadata": self.metadata(node)}))
+        found = mig_labels.read(NodeState.read({"metadata": self.metadata(node)}))
         return found.state, found.reason, list(found.paused)
 
     def plugin(self, node: str) -> str:
@@ -266,7 +266,7 @@ def test_a_budget_that_stays_leaves_the_node_as_it_was(site: Site) -> None:
 def test_what_a_killed_run_left_is_put_right(site: Site, asked: bool) -> None:
     """It had paused and cordoned; the wish may have been taken back since."""
     first = site.nodes[0]
-    site.label(first, **{CONFIG: "all-disabled" if asked else None, STATE: "pending", PLUGIN: mig.PAUSED})
+    site.label(first, **{CONFIG: "all-disabled" if asked else None, STATE: "pending", PLUGIN: mig_labels.PAUSED})
     gone = node_lock.Holder.of_process(0)
     site.client.merge_patch("v1", "Node", first, None, {
         "metadata": {"annotations": {cordon.ANNOTATION: "false", node_lock.HELD: gone.text}},

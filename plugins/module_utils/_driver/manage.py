@@ -14,15 +14,15 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.build import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cdi_refresh import CdiRefresh
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.device_nodes import DeviceNodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.disk_space import check_free_space
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.extras import Extras
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric import Fabric
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.failures import explain_error
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import Files
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.gpudirect import GpuDirect
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.kernels import NextKernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.licence import Licence
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.module_parameters import ModuleParameters
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import Modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.nouveau import UNLOAD_NOUVEAU, Nouveau
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.options import Options
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Holders, Host, Part
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import changes_driver, gate_driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.prebuilt import Prebuilt
@@ -51,8 +51,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, 
 
 CONCERN = "driver"
 # In the order of their steps within each phase of a run.
-PARTS: t.Tuple[t.Type[Part], ...] = (Signing, Nouveau, Options, Build, Prebuilt, Modules, Extras, NextKernel, Fabric,
-                                     DeviceNodes, Licence, Files, Services, CdiRefresh)
+PARTS: t.Tuple[t.Type[Part], ...] = (
+    Signing, Nouveau, ModuleParameters, Build, Prebuilt, Modules, GpuDirect, NextKernel, Fabric, DeviceNodes, Licence,
+    Files, Services, CdiRefresh)
 
 
 class NotWorking(HostError):

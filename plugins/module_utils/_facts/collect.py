@@ -14,10 +14,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.clients impor
     owner_of,
     read_clients,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.components import read_components
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.driver import read_driver, read_modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.gpus import Snapshot, merge_gpus, minors
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.host import read_host
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.installed_packages import read_packages
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.journals import read_journals
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.kernel import knows_package
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.label_facts import nvml_fact, vgpu_fact
@@ -27,7 +27,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.pci import read_bus
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Fact, Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.runtimes import read_runtimes, read_toolkit
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.software import read_packages
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.software import read_components
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 SCHEMA = 3

@@ -11,9 +11,9 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.device_nodes import node_faults
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.dkms import read_dkms
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.installed_packages import Package
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import driver_packages
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Fact, Root
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.software import Package
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.versions import (
     library_version,
     loaded_version,

@@ -11,9 +11,9 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import parse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.installed_packages import Package, upstream
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import toolkit_packages
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Fact, Root
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.software import Package, upstream
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.unit_files import SHOWN, at_boot, is_active, is_stale
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 

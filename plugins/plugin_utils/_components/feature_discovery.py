@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing import parse_sharing
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing_config import parse_sharing
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.device_plugin import plugin_config
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.mig_manager import mig_strategy

@@ -24,7 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_rpm imp
     machine_of,
     stream_of,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.extras import wanted_extras, wanted_tools
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.gpudirect import wanted_extras, wanted_tools
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import Source
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.sources import source_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec

@@ -82,7 +82,7 @@ def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool,
         every = read_nodes(client, wait)
     found = chosen(every, arguments["nodes"], reported, client.server, only_reported)
     reported = reported or {}
-    wrong = unbelieved(found, reported)
+    wrong = invalid_labels(found, reported)
     silent = {*wrong, *(node.name for node in found if node.name in unread and "nvidia.com/gpu.product" in node.labels)}
     nodes = [replace(node, host=None if node.name in silent else reported.get(node.name), adopt=adopt)
              for node in found]
@@ -116,10 +116,11 @@ def differing(client: Client, given: t.Mapping[str, t.Any],
     return {change.node: change.summary() for change in changes if change}
 
 
-def unbelieved(nodes: t.Iterable[Node], reported: t.Mapping[str, Labels]) -> dict[str, str]:
+def invalid_labels(nodes: t.Iterable[Node], reported: t.Mapping[str, Labels]) -> dict[str, str]:
     """Maps a Node to the reason why the labels that its host has reported are invalid and are not written."""
     faults = {node.name: label_keys.wrong_feature(reported.get(node.name, {})) for node in nodes}
-    return {name: f"Node {name}: its host is not believed: {text}." for name, text in faults.items() if text}
+    return {name: f"Node {name}: the labels from its host are invalid: {text}."
+            for name, text in faults.items() if text}
 
 
 def _result(nodes: t.Sequence[Node], texts: list[str], others: list[Foreign], undecided: list[str]) -> Result:

@@ -39,7 +39,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import (
     cordon,
     drain,
     evictable,
-    mig,
+    mig_labels,
     node,
     operand_pods,
 )
@@ -49,7 +49,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock imp
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.pod import Pod, pods_on
 
 PAUSED = "paused-for-driver-upgrade"
-PAUSES = tuple(dict.fromkeys((*(LABELS[name] for name in LABELS if name != "driver"), *mig.PAUSES)))
+PAUSES = tuple(dict.fromkeys((*(LABELS[name] for name in LABELS if name != "driver"), *mig_labels.PAUSES)))
 # The deploy labels of the operands that read the MIG instances of the GPUs only when they start.
 _KNOWING = tuple(LABELS[name] for name in ("device_plugin", "feature_discovery", "dcgm_exporter", "dcgm"))
 # The annotation that says why the last maintenance failed.
@@ -292,8 +292,8 @@ class Maintenance:
                                "Wait until it has ended. If it was abandoned, remove the label.", verb="patch",
                                object=f"Node {one.name}", reason="Upgrading")
         # A change of the layout by this collection holds its Node; if the run was killed, the next run finishes it.
-        layout = mig.read(one)
-        if layout.managed and layout.state in mig.UNDER_WAY:
+        layout = mig_labels.read(one)
+        if layout.managed and layout.state in mig_labels.UNDER_WAY:
             raise ClusterError(f"A change of the MIG layout is under way on Node {one.name}.",
                                "Wait until its MIG manager has ended it.", verb="patch", object=f"Node {one.name}",
                                reason="Changing")

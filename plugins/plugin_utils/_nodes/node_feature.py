@@ -67,7 +67,7 @@ def publish(arguments: t.Mapping[str, t.Any], check_mode: bool,
         raise ClusterError(f"{client.server} has no kind {KIND} ({API}).", "Deliver the component nfd first, or use "
                            "target node, which needs no Node Feature Discovery.", verb="list", object=KIND, status=404)
     reported = reported or {}
-    wrong = label_nodes.unbelieved(nodes, reported)
+    wrong = label_nodes.invalid_labels(nodes, reported)
     silent = {*wrong, *(name for name in unread if name in live)}
     nodes = [_seen(node, live, None if node.name in silent else reported.get(node.name), adopt) for node in nodes]
     result: Result = {"changed": False, "notes": [], "warnings": [], "foreign": [], "diff": [], "counts": {

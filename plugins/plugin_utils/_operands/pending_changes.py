@@ -13,7 +13,7 @@ import functools
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import PendingStep, Step, allows, level_too_low
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.tolerations import untolerated
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untolerated_taints import untolerated
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import (
     MPS_DAEMON,

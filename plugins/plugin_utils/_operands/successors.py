@@ -16,7 +16,7 @@ import functools
 import typing as t
 from dataclasses import replace
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.tolerations import untolerated
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untolerated_taints import untolerated
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, Live, Object, label_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import pending_changes

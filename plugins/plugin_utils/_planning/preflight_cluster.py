@@ -15,7 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components imp
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import ClusterFacts, HostFacts, Node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import PCI
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, version_key
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.tolerations import untolerated
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untolerated_taints import untolerated
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import node_facts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import LABELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import preflight_release, profiles

@@ -113,5 +113,5 @@ def check(plan: Document, ahead: bool, **given: Document | None) -> None:
         shape, hint = shapes[option]
         fault = None if value is None else shape.fault(value)
         if fault is not None:
-            raise InputError(f"it is {fault.value}, allowed is {fault.allowed}.", hint, path=f"{option}{fault.path}",
-                             value=fault.value, allowed=fault.allowed)
+            raise InputError(f"{fault.value} is invalid (allowed: {fault.allowed}).", hint,
+                             path=f"{option}{fault.path}", value=fault.value, allowed=fault.allowed)

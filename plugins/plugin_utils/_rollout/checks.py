@@ -12,7 +12,7 @@ from dataclasses import replace
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.hidden import without_secrets
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Check, Problem, SharedProblem
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import Workload
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import LABELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.causes import Cause, explain
@@ -55,7 +55,7 @@ class Observed(t.NamedTuple):
     uncounted: t.Sequence[t.Tuple[str, str]] = ()
     outdated: t.Sequence[Outdated] = ()
     events: t.Mapping[t.Tuple[str, str], t.Sequence[str]] = {}
-    layouts: t.Sequence[t.Tuple[mig.NodeMig, str]] = ()
+    layouts: t.Sequence[t.Tuple[mig_labels.NodeMig, str]] = ()
     logs: t.Mapping[str, Log] = {}
     labels: t.Mapping[str, t.Mapping[str, str]] = {}
 
@@ -233,11 +233,11 @@ def _outdated(one: Outdated, cluster: Cluster) -> Cause:
     return Cause(f"the pod is outdated{images} and keeps running until it is deleted", hint, do=do)
 
 
-def _layout(layout: mig.NodeMig, pod: str, namespace: str) -> Problem:
-    cause, hint = mig.explain(layout, namespace, pod)
+def _layout(layout: mig_labels.NodeMig, pod: str, namespace: str) -> Problem:
+    cause, hint = mig_labels.explain(layout, namespace, pod)
     reason = f"{_LAYOUT}{layout.layout} {layout.state or 'not started'}"
     problem = _problem(NotReadyPod("mig_manager", layout.node, pod, "", reason), _LOST,
-                       "failed" if layout.state == mig.FAILED else "pending")
+                       "failed" if layout.state == mig_labels.FAILED else "pending")
     return replace(problem, cause=cause, hint=hint)
 
 

@@ -9,7 +9,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import checks as model
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import Workload
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.checks import Explained
 
 Tell = t.Callable[[model.Progress], None]
@@ -49,7 +49,7 @@ class Progress:
         self._done: set[str] | None = None
 
     def poll(self, passed: float, timeout: float, works: t.Sequence[Workload], pods: t.Sequence[Explained],
-             layouts: t.Sequence[mig.NodeMig], ends: str = "") -> None:
+             layouts: t.Sequence[mig_labels.NodeMig], ends: str = "") -> None:
         """Reports the current state if a report is due.
 
         passed, timeout: in seconds; pods: the pods that are not ready; layouts: the MIG layouts that are not applied;
@@ -81,7 +81,7 @@ class Progress:
 
 
 def _state(name: str, works: t.Sequence[Workload], pods: t.Sequence[Explained],
-           layouts: t.Sequence[mig.NodeMig]) -> _State:
+           layouts: t.Sequence[mig_labels.NodeMig]) -> _State:
     own = [work for work in works if work.component == name]
     changing = [layout for layout in layouts if layout.is_waiting and name == "mig_manager"]
     done = all(work.settled for work in own) and not changing

@@ -26,7 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads impo
     without_node_selection,
     workload,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout import checks, logs
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.cluster import Cluster
@@ -97,7 +97,7 @@ class Rollout:
         self._next_read, self._last_read, self._read_all = 0.0, float("-inf"), True
         self._failed: dict[str, _Failed] = {}
         self._restarts_read = False
-        self._layouts: list[mig.NodeMig] = []
+        self._layouts: list[mig_labels.NodeMig] = []
 
     def now(self, check_mode: bool = False) -> list[Check]:
         """The checks of the current state. Does not wait."""
@@ -147,14 +147,14 @@ class Rollout:
             "apps/v1", kind, namespace=self._namespace, label_selector=OURS)]
         return [work for work in found if work.component in self._components]
 
-    def _unsettled(self, works: t.Sequence[Workload]) -> list[mig.NodeMig]:
+    def _unsettled(self, works: t.Sequence[Workload]) -> list[mig_labels.NodeMig]:
         """The MIG layouts that have failed or are being applied. Read only if the MIG manager should have pods."""
         if not any(work.component == "mig_manager" and work.desired for work in works):
             return []
-        nodes = self._client.list("v1", "Node", label_selector=mig.NOT_APPLIED, metadata_only=True)
-        layouts = [mig.read(NodeState.read(node)) for node in nodes]
+        nodes = self._client.list("v1", "Node", label_selector=mig_labels.NOT_APPLIED, metadata_only=True)
+        layouts = [mig_labels.read(NodeState.read(node)) for node in nodes]
         return [layout for layout in layouts
-                if layout.managed and layout.layout and (layout.is_waiting or layout.state == mig.FAILED)]
+                if layout.managed and layout.layout and (layout.is_waiting or layout.state == mig_labels.FAILED)]
 
     def _read_pods(self, unsettled: t.Sequence[Workload], read_all: bool = False) -> None:
         """Reads which pods are not ready, and why. The next read waits ten times as long as this one took.
@@ -301,7 +301,7 @@ class Rollout:
         observed = observed._replace(logs=logs.read(self._client, self._namespace, roots))
         return checks.checks(self._cluster, self._components, works, observed, check_mode)
 
-    def _with_pods(self, works: t.Sequence[Workload]) -> list[tuple[mig.NodeMig, str]]:
+    def _with_pods(self, works: t.Sequence[Workload]) -> list[tuple[mig_labels.NodeMig, str]]:
         """The MIG layouts that are not applied, each with the name of the MIG manager's pod on its Node, or empty."""
         pods = {node_of(pod): str(pod["metadata"]["name"]) for work in works if self._layouts
                 and work.component == "mig_manager" for pod in self._pods(work)}

@@ -139,7 +139,7 @@ def test_all_of_them_in_one_play(results: dict[str, list[tuple[bytes, Data]]], m
         for host in {**plan["hosts"]}:
             own = {**variables, "inventory_hostname": host}
             seen = inventory_vars.facts(own)[host] if host == "sound" else FACTS
-            told = act(gpu_verify.ActionModule, {"expected": plan["hosts"][host], "facts": seen, "asked": True,
+            told = act(gpu_verify.ActionModule, {"expected": plan["hosts"][host], "facts": seen, "previewed": True,
                                                  "enforce": False}, own)
             assert not told.get("failed"), (host, told)
             if host == "sound":

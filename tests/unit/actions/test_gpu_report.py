@@ -74,17 +74,17 @@ def whole() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("path", "value", "said"), [
-    ("plan.hosts", 7, "plan.hosts: it is 7, allowed is a mapping"),
-    ("plan.release", None, "plan.release: it is None, allowed is a string"),
-    ("plan.checks", "x", "plan.checks: it is 'x', allowed is a list"),
-    ("plan.hosts.gpu01.driver", {"placement": "host"}, "plan.hosts.gpu01.driver: it is a mapping without version"),
-    ("plan", {"error": {"kind": "policy"}}, "plan.error: it is a mapping without message, allowed is the keys"),
-    ("hosts.gpu01", {"facts": None}, "hosts.gpu01: it is a mapping without steps"),
-    ("hosts.gpu01.facts.gpus", [7], "hosts.gpu01.facts.gpus[0]: it is 7, allowed is a mapping"),
-    ("hosts.gpu01.steps.drivr", [], "hosts.gpu01.steps: it is a mapping with the key 'drivr', allowed is"),
-    ("cluster.checks", {}, "cluster.checks: it is a dict of 0, allowed is a list"),
-    ("cluster.plan.components.driver", {"state": "present"}, "driver: it is a mapping without pools"),
-    ("cluster.plan.components.nfd.state", "on", "cluster.plan.components.nfd.state: it is 'on', allowed is one of "),
+    ("plan.hosts", 7, "plan.hosts: 7 is invalid (allowed: a mapping"),
+    ("plan.release", None, "plan.release: None is invalid (allowed: a string"),
+    ("plan.checks", "x", "plan.checks: 'x' is invalid (allowed: a list"),
+    ("plan.hosts.gpu01.driver", {"placement": "host"}, "plan.hosts.gpu01.driver: a mapping without version"),
+    ("plan", {"error": {"kind": "policy"}}, "plan.error: a mapping without message is invalid (allowed: the keys"),
+    ("hosts.gpu01", {"facts": None}, "hosts.gpu01: a mapping without steps"),
+    ("hosts.gpu01.facts.gpus", [7], "hosts.gpu01.facts.gpus[0]: 7 is invalid (allowed: a mapping"),
+    ("hosts.gpu01.steps.drivr", [], "hosts.gpu01.steps: a mapping with the key 'drivr' is invalid (allowed:"),
+    ("cluster.checks", {}, "cluster.checks: a dict of 0 is invalid (allowed: a list"),
+    ("cluster.plan.components.driver", {"state": "present"}, "driver: a mapping without pools"),
+    ("cluster.plan.components.nfd.state", "on", "cluster.plan.components.nfd.state: 'on' is invalid (allowed: one of "),
 ])
 def test_what_is_given_by_hand_is_one_error(printed: list[str], path: str, value: Any, said: str) -> None:
     options = place = whole()

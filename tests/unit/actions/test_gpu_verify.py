@@ -37,7 +37,7 @@ def states(before: dict[str, Any] | None, now: dict[str, Any], given: dict[str, 
     action._gather = lambda _vars: looks.append(1) or now  # type: ignore[method-assign]
     registered = {} if before is None else {"preflight_found": {"facts": before}}
     arguments = {"expected": EXPECTED, "facts": given, "pending": None, "components": None, "labels": None,
-                 "samples": None, "asked": False}
+                 "samples": None, "previewed": False}
     return [one["state"] for one in action._host(arguments, task_vars(a=registered))], len(looks)
 
 
@@ -91,13 +91,14 @@ def test_what_waits_for_a_permission_has_not_failed(registered: dict[str, Any], 
 @pytest.mark.parametrize(("asked", "state"), [(True, "failed"), (False, "ok")])
 def test_what_the_modules_have_answered_counts_where_they_were_asked(asked: bool, state: str) -> None:
     registered = {"driver_result": {"plan": [{"id": "write file: /etc/modprobe.d/gpuops-nouveau.conf"}]}}
-    found = verified(registered, expected=EXPECTED, facts=GOOD, asked=asked, enforce=False)
+    found = verified(registered, expected=EXPECTED, facts=GOOD, previewed=asked, enforce=False)
     assert [one["state"] for one in found["checks"]] == [state]
 
 
 def test_what_a_preview_that_ended_has_not_asked_is_not_ok() -> None:
     expected = {**EXPECTED, "delivered": ["driver"]}
-    found = verified({"preflight_failure": "Preview: broke"}, expected=expected, facts=GOOD, asked=True, enforce=False)
+    found = verified({"preflight_failure": "Preview: broke"}, expected=expected, facts=GOOD, previewed=True,
+                     enforce=False)
     assert [one["state"] for one in found["checks"]] == ["failed"] and "Preview: broke" in found["problems"][0]
 
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import fabric as fabric_module
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.extras import wanted_extras
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric import NODES, Fabric
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.gpudirect import wanted_extras
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 

@@ -13,9 +13,9 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.build import Build
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import Initramfs, request_rebuild
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.manage import PARTS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.module_parameters import BOOT_FILE, boot_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import must_reload
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.nouveau import DENY_FILE
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.options import BOOT_FILE, boot_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import (
     changes_modules,

@@ -23,11 +23,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import (
     rollback,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import (
-    options as options_module,
+    module_parameters as options_module,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_deb import CudaRepository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.manage import Driver
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.options import BOOT_FILE, boot_text
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.module_parameters import BOOT_FILE, boot_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import SERVICES, DriverState

@@ -18,11 +18,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Comma
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import (
     clients,
     device_nodes,
+    installed_packages,
     package_files,
     package_names,
     pci,
     runtimes,
-    software,
     system,
     unit_files,
     versions,
@@ -36,7 +36,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import (
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.tests.unit.facts import samples, trees
 
-Package = software.Package
+Package = installed_packages.Package
 
 
 # -- the bus
@@ -154,17 +154,17 @@ def test_whose_package(name: str, driver: bool, toolkit: bool) -> None:
 def test_rpm_list() -> None:
     """Epochs are kept, vendors tell the source."""
     text = "bash\t5.1-9\tRocky\nnvidia-driver-cuda\t3:580.105.08-1.el9\tNVIDIA\nkernel\t5.14\tRocky\n"
-    assert software.parse_rpm_list(text) == {"nvidia-driver-cuda": Package("3:580.105.08-1.el9", "NVIDIA")}
-    assert software.upstream("3:580.105.08-1.el9") == "580.105.08"
+    assert installed_packages.parse_rpm_list(text) == {"nvidia-driver-cuda": Package("3:580.105.08-1.el9", "NVIDIA")}
+    assert installed_packages.upstream("3:580.105.08-1.el9") == "580.105.08"
 
 
 def test_rpm_is_asked_once(tmp_path: Path) -> None:
     """On such a distribution one rpm command lists all."""
     (tmp_path / "var/lib/rpm").mkdir(parents=True)
     run = trees.Answers({("rpm", "-qa"): "nvidia-open\t3:595.91.07-1\tNVIDIA\n"})
-    assert list(software.read_packages(Root(str(tmp_path)), run, "redhat")) == ["nvidia-open"]
+    assert list(installed_packages.read_packages(Root(str(tmp_path)), run, "redhat")) == ["nvidia-open"]
     assert len(run.asked) == 1
-    assert software.read_packages(Root(str(tmp_path)), run, "debian") == {}
+    assert installed_packages.read_packages(Root(str(tmp_path)), run, "debian") == {}
 
 
 @pytest.mark.parametrize(("packages", "wanted"), [

@@ -298,7 +298,7 @@ def test_one_forged_host_is_left_out_and_the_others_have_a_plan(monkeypatch: pyt
     assert plan["hosts"] == alone["hosts"] and alone["rejected"] == {}
     first = plan["checks"][0]
     assert (first["host"], first["severity"]) == ("b", "error")
-    assert "facts.gpus is 7, allowed is a list" in first["text"]
+    assert "facts.gpus is 7 (allowed: a list)" in first["text"]
     lines: list[str] = []
     monkeypatch.setattr(gpu_report, "display", SimpleNamespace(display=lines.append))
     found = act(gpu_report.ActionModule, {"show": "plan", "plan": plan}, variables)
@@ -372,7 +372,7 @@ def test_what_is_printed_beside_an_answer(kind: type[Asking], monkeypatch: pytes
         with pytest.raises(AnswerError, match="what Ansible cannot read"):
             action._parse_returned_data({"stdout": text}, *profile)
     for text in ('{"ansible_facts": [1]}', '{"stdout": 7}', '{"stderr": {}}'):
-        with pytest.raises(AnswerError, match="allowed is a"):
+        with pytest.raises(AnswerError, match="allowed: a"):
             action._parse_returned_data({"stdout": text}, *profile)
 
 

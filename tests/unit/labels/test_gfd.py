@@ -13,7 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import MODE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.gfd import compute_labels, sanitise
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.model import Gpu, Sharing
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing import parse_sharing
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing_config import parse_sharing
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import wrong_feature
 from ansible_collections.gpuops.nvidia.tests.unit.labels import situations, situations_more
 from ansible_collections.gpuops.nvidia.tests.unit.labels.situations import A100, M1G, Situation, node, sliced

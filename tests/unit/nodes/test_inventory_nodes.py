@@ -11,7 +11,7 @@ import typing as t
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.gfd import compute_labels
-from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing import parse_sharing
+from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing_config import parse_sharing
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import label_keys
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import (

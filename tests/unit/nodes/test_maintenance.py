@@ -15,12 +15,12 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Later
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, marks
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, drain, maintenance, mig
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, drain, maintenance, mig_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import MIG_MANAGER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import EvictionOptions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import PAUSED, REASON, Maintenance
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_work import Protocol
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_work import Request as MigRequest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_protocol import Protocol
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_protocol import Request as MigRequest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import EXPIRES, HELD, Holder
 from ansible_collections.gpuops.nvidia.tests.unit.nodes.test_drain import Cluster, pod
 
@@ -128,11 +128,12 @@ def test_check_names_the_same_steps_and_writes_nothing() -> None:
 def test_check_names_the_same_steps_where_a_killed_run_has_paused_operands_for_mig(level: str) -> None:
     """A run resumes them first, so that it pauses them again."""
     def steps(check: bool) -> list[str]:
-        site = Site(operand(), labels={**LABELS, f"{D}device-plugin": mig.PAUSED, f"{D}dcgm-exporter": PAUSED,
-                                       mig.STATE: mig.PENDING})
+        site = Site(operand(), labels={**LABELS, f"{D}device-plugin": mig_labels.PAUSED, f"{D}dcgm-exporter": PAUSED,
+                                       mig_labels.STATE: mig_labels.PENDING})
         site.nodes["n1"]["metadata"]["annotations"] = {HELD: OTHER.text}
         later = Holder("here", 7, 70, 1000.0 + EXPIRES)
-        request = MigRequest(["n1"], outcome=mig.FAILED, reason="killed", holder=later, release=False, check=check)
+        request = MigRequest(["n1"], outcome=mig_labels.FAILED, reason="killed", holder=later, release=False,
+                             check=check)
         found = Protocol(site, request).recovered()
         begun = site.run("started", level, check, later, seen=found["labels"])
         ended = site.run("ended", level, check, later, begun=begun)
@@ -222,7 +223,7 @@ def mps(**more: Any) -> Object:
 
 @pytest.mark.parametrize("level", ["never", "idle", "drain", "reboot"])
 def test_for_instances_in_free_space_operands_are_paused_and_nobody_is_evicted(level: str) -> None:
-    labels = {**LABELS, f"{D}container-toolkit": "true", mig.CLIENT: "true", f"{D}nvsm": "true"}
+    labels = {**LABELS, f"{D}container-toolkit": "true", mig_labels.CLIENT: "true", f"{D}nvsm": "true"}
     process = [{"pid": 7, "name": "train", "container": None}]
     site = Site(operand(), pod("job"), pod("alone", owner=""), labels=labels)
     preview = site.run("started", level, check=True, evict=False, creates=True, clients=process)
@@ -439,8 +440,8 @@ def test_what_may_not_be_evicted_is_refused_before_anything_is_written() -> None
 
 @pytest.mark.parametrize(("key", "value", "said"), [
     (maintenance.UPGRADE, "drain-required", "driver upgrade"),
-    (mig.STATE, mig.PENDING, "MIG layout"),
-    (mig.STATE, mig.REBOOTING, "MIG layout")])
+    (mig_labels.STATE, mig_labels.PENDING, "MIG layout"),
+    (mig_labels.STATE, mig_labels.REBOOTING, "MIG layout")])
 def test_work_of_others_on_the_node_is_refused(key: str, value: str, said: str) -> None:
     site = Site(labels={**LABELS, key: value, MIG_MANAGER: "true"})
     with pytest.raises(ClusterError, match=said):
@@ -448,8 +449,8 @@ def test_work_of_others_on_the_node_is_refused(key: str, value: str, said: str) 
     assert not site.bodies
     assert Site(labels={**LABELS, maintenance.UPGRADE: "upgrade-done"}).run("started")["started"]
     # A state that a killed run or a removed MIG manager has left: no MIG manager serves this Node.
-    for state in mig.UNDER_WAY:
-        assert Site(labels={**LABELS, mig.STATE: state}).run("started", check=True)["started"]
+    for state in mig_labels.UNDER_WAY:
+        assert Site(labels={**LABELS, mig_labels.STATE: state}).run("started", check=True)["started"]
 
 
 def test_a_node_that_another_run_holds_is_refused_until_that_has_gone() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_work import Protocol, Request
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig_labels
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_protocol import Protocol, Request
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.fakes import Clock, one_by_one
 
@@ -79,7 +79,8 @@ def ids(result: Object) -> list[str]:
 def test_only_what_runs_is_paused_and_comes_back() -> None:
     server = Server(n1=LABELS)
     result = server.run("changing", "n1")
-    assert server.labels["n1"] == {**LABELS, PLUGIN: mig.PAUSED, f"{D}client": mig.PAUSED, STATE: "pending"}
+    assert server.labels["n1"] == {**LABELS, PLUGIN: mig_labels.PAUSED, f"{D}client": mig_labels.PAUSED,
+                                   STATE: "pending"}
     assert ids(result) == ["set MIG state: pending on Node n1", "pause: device-plugin on Node n1",
                            "pause: client on Node n1"]
     assert server.writes == ["n1"]  # one patch
@@ -166,7 +167,7 @@ def test_a_change_holds_its_node_until_it_is_settled() -> None:
         with pytest.raises(ClusterError, match="Node n1 is held by another run"):
             server.run(state, "n1", holder=Holder("elsewhere", 8, 8, 1_000_000))
     server.run("settled", "n1", holder=later, outcome="failed", reason="x", release=False)
-    assert server.annotations["n1"] == {HELD: me.text, mig.REASON: "x"}
+    assert server.annotations["n1"] == {HELD: me.text, mig_labels.REASON: "x"}
     server.run("settled", "n1", holder=later)
     assert server.annotations["n1"] == {} and server.labels["n1"] == {**LABELS, STATE: "success"}
 
@@ -174,7 +175,8 @@ def test_a_change_holds_its_node_until_it_is_settled() -> None:
 def test_only_what_a_killed_run_left_is_recovered() -> None:
     """Its annotation stays, as it may have taken the Node out of service as well. The vendor's manager may be at it."""
     gone, me = Holder("elsewhere", 7, 7, 1_000_000), Holder("here", 8, 8, 2_000_000)
-    server = Server(n1={**LABELS, STATE: "pending", PLUGIN: mig.PAUSED}, n2={**LABELS, STATE: "success"}, n3=LABELS,
+    server = Server(n1={**LABELS, STATE: "pending", PLUGIN: mig_labels.PAUSED}, n2={**LABELS, STATE: "success"},
+                    n3=LABELS,
                     n4={**LABELS, STATE: "pending", MANAGER: "true"},
                     n5={**LABELS, STATE: "rebooting", MANAGER: "true"})
     server.annotations["n1"] = {HELD: gone.text}
@@ -182,7 +184,7 @@ def test_only_what_a_killed_run_left_is_recovered() -> None:
     result = server.run("recovered", *server.labels, holder=me, outcome="failed", reason="killed")
     assert ids(result) == ids(preview) and server.writes == ["n1"]
     assert server.labels["n1"] == {**LABELS, STATE: "failed"}
-    assert server.annotations["n1"] == {HELD: gone.text, mig.REASON: "killed"}
+    assert server.annotations["n1"] == {HELD: gone.text, mig_labels.REASON: "killed"}
     assert not server.run("recovered", "n1", holder=me, outcome="failed", reason="killed")["changed"]
     # A state of a MIG manager that no longer serves the Node.
     server.labels["n3"] = {**LABELS, STATE: "rebooting"}
@@ -306,7 +308,7 @@ def test_a_node_that_another_run_holds_is_left_out_unless_it_was_named() -> None
 
 
 def test_one_that_never_ends_is_told_with_what_it_left() -> None:
-    stuck = {**MANAGED, CONFIG: "all-1g.10gb", STATE: "pending", PLUGIN: mig.PAUSED}
+    stuck = {**MANAGED, CONFIG: "all-1g.10gb", STATE: "pending", PLUGIN: mig_labels.PAUSED}
     server, lines = Server(n1=stuck), []
     result = server.run("requested", tell=lines.append, timeout=60)
     assert result["failed"] and server.clock.now == pytest.approx(160)

@@ -58,7 +58,7 @@ def reached(*paths: str) -> set[str]:
 @pytest.mark.parametrize("name", ["site", "remove"])
 def test_playbooks_list_the_components_of_a_cluster_in_their_order(name: str) -> None:
     plays = read(f"playbooks/{name}.yml")
-    known, = [play["vars"]["gpu_known"] for play in plays if "gpu_known" in play.get("vars", {})]
+    known, = [play["vars"]["gpu_all_components"] for play in plays if "gpu_all_components" in play.get("vars", {})]
     assert known == [entry.name for entry in components.IN_CLUSTERS]
 
 

@@ -49,7 +49,7 @@ def choice(fleet: str, levels: dict[str, str], driver_result: dict[str, Any], no
     return task, {**task["vars"], "gpu_undisturbed": node, "gpu_plan": {"disruption": fleet},
                   "ansible_run_tags": ["all"], "ansible_skip_tags": [], "driver_result": driver_result,
                   "driver_level": levels["driver"],
-                  "gpu_here": {"node": {"name": "a", "left": False} if node else {}, **here}}
+                  "gpu_host_plan": {"node": {"name": "a", "left": False} if node else {}, **here}}
 
 
 def starts(task: dict[str, Any], variables: dict[str, Any]) -> bool:
@@ -240,8 +240,9 @@ def test_instances_in_free_space_go_through_the_node_at_every_level(
                "mig_manager_result": mig if "all" in tags else {"skipped": True}}
     here = {"node": {"name": "a", "left": False}, "mig_manager": {"placement": "host", "disruption": level}}
     fleet = {"disruption": level, "hosts": {"a": here}}
-    variables = {**results, "inventory_hostname": "a", "gpu_undisturbed": True, "gpu_here": here, "gpu_plan": fleet,
-                 "remove_from": fleet, "ansible_run_tags": tags, "ansible_skip_tags": [], "gpu_waits": False,
+    variables = {**results, "inventory_hostname": "a", "gpu_undisturbed": True, "gpu_host_plan": here,
+                 "gpu_plan": fleet, "remove_from": fleet, "ansible_run_tags": tags, "ansible_skip_tags": [],
+                 "gpu_waits": False,
                  "gpu_results": [] if playbook == "site" else list(results.values()), "driver_level": level}
     assert template("{{ " + group["when"] + " }}", variables) is expected
     variables |= {"maintenance_creates": nodes["vars"]["maintenance_creates"], "maintenance_level": level,

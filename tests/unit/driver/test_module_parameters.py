@@ -9,10 +9,10 @@ import typing as t
 from dataclasses import replace
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.options import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.module_parameters import (
     BOOT_FILE,
     OPTIONS_FILE,
-    Options,
+    ModuleParameters,
     options_text,
     parameters,
     same,
@@ -29,19 +29,19 @@ PARAMS = "RmProfilingAdminOnly: 1\nRegistryDwords: \"\"\nResmanDebugLevel: 42949
 
 def test_files_on_a_bare_host(made: t.Any) -> None:
     wish = {"nvidia-uvm": {"uvm_disable_hmm": True}, **PROFILING}
-    assert made.ids(Options, module_parameters=wish) == [WRITE, BOOT]
-    made.do(Options, module_parameters=wish, peermem=True, gds=True, gdrcopy=True)
+    assert made.ids(ModuleParameters, module_parameters=wish) == [WRITE, BOOT]
+    made.do(ModuleParameters, module_parameters=wish, peermem=True, gds=True, gdrcopy=True)
     assert made.read(OPTIONS_FILE).splitlines()[1:] == [
         "options nvidia NVreg_RestrictProfilingToAdminUsers=0", "options nvidia_uvm uvm_disable_hmm=1"]
     assert made.read(BOOT_FILE).splitlines()[1:] == [
         "nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-fs", "gdrdrv", "nvidia-peermem"]
     assert made.journal.get("initramfs", "rebuild")["after"] == "owed"
-    assert made.ids(Options, module_parameters=wish, peermem=True, gds=True, gdrcopy=True) == []
+    assert made.ids(ModuleParameters, module_parameters=wish, peermem=True, gds=True, gdrcopy=True) == []
 
 
 def test_nvlsm_needs_ib_umad_at_boot(made: t.Any) -> None:
     made.desired = replace(made.desired, fabric="nvlink5")
-    made.do(Options)
+    made.do(ModuleParameters)
     assert "ib_umad" in made.read(BOOT_FILE).split()
 
 
@@ -61,22 +61,22 @@ def test_text_and_back() -> None:
 def test_reload(made: t.Any, listed: str, wish: dict[str, t.Any], expected: str) -> None:
     made.works()
     made.put("/proc/driver/nvidia/params", listed)
-    assert made.part(Options, module_parameters=wish).reload(made.now) == expected
+    assert made.part(ModuleParameters, module_parameters=wish).reload(made.now) == expected
 
 
 def test_a_parameter_that_is_dropped_needs_a_reload_too(made: t.Any) -> None:
-    made.do(Options, module_parameters=PROFILING)
+    made.do(ModuleParameters, module_parameters=PROFILING)
     made.works()
     made.put("/proc/driver/nvidia/params", PARAMS.replace("Only: 1", "Only: 0"))
-    assert made.part(Options, module_parameters=PROFILING).reload(made.now) == ""
-    assert "no longer set" in made.part(Options).reload(made.now)
-    assert made.ids(Options) == [WRITE]
+    assert made.part(ModuleParameters, module_parameters=PROFILING).reload(made.now) == ""
+    assert "no longer set" in made.part(ModuleParameters).reload(made.now)
+    assert made.ids(ModuleParameters) == [WRITE]
 
 
 def test_parameters_of_other_modules_are_in_sysfs(made: t.Any) -> None:
     made.works()
     made.put("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm", "N\n")
-    part = made.part(Options, module_parameters={"nvidia_uvm": {"uvm_disable_hmm": True}})
+    part = made.part(ModuleParameters, module_parameters={"nvidia_uvm": {"uvm_disable_hmm": True}})
     assert "uvm_disable_hmm=N, but 1 is wanted" in part.reload(made.now)
     assert "another file of modprobe.d" in part.disagreements(made.now, made.desired)[0]
     made.put("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm", "Y\n")
@@ -87,9 +87,10 @@ def test_a_parameter_that_the_module_does_not_have_is_refused(made: t.Any) -> No
     made.works()
     made.put("/proc/driver/nvidia/params", PARAMS)
     made.answers["modinfo -F parm nvidia"] = (0, "NVreg_RmNvlinkBandwidth:Reduces it (charp)\n")
-    assert made.ids(Options, module_parameters={"nvidia": {"NVreg_RmNvlinkBandwidth": "HALF"}}) == [WRITE, BOOT]
+    wish = {"nvidia": {"NVreg_RmNvlinkBandwidth": "HALF"}}
+    assert made.ids(ModuleParameters, module_parameters=wish) == [WRITE, BOOT]
     with pytest.raises(InputError, match="has no parameter NVreg_Nonsense"):
-        made.ids(Options, module_parameters={"nvidia": {"NVreg_Nonsense": 1}})
+        made.ids(ModuleParameters, module_parameters={"nvidia": {"NVreg_Nonsense": 1}})
 
 
 @pytest.mark.parametrize(("wish", "path"), [

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.extras import wanted_modules
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.gpudirect import wanted_modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import IN_INITRAMFS, request_rebuild
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
@@ -105,7 +105,7 @@ def boot_text(spec: Spec, fabric: str) -> bytes:
     return ("# Written by gpuops.nvidia.\n" + "".join(f"{name}\n" for name in names)).encode()
 
 
-class Options(Part):
+class ModuleParameters(Part):
     """Writes the parameters and the list of modules for boot. Reloads modules that were loaded with other values."""
 
     def reload(self, now: DriverState) -> str:

@@ -16,10 +16,10 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys imp
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import host_nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig, node, operand_pods
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig_labels, node, operand_pods
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import MIG_MANAGER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig import NodeMig
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.mig_labels import NodeMig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodePatch, NodeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder, holder_of, refuse_held
 
@@ -42,7 +42,7 @@ class Request:
     names: t.Sequence[str]
     layout: str = ""
     expected: str | None = None
-    outcome: str = mig.SUCCESS
+    outcome: str = mig_labels.SUCCESS
     reason: str = ""
     seen: t.Mapping[str, Labels] = field(default_factory=dict)
     namespace: str = "gpu-operator"
@@ -66,7 +66,7 @@ class Protocol:
 
     def gathered(self) -> Result:
         """Reads the MIG state of each Node."""
-        return outcome([], nodes={name: mig.read(one).as_dict() for name, one in self._nodes().items()})
+        return outcome([], nodes={name: mig_labels.read(one).as_dict() for name, one in self._nodes().items()})
 
     def changing(self) -> Result:
         """Holds the Nodes, sets their state to pending and pauses the operands. Raises ClusterError if the pods of
@@ -74,12 +74,12 @@ class Protocol:
         nodes = self._ours()
         refuse_held(self._request.holder, nodes.values())
         changes = {name: self._begun(one) for name, one in nodes.items()}
-        steps = [step for name, change in changes.items() for step in mig.steps(name, change)]
+        steps = [step for name, change in changes.items() for step in mig_labels.steps(name, change)]
         if not self._request.check:
             self._write(nodes, lambda live: NodePatch(self._begun(live), self._taken(live)))
             if self._request.pause:
-                operand_pods.await_end(self._client, list(nodes), mig.PAUSES, mig.PAUSED, self._request.timeout,
-                                       self._clock, self._sleep)
+                operand_pods.await_end(self._client, list(nodes), mig_labels.PAUSES, mig_labels.PAUSED,
+                                       self._request.timeout, self._clock, self._sleep)
         return outcome(steps, (), plan_diff("node_mig", steps), labels=changes)
 
     def settled(self) -> Result:
@@ -89,18 +89,18 @@ class Protocol:
 
     def recovered(self) -> Result:
         """Sets the state to failed on Nodes on which a run was killed during a change. Other Nodes are not changed."""
-        states = {name: (one, mig.read(one)) for name, one in self._nodes().items()}
+        states = {name: (one, mig_labels.read(one)) for name, one in self._nodes().items()}
         return self._settled({name: one for name, (one, now) in states.items() if now.unfinished and not now.managed})
 
     def _settled(self, nodes: t.Mapping[str, NodeState]) -> Result:
-        reason = mig.reason_of(self._request.reason, self._request.outcome)
+        reason = mig_labels.reason_of(self._request.reason, self._request.outcome)
         refuse_held(self._request.holder, nodes.values())
         changes = {name: self._ended(one) for name, one in nodes.items()}
         steps = [step for name, one in nodes.items()
-                 for step in mig.steps(name, changes[name], one.annotations.get(mig.REASON) != reason)]
+                 for step in mig_labels.steps(name, changes[name], one.annotations.get(mig_labels.REASON) != reason)]
         if not self._request.check:
             self._write(nodes, lambda live: NodePatch(self._ended(live), {
-                **({mig.REASON: reason} if live.annotations.get(mig.REASON) != reason else {}),
+                **({mig_labels.REASON: reason} if live.annotations.get(mig_labels.REASON) != reason else {}),
                 **self._given_back(live)}))
         return outcome(steps, (), plan_diff("node_mig", steps), labels=changes)
 
@@ -114,7 +114,7 @@ class Protocol:
         nodes = self._nodes()
         if not nodes:
             self._tell(f"No Node is served by a MIG manager of the cluster ({MIG_MANAGER}=true).")
-        states = {name: mig.read(one) for name, one in nodes.items()}
+        states = {name: mig_labels.read(one) for name, one in nodes.items()}
         foreign = [name for name, one in states.items() if not one.managed]
         if foreign:
             raise InputError(f"No MIG manager of the cluster serves {fold(foreign)}.",
@@ -183,7 +183,7 @@ class Protocol:
     def _ours(self) -> dict[str, NodeState]:
         """The Nodes of the task. Raises InputError if the MIG manager of the cluster serves one of them."""
         nodes = self._nodes()
-        managed = [name for name, one in nodes.items() if mig.read(one).managed]
+        managed = [name for name, one in nodes.items() if mig_labels.read(one).managed]
         if managed:
             raise InputError(f"The cluster's MIG manager serves {fold(managed)}, and two writers would undo each "
                              "other.", "Set the placement of MIG to host (gpu_placement), or use state requested "
@@ -194,21 +194,21 @@ class Protocol:
         """Writes all Nodes at the same time. Raises the first error after all requests have ended."""
         without_errors(self._client.many(lambda name: node.write(self._client, name, change), names))
 
-    def _begun(self, one: NodeState) -> mig.Changes:
+    def _begun(self, one: NodeState) -> mig_labels.Changes:
         layout = self._request.layout or one.labels.get(MIG_CONFIG, "")
         if not layout:
             raise InputError(f"No layout is requested for Node {one.name}.",
                              f"Set layout, or the label {MIG_CONFIG} of the Node.", path="layout")
         self._refuse_overtaken(one)
-        return mig.labels_before(one.labels, layout, self._request.pause)
+        return mig_labels.labels_before(one.labels, layout, self._request.pause)
 
-    def _ended(self, one: NodeState) -> mig.Changes:
+    def _ended(self, one: NodeState) -> mig_labels.Changes:
         """The labels at the end of a change. If somebody has requested another layout meanwhile, this request stays,
         and the state success is refused."""
-        if self._request.outcome == mig.SUCCESS:
+        if self._request.outcome == mig_labels.SUCCESS:
             self._refuse_overtaken(one)
         layout = "" if self._overtaken(one.labels) else self._request.layout
-        return mig.labels_after(one.labels, layout, self._request.outcome)
+        return mig_labels.labels_after(one.labels, layout, self._request.outcome)
 
     def _overtaken(self, labels: Labels) -> bool:
         """Whether somebody has requested another layout since the run read the label."""
@@ -221,19 +221,19 @@ class Protocol:
                                "Its label was changed during the run. Run again.", verb="patch",
                                object=f"Node {one.name}", reason="Conflict")
 
-    def _layout_change(self, one: NodeMig) -> mig.Changes:
+    def _layout_change(self, one: NodeMig) -> mig_labels.Changes:
         layout = self._request.layout or one.layout
         return {} if one.layout == layout else {MIG_CONFIG: layout}
 
     def _request_steps(self, one: NodeMig) -> list[Step]:
         """The steps that request the layout. They need idle, because the manager destroys instances to apply it."""
-        return [replace(step, needs="idle") for step in mig.steps(one.node, self._layout_change(one))]
+        return [replace(step, needs="idle") for step in mig_labels.steps(one.node, self._layout_change(one))]
 
     def _request_layout(self, live: NodeState) -> NodePatch:
         """The patch that requests a layout and removes the state of the former one, so that the next state that the
         manager writes is about the new layout."""
-        changes = self._layout_change(mig.read(live))
-        return NodePatch({**changes, mig.STATE: None} if changes else {})
+        changes = self._layout_change(mig_labels.read(live))
+        return NodePatch({**changes, mig_labels.STATE: None} if changes else {})
 
     def _await_manager(self, names: t.Sequence[str], changed: t.Collection[str]) -> dict[str, NodeMig | None]:
         """Waits for the manager. Returns the Nodes that have failed, exceed the timeout, whose label requests another
@@ -241,12 +241,12 @@ class Protocol:
         end, shown = self._clock() + self._request.timeout, self._clock()
         while True:
             answers = without_errors(self._client.many(lambda name: self._client.get("v1", "Node", name), names))
-            found = {name: mig.read(NodeState.read(one)) if one else None for name, one in zip(names, answers)}
+            found = {name: mig_labels.read(NodeState.read(one)) if one else None for name, one in zip(names, answers)}
             waiting = [one for one in found.values() if one and not self._requests_another(one)
                        and (one.is_waiting or (one.node in changed and not one.state))]
             if not waiting or self._clock() >= end:
                 return {name: one for name, one in found.items() if one is None or one in waiting
-                        or one.state == mig.FAILED or self._requests_another(one)}
+                        or one.state == mig_labels.FAILED or self._requests_another(one)}
             if self._clock() - shown >= _LINE:
                 shown = self._clock()
                 self._tell("; ".join(f"{one.node}: {one.layout} {one.state or 'not begun'}" for one in waiting))
@@ -260,7 +260,7 @@ class Protocol:
             return f"{name}: the Node is gone."
         if self._requests_another(one):
             return f"{name}: its label now requests {one.layout or 'no layout'}; its MIG manager applies that."
-        pods = self._client.list("v1", "Pod", namespace=self._request.namespace, label_selector=mig.MANAGER,
+        pods = self._client.list("v1", "Pod", namespace=self._request.namespace, label_selector=mig_labels.MANAGER,
                                  field_selector=f"spec.nodeName={one.node}")
-        problem, hint = mig.explain(one, self._request.namespace, pods[0]["metadata"]["name"] if pods else "")
+        problem, hint = mig_labels.explain(one, self._request.namespace, pods[0]["metadata"]["name"] if pods else "")
         return f"{one.node}: {problem}. {hint}"

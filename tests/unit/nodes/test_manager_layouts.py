@@ -12,7 +12,7 @@ import pytest
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.action import node_mig
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig_work
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig_protocol
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import render
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import names_in
 from ansible_collections.gpuops.nvidia.tests.unit.inventory.test_inventory_vars import task_vars
@@ -30,7 +30,7 @@ OWN = {"migManager": {"config": {"name": "ours", "create": True, "default": "", 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(mig_work, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
+    monkeypatch.setattr(mig_protocol, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
 
 
 def world(api: ApiServer, policy: Any = None, release: str = "26.7.0") -> None:

@@ -52,7 +52,7 @@ def wanted_modules(spec: Spec) -> list[str]:
     return [module for module in _ORDER if requested.get(module)]
 
 
-class Extras(Part):
+class GpuDirect(Part):
     """Builds and loads the requested modules. After a reload of the driver, loads again what was loaded before."""
 
     def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:

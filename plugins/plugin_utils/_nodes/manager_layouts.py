@@ -16,7 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import MIG_MANAGER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes import fold
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import names_in
@@ -29,7 +29,7 @@ def refuse_unknown(client: Client, namespace: str, layout: str, nodes: t.Collect
 
     If the ConfigMaps cannot be read, for example because the user may not see them, nothing is refused.
     """
-    name, generates = _mounted(client.list("apps/v1", "DaemonSet", namespace, label_selector=mig.MANAGER))
+    name, generates = _mounted(client.list("apps/v1", "DaemonSet", namespace, label_selector=mig_labels.MANAGER))
     try:
         maps = {one["metadata"]["name"]: names_in(one.get("data") or {})
                 for one in client.list("v1", "ConfigMap", namespace)} if name else {}

@@ -10,7 +10,7 @@ import typing as t
 from dataclasses import replace
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.extras import Extras
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.gpudirect import GpuDirect
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 
 KERNEL = "6.1.0-28-amd64"
@@ -32,51 +32,51 @@ def rdma(made: t.Any) -> t.Any:
 
 
 def test_nothing_is_asked_for(made: t.Any) -> None:
-    assert made.ids(Extras) == []
+    assert made.ids(GpuDirect) == []
 
 
 def test_all(rdma: t.Any) -> None:
-    assert rdma.ids(Extras, **ALL) == [*BUILDS, *LOADS]
-    rdma.do(Extras, **ALL)
+    assert rdma.ids(GpuDirect, **ALL) == [*BUILDS, *LOADS]
+    rdma.do(GpuDirect, **ALL)
     assert [argv[1] for argv in rdma.asked] == ["build", "install"] * 2
     assert all("--force" in argv for argv in rdma.asked)
     rdma.works()
     rdma.now = replace(rdma.now, modules=("nvidia_peermem", "nvidia_fs", "gdrdrv", *rdma.now.modules))
-    assert rdma.ids(Extras, **ALL) == []
+    assert rdma.ids(GpuDirect, **ALL) == []
 
 
 def test_another_driver_means_another_build(rdma: t.Any) -> None:
-    rdma.do(Extras, gdrcopy=True)
+    rdma.do(GpuDirect, gdrcopy=True)
     rdma.works()
     rdma.now = replace(rdma.now, modules=("gdrdrv", *rdma.now.modules))
     rdma.desired = replace(rdma.desired, version="610.57.04", reload="why", delivered=True)
-    assert rdma.ids(Extras, gdrcopy=True) == [BUILDS[1], LOADS[1]]
+    assert rdma.ids(GpuDirect, gdrcopy=True) == [BUILDS[1], LOADS[1]]
 
 
 def test_what_others_had_loaded_comes_back(made: t.Any) -> None:
     made.works()
     made.now = replace(made.now, modules=("nv_peer_mem", "gdrdrv", "nvidia_drm", *made.now.modules))
-    assert made.ids(Extras) == []
+    assert made.ids(GpuDirect) == []
     made.desired = replace(made.desired, reload="why")
-    assert made.ids(Extras) == [f"load/load module: {name}" for name in ("nvidia-drm", "gdrdrv", "nv-peer-mem")]
+    assert made.ids(GpuDirect) == [f"load/load module: {name}" for name in ("nvidia-drm", "gdrdrv", "nv-peer-mem")]
 
 
 def test_refusals(made: t.Any) -> None:
     with pytest.raises(HostError, match="peermem needs the module ib_core"):
-        made.ids(Extras, peermem=True)
+        made.ids(GpuDirect, peermem=True)
     made.desired = replace(made.desired, flavour="proprietary")
     with pytest.raises(InputError, match="needs open kernel modules"):
-        made.ids(Extras, gds=True)
+        made.ids(GpuDirect, gds=True)
 
 
 def test_the_run_file_brings_neither(rdma: t.Any, made: t.Any) -> None:
     made.desired = replace(made.desired, source="runfile")
-    assert rdma.ids(Extras, gds=True)  # known to DKMS already
+    assert rdma.ids(GpuDirect, gds=True)  # known to DKMS already
     shutil.rmtree(made.folder / "var/lib/dkms/nvidia-fs")
     with pytest.raises(HostError, match="does not contain nvidia-fs"):
-        made.ids(Extras, gds=True)
+        made.ids(GpuDirect, gds=True)
 
 
 def test_disagreements(made: t.Any) -> None:
     made.works()
-    assert made.part(Extras, gdrcopy=True).disagreements(made.now, made.desired) == ["gdrdrv is not loaded"]
+    assert made.part(GpuDirect, gdrcopy=True).disagreements(made.now, made.desired) == ["gdrdrv is not loaded"]
