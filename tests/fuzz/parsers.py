@@ -162,15 +162,15 @@ def limited(seconds: float) -> Iterator[None]:
     def over(*_ignored: object) -> None:
         raise AssertionError(f"it takes more than {seconds} s of the processor")
 
-    former, limits = signal.signal(signal.SIGVTALRM, over), resource.getrlimit(resource.RLIMIT_AS)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    former, limits = signal.signal(signal.SIGPROF, over), resource.getrlimit(resource.RLIMIT_AS)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     resource.setrlimit(resource.RLIMIT_AS, (_pages(0) + ROOM, limits[1]))
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         resource.setrlimit(resource.RLIMIT_AS, limits)
-        signal.signal(signal.SIGVTALRM, former)
+        signal.signal(signal.SIGPROF, former)
 
 
 def _pages(field: int) -> int:

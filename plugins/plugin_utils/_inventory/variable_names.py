@@ -26,7 +26,7 @@ NAMES = frozenset({
     "dcgm_exporter_dcgm_version", "dcgm_exporter_listen", "dcgm_exporter_plan", "dcgm_exporter_result",
     "dcgm_exporter_version", "dcgm_plan", "dcgm_profiling", "dcgm_result", "dcgm_version", "deploy_labels_result",
     "device_plugin_config", "device_plugin_result", "driver_branch", "driver_check", "driver_disruption",
-    "driver_fabric", "driver_gdrcopy", "driver_gds", "driver_imex_nodes", "driver_kernel_module_type",
+    "driver_fabric", "driver_facts", "driver_gdrcopy", "driver_gds", "driver_imex_nodes", "driver_kernel_module_type",
     "driver_licence_feature_type", "driver_licence_settings", "driver_licence_token", "driver_lock_timeout",
     "driver_module_parameters", "driver_next_kernel", "driver_peermem", "driver_persistenced", "driver_plan",
     "driver_preview", "driver_proxy", "driver_reboot_timeout", "driver_repository_fingerprint", "driver_repository_key",

@@ -56,7 +56,7 @@ def test_what_a_plan_says_reaches_the_module() -> None:
 def test_a_node_in_maintenance_loses_all_its_pods_before_its_host_reboots() -> None:
     """Those with GPUs went before. A drain that fails ends the block, so nothing reboots."""
     _install, block = load("tasks/host.yml")
-    drain, reboot, _again = block["block"]
+    _facts, _refusal, drain, reboot, _again = block["block"]
     assert "gpuops.nvidia.node_drain" in drain and "ansible.builtin.reboot" in reboot
     assert not {"ignore_errors", "failed_when", "rescue"} & {*drain, *block}
     plan = {"hosts": {"a": {"node": {"name": "node-a"}}}, "kubeconfig": "/k", "context": None, "disruption": "reboot"}
@@ -75,3 +75,19 @@ def test_a_node_in_maintenance_loses_all_its_pods_before_its_host_reboots() -> N
     when = "{{ " + drain["when"] + " }}"
     assert of(when, inventory_hostname="a", gpu_plan=plan, **defaults) is True
     assert of(when) is False  # outside the role maintenance
+
+
+def test_the_role_alone_reboots_no_node() -> None:
+    """A plan limits the level on a Node, and the role maintenance drains it. A play with only this role has neither."""
+    facts, refusal = load("tasks/host.yml")[1]["block"][:2]
+
+    def of(task: t.Any, **variables: t.Any) -> t.Any:
+        text = trust_as_template("{{ " + task["when"] + " }}")
+        return Templar(DataLoader(), variables=variables).template(text)
+
+    assert "gpuops.nvidia.gpu_info" in facts and of(facts) is True
+    assert of(facts, gpu_plan={}) is False and of(facts, maintenance_node="node-a") is False
+    for kubernetes, refused in ((None, False), ("kubelet", True)):
+        read = {"facts": {"host": {"markers": {"kubernetes": kubernetes}}}}
+        assert of(refusal, driver_facts=read) is refused
+    assert of(refusal, driver_facts={"skipped": True}) is False
