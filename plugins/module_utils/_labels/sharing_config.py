@@ -4,7 +4,8 @@
 """Parses the sharing configuration of the device plugin, on which labels depend. PRIVATE to the collection.
 
 Source: configuration file `v1` of NVIDIA/k8s-device-plugin 0.20. Like the plugin, this file ignores `rename` and
-`devices` of a resource, renames only by `renameByDefault`, and gives `mps` precedence over `timeSlicing`.
+`devices` of a resource, renames only by `renameByDefault`, and gives `mps` precedence over `timeSlicing`. The suffix
+`SHARED` of a label is in C(gfd.py).
 """
 
 from __future__ import annotations

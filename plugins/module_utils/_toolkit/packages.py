@@ -48,7 +48,8 @@ BINARIES = {
 NAME = "container-toolkit"
 WRITE_SETTINGS = "write default settings"
 _STABLE = "https://nvidia.github.io/libnvidia-container/stable"
-# NVIDIA's repository by family of distribution, with the variables of NVIDIA's own source files.
+# NVIDIA's repository by family of distribution, with the variables of NVIDIA's own source files. Its key and the
+# fingerprint are defaults of the module's options.
 _URLS = {"debian": f"{_STABLE}/deb/$(ARCH)/", "redhat": f"{_STABLE}/rpm/$basearch/",
          "suse": f"{_STABLE}/rpm/$basearch/"}
 _ARCHITECTURES = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "aarch64")}

@@ -3,7 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The checks of a preflight on a host. Pure. PRIVATE.
 
-A fact that is None is not known, as for many facts of a Node. It causes no finding.
+A fact that is None is not known, as for many facts of a Node. It causes no finding. What only a module can check, such
+as repositories, packages, digests and disk space, the role preflight reads from a run of the modules in check mode
+(C(roles/preflight/tasks/preview.yml)).
 """
 
 from __future__ import annotations
