@@ -74,10 +74,11 @@ class Fleet:
         return result
 
     def served(self) -> dict[str, list[tuple[str, str]]]:
-        """By Node the DaemonSet and the image's tag of each driver pod."""
+        """By Node the DaemonSet and the image's tag of each driver pod. A pod whose DaemonSet is being replaced has
+        no DaemonSet until the new one has adopted it."""
         found: dict[str, list[tuple[str, str]]] = {name: [] for name in self.names}
         for pod in self.client.list("v1", "Pod", self.name):
-            owner, = pod["metadata"]["ownerReferences"]
+            owner, = pod["metadata"].get("ownerReferences") or [{"name": ""}]
             tag = pod["spec"]["containers"][0]["image"].rpartition(":")[2]
             if "deletionTimestamp" not in pod["metadata"] and made_for(pod) in found:
                 found[made_for(pod)].append((owner["name"], tag))
