@@ -27,8 +27,11 @@ description:
   - C(state) is V(not_ready) if the kubelet does not report or the Node is being deleted, V(cordoned), V(no_resources)
     if the kubelet offers no GPU to pods, and otherwise V(ready).
   - A Node with the name C(localhost), C(127.0.0.1), C(all) or C(ungrouped) is left out with a warning, because Ansible
-    uses these names for the controller and for groups. A Node without a usable address is left out, too, if its name is
-    not a host name, such as C(127.1), or is an address of another Node.
+    uses these names for the controller and for groups. So is a Node with the name of a group, or of a host in the
+    group C(gpu_control) or with the connection C(local), of an inventory that was read before, because tasks for this
+    Node would run there. List this inventory last.
+  - A Node without a usable address is left out, too, if its name is not a host name, such as C(127.1), or is an address
+    of another Node.
   - The name of the inventory file must end in C(gpu_nodes.yml) or C(gpu_nodes.yaml).
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
@@ -138,6 +141,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             nodes = self._nodes(path, cache)
         except GpuopsError as error:
             raise AnsibleParserError(str(error)) from error
+        self._taken = {*_ANSIBLES, *inventory.groups, *(name for name, host in inventory.hosts.items()
+                                                        if _is_controller(host))}
         self._shared = inventory_nodes.shared_addresses(nodes)
         self._unclear: dict[str, list[str]] = {}
         for node in nodes:
@@ -176,7 +181,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         if not inventory_nodes.is_name(name):
             self.display.warning(f"A Node called {_short(name)} is left out: that is no name of a Node.")
             return
-        if name in _ANSIBLES:
+        if name in self._taken:
             self.display.warning(f"A Node called {name} is left out: to Ansible that is another host, or a group.")
             return
         variables = {"gpu_node_name": name, "gpu_node": node["gpu_node"]}
@@ -218,6 +223,13 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         if names:
             self._unclear[address] = names
         return not names
+
+
+def _is_controller(host: t.Any) -> bool:
+    """Whether tasks for a host of another inventory may run on the controller."""
+    of_groups = [group.get_vars() for group in host.get_groups()]
+    connections = [told["ansible_connection"] for told in (host.get_vars(), *of_groups) if "ansible_connection" in told]
+    return "local" in connections or "gpu_control" in {group.name for group in host.get_groups()}
 
 
 def _short(value: object) -> str:

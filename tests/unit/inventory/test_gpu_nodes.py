@@ -89,11 +89,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> type[Asked]:
     return made
 
 
-def read(folder: Path, use_cache: bool = True, **options: Any) -> InventoryData:
-    """What a file with these options gives."""
+def read(folder: Path, use_cache: bool = True, inventory: InventoryData | None = None, **options: Any
+         ) -> InventoryData:
+    """What a file with these options gives. inventory: what others have given before."""
     path = folder / "x.gpu_nodes.yml"
     path.write_text(yaml.safe_dump({"plugin": "gpuops.nvidia.gpu_nodes", "kubeconfig": "k", **options}))
-    plugin, found = load(), InventoryData()
+    plugin, found = load(), inventory or InventoryData()
     assert plugin.verify_file(str(path))
     plugin.parse(found, DataLoader(), str(path), use_cache)
     if options.get("cache"):
@@ -273,6 +274,23 @@ def test_a_node_is_not_what_ansible_calls_so(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(Asked, "list", lambda *asked: [node(name, A100), node("b", A100)])
     assert set(read(tmp_path).hosts) == {"b"}
     assert len(said) == 1 and name in said[0]
+
+
+def test_a_node_is_no_group_and_no_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kubelet chooses its name: as a host of gpu_control it would have the driver installed on the controller."""
+    said = warnings(monkeypatch)
+    monkeypatch.setattr(Asked, "list", lambda *asked: [node(name, A100) for name in (
+        "workers", "control", "here", "there", "known", "b")])
+    inventory = InventoryData()
+    for group, name in (("workers", "w1"), ("gpu_control", "control"), ("workers", "known"), ("locals", "there")):
+        inventory.add_group(group)
+        inventory.add_host(name, group)
+    inventory.add_host("here")
+    inventory.set_variable("here", "ansible_connection", "local")
+    inventory.set_variable("locals", "ansible_connection", "local")
+    found = read(tmp_path, inventory=inventory).hosts
+    assert [name for name, host in found.items() if "gpu_node" in host.get_vars()] == ["known", "b"]
+    assert [text.split()[3] for text in said] == ["workers", "control", "here", "there"]
 
 
 @pytest.mark.parametrize("amount", ["²", "٣", "9" * 5000, "1k", "-1", ""])
