@@ -76,8 +76,10 @@ def brief(value: object, text: t.Callable[[object], str] = repr, most: int = 60)
     """A value as text for a message, truncated to most characters. text: converts it."""
     try:
         written = text(value)
-    except (ValueError, RecursionError):  # a number with thousands of digits; data that contains itself
-        return f"a {type(value).__name__} too long to show"
+    except ValueError:  # from 4,300 digits on
+        return "a number with thousands of digits"
+    except RecursionError:
+        return "data that contains itself or is nested too deeply"
     return written if len(written) <= most else f"{written[:most - 3]}..."
 
 
