@@ -23,6 +23,9 @@ from tests.integration.conftest import LabHosts, own_lab
 from tests.integration.converged import HOSTS, converge
 
 Round = dict[str, Breakage]
+# The modules of components whose names differ from theirs.
+MODULES = {"driver": "nvidia_driver", "mig_manager": "mig_config", "feature_discovery": "gpu_labels",
+           **dict.fromkeys(("cuda", "dcgm", "dcgm_exporter", "node_status_exporter"), "nvidia_software")}
 # Seconds for five playbook runs and three boots, on a machine that does other things besides.
 LIMIT = 1800
 
@@ -69,6 +72,13 @@ def faults(run: user.Run, host: str) -> list[str]:
     return [text for text in reports(run, host) if not text.startswith("ok: ")]
 
 
+def modules(run: user.Run, host: str) -> set[str]:
+    """The modules whose components are not as planned, by the comparison with the plan."""
+    components = {check["component"] for line in run.of(host) if line["action"].endswith(".gpu_verify")
+                  for check in line["result"].get("checks") or () if check["state"] != "ok"}
+    return {MODULES.get(name, name) for name in components}
+
+
 def disagreements(lab: LabHosts, broken: Round, folder: Path) -> dict[str, list[str]]:
     """By host and breakage what is not as expected."""
     extra = folder / "hosts.ini"
@@ -112,6 +122,8 @@ def _broken(host: str, one: Breakage, verified: user.Run, checked: user.Run, fir
         if planned != done:
             found.append(f"check {planned}; run {done}")
     steps = [step for each in planned.values() for step in each]
+    if one.repairs and modules(verified, host) != set(planned):
+        found.append(f"verify reports {sorted(modules(verified, host))}; check plans {planned}")
     if one.repairs and not any(one.repairs in step for step in steps):
         found.append(f"check plans no «{one.repairs}»: {planned}")
     if (one.stays or one.unseen) and (steps or first.changed(host)):
