@@ -145,21 +145,24 @@ def _mig_under_mps(found: Sharing, wanted: t.Mapping[str, str],
                      "all-disabled."), with_mig)] if with_mig else []
 
 
-def keep_mps_configs(found: Sharing, wanted: dict[str, str], nodes: Nodes,
-                     disruption: str) -> list[str]:
-    """Removes changes from wanted that restart the MPS daemon of a Node, which would end its clients. Returns notes."""
-    held = []
-    for node, name in list(wanted.items()):
-        labels = nodes[node]["labels"] if node in nodes else {}
-        now = str(labels.get(PLUGIN_CONFIG) or "")
-        if name != (now or found.default) and labels.get(MPS_CAPABLE) == "true":
-            held.append(node)
-            del wanted[node]
+def keep_mps_configs(found: Sharing, wanted: dict[str, str], nodes: Nodes, labelled: t.Container[str]) -> list[str]:
+    """Removes changes from wanted that restart the MPS daemon of a Node, which would end its clients. Returns notes.
+
+    labelled: the Nodes that lose their label unless wanted has it, because it is ours.
+    """
+    held: dict[str, str] = {}
+    for node, one in nodes.items():
+        now, name = str(one["labels"].get(PLUGIN_CONFIG) or ""), wanted.get(node, "")
+        differs = (name or found.default) != (now or found.default) and (name or node in labelled)
+        if differs and one["labels"].get(MPS_CAPABLE) == "true":
+            held[node] = f"{PLUGIN_CONFIG}={name}" if name else f"{PLUGIN_CONFIG}-"
+            wanted.pop(node, None)
             if now:
                 wanted[node] = now
-    return [f"{some_of(held)}: the configuration of the device plugin is not changed, because a change ends the "
-            f"clients of the MPS daemon: it needs gpu_disruption drain or higher, which is "
-            f"{disruption}."] if held else []
+    node, change = next(iter(held.items()), ("", ""))
+    return [f"{some_of([*held])}: the configuration of the device plugin is not changed, because a change ends the "
+            f"clients of the MPS daemon. Change one Node at a time: kubectl drain {node} --ignore-daemonsets; "
+            f"kubectl label --overwrite node {node} {change}; kubectl uncordon {node}."] if held else []
 
 
 def notes(found: Sharing, strategy: str, wanted: t.Mapping[str, str],

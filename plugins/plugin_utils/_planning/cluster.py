@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.componen
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import NO_CLUSTER, ClusterFacts, Nodes
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import MIG_CONFIG
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import MIG_CONFIG, PLUGIN_CONFIG
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import (
     Concerned,
     Refusals,
@@ -191,8 +191,10 @@ def _plugin_configs(context: Context, settings: Settings, known: t.Container[str
     configs = {node: name for node, name in (settings.get("plugin_configs") or {}).items() if node in known}
     context.sharing = device_plugin.resolve_sharing(context.policy, context.gpu_sharing, context.facts, configs,
                                                     reasons, refused, context.notes)
-    if context.sharing and not allows(context.disruption, "drain"):
-        context.notes += device_plugin.keep_mps_configs(context.sharing, configs, context.nodes, context.disruption)
+    if context.sharing:
+        labelled = {node for node, one in context.nodes.items()
+                    if PLUGIN_CONFIG in deploy_labels.Node.of_facts(node, one).ours}
+        context.notes += device_plugin.keep_mps_configs(context.sharing, configs, context.nodes, labelled)
     return configs
 
 

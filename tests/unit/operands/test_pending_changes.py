@@ -326,15 +326,20 @@ def test_a_node_that_no_driver_is_planned_for_gets_no_label_of_one() -> None:
         assert (LABEL in now.labels) == (level == "never") == bool(notes)
 
 
-def test_a_node_that_shares_by_mps_keeps_its_configuration() -> None:
-    """The sidecar of the daemon starts it anew for another label."""
+@pytest.mark.parametrize("level", ["never", "drain"])
+def test_a_node_that_shares_by_mps_keeps_its_configuration(level: str) -> None:
+    """The sidecar of the daemon restarts it if the label changes or goes. The clients of the daemon must go before."""
     text = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
     policy = {"devicePlugin": {"config": {**SHARED["config"], "data": {**SHARED["config"]["data"], "b": text}}}}
     cluster = facts(*(node(**labels) for labels in (
         {"nvidia.com/mps.capable": "true", "nvidia.com/device-plugin.config": "a"}, {"nvidia.com/mps.capable": "true"},
-        {"nvidia.com/device-plugin.config": "a"})))
+        {"nvidia.com/device-plugin.config": "a"},
+        *[{"nvidia.com/mps.capable": "true", "nvidia.com/device-plugin.config": "b"}] * 2)))
+    cluster["nodes"]["n5"]["annotations"] = {deploy_labels.ANNOTATION: "nvidia.com/device-plugin.config"}
     configs = dict.fromkeys(("n1", "n2", "n3"), "b")
-    made = plan(policy, cluster, plugin_configs=configs)
-    assert made["deploy"]["plugin_configs"] == {"n1": "a", "n3": "b"}
-    assert any(note.startswith("n1, n2: the configuration of the device plugin is ") for note in made["notes"])
-    assert plan(policy, cluster, plugin_configs=configs, disruption="drain")["deploy"]["plugin_configs"] == configs
+    made = plan(policy, cluster, plugin_configs=configs, disruption=level)
+    assert made["deploy"]["plugin_configs"] == {"n1": "a", "n3": "b", "n5": "b"}  # that of n4 is not ours
+    note, = (one for one in made["notes"] if one.startswith("n1, n2, n5: the configuration of the device plugin is "))
+    assert "kubectl label --overwrite node n1 nvidia.com/device-plugin.config=b;" in note
+    alone = plan(policy, {**cluster, "nodes": {"n5": cluster["nodes"]["n5"]}}, disruption=level)
+    assert any("label --overwrite node n5 nvidia.com/device-plugin.config-;" in one for one in alone["notes"])
