@@ -45,8 +45,8 @@ _EXPORTS: t.Dict[str, t.Callable[[formats.Policy], t.Any]] = {
 
 # The second sentence of a warning about a Node that an earlier run has left out of service.
 _AGAIN = "The next run of site or remove that succeeds there puts it back into service."
-_BY_HAND = ("Add the host of the Node to the inventory, and run again; or look at it and put it back into service by "
-            "hand, see docs/maintenance.md.")
+_BY_HAND = ("Add the host of the Node to the inventory, and run again; or check the Node and put it back into service "
+            "by hand, see docs/maintenance.md.")
 _SHOWN = 20  # such Nodes
 
 

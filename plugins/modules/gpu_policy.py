@@ -426,8 +426,8 @@ rejected:
   sample:
     gpu07:
       path: facts.gpus[0].pci
-      message: "The answer of the host is not believed: facts.gpus[0].pci is 7, allowed is a string."
-      hint: Look at what runs on the host.
+      message: "The answer of the host is invalid: facts.gpus[0].pci is 7, allowed is a string."
+      hint: Find out what runs on the host in their place.
 differences:
   description:
     - The differences, by path in the spec of a ClusterPolicy. The policies are compared with their defaults filled in,

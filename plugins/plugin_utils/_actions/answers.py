@@ -46,7 +46,7 @@ class AnswerError(GpuopsError):
 
 def received(result: Result, interpreter: t.Mapping[str, str], facts: t.Collection[str] = (),
              needed: t.Sequence[str] = ()) -> Result:
-    """The accepted part of an answer, or a failed result if the answer is not believed.
+    """The accepted part of an answer, or a failed result if the answer is invalid.
 
     interpreter: the fact with the Python that Ansible has discovered, which Ansible adds itself; facts: the facts of
     this collection that the module may set; needed: keys that a successful answer must have.
@@ -89,8 +89,8 @@ def refuse(name: str, fault: Fault | None) -> None:
     if fault is not None:
         path = name + fault.path
         raise AnswerError(
-            f"The answer of the host is not believed: {path} is {fault.value}, allowed is {fault.allowed}.",
-            "The modules of this collection never give such an answer. Find out what runs on the host in their place "
+            f"The answer of the host is invalid: {path} is {fault.value}, allowed is {fault.allowed}.",
+            "The modules of this collection never return such an answer. Find out what runs on the host in their place "
             "(its Python, its libraries, who is root there). If nothing is wrong with the host, report this.",
             path=path, value=fault.value, allowed=fault.allowed)
 

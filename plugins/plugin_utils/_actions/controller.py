@@ -27,8 +27,8 @@ class ControllerAction(ActionBase):
     _supports_check_mode = True
     _supports_async = False
     ARGUMENTS: t.Dict[str, t.Dict[str, t.Any]] = {}
-    # Options that do not depend on the host. A task with only these also runs on a host that is not believed, without
-    # its forged facts: with run_once it runs on the first host, and its failure would end the play for all hosts.
+    # Options that do not depend on the host. A task with only these also runs on a host whose answers are invalid,
+    # without these answers: with run_once it runs on the first host, and its failure would end the play for all hosts.
     HOST_INDEPENDENT: t.Tuple[str, ...] = ()
 
     def run(self, tmp: str | None = None, task_vars: Data | None = None) -> Data:
@@ -71,4 +71,4 @@ def _unexpected(error: Exception, action: str) -> Unexpected:
         return Unexpected(f"{action} has failed: {str(error).rstrip('.')}.")
     what = "".join(traceback.format_exception_only(error)).strip()
     return Unexpected(f"{action} has failed for a defect of this collection: {what}.",
-                      "Report it with what the same run prints with -vvv.")
+                      "Report it with the output of the same run with -vvv.")

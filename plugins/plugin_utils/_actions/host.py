@@ -66,7 +66,7 @@ class HostAction(Asking):
         if result.get("failed") and error.get("kind") == "missing_library" and error.get("library") == "pynvml":
             source = importlib.util.find_spec("pynvml")
             if source is None or source.origin is None:
-                result["msg"] = ("The host has no pynvml and neither has the controller. "
+                result["msg"] = ("Neither the host nor the controller has pynvml. "
                                  "Install it on the controller: pip install nvidia-ml-py.")
                 return result
             # There is one where modules are not sent by pipelining; a further one would stay on the host.

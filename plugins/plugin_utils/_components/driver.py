@@ -348,7 +348,7 @@ def _nvml_faults(facts: HostFacts) -> list[str]:
     return faults
 
 
-_LOOK = "Look at journalctl -k for NVRM and Xid messages"
+_LOOK = "Search journalctl -k for NVRM and Xid messages"
 _RESET = ("Stop its GPU clients (a run stops them only for a change of the plan), then reset it: nvidia-smi "
           "--gpu-reset -i {pci}. If the reset is refused, reboot the host")
 _REBOOT = "Reboot the host, and power-cycle it if that does not help; the other GPUs stay in use"

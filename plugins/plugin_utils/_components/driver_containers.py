@@ -217,7 +217,7 @@ def _kept(context: component.Context) -> list[str]:
     known = (context.facts or NO_CLUSTER).get("nvidia_drivers", {})
     names = sorted(name for driver in context.faulty if driver in known
                    for name in known[driver]["there"].values())
-    context.notes += [f"DaemonSet {name}: not changed until its NVIDIADriver can be followed." for name in names]
+    context.notes += [f"DaemonSet {name}: not changed until its NVIDIADriver can be resolved." for name in names]
     return names
 
 

@@ -48,8 +48,8 @@ def of_plan(cluster: t.Mapping[str, t.Any], only: t.Sequence[str] | None) -> tup
     only: limits both to these components. Raises InputError if it is not a plan of a cluster."""
     lacking = [key for key in ("namespace", "common", "components") if key not in cluster]
     if lacking:
-        raise InputError(f"It has no {', '.join(lacking)}, so it is no plan of a cluster.",
-                         "Give what gpu_policy returned as cluster.", path="cluster")
+        raise InputError(f"It has no {', '.join(lacking)}, so it is not the plan of a cluster.",
+                         "Set it to the result cluster of gpu_policy.", path="cluster")
     known = cluster["components"]
     unknown = [name for name in only or () if name not in known]
     if unknown:
@@ -187,9 +187,9 @@ def _still_ending(client: Client, found: node_by_node.Found) -> tuple[node_by_no
         ending = () if pods or not maintenance.unfinished(found.nodes[name]) else node_by_node.ending_on(client, name)
         if ending:
             left.append(name)
-            problems.append(f"Node {name} is out of service since a removal, as {objects.label_of(ending[0])} has not "
-                            "ended. Look at its Node and at its log (kubectl describe pod). The run after its end puts "
-                            "the Node back.")
+            problems.append(f"Node {name} is out of service since a removal, because {objects.label_of(ending[0])} "
+                            "has not ended. Check the pod and its log (kubectl describe pod). When it has ended, the "
+                            "next run puts the Node back into service.")
     return node_by_node.without(found, left), problems
 
 

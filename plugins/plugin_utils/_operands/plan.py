@@ -25,9 +25,9 @@ _FIXED: t.Mapping[str, t.Tuple[str, t.Any]] = {
     "Secret": ("type", "Opaque")}
 _TEMPLATE = "spec.template"
 _LEVEL = "pod-security.kubernetes.io/enforce"
-_MAKE_ROOM = "Remove or rename these objects, or leave the component out that wants them."
+_MAKE_ROOM = "Remove or rename these objects, or leave out the component that needs them."
 _ADOPT = "Run adopt.yml: it adopts what a stopped operator has left."
-_MAKE_ANEW = "Delete it with its pods when its Nodes are idle (kubectl delete daemonset); the next run makes it anew."
+_MAKE_ANEW = "Delete it and its pods when its Nodes are idle (kubectl delete daemonset). The next run creates it again."
 _RELABEL = ("Correct the labels with kubectl label --overwrite namespace, or name another namespace (gpu_namespace) "
             "for the operands.")
 
@@ -253,7 +253,7 @@ def _label_conflict(one: Wanted, have: Object) -> str:
     wrong = [f"{name} is '{labels[name]}' and must be '{value}'"
              for name, value in one.manifest["metadata"]["labels"].items()
              if name in labels and labels[name] != value and f"f:{name}" not in mine]
-    return f"The labels of {one.label}, which is not ours, forbid it: {', '.join(wrong)}." if wrong else ""
+    return f"The labels of {one.label}, which is foreign, forbid it: {', '.join(wrong)}." if wrong else ""
 
 
 def _refused_pods(changes: t.Sequence[Change]) -> list[str]:

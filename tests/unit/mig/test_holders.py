@@ -132,8 +132,8 @@ def test_a_process_in_a_pod_is_never_signalled(host: Host) -> None:
         waiting = go(host, "all-7g.80gb", level)
         assert waiting["pending"][0]["id"].startswith(f"stop GPU clients: {A} job ({SERVICE}, train.service), job (")
         assert waiting["pending"][0]["pending_reason"] == (
-            "in use by pod ml/train-0, pod ffff2c3d-1111-2222-3333-444455556666; evict through the Node: run playbook "
-            "gpuops.nvidia.mig, or gpuops.nvidia.node_drain")
+            "in use by pod ml/train-0, pod ffff2c3d-1111-2222-3333-444455556666; evict these pods: run the playbook "
+            "gpuops.nvidia.mig or the module gpuops.nvidia.node_drain")
         assert host.calls == [] and host.model.counts()[A] == {"1g.10gb": 7}
     assert host.model.counts()[B] == {"7g.80gb": 1}
 
@@ -180,7 +180,7 @@ def test_a_client_that_is_in_a_pod_when_it_would_be_signalled_is_not(host: Host,
         apply(executor, step)
 
     monkeypatch.setattr(apply_module.Executor, "__call__", later)
-    with pytest.raises(HostError, match="processes in pods are never signalled.*Evict through the Node"):
+    with pytest.raises(HostError, match="processes in pods are never signalled.*Evict these pods"):
         go(host, "all-7g.80gb")
     assert host.calls == [] and host.model.counts()[A] == {"1g.10gb": 7}
 
@@ -196,7 +196,7 @@ def test_a_gpu_that_a_pod_holds_open_is_freed_through_its_node(host: Host, monke
     monkeypatch.setattr(host.model, "destroy_compute", refuse)
     host.opens(POD, A, 0)
     assert go(host, "all-7g.80gb", "idle")["pending"][0]["pending_reason"].startswith(
-        f"in use by watcher ({POD}, pod {UID}) since the plan was made; evict through the Node")
+        f"in use by watcher ({POD}, pod {UID}) since the plan was made; evict these pods")
 
 
 def test_a_service_on_two_gpus_is_started_once_after_both(host: Host) -> None:

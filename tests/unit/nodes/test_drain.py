@@ -174,7 +174,7 @@ def test_no_pod_ends_while_a_budget_keeps_another_one() -> None:
     assert cluster.asked == [(100, "free")] and set(cluster.pods) == {"a", "worker", "plain"}
     assert [(one["pod"], one["budget"]) for one in result["blocked"]] == [
         ("work/worker", "pdb-a"), ("work/a", ""), ("work/plain", "")]
-    assert result["blocked"][1]["reason"] == "it was not asked to end, as another pod of its Node could not be evicted"
+    assert result["blocked"][1]["reason"] == "it was not evicted, because another pod of its Node could not be evicted"
     assert cluster.state("n1") == (False, None) and len(cluster.trials) < 40
     cluster.tried["worker"], now = [BUDGET], cluster.clock.now
     assert not cluster.drain(evictions=EvictionOptions(only_gpu=False)).drained().as_dict()["blocked"]
@@ -194,7 +194,7 @@ def test_what_blocks_is_named_and_the_node_is_as_before(cordoned: bool) -> None:
     assert result["blocked"] == [
         {"node": "n1", "pod": "work/worker", "budget": "pdb-a",
          "reason": "The disruption budget pdb-a needs 1 healthy pods and has 1 currently"},
-        {"node": "n2", "pod": "work/slow", "budget": "", "reason": "it was asked to end and has not done so"}]
+        {"node": "n2", "pod": "work/slow", "budget": "", "reason": "it was evicted or deleted, but has not ended"}]
     assert result["msg"].startswith("n[1-2] could not be emptied within 60 seconds; 2 pods are still there. "
                                     "work/worker on n1: The disruption budget pdb-a")
     assert cluster.state("n1") == (cordoned, None) and cluster.state("n2") == (False, None)
@@ -332,7 +332,7 @@ def test_a_node_that_others_write_meanwhile() -> None:
     cluster.drain().drained().as_dict()
     assert cluster.state() == (True, False)
     cluster.races = 99
-    with pytest.raises(ClusterError, match="others wrote it 20 times"):
+    with pytest.raises(ClusterError, match="other clients changed it 20 times"):
         cluster.drain().uncordoned().as_dict()
 
 
@@ -380,8 +380,8 @@ def test_a_pod_that_was_not_asked_says_why() -> None:
     cluster.ends["ending"] = 10_000
     result = cluster.drain(evictions=EvictionOptions(only_gpu=False), timeout=60).drained().as_dict()
     assert [(one["pod"], one["reason"]) for one in result["blocked"]] == [
-        ("work/ending", "it is ending since its deletion"),
-        ("work/plain", "it was not its turn before the pods with GPUs had ended")]
+        ("work/ending", "it was deleted and has not ended yet"),
+        ("work/plain", "it is evicted only after the pods with GPUs have ended")]
     assert not cluster.asked
 
 

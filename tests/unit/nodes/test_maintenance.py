@@ -175,7 +175,7 @@ def test_idle_waits_for_every_pod_that_uses_a_gpu_but_operands(uses: Object, mps
     site = Site(operand(), *([mps()] if mps_daemon else []), uses)
     result = site.run("started", "idle")
     assert [(step["id"], step["needs"]) for step in result["pending"]] == [("stop: Pod work/uses", "drain")]
-    assert "and no level ends it, as it belongs to" in result["pending"][0]["pending_reason"]
+    assert "and no level evicts this pod, because it belongs to" in result["pending"][0]["pending_reason"]
     assert not result["started"] and not site.bodies
     uses["status"]["phase"] = "Succeeded"
     assert site.run("started", "idle")["started"] and "mps" not in site.running
@@ -319,7 +319,7 @@ def test_nodes_that_earlier_runs_have_left_are_named_with_the_reason() -> None:
              "mine": {HELD: MINE.text}}
     found = maintenance.left_by_runs(nodes, later)
     assert list(found) == ["killed", "failed", "removing"]
-    assert found["killed"] == "An earlier run was killed when it worked on Node killed."
+    assert found["killed"] == "An earlier run was killed while it worked on Node killed."
     assert found["failed"].startswith("An earlier run has left Node failed cordoned: Pod s/driver")
     assert found["failed"].isprintable() and found["failed"].endswith(" has not ended.")
     assert found["removing"].startswith("An earlier run has failed on Node removing: xxx")

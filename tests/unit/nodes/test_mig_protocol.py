@@ -141,7 +141,7 @@ def test_operands_are_waited_for_by_who_owns_them() -> None:
     server.pods = [{"metadata": {"namespace": "ops", "name": "p-u1", "uid": "p", "ownerReferences": [{"uid": "u1"}]},
                     "spec": {"nodeName": "n1"}}]
     server.each = lambda server, look: None
-    with pytest.raises(ClusterError, match="Operands do not end within 30 seconds: ops/p-u1"):
+    with pytest.raises(ClusterError, match="Operands did not end within 30 seconds: ops/p-u1"):
         server.run("changing", "n1", timeout=30)
 
 
@@ -310,11 +310,11 @@ def test_one_that_never_ends_is_told_with_what_it_left() -> None:
     server, lines = Server(n1=stuck), []
     result = server.run("requested", tell=lines.append, timeout=60)
     assert result["failed"] and server.clock.now == pytest.approx(160)
-    assert "has not finished all-1g.10gb; it has left device-plugin paused" in result["msg"]
+    assert "has not finished applying all-1g.10gb; it has left device-plugin paused" in result["msg"]
     assert len(lines) == 3 and lines[0] == "n1: all-1g.10gb pending"
     # Nobody takes the wish up.
     server = Server(n1={**MANAGED, CONFIG: "all-1g.10gb", STATE: ""})
-    assert "has not begun all-1g.10gb yet" in server.run("requested", timeout=5)["msg"]
+    assert "has not begun to apply all-1g.10gb" in server.run("requested", timeout=5)["msg"]
 
 
 def test_one_that_goes_and_one_that_others_ask_are_not_done() -> None:

@@ -105,7 +105,7 @@ def test_what_it_runs_beside_is_named_but_not_the_operator_itself() -> None:
     own = {"apiVersion": "apps/v1", "kind": "Deployment", **deployment()}
     own["metadata"]["ownerReferences"] = [POLICY]
     adopt.check(found, wanted(daemon_set("a")), live(daemon_set("a"), own))
-    with pytest.raises(ClusterError, match="not wanted here: DaemonSet gpu-operator/nvidia-vfio-manager"):
+    with pytest.raises(ClusterError, match="not in the plan: DaemonSet gpu-operator/nvidia-vfio-manager"):
         adopt.check(found, wanted(daemon_set("a")), live(daemon_set("a"), daemon_set("nvidia-vfio-manager")))
 
 
@@ -158,7 +158,7 @@ def test_what_stays_with_the_policy_is_named() -> None:
     there = live(daemon_set("a"), daemon_set("b"), daemon_set("c", owner=None))
     changes = [Change("adopt", kinds.find("apps/v1", "DaemonSet"), "driver", daemon_set("a"), daemon_set("a"))]
     note, = adopt.notes(Operator(POLICIES), changes, there)
-    assert note == ("These stay with ClusterPolicy cluster-policy and go when it is deleted: "
+    assert note == ("These objects still belong to ClusterPolicy cluster-policy and are deleted with it: "
                     "DaemonSet gpu-operator/b.")
 
 
@@ -183,7 +183,7 @@ def test_drivers_that_the_operator_would_not_know(name: str, pod: dict[str, str]
     if known:
         hand_back.refuse([ours(name, "driver", pod=pod)], [])
     else:
-        with pytest.raises(ClusterError, match=f"would not know these again: DaemonSet gpu-operator/{name}"):
+        with pytest.raises(ClusterError, match=f"would not adopt these drivers.*DaemonSet gpu-operator/{name}"):
             hand_back.refuse([ours(name, "driver", pod=pod)], [])
 
 
@@ -236,7 +236,7 @@ def test_the_policy_is_written_only_where_it_says_something_else() -> None:
     more = {**there, "spec": {"driver": {"enabled": True, "version": "580.173.02"}}}
     step, = hand_back.policy_step(policy, [more])
     assert (step.action, step.reasons) == ("update", ["spec.driver.version"])
-    with pytest.raises(ClusterError, match="ClusterPolicy other is there beside p"):
+    with pytest.raises(ClusterError, match="The cluster has the ClusterPolicy other, but the policy has the name p"):
         hand_back.policy_step(policy, [{**there, "metadata": {"name": "other"}}])
     # An export of no resource has no name of its own.
     assert hand_back.policy_step({**policy, "metadata": {}}, [there]) == []

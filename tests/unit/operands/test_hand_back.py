@@ -219,7 +219,8 @@ def test_a_driver_of_an_nvidia_driver_gets_that_one_as_its_owner(taken: ApiServe
 def test_nothing_is_written_where_the_operator_would_not_know_its_drivers_again(
         taken: ApiServer, client: Client) -> None:
     taken.put(daemon("nvidia-driver-daemonset-rhel9", "driver", "driver:2"))
-    with pytest.raises(ClusterError, match="would not know these again: DaemonSet .*-rhel9.*Nothing has been changed"):
+    with pytest.raises(ClusterError, match="would not adopt these drivers.*DaemonSet .*-rhel9.*Nothing has been "
+                       "changed"):
         back(client)
     assert taken.sent() == []
 

@@ -272,7 +272,7 @@ def test_a_new_driver_that_does_not_start_stops_the_run(site: Moving) -> None:
     site.unready = {"n1"}
     wanted = CHANGES["another namespace"]
     (problem,) = site.present(wanted, timeout=30)["problems"]
-    assert re.search(r"Pod elsewhere/driver-n1-new is not Ready 30 s after.*n\[2-3\]: not begun", problem)
+    assert re.search(r"Pod elsewhere/driver-n1-new is not Ready 30 s after.*n\[2-3\]: not changed", problem)
     assert REASON in site.node("n1")["annotations"] and site.node("n1")["annotations"][REMOVING] == "driver"
     assert NodeState.read(site.api.objects["/api/v1/nodes/n1"]).cordoned
     assert site.drivers("n2") == ["driver-n2"] and site.node("n2")["labels"][LABEL] == PAUSED
@@ -375,7 +375,7 @@ def test_a_driver_that_does_not_come_is_no_success_of_the_next_run(site: Moving)
     site.refused = {"n1"}
     wanted = CHANGES["another name"]
     for _run in range(2):
-        assert "No driver pod has come to Node n1" in site.present(wanted, timeout=30)["problems"][0]
+        assert "No driver pod was created on Node n1" in site.present(wanted, timeout=30)["problems"][0]
         assert NodeState.read(site.api.objects["/api/v1/nodes/n1"]).cordoned
         assert site.node("n1")["annotations"][REMOVING]
     site.refused.clear()
@@ -663,7 +663,7 @@ def test_an_mps_daemon_of_a_node_that_is_skipped_keeps_its_clients(shared: Share
 def test_a_new_mps_daemon_that_does_not_start_stops_the_run(shared: Shared) -> None:
     shared.unready = {"n1"}
     (problem,) = shared.moved(timeout=30)["problems"]
-    assert re.search(rf"Pod elsewhere/{objects.MPS_DAEMON}-n1-new is not Ready 30 s after.*n2: not begun", problem)
+    assert re.search(rf"Pod elsewhere/{objects.MPS_DAEMON}-n1-new is not Ready 30 s after.*n2: not changed", problem)
     assert shared.mps()[1] == ["mps-n2"] and "job-n2" in shared.pods()
 
 

@@ -299,7 +299,7 @@ def test_the_first_node_is_a_test_of_the_others(site: Site, pod: str) -> None:
     """Its pod does not end. It stays cordoned, and nobody begins another one."""
     site.lasting = {pod}
     error = failed(site, rf"of n\[1-3\] have not been removed. n1: Pod s/{pod} has not ended 30 s after it was "
-                   r"deleted. n\[2-3\]: not begun, as n1 failed before. See gpu_max_fail_percentage. Look")
+                   r"deleted. n\[2-3\]: not changed, because n1 failed before. See gpu_max_fail_percentage. Check")
     assert error.details["failed"] == ["n1"] and list(error.details["nodes"]) == ["n1", "n2", "n3"]
     assert {"job-n2", "driver-n2", "job-n3", "driver-n3"} <= set(site.pods())
     assert "/api/v1/namespaces/s/serviceaccounts/nvidia-driver" in site.api.objects
@@ -319,7 +319,7 @@ def test_more_failures_than_allowed_leave_the_rest(site: Site, share: int, untou
     error = failed(site, "n2: Pod s/driver-n2 has not ended", max_fail=share)
     assert error.details["failed"] == ["n2"] and list(error.details["nodes"]) == ["n2", *untouched]
     assert ("driver-n3" in site.pods()) == ("job-n3" in site.pods()) == bool(untouched)
-    assert ("not begun, as n2 failed before" in str(error)) == bool(untouched)
+    assert ("not changed, because n2 failed before" in str(error)) == bool(untouched)
     site.lasting.clear()
     assert finished(site)
 
@@ -338,7 +338,7 @@ def test_a_node_that_is_passed_over_is_no_failure(site: Site) -> None:
 def test_site_fails_where_a_node_has_failed(site: Site) -> None:
     site.lasting = {"driver-n1"}
     (problem,) = site.present([], timeout=30)["problems"]
-    assert re.search(r"n1: Pod s/driver-n1 has not ended.* n\[2-3\]: not begun", problem)
+    assert re.search(r"n1: Pod s/driver-n1 has not ended.* n\[2-3\]: not changed", problem)
     assert "driver-n2" in site.pods() and NodeState.read(site.api.objects["/api/v1/nodes/n1"]).cordoned
 
 
@@ -358,7 +358,7 @@ def foreseen(preview: dict[str, Any]) -> list[str]:
     problems = list(preview.get("problems", ()))
     assert not problems or problems[0] in preview["warnings"]
     assert bool(problems) == any("driver and MPS pods of" in step["id"] for step in preview["pending"])
-    return [re.split(r"(?<=\.) (?=See|Wait|Allow)", one)[0] for one in problems]
+    return [re.split(r"(?<=\.) (?=Find|Wait|Set|Then)", one)[0] for one in problems]
 
 
 def hold(site: Site) -> None:
@@ -394,7 +394,7 @@ def test_a_node_that_is_not_ready_is_passed_over_without_a_wait(site: Site, monk
     ready["status"] = "Unknown"
     preview = site.remove(check=True)
     assert foreseen(preview) == [
-        "The driver and MPS pods of n2 will not be removed. n2: Node n2 is not Ready, so that its pods would not end."]
+        "The driver and MPS pods of n2 will not be removed. n2: Node n2 is not Ready, so its pods would not end."]
     assert not [one for one in preview["plan"] if "n2" in one["id"]] and site.api.sent() == []
     skipped(site, "n2: Node n2 is not Ready")
     assert site.as_before() and "job-n2" in site.pods() and not [
@@ -405,7 +405,7 @@ def test_a_node_that_is_not_ready_is_passed_over_without_a_wait(site: Site, monk
 
 def test_a_node_whose_pods_may_not_be_evicted_is_skipped(site: Site) -> None:
     del site.api.objects["/api/v1/namespaces/work/pods/job-n3"]["metadata"]["ownerReferences"]
-    skipped(site, "n3: Pods cannot be evicted: work/job-n3 on n3: no controller creates it again.* Allow it by the")
+    skipped(site, "n3: Pods cannot be evicted: work/job-n3 on n3: no controller creates it again.* Set the option")
     assert site.as_before() and site.pods() == ["driver-n3", "job-n3"]
     site.remove(evictions=EvictionOptions(force=True))
     assert site.pods() == []
@@ -416,7 +416,8 @@ def test_one_error_names_nodes_that_were_passed_over_and_objects_that_stay(site:
     answer = site.answer
     site.api.before = lambda request: Reply(200, {}) if (request.verb, request.path) == (
         "delete", f"{SETS}/device-plugin") else answer(request)
-    with pytest.raises(ClusterError, match="of n1 have not been removed.* Nothing has gone for 60 s. Left") as caught:
+    with pytest.raises(ClusterError, match="of n1 have not been removed.* No object or pod was removed for 60 s. "
+                       "Left") as caught:
         site.remove(timeout=30)
     assert caught.value.reason == "Timeout" and list(caught.value.details["nodes"]) == ["n1"]
     assert "finalizers" in caught.value.hint and "Then run again" in caught.value.hint

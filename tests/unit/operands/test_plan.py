@@ -191,7 +191,7 @@ def test_a_label_that_a_namespace_of_others_has_otherwise_is_named() -> None:
     """Where we have made the Namespace, or set the label, it is ours to change."""
     wanted = space(**{ENFORCE: "privileged"})
     said = refused([wanted], [space(**{ENFORCE: "baseline"})])
-    assert f"The labels of Namespace s, which is not ours, forbid it: {ENFORCE} is 'baseline' and must be " in said
+    assert f"The labels of Namespace s, which is foreign, forbid it: {ENFORCE} is 'baseline' and must be " in said
     former = ours(space(**{ENFORCE: "baseline"}))
     assert [one.action for one in planned([wanted], [former])] == ["update"]
     created = {**former, "metadata": {**former["metadata"], "annotations": {objects.CREATED: "true"},

@@ -69,7 +69,7 @@ def test_as_long_as_pods_go_they_are_waited_for(api: ApiServer, client: Client, 
     begin = clock.now
     assert deliver.absent(client, None, 60, False, told.append)["counts"]["delete"] == 3
     assert clock.now - begin > 900 and api.objects == {}
-    assert told[0] == "The removal runs for 20 s. Left: 1 object, 40 pods."
+    assert told[0] == "The removal has run for 20 s. Left: 1 object, 40 pods."
     assert 30 < len(told) < 70 and told[-1].endswith(" s. Left: 1 object, 1 pod.")
 
 
@@ -77,7 +77,7 @@ def test_what_does_not_move_is_named_and_the_next_run_goes_on(
         api: ApiServer, client: Client, clock: Clock, told: list[str]) -> None:
     started(api, client, 2)
     begin = clock.now
-    said = "Nothing has gone for 60 s. Left: 1 object, 2 pods: DaemonSet s/d."
+    said = "No object or pod was removed for 60 s. Left: 1 object, 2 pods: DaemonSet s/d."
     with pytest.raises(ClusterError, match=said) as caught:
         deliver.absent(client, None, 60, False, told.append)
     assert caught.value.reason == "Timeout" and caught.value.details["left"] == ["DaemonSet s/d"]
@@ -93,7 +93,7 @@ def test_a_few_of_many_are_named(api: ApiServer, client: Client, told: list[str]
                     False)
     for path, item in api.objects.items():
         item["metadata"]["finalizers"] = ["x"] if path.startswith(MAPS) else []
-    with pytest.raises(ClusterError, match="Left: 12 objects: .*s/m09 and 2 more. Look"):
+    with pytest.raises(ClusterError, match="Left: 12 objects: .*s/m09 and 2 more. Check"):
         deliver.absent(client, ["c"], 10, False, told.append)
 
 

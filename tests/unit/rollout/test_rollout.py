@@ -464,7 +464,7 @@ def test_a_failed_layout_is_named_at_once_with_what_to_do() -> None:
                                       "all-7g.80gb, often because pods use the GPUs")
     assert check["detail"].endswith("it has left device-plugin paused")
     assert "kubectl -n gpu-operator logs mig_manager-n1" in check["hint"]
-    assert "It does not try again by itself" in check["hint"]
+    assert "The MIG manager does not try again by itself" in check["hint"]
 
 
 def test_a_layout_that_does_not_end_is_pending_with_its_node() -> None:

@@ -149,4 +149,4 @@ def test_trouble_has_a_name(libraries: Path, device: str, environment: dict[str,
 
 def test_without_unified_memory(libraries: Path) -> None:
     (libraries / "uvm").unlink(missing_ok=True)
-    assert "CUDA_ERROR_UNKNOWN (is nvidia-uvm loaded" in _try(libraries, "GPU-1")["reason"]
+    assert "CUDA_ERROR_UNKNOWN (check that nvidia-uvm is loaded" in _try(libraries, "GPU-1")["reason"]
