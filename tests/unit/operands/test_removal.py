@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How a removal is waited for: as long as something goes, and not for ever."""
+"""A removal waits as long as objects are removed, but not without limit."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ HOME = "/api/v1/namespaces/s/pods"
 
 @pytest.fixture
 def told() -> List[str]:
-    """The lines about what is left."""
+    """The messages about remaining objects."""
     return []
 
 
 def kinds_asked(request: Request) -> Reply | None:
-    """This server has no more kinds than a removal knows."""
+    """This server has only the kinds that a removal knows."""
     return Reply(200, {"kind": "APIGroupDiscoveryList", "items": []}) if request.path in ("/api", "/apis") else None
 
 
 def started(api: ApiServer, client: Client, count: int) -> None:
-    """A DaemonSet with so many pods, which goes once they have gone."""
+    """A DaemonSet with this number of pods, which is removed after them."""
     deliver.present(client, objects.wanted({"c": [SPACE, settings(), pods()]}), ["c"], False)
     api.before = kinds_asked
     api.objects[f"{DAEMONS}/d"]["metadata"]["finalizers"] = ["foregroundDeletion"]
@@ -49,7 +49,7 @@ def started(api: ApiServer, client: Client, count: int) -> None:
 
 
 def ending(api: ApiServer, clock: Clock, every: float) -> None:
-    """From now on a pod goes every so many seconds, and the DaemonSet after the last one."""
+    """From now on, one pod ends every this many seconds, and the DaemonSet is removed after the last one."""
     begin, count = clock.now, len([path for path in api.objects if path.startswith(HOME)])
 
     def before(request: Request) -> Reply | None:

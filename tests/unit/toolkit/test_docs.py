@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What docs/container_toolkit.md says of runtimes, packages and variables is what the code does."""
+"""The runtimes, packages and variables in docs/container_toolkit.md agree with the code."""
 
 from __future__ import annotations
 
