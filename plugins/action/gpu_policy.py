@@ -114,7 +114,7 @@ class ActionModule(ControllerAction):
                  release: releases.Release) -> Data:
         """Returns C(differences) and C(exported) of the policy, if requested, and notes about the export.
 
-        A result that may contain a secret is kept from all that prints or logs results; tasks get it with all values.
+        A result that may contain a secret is neither printed nor logged; tasks get it with all values.
         """
         result: Data = {"notes": []}
         policies = [policy]

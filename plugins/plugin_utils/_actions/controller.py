@@ -20,7 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import in
 
 
 class ControllerAction(ActionBase):
-    """Validates the arguments against C(ARGUMENTS), runs L(work), turns expected errors into a failed result."""
+    """Validates the arguments against C(ARGUMENTS), runs L(work), and turns expected errors into a failed result."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
@@ -51,7 +51,8 @@ class ControllerAction(ActionBase):
         return printable_result(result)
 
     def _seen(self, task_vars: Data) -> Data:
-        """The variables of the task; C(hostvars) has what the play sets too, unless the command line says otherwise."""
+        """The variables of the task. C(hostvars) also has the variables of the play, unless the command line overrides
+        them."""
         if "hostvars" not in task_vars:
             return task_vars
         said = load_extra_vars(self._loader)
@@ -62,7 +63,7 @@ class ControllerAction(ActionBase):
         return self._templar.copy_with_new_env(available_variables=variables).template(value)
 
     def work(self, arguments: Data, task_vars: Data) -> Data:
-        """What the action does; returns its result."""
+        """Does the work of the action; returns its result."""
         raise NotImplementedError
 
 

@@ -142,7 +142,8 @@ class Drain:
         return self._blocked(result, left) if left else result
 
     def uncordoned(self) -> Outcome:
-        """Uncordons the Nodes that this collection has cordoned. A Node that somebody else has cordoned stays so."""
+        """Uncordons the Nodes that this collection has cordoned. A Node that somebody else has cordoned stays
+        cordoned."""
         seen = self._request.seen if self._request.check else ()
         nodes = node.named(self._client, self._request.names)
         ours = {name: one for name, one in nodes.items() if cordon.before(one) is not None or name in seen}

@@ -344,7 +344,7 @@ class Maintenance:
         node.write(self._client, one.name, lambda live: self._as_before(live, one))
 
     def _taken(self, live: NodeState) -> NodePatch:
-        """The patch with which this run takes hold of the Node."""
+        """The patch with which this run holds the Node."""
         refuse_held(self._request.holder, [live])
         work = self._request.removing | self._left(live) if self._request.removing else ()
         mark = {REMOVING: ",".join(sorted(work))} if work else {}

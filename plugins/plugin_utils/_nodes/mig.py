@@ -65,8 +65,8 @@ class NodeMig:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the vendor's manager has not finished the layout yet. A Node without a state is not waited for if the
-        requested layout is the default (MIG off)."""
+        """Whether the vendor's manager has not finished applying the layout yet. A Node without a state is not waited
+        for if the requested layout is the default (MIG off)."""
         return bool(self.layout) and self.state not in (SUCCESS, FAILED) and (
             bool(self.state) or self.layout != MIG_DEFAULT)
 

@@ -143,7 +143,7 @@ class Protocol:
         return {**result, "failed": True, "msg": "\n".join(texts)} if texts else result
 
     def _taken(self, live: NodeState) -> dict[str, str | None]:
-        """The annotation with which this run takes hold of a Node, empty if it holds the Node already."""
+        """The annotation with which this run holds a Node, empty if it already holds the Node."""
         refuse_held(self._request.holder, [live])
         return {HELD: self._request.holder.text} if self._request.holder and not self._holds(live) else {}
 

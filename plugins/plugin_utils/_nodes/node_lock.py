@@ -41,7 +41,7 @@ class Holder:
 
     @classmethod
     def of_process(cls, pid: int) -> Holder:
-        """The run with this process, taking a Node now."""
+        """This run, which takes hold of a Node now."""
         return cls(re.sub(r"[^\w.-]", "-", platform.node()) or "unknown", pid, _started(pid), time.time())
 
     @classmethod
@@ -60,7 +60,7 @@ class Holder:
         return f"{self.controller}/{self.pid}/{self.started}@{time.strftime(_TIME, time.gmtime(self.since))}"
 
     def is_same_run(self, other: Holder) -> bool:
-        """Whether both are one run, whenever it took its Nodes."""
+        """Whether both are the same run, even if it took hold of its Nodes at different times."""
         return (self.controller, self.pid, self.started) == (other.controller, other.pid, other.started)
 
     def must_wait_for(self, other: Holder) -> bool:

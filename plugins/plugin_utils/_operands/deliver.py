@@ -246,7 +246,8 @@ def _by_nodes(change: Change) -> Change:
 
 
 def _waiting(pending: t.Sequence[PendingStep], level: str) -> list[str]:
-    """A sentence on what the changes that L(pending_changes.hold) has left out need; empty if there are none."""
+    """A sentence that says what is needed for the changes that L(pending_changes.hold) has left out; empty if there are
+    none."""
     if not pending:
         return []
     advice = (adopt.OUT_OF_THE_WAY if allows(level, NEEDS) else

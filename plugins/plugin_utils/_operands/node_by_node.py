@@ -15,9 +15,9 @@ new pod.
 
 A Node that cannot be taken out of service is skipped, for example because a disruption budget forbids it, another run
 holds the Node, or the Node is not Ready. If something goes wrong after that, the Node has failed. The first Node is
-served alone. If more Nodes fail than Terms.max_fail allows, no further Node is begun. Nodes on which an earlier run has
-failed come last. The next run finds the remaining pods by their labels, and a Node that was left out of service by its
-annotation.
+served alone. If more Nodes fail than Terms.max_fail allows, no further Node is changed. Nodes on which an earlier run
+has failed come last. The next run finds the remaining pods by their labels, and a Node that was left out of service by
+its annotation.
 """
 
 from __future__ import annotations
@@ -436,7 +436,7 @@ class NodeByNode:
             self._try(name, functools.partial(self._end_on, name))
 
     def _stops(self) -> bool:
-        """Whether no further Node is begun, by the same rule as in the role maintenance."""
+        """Whether no further Node is changed, by the same rule as in the role maintenance."""
         return len(self._failed) * 100 > self._terms.max_fail * len(self._seen)
 
     def _error(self, ahead: bool = False) -> ClusterError:
@@ -504,7 +504,7 @@ class NodeByNode:
                 self._tell(f"{name} {'is skipped' if passed else 'has failed'}. {error}")
 
     def _ask_server(self) -> None:
-        """Raises GpuopsError if the API server fails, and not only single Nodes."""
+        """Raises GpuopsError if requests to the API server itself fail, and not only those for single Nodes."""
         self._client.count("v1", "Node", "")
 
     def _end_on(self, name: str) -> None:

@@ -126,9 +126,9 @@ def _rewritten(client: Client, manifest: Object, have: Object) -> list[str]:
     """Fields that we own according to managedFields and whose value an apply would change.
 
     Anybody can write under the name of our manager. Only the server can tell whether somebody has, or whether its
-    admission has changed our value. If a value differs, it is asked by a dry run. Definitions are left out, because
-    they are listed without their spec. So is an object for which the user or a webhook does not allow the dry run, or
-    a webhook fails: otherwise this object would prevent the plan of all others.
+    admission has changed our value. If a value differs, a dry run on the server shows this. Definitions are left out,
+    because they are listed without their spec. So is an object for which the user or a webhook does not allow the dry
+    run, or a webhook fails: otherwise this object would prevent the plan of all others.
     """
     if _is_definition(have):
         return []

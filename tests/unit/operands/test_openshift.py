@@ -126,7 +126,7 @@ def test_a_driver_that_is_built_there_is_refused_by_name(known: dict[str, Any]) 
 
 
 def test_a_node_without_a_gpu_stops_no_driver() -> None:
-    """As long as NFD has not labelled the Nodes, none is known to have a GPU. looked yet."""
+    """As long as NFD has not labelled the Nodes, none is known to have a GPU."""
     claim, other = {**LATER, "gpu": False}, node(gpu=False)
     assert plan({}, facts(claim, other))["components"]["driver"]["state"] == "present"
     with pytest.raises(PolicyError, match="n1: on Red Hat Enterprise Linux CoreOS"):
