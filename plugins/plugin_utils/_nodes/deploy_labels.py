@@ -333,7 +333,7 @@ def wanted_labels(node: Node, deploy: Deploy, kept: t.Optional[Labels] = None) -
 
 def kept_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
     """Labels that are no longer planned but stay, because pods that GPU clients need would end without them. These are
-    our labels, and labels of others that would be removed: a driver pod may run by a label of a former operator."""
+    our labels, and labels of others that would be removed: a driver pod can depend on a label of a former operator."""
     may_end = deploy.pods_may_end and (deploy.ended_on is None or node.name in deploy.ended_on)
     if may_end or is_off(node.labels):
         return {}

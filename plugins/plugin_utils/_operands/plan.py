@@ -181,7 +181,7 @@ def _left_behind(changes: t.Sequence[Change]) -> list[str]:
             selector = t.cast(Object, one.manifest)["spec"]["selector"].get("matchLabels") or {}
             labels = t.cast(Object, one.live)["spec"]["template"]["metadata"].get("labels") or {}
             if not selector.items() <= labels.items():
-                found.append(f"{one.label} has another selector than is wanted, which cannot be changed in place, and "
+                found.append(f"{one.label} has another selector than planned, which cannot be changed in place, and "
                              "its pods, which only a user may restart, lack the labels by which a new one would know "
                              "them.")
     return found

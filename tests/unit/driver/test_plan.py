@@ -208,8 +208,8 @@ def test_absent_with_holders_stays_pending(host: Host) -> None:
 
 
 @pytest.mark.parametrize(("situation", "expected"), [
-    (RUNNING, ""), (BARE, ""), (FORMER, f"{OLD} is loaded, but {NEW} is wanted"),
-    (replace(RUNNING, flavour="proprietary"), "the proprietary module is loaded, but the open one is wanted"),
+    (RUNNING, ""), (BARE, ""), (FORMER, f"{OLD} is loaded, but {NEW} is desired"),
+    (replace(RUNNING, flavour="proprietary"), "the proprietary module is loaded, but the open one is desired"),
     (replace(RUNNING, loaded=None, flavour=None), "the version of the loaded module is unknown"),
 ])
 def test_must_reload(situation: DriverState, expected: str) -> None:

@@ -480,7 +480,7 @@ def test_a_driver_of_somebody_else(host: Host, here: None) -> None:
     ({"version": None, "runfile": None}, BARE, "The .run file to install is not known"),
     ({"version": "535.309.01"}, replace(BARE, nouveau="loaded"), "nouveau uses the GPUs"),
     ({"runfile": {"src": "/srv/a.run"}}, BARE, "has no digest"),
-    ({"version": None, "branch": "580", "runfile": {"src": URL}}, BARE, "branch 580 is wanted"),
+    ({"version": None, "branch": "580", "runfile": {"src": URL}}, BARE, "branch 580 is desired"),
 ])
 def test_refused(host: Host, change: dict[str, t.Any], now: t.Any, message: str) -> None:
     with pytest.raises(GpuopsError, match=message):
