@@ -152,7 +152,7 @@ options:
     description:
       - The facts of the cluster, as a mapping with C(server), C(version), C(nodes), C(nfd) and C(service_monitors). If
         this is not set, it is read through O(kubeconfig).
-      - C(prometheus_rules), whether the cluster knows PrometheusRule, may be left out, and is then false.
+      - C(prometheus_rules), whether the cluster has the kind PrometheusRule, may be left out, and is then false.
       - C(openshift), whether the cluster is OpenShift, may be left out. The cluster is then OpenShift if all of its
         Nodes report it.
       - C(config_maps) and C(secrets) have the ConfigMaps and Secrets that the policy names, by name. The value

@@ -322,7 +322,7 @@ class NodeByNode:
         return any(_is_mps(pod) for pods in self._found.pods.values() for pod in pods)
 
     def needed_rights(self) -> list[rights.Right]:
-        """The rights that L(run) needs."""
+        """The permissions that L(run) needs."""
         found = self._found
         pods = [pod for group in [*found.pods.values(), found.loose] for pod in group]
         spaces = sorted({pod["metadata"]["namespace"] for pod in pods})

@@ -113,7 +113,7 @@ def test_driver(models: list[str], policy: Any, release: str, mine: dict[str, An
     (["A100"], driver(version="sha256:0123"), V26, {}, ["'sha256:0123'", "is not a driver version"]),
     (["A100"], driver(usePrecompiled=True, version="580"), V26, {},
      ["driver.usePrecompiled requests precompiled modules, but debian 12 has", "no precompiled modules"]),
-    (["A100"], {"toolkit": {"version": "latest"}}, V26, {}, ["toolkit version 'latest' is not a version"]),
+    (["A100"], {"toolkit": {"version": "latest"}}, V26, {}, ["toolkit version 'latest' is not valid"]),
     (["A100"], None, V26, {"driver_kernel_module_type": "closed"}, ["'closed' is not allowed"]),
     (["L40S"], None, V26, {"mig_manager_selected": "all-1g.10gb", "mig_manager_config": MIG_CONFIG},
      ["MIG layout 'all-1g.10gb'", "NVIDIA L40S", "does not support MIG"]),
