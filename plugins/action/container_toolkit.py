@@ -133,7 +133,7 @@ class ActionModule(Asking):
         return done, state, [*late, *forbidden, *plan.pending]
 
     def _try(self, state: HostState, options: Options, plan: planning.Plan) -> None:
-        """Lets the runtime check the new files, and the host whether they can be written."""
+        """Checks the new files with the runtime, and checks on the host whether they can be written."""
         proposal = plan.proposal
         if plan.runtime is None or not (proposal.trials or proposal.changes):
             return
@@ -179,7 +179,7 @@ def _opened(text: str, key: str) -> Result:
 
 
 def _held_up(steps: t.Sequence[Step], held: str | None) -> tuple[list[Step], list[PendingStep]]:
-    """Returns the steps that have run, and the pending ones. held: the id of the restart that containers hold up."""
+    """Returns the steps that have run, and the pending ones. held: the id of the restart that waits for containers."""
     ids = [step.id for step in steps]
     if held not in ids:
         return list(steps), []

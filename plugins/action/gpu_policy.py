@@ -338,7 +338,7 @@ def _look(wanted: Data, policy: formats.Policy, release: releases.Release) -> Da
 
 
 def _label_changes(seen: Data | None, deploy: Data, take_over: bool) -> Data:
-    """Whether the labels of a Node differ, and which Nodes lose one by which driver or MPS pods run there. If none
+    """Whether the labels of a Node differ, and which Nodes lose a label that their driver or MPS pods need. If none
     differ, no later task has to read the Nodes again."""
     adopt = deploy_labels.CONTAINER_SET if take_over else frozenset()
     nodes = [deploy_labels.Node.of_facts(name, node, adopt) for name, node in (seen or {"nodes": {}})["nodes"].items()]

@@ -28,7 +28,7 @@ def disturbing_components(host: Data, level: str, driver: Data, tags: t.Collecti
 
 
 def _waits(level: str, driver: Data) -> bool:
-    """Whether a driver waits for a reboot or a person. driver: the result of nvidia_driver, empty without one."""
+    """Whether a driver waits for a reboot or a person. driver: the result of nvidia_driver, empty if there is none."""
     pending = driver.get("pending") or [{}]
     return pending[0].get("needs") == "reboot" and (
         level != "reboot" or bool((driver.get("mok") or {}).get("pending")))

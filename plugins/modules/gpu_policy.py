@@ -156,8 +156,8 @@ options:
       - C(openshift), whether the cluster is OpenShift, may be left out. The cluster is then OpenShift if all of its
         Nodes report it.
       - C(config_maps) and C(secrets) have the ConfigMaps and Secrets that the policy names, by name. The value
-        of a ConfigMap is its texts by key, or null if it does not exist. The value of a Secret is whether it exists.
-        Objects that are left out are not checked.
+        of a ConfigMap maps its keys to texts; it is null if the ConfigMap does not exist. The value of a Secret is
+        whether it exists. Objects that are left out are not checked.
       - C(driver_daemon_sets) maps the name of each existing driver DaemonSet of this collection, which keeps this name,
         to its operating system, such as V(ubuntu24.04). C(driver_images) maps the name of each existing driver
         DaemonSet to the C(tag) of its image and to C(kernel_module_type). C(toolkit_runtime) is the container runtime
@@ -324,7 +324,7 @@ hosts:
       whether the host is a tray of an NVLink rack, and C(imex_nodes). C(next_kernel) says whether modules are also
       installed for the kernel that boots next, C(licence) whether a licence token is set, C(persistenced) whether
       nvidia-persistenced runs. C(peermem), C(gds) and C(gdrcopy) say whether these kernel modules are installed.
-    - C(profile) has C(name), null without one, and C(because); see O(overrides).
+    - C(profile) has C(name), null if there is no profile, and C(because); see O(overrides).
     - C(preview) names the components whose facts differ from the plan. If the driver differs, it also names MIG,
       because reloading the driver removes the MIG instances. C(delivered) names all components that are delivered to
       the host as a host.

@@ -62,7 +62,7 @@ options:
     default: gpu
   grace_period:
     description:
-      - Seconds that every pod gets to end. If this is not set, each pod's own grace period applies.
+      - The grace period of every pod, in seconds. If this is not set, each pod's own grace period applies.
     type: int
   timeout:
     description:

@@ -70,7 +70,7 @@ options:
     default: []
   grace_period:
     description:
-      - Seconds that every evicted pod gets to end. If this is not set, each pod's own grace period applies.
+      - The grace period of every evicted pod, in seconds. If this is not set, each pod's own grace period applies.
     type: int
   timeout:
     description:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compromised hosts beside a sound one: the answers of their Python change only what is planned for them.
+"""Compromised hosts beside one that is not: the answers of their Python change only what is planned for them.
 
 One container represents a hundred hosts of the inventory; each has a Python of its own with other answers. The unit
 tests cover every answer that a module can forge (actions/test_forged.py, floors/test_answers.py); here, each kind is

@@ -190,8 +190,8 @@ def _of_known_systems(context: component.Context, names: t.Sequence[str]) -> lis
 
 
 def _of_all_policies(context: component.Context, cluster: Cluster) -> list[DaemonSet]:
-    """All DaemonSets. Raises Refusals if the section driver cannot be followed, or an NVIDIADriver that selects no Node
-    which is known to have a GPU."""
+    """All DaemonSets. Raises Refusals if the section driver cannot be followed. It also raises them for an NVIDIADriver
+    that selects no Node with a GPU."""
     reasons: list[Refused] = []
     made: list[DaemonSet] = []
     for policy in _policies(context.policy):

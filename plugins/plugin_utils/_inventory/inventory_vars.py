@@ -245,7 +245,7 @@ def require_keys(data: object, needed: t.Sequence[str], path: str, source: str) 
 
 
 def overrides(task_vars: Variables) -> dict[str, Data]:
-    """Maps hosts to the variables of roles, and gpu_profile, that the inventory sets. Of a secret only whether it is
+    """Maps hosts to the variables of roles, and gpu_profile, that the inventory sets. For a secret, only whether it is
     set."""
     found, refused = {}, rejected(task_vars)
     for host in hosts(task_vars):

@@ -119,7 +119,7 @@ class Drain:
         if evicts:
             _refuse(pods)
         cordons = [name for name, one in nodes.items() if cordon.cordon(one)]
-        steps = [Step("cordon", f"Node {name}", "no new pod must start there", "drain") for name in cordons]
+        steps = [Step("cordon", f"Node {name}", "new pods must not start there", "drain") for name in cordons]
         # Below the level drain no pod is evicted. A pod that may not be evicted at all is pending, as the others are.
         steps += [_step(pod) for group in pods.values()
                   for pod in [*group.evicted, *(() if evicts else (pod for pod, _why in group.refused))]]
@@ -190,15 +190,15 @@ class Drain:
                     self._round.next.pop(pod.uid, None)
 
     def _ask(self, pods: t.Sequence[Pod]) -> None:
-        """Requests an eviction for each pod whose time has come."""
+        """Requests an eviction for each pod that is due."""
         for pod, answer in self._answers(pods, dry_run=False):
             if answer is None:
                 self._round.next[pod.uid], self._round.why[pod.uid] = _NEVER, _NOT_ENDED
                 self._round.evicted.append({"node": pod.node, "pod": pod.label})
 
     def _answers(self, pods: t.Sequence[Pod], dry_run: bool) -> list[tuple[Pod, Later | None]]:
-        """(pod, answer of the server to its eviction, None if it is allowed) for each pod whose time has come. Keeps
-        the reasons of pods that must wait. Raises errors that waiting cannot solve."""
+        """(pod, answer of the server to its eviction, None if it is allowed) for each pod that is due. Keeps the
+        reasons of pods that must wait. Raises errors that waiting cannot solve."""
         now = self._clock()
         due = [pod for pod in pods if not pod.ending and self._round.next.get(pod.uid, now) <= now]
         answers = list(zip(due, without_errors(self._client.many(
@@ -232,7 +232,7 @@ class Drain:
 
 
 def _keeps(one: NodeState) -> bool:
-    """Whether a Node stays as schedulable as it is when our annotation is removed."""
+    """Whether the removal of our annotation leaves the Node as schedulable as it is now."""
     return one.cordoned if cordon.before(one) is None else not cordon.uncordon(one).spec
 
 

@@ -320,8 +320,8 @@ class Maintenance:
         return [step.pending(level_too_low(level, step.needs)) for step in [*evictions, *stops, *daemons]] + staying
 
     def _start(self, one: NodeState, keys: t.Collection[str], evicts: bool) -> drain.Outcome:
-        """Executes the plan. Returns the outcome of the drain, empty without one. If something fails, the Node gets
-        back the state that it has in one.
+        """Executes the plan. Returns the outcome of the drain, empty if there was no drain. If something fails, the
+        Node gets back the state that it has in one.
 
         keys: the labels of the operands to pause; evicts: whether the Node is drained.
         """

@@ -33,10 +33,10 @@ class Request:
     names: the Nodes, empty for all Nodes of the vendor's manager; layout: empty for the one that a Node's label names;
     expected: the layout that the label requested when the run read it, None to accept any; seen: in check mode, maps a
     Node to the labels that an earlier task of the same run would have written; at_once: how many Nodes change at the
-    same time, a number or a percentage; max_fail: the percentage of Nodes that may fail before no further one is begun;
-    namespace: that of the operands; timeout: seconds for each wait; holder: this run, which holds the Nodes (they must
-    not be held by another run); release: whether it releases them; level: the allowed disruption; pause: whether the
-    operands that use GPUs are paused.
+    same time, a number or a percentage; max_fail: the percentage of Nodes that may fail before no further one is
+    changed; namespace: that of the operands; timeout: seconds for each wait; holder: this run, which holds the Nodes
+    (they must not be held by another run); release: whether it releases them; level: the allowed disruption; pause:
+    whether the operands that use GPUs are paused.
     """
 
     names: t.Sequence[str]
@@ -108,7 +108,7 @@ class Protocol:
         """Requests the layout from the vendor's manager, a few Nodes at a time, and waits until it is applied.
 
         Below the level C(idle) no new layout is requested; these requests are pending. If too many Nodes fail or exceed
-        the timeout, no further Nodes are begun. If the task names no Nodes, those that another run holds are left out
+        the timeout, no further Nodes are changed. If the task names no Nodes, those that another run holds are left out
         and reported at the end; if it does, raises ClusterError if one of them is held.
         """
         nodes = self._nodes()

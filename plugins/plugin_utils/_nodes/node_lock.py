@@ -64,8 +64,8 @@ class Holder:
         return (self.controller, self.pid, self.started) == (other.controller, other.pid, other.started)
 
     def must_wait_for(self, other: Holder) -> bool:
-        """Whether another run may still work: on this controller while its process lives, on another one until
-        EXPIRES."""
+        """Whether another run may still be working: on this controller as long as its process exists, on another one
+        until EXPIRES seconds have passed."""
         if self.is_same_run(other):
             return False
         if self.controller == other.controller:

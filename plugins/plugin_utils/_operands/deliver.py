@@ -180,8 +180,8 @@ def _ended_on(nodes: node_by_node.NodeByNode, leaving: t.Mapping[str, t.Collecti
 
 
 def _still_ending(client: Client, found: node_by_node.Found) -> tuple[node_by_node.Found, list[str]]:
-    """(found without some Nodes, a problem for each of these). On these Nodes, which a removal has left out of service,
-    a driver or MPS pod is still ending."""
+    """Returns (found without some Nodes, a problem for each of these Nodes). On them, which a removal has left out of
+    service, a driver or MPS pod is still ending."""
     left, problems = [], []
     for name, pods in found.pods.items():
         ending = () if pods or not maintenance.unfinished(found.nodes[name]) else node_by_node.ending_on(client, name)

@@ -91,7 +91,7 @@ def execute(client: Client, changes: t.Sequence[Change], before: t.Sequence[Obje
 def end_pods(client: Client, changes: t.Sequence[Change], before: t.Sequence[Object], timeout: float, tell: Tell,
              nodes: NodeByNode, between: t.Sequence[Change] = ()) -> tuple[list[Change], ClusterError | None]:
     """Deletes DaemonSets without their pods, and ends these Node by Node. Arguments as for L(execute); between: changes
-    that are made when the DaemonSets are gone and before the first Node is begun.
+    that are made when the DaemonSets are gone and before the first Node is changed.
 
     Returns (the other changes, without the deletion of objects that pods on skipped Nodes need; the error that names
     the Nodes that were skipped or have failed).

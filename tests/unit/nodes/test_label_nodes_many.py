@@ -323,7 +323,7 @@ def test_a_list_that_is_lost_is_made_again_of_what_the_server_knows() -> None:
 
 
 def test_what_is_in_the_list_counts_where_there_is_one() -> None:
-    """A change of MIG also pauses labels of others, and restores their former values."""
+    """A change of MIG also pauses the labels of other owners, and restores their former values."""
     full = after(node({**GPU, D + "driver": "true"}))
     more = dataclasses.replace(full, written=full.ours | {D + "driver"})
     change = plan_absent(more)

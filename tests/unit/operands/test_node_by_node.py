@@ -517,7 +517,7 @@ def test_a_driver_whose_labels_somebody_took_is_a_driver(site: Site) -> None:
 
 @pytest.mark.parametrize("level", ["never", "drain"])
 def test_a_node_that_a_removal_has_left_is_put_back_once_its_driver_is_wanted_again(site: Site, level: str) -> None:
-    """With site.yml, although no pod must end any more. If site.yml runs first, the pod still ends."""
+    """With site.yml, although no pod has to end any more. If site.yml runs first, the pod still ends."""
     driver = [account("nvidia-driver"), daemon_set("driver", DRIVER)]
     site.lasting = {"driver-n1"}
     failed(site, "n1: Pod s/driver-n1 has not ended")

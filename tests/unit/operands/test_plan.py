@@ -231,7 +231,7 @@ def test_all_that_stands_in_the_way_is_named_at_once() -> None:
 
 
 def test_what_is_adopted_is_spelt_as_it_was_and_a_namespace_is_never_adopted() -> None:
-    """No pod must be restarted because of the order of its variables."""
+    """Pods must not be restarted because of the order of its variables."""
     names = [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]
     mine = workload(containers=[{"name": "c", "env": names}])
     theirs = workload(containers=[{"name": "c", "env": names[::-1]}])
