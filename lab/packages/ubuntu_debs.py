@@ -21,7 +21,7 @@ from lab.packages.keys import Key
 
 @dataclass(frozen=True)
 class Naming:
-    """How a repository names and numbers its packages. branch: the suffix; dkms: what DKMS knows the module as."""
+    """How a repository names and numbers its packages. branch: the suffix; dkms: the name of the module in DKMS."""
 
     branch: str
     revision: str

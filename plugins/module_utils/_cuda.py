@@ -172,7 +172,7 @@ def _fork(device: str, sample: t.Callable[[str], None]) -> tuple[int, int]:
 
 
 def add_vectors(_device: str) -> None:
-    """Adds two vectors of 1024 numbers on the only device that this process sees. Raises Failure."""
+    """Adds two vectors of 1024 numbers on the only visible device. Raises Failure."""
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError:

@@ -45,9 +45,9 @@ notes:
     removal of the driver. The module therefore also installs C(gpuops-cdi-refresh.service), which
     M(gpuops.nvidia.mig_config) and M(gpuops.nvidia.nvidia_driver) start after a change. If a specification differs
     while one of the two services is running, the module waits up to a minute until the service has finished.
-  - With links in C(/dev/char) and a udev rule, containers keep their GPUs when systemd reloads its units. Containers
-    that were started before, or with the mode C(legacy), do not. O(state=absent) keeps the links for running
-    containers. The links disappear at the next boot.
+  - With links in C(/dev/char) and a udev rule, containers keep their GPUs when systemd reloads its units. This is
+    not true for containers that were started before, or with the mode C(legacy). O(state=absent) keeps the links for
+    running containers. The links disappear at the next boot.
 options:
   state:
     description:

@@ -129,7 +129,7 @@ class NvmlError(Exception):
 
 
 class Nvml:
-    """One NVML library, as C sees it. ``nvml.call("DeviceGetCount_v2", byref(x))`` raises NvmlError."""
+    """One NVML library, as a C program uses it. ``nvml.call("DeviceGetCount_v2", byref(x))`` raises NvmlError."""
 
     def __init__(self, folder: Path) -> None:
         self.library = ctypes.CDLL(str(folder / "libnvidia-ml.so.1"))

@@ -20,7 +20,7 @@ from tests.gates.table import BASES, GATES, ONLY_WHEN_NAMED, Gate
 
 
 def main(words: list[str]) -> int:
-    """Runs the gates that are asked for (default: all but those of ONLY_WHEN_NAMED). Returns the exit code."""
+    """Runs the given gates (default: all but those of ONLY_WHEN_NAMED). Returns the exit code."""
     checking = words[:1] == ["--check"]
     if checking and words[2:]:
         print(f"--check takes one commit to compare with, not {' '.join(words[1:])}")

@@ -37,7 +37,7 @@ WRITES = {"create", "update", "patch", "delete", "deletecollection"}
 
 @dataclass
 class Cluster:
-    """A cluster of the lab, as its administrator sees it."""
+    """A cluster of the lab, with the permissions of its administrator."""
 
     name: str
 

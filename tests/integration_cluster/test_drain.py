@@ -177,7 +177,7 @@ def test_a_budget_blocks_until_it_is_free(yard: Yard) -> None:
 
 @pytest.mark.parametrize("before", [False, True])
 def test_at_the_deadline_the_budget_is_named_and_all_is_as_before(yard: Yard, audit: Any, before: bool) -> None:
-    """A dry run on the server shows it beforehand, so that no other pod ends in vain."""
+    """A dry run on the server shows it beforehand, so that no other pod ends without need."""
     yard.deploy("server", budget=1)
     yard.deploy("free")
     if before:

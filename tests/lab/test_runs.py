@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Parallel runs of tests on one machine: none sees the labs of another, and none uses what another has reserved."""
+"""Parallel runs of tests on one machine: none finds the labs of another, and none uses what another has reserved."""
 
 from __future__ import annotations
 

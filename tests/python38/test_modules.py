@@ -34,7 +34,7 @@ def test_syntax(path: str) -> None:
 
 
 def test_library() -> None:
-    """vermin knows the version in which each part of the standard library was added."""
+    """vermin has the version in which each part of the standard library was added."""
     program = Path(sys.executable).with_name("vermin")
     done = subprocess.run([str(program), "--target=3.8-", "--violations", "--no-tips", "--no-parse-comments", *CODE],
                           cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)

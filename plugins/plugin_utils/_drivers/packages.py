@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The packages and repositories of drivers for each system. Pure. PRIVATE.
 
-The names of packages come from C(module_utils/_driver), which installs them. This file knows the branches and flavours
-of a repository without reading it. Sources: NVIDIA Driver Installation Guide 580 to 620; Ubuntu Server documentation,
-"NVIDIA drivers installation"; package lists of Debian 12 and 13.
+The names of packages come from C(module_utils/_driver), which installs them. This file has the branches and flavours of
+each repository, so that none is read. Sources: NVIDIA Driver Installation Guide 580 to 620; Ubuntu Server
+documentation, "NVIDIA drivers installation"; package lists of Debian 12 and 13.
 """
 
 from __future__ import annotations

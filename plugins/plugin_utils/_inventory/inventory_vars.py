@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads the variables and the registered results of hosts. Only this file knows their names. PRIVATE."""
+"""Reads the variables and the registered results of hosts. Only this file contains their names. PRIVATE."""
 
 from __future__ import annotations
 

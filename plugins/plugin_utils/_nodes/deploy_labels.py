@@ -11,8 +11,8 @@ the cluster delivers on it, so that the label says what runs there. Each GPU Nod
 for DaemonSets of others that both managers must stop.
 
 An annotation lists the keys that we have written: managedFields does not show them all, because the managers become
-the owners of the labels that they change. If the annotation was removed, the labels count that are ours in
-managedFields.
+the owners of the labels that they change. If the annotation was removed, the labels that are ours in managedFields
+are used instead.
 - A key that was there before is not listed, unless we have changed its value.
 - If a listed deploy label is now C(false) or C(pre-installed), or a listed mig.config names another layout, it is the
   user's. It is no longer listed, and stays.
@@ -25,9 +25,9 @@ managedFields.
   driver, and on a Node that shares GPUs by MPS that of the device plugin. Values that the user has set, and switches
   such as C(operands), take precedence.
 
-A plan only changes deploy labels if it knows what is delivered, and feature labels if the host has reported them. A GPU
-counts as gone only after it was missing for a while. Until then, another annotation stores when this was first
-observed, and no label changes.
+A plan only changes deploy labels if the delivered components are known, and feature labels if the host has reported
+them. A GPU counts as gone only after it was missing for a while. Until then, another annotation stores when this was
+first observed, and no label changes.
 """
 
 from __future__ import annotations
@@ -371,7 +371,7 @@ def is_marked(node: Node, deploy: t.Optional[Deploy]) -> bool:
 
 
 def seems_gone(node: Node, deploy: t.Optional[Deploy]) -> bool:
-    """Whether labels say that the Node has a GPU, but its host, or NFD, has looked and sees none."""
+    """Whether labels say that the Node has a GPU, although its host, or NFD, has found none."""
     return node.described and not node.gpu and is_marked(node, deploy)
 
 

@@ -5,8 +5,8 @@
 
 For each Node the pods are listed once per round. Pods with GPUs are evicted first; the others follow when the last of
 these has ended. If a disruption budget forbids an eviction, it is tried again until the timeout. The first pod of a
-Node is evicted only after dry runs have shown that all its pods could be evicted, so that no pod ends in vain. A budget
-that is used up after that still prevents the eviction of the remaining pods.
+Node is evicted only after dry runs have shown that all its pods could be evicted, so that no pod ends without need. A
+budget that is used up after that still prevents the eviction of the remaining pods.
 """
 
 from __future__ import annotations

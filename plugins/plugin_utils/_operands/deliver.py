@@ -236,7 +236,7 @@ def _rolls(change: Change) -> bool:
 
 def _by_nodes(change: Change) -> Change:
     """The same change, but existing pods of the device plugin stay until their Node is taken out of service. It omits
-    our mark, so that the next run knows that the DaemonSet is not as wanted yet."""
+    our mark, so that the next run finds that the DaemonSet is not as desired yet."""
     if not _rolls(change):
         return change
     manifest = copy.deepcopy(t.cast(objects.Object, change.manifest))

@@ -86,7 +86,7 @@ def refuse(mine: t.Sequence[Object], drivers: t.Sequence[Object]) -> None:
 
 def refuse_unfinished(nodes: t.Sequence[Object]) -> None:
     """Raises ClusterError if a Node waits for its driver, or if a run has left it out of service: the operator does not
-    know these states. Pure."""
+    have these states. Pure."""
     found = [one["metadata"]["name"] for one in nodes
              if node_by_node.is_paused(one) or left_behind(one["metadata"].get("annotations") or {})]
     if found:

@@ -184,7 +184,7 @@ def test_the_way_back_stops_a_service_from_drain_on(model: Model, monkeypatch: p
 
 def test_check_mode_foretells_that_a_key_waits_for_the_console(
         model: Model, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    """From this, the playbook knows that no Node must be taken out of service for the driver."""
+    """This tells the playbook that no Node has to be taken out of service for the driver."""
     model.begin(OLD)
     secure(model)
     (model.folder / ASKED[1:]).unlink()

@@ -120,7 +120,7 @@ def test_headers_in_the_index(host: Host, system: str, answers: dict[tuple[str, 
 
 @pytest.mark.parametrize("system", [UBUNTU, 'ID="sles"\nVERSION_ID="15.7"\n', "ID=flatcar\n"])
 def test_no_index(host: Host, system: str) -> None:
-    """An apt without package lists knows no packages; other package managers have no cheap query."""
+    """Without package lists, apt finds no packages; other package managers have no cheap query."""
     host.system(system, "6.8.0-45-generic", headers=False).put("/var/lib/apt/lists/lock")
     assert host.facts()["host"]["kernel"]["headers_available"] is None
     assert host.run.asked == []

@@ -90,7 +90,7 @@ def process(root: Path, pid: int, name: str, *files: str, group: str = "/init.sc
 
 
 class Answers:
-    """A runner that answers from a table and records what it was asked."""
+    """A runner that answers from a table and records the commands."""
 
     def __init__(self, table: t.Mapping[tuple[str, ...], str] | None = None) -> None:
         self.table = dict(table or {})

@@ -18,7 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._software.manage imp
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """The libraries that the linker was asked for, on a host with those of two folders; it finds none."""
+    """The libraries that were requested from the linker, on a host with those of two folders; it finds none."""
     found: list[str] = []
 
     def link(name: str) -> t.Any:

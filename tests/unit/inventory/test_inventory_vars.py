@@ -196,7 +196,7 @@ def test_facts_that_set_a_variable_of_ours_count_for_nobody(name: str) -> None:
     (inventory_vars.node_profiles, "gpu_profile", {"a": "x", "b": "y", "": "y"}, {"b": "y", "": "y"}),
     (inventory_vars.node_names, "gpu_node_name", {"a": "x", "b": "y"}, {"a": "a", "b": "y"})])
 def test_what_a_node_gets_is_the_inventorys_to_say(look: Any, name: str, before: Any, after: Any) -> None:
-    """The facts of a host about its Node do not count, and do not end the run for the other hosts."""
+    """The facts of a host about its Node are ignored, and do not end the run for the other hosts."""
     found = task_vars(a={name: "x"}, b={name: "y"})
     found["groups"] = {"gpu_hosts": ["a", "b"], "gpu_control": ["b"]}
     assert look(found) == before

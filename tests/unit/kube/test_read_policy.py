@@ -16,7 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import expor
 
 
 class Fake:
-    """A server that knows the kinds of these objects."""
+    """A server that has the kinds of these objects."""
 
     server = "https://10.0.0.1:6443"
 

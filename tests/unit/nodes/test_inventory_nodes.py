@@ -63,7 +63,7 @@ def test_features_and_deploy_labels_go_together() -> None:
 
 
 def test_each_plan_leaves_the_other_family_as_it_is() -> None:
-    """One task knows the delivered components, another the reports of hosts."""
+    """One task has the delivered components, another the reports of hosts."""
     told = after(host({**GPU}), None)
     assert added(told, GPU) == TOLD
     both = after(dataclasses.replace(told, host=None))

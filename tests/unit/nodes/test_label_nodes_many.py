@@ -218,7 +218,7 @@ def test_a_leftover_label_does_not_bring_a_second_driver() -> None:
 
 
 def lose(full: Node, ready: bool = True) -> Node:
-    """NFD no longer sees the GPU."""
+    """NFD no longer finds the GPU."""
     return dataclasses.replace(full, ready=ready, labels={
         key: value for key, value in full.labels.items() if "pci-" not in key})
 
@@ -309,7 +309,7 @@ def test_removal_takes_exactly_the_listed_keys() -> None:
 
 
 def written(full: Node, *labels: str) -> Node:
-    """The same without the list of our labels; the API server knows who has written them."""
+    """The same without the list of our labels; the managed fields show who has written them."""
     return dataclasses.replace(full, annotations={}, written=frozenset(labels))
 
 

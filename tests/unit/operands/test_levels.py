@@ -372,7 +372,7 @@ def test_a_deploy_label_needs_its_level(_act: str, level: str, said: str) -> Non
 
 @pytest.mark.parametrize(("act", "level", "said"), [one for one in cases("cluster") if one[0] in MPS_ACTS])
 def test_the_mps_daemon_needs_its_level(act: str, level: str, said: str) -> None:
-    """The API server does not know whether its pods have clients, so they count as if they had."""
+    """The API server cannot tell whether its pods have clients, so they count as if they had."""
     made = plan({"devicePlugin": MPS}, facts(NODES[2]), disruption=level)
     _component, manifest = daemon_sets(made)[objects.MPS_DAEMON]
     live = {**manifest, "status": {"currentNumberScheduled": MPS_ACTS[act]}}

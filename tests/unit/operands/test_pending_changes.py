@@ -287,7 +287,7 @@ LOST = {deploy_labels.GONE: "2026-11-22T06:48:20Z"}
 @pytest.mark.parametrize("level", ["never", "idle", "drain"])
 def test_a_driver_that_goes_to_hosts_or_has_lost_its_gpu_is_not_ended(
         labels: dict[str, str], annotations: dict[str, str], stays: bool, level: str) -> None:
-    """Otherwise, drivers would end on all Nodes at once after a change of gpu_placement, or if NFD sees no PCI devices
+    """Otherwise, drivers would end on all Nodes at once after a change of gpu_placement, or if NFD finds no PCI devices
     any more."""
     one = deploy_labels.Node("n1", {**labels, "nvidia.com/gpu.deploy.dcgm": "true"}, annotations, ready=True)
     cluster = facts({**node(**labels), "annotations": annotations, "gpu": GPU.items() <= labels.items()}, node())

@@ -34,7 +34,7 @@ def told() -> List[str]:
 
 
 def kinds_asked(request: Request) -> Reply | None:
-    """This server has only the kinds that a removal knows."""
+    """This server has only the kinds that a removal handles."""
     return Reply(200, {"kind": "APIGroupDiscoveryList", "items": []}) if request.path in ("/api", "/apis") else None
 
 

@@ -473,7 +473,7 @@ def test_an_nvidia_driver_among_extra_objects_is_not_left_out() -> None:
 
 def test_the_hook_where_the_toolkit_is_the_host_s_on_some_nodes() -> None:
     """One device plugin serves both kinds of Nodes: its entrypoint uses the hook of the host if the container has none.
-    Only the user knows its path on a prepared system."""
+    On a prepared system, only the user can give its path."""
     cluster = facts(node(), node())
     mixed = plan(cluster=cluster, placement="hybrid", hosts={"a": "n1"})
     assert not [note for note in mixed["notes"] if "nvidia-cdi-hook" in note]
