@@ -236,8 +236,8 @@ class Protocol:
         return NodePatch({**changes, mig.STATE: None} if changes else {})
 
     def _await_manager(self, names: t.Sequence[str], changed: t.Collection[str]) -> dict[str, NodeMig | None]:
-        """Waits for the manager. Returns the Nodes that have failed, exceed the timeout, whose label requests another
-        layout meanwhile, or were deleted (None)."""
+        """Waits for the manager. Returns the Nodes that have failed, that exceed the timeout, whose label requests
+        another layout meanwhile, or that were deleted (None)."""
         end, shown = self._clock() + self._request.timeout, self._clock()
         while True:
             answers = without_errors(self._client.many(lambda name: self._client.get("v1", "Node", name), names))

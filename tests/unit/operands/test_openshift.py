@@ -1,8 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""OpenShift, without its own APIs. Expectations are transcribed from GPU Operator 26.7: its assets and what its
-controllers do on OpenShift alone. fields.yml has a row for the effect of the policy's own switch."""
+"""OpenShift, without its own APIs. Expectations are transcribed from GPU Operator 26.7: its assets, and what its
+controllers do only on OpenShift. fields.yml has a row for the effect of the policy's own switch."""
 
 from __future__ import annotations
 

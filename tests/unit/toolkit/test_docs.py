@@ -23,7 +23,7 @@ def test_runtimes() -> None:
     found = rows(PAGE, "runtimes")
     assert {row[0].strip("`") for row in found} == set(registry.RUNTIMES)
     for _runtime, _distribution, _how, state in found:
-        assert state == "published shapes only" or state.startswith("real (`"), state
+        assert state == "published files only" or state.startswith("real (`"), state
 
 
 def test_packages() -> None:
