@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The monitor of QEMU, as far as saving a machine needs it (QEMU Machine Protocol: lines of JSON on a socket)."""
+"""A client of QEMU's monitor, with the commands that save a machine (QEMU Machine Protocol: lines of JSON on a
+socket)."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ def disturbing_components(host: Data, level: str, driver: Data, tags: t.Collecti
                           skipped: t.Collection[str] = ()) -> list[str]:
     """Returns the components that may need disruptive steps on a host, in the order of L(COMPONENTS).
 
-    The first pass has done everything for a component with the level never. Nothing is left to do either for a driver
-    that waits for a reboot that this run must not do, or for a person who enrols a key at the console.
+    A component with the level never needs no second pass. Neither does a driver that waits for a reboot that this run
+    must not do, or for a person who enrols a key at the console.
     """
     parts = {name: host[name] for name in COMPONENTS if name in host}
     chosen = [name for name, part in parts.items()

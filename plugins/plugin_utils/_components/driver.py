@@ -302,7 +302,7 @@ def _missing_modules(want: DriverPlan, facts: HostFacts) -> list[str]:
 
 
 def _missing_packages(want: DriverPlan, facts: HostFacts) -> list[str]:
-    """A fault if packages of the plan are not installed. Facts only have packages of the driver."""
+    """A fault if packages of the plan are not installed. The facts contain only packages of the driver."""
     have = facts["driver"]["packages"]
     gone = [name for name in want.get("packages") or () if _managed(want) and is_driver(name) and name not in have]
     return [f"{' and '.join(gone)} {'is' if len(gone) == 1 else 'are'} not installed"] if gone else []

@@ -6,9 +6,9 @@ Pure. PRIVATE.
 
 The deploy labels are those of GPU Operator 26.7 for containers: DaemonSets select their Nodes by them, the driver
 manager and the MIG manager change their values to pause operands, and users set C(false) to keep an operand off a Node.
-The operator labels a Node for every component that it knows. Here a Node only gets the labels of the components that
-the cluster delivers on it, so that the label says what runs there. Each GPU Node gets the label C(client). It stands
-for DaemonSets of others that both managers must stop.
+The operator sets the labels of all its components on each Node. Here a Node only gets the labels of the components that
+the cluster delivers on it, so that the labels show what runs there. Each GPU Node gets the label C(client), for
+DaemonSets of others that both managers must stop.
 
 An annotation lists the keys that we have written: managedFields does not show them all, because the managers become
 the owners of the labels that they change. If the annotation was removed, the labels that are ours in managedFields

@@ -30,8 +30,8 @@ def beside(sound: str, run: user.Run, alone: user.Run, hosts: Iterable[str]) -> 
 
 
 def done(sound: str, run: user.Run) -> list[tuple[Any, ...]]:
-    """What was done on the sound host, in order. Left out are tasks for the whole play, which are attributed to its
-    first host, and tasks that end the run because of findings on any host."""
+    """What was done on the sound host, in order. It omits tasks for the whole play, which are attributed to its first
+    host, and tasks that end the run because of findings on any host."""
     return [(line["play"], line["task"], line["kind"], line["result"].get("changed"), line["result"].get("plan"))
             for line in run.of(sound) if line["action"] not in (*user.ON_CONTROLLER, "ansible.builtin.fail")]
 

@@ -50,10 +50,10 @@ if os.path.isdir(FOLDER):
 
 
 def read_at_once():  # type: ignore[no-untyped-def]
-    """Starts Python again with the program of standard input in a file.
+    """Copies the program on standard input to a file, and starts Python again with this file.
 
-    Ansible sends a module there, most of which is one line. Python reads a file at once, but from standard input takes
-    4 KiB and puts them behind what it has, again and again: as long as the module itself takes, or longer.
+    Ansible sends a module on standard input, and most of it is one line. Python reads a file at once. From standard
+    input it reads 4 KiB at a time and copies the whole line each time, which can take longer than the module itself.
     """
     script = os.memfd_create("script", 0)
     while True:
