@@ -1,11 +1,12 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs of tests. Each has labs, clusters and virtual machines of its own, so that several use one machine side by side.
+"""Runs of tests. Each run has its own labs, clusters and virtual machines, so that several runs can use one machine in
+parallel.
 
-The variable C(GPUOPS_RUN) of the environment names the run; without it, these are the ones that users start by hand.
-A process that begins a run holds the lock of the run's folder until it ends, however it ends. What an ended run has
-left goes when the next one begins.
+The environment variable C(GPUOPS_RUN) names the run; without it, the labs are those that users start by hand. A process
+that begins a run holds the lock of the run's folder until it ends, however it ends. The remains of an ended run are
+removed when the next one begins.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ LIMIT = 900.0  # seconds for the removal of all that a run has
 
 
 def current() -> str:
-    """The run of the environment; empty for none."""
+    """The name of the run in the environment; empty if there is none."""
     name = os.environ.get(VARIABLE, "")
     if name and not NAME.fullmatch(name):
         raise SystemExit(f"{VARIABLE}={name!r}: want a letter and at most 6 letters or digits")
@@ -36,7 +37,7 @@ def current() -> str:
 
 
 def folder() -> Path:
-    """Where the labs, clusters and virtual machines of this run are recorded."""
+    """The folder in which the labs, clusters and virtual machines of this run are recorded."""
     return runs_folder() / current() if current() else cache_root()
 
 
@@ -51,12 +52,12 @@ def names() -> list[str]:
 
 
 def title(name: str) -> str:
-    """A name of this run, for use in a place that all runs share, such as the names of containers."""
+    """A name that contains that of this run, for places that all runs share, such as the names of containers."""
     return f"{current()}.{name}" if current() else name
 
 
 def begin() -> None:
-    """Makes this process, and those that it starts from now on, a run; does nothing where they are one already."""
+    """Makes this process, and its future child processes, a run; does nothing if they already are one."""
     if current():
         return
     name = str(os.getpid())
@@ -71,14 +72,14 @@ def begin() -> None:
 
 
 def end(name: str) -> None:
-    """Removes what this process's run has; processes that it forked leave it alone."""
+    """Removes everything of this process's run; processes that it forked do not."""
     if name == str(os.getpid()):
         with alone(runs_folder()):
             remove(name)
 
 
 def clear() -> None:
-    """Removes what runs have left whose process has ended. A run with a name that a user gave it stays."""
+    """Removes everything of runs whose process has ended. A run with a name that a user gave it stays."""
     for path in runs_folder().glob("[0-9]*"):
         handle = os.open(path, os.O_RDONLY)
         try:

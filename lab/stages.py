@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Long work as named stages: progress while it runs, its log in a file, a table of stages and minutes at the end."""
+"""Long work as named stages: progress while a stage runs, its log in a file, and a table of stages and minutes at the
+end."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ HEARTBEAT = 30  # seconds between signs of life where the output is no terminal
 
 @dataclass
 class Stage:
-    """A command and what became of it. rc is None while it runs; processor, seconds of a processor, where measured."""
+    """A command and its result. rc is None while it runs; processor is its CPU time in seconds, if it was measured."""
 
     name: str
     log: Path
@@ -37,7 +38,7 @@ class Stage:
 
 
 class Stages:
-    """Runs stages one after another, or some beside others (start, then join)."""
+    """Runs stages one after another, or some in parallel (start, then join)."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -109,7 +110,7 @@ class Stages:
             self.done.append(stage)
 
     def stop(self) -> None:
-        """Ends what still runs in the background, and waits until it has ended; kills what does not."""
+        """Ends the stages that still run in the background, and waits for them; kills those that do not end."""
         running = [stage.process for stage in self.running if stage.process and stage.process.poll() is None]
         for process in running:
             os.killpg(process.pid, signal.SIGTERM)
@@ -142,7 +143,7 @@ class Stages:
 
 
 def processor_seconds() -> float:
-    """What the processors of this machine have worked since its start, in seconds."""
+    """The CPU time of all processors of this machine since its start, in seconds."""
     words = Path("/proc/stat").read_text().split(maxsplit=9)[1:9]
     user, nice, system, _idle, _wait, irq, softirq, _steal = map(int, words)
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")

@@ -6,8 +6,8 @@
 NAME is one of ``nvidia-ctk``, ``nvidia-cdi-hook``, ``nvidia-container-runtime`` and ``nvidia-ctk-installer``: the
 vendor's own, from the Go module of the NVIDIA Container Toolkit; or ``cri``, our client of container runtimes; or
 ``containerd``, for the folder with the programs of containerd 2; or ``cni``, for that of the plugins for pods'
-networks; or ``prometheus``, for that of Prometheus and promtool. They lie under
-``${XDG_CACHE_HOME:-~/.cache}/gpuops``, keyed by what they are made from.
+networks; or ``prometheus``, for that of Prometheus and promtool. They are in C(${XDG_CACHE_HOME:-~/.cache}/gpuops), in
+folders whose names depend on their inputs.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ COMMAND_LIMIT, LOCK_LIMIT = 3600.0, 7200.0
 
 @contextmanager
 def alone(path: Path, limit: float = LOCK_LIMIT) -> Iterator[None]:
-    """Holds the lock of a folder, or of a file that is made if need be; who comes second waits.
+    """Holds the lock of a folder, or of a file that is created if necessary; a second process waits.
 
-    The holder may remove the file: who has waited for it takes the lock of the file that is there then.
+    The holder can remove the file: a process that has waited for it takes the lock of the file that exists then.
     """
     end = time.monotonic() + limit
     while True:
@@ -70,7 +70,7 @@ def alone(path: Path, limit: float = LOCK_LIMIT) -> Iterator[None]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file that others may read at this moment: they see the former text or this one, never half of it."""
+    """Writes a file that others can read at the same time: they see the former text or the new one, never a part."""
     if path.exists() and path.read_text() == text:
         return
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}-", delete=False) as fresh:
@@ -80,7 +80,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def cache_root() -> Path:
-    """The folder for what the lab builds; made if need be."""
+    """The folder for the builds of the lab; created if necessary."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     root = Path(base) / "gpuops"
     root.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def cache_root() -> Path:
 def cached(kind: str, inputs: list[bytes], build: Callable[[Path], None]) -> Path:
     """The folder of one build, made by ``build(empty folder)`` unless the same inputs were built before.
 
-    Runs at the same time wait for each other; a build that fails leaves nothing behind.
+    Parallel runs wait for each other; a failed build leaves nothing behind.
     """
     digest = hashlib.sha256()
     for data in inputs:
@@ -111,7 +111,7 @@ def cached(kind: str, inputs: list[bytes], build: Callable[[Path], None]) -> Pat
 
 def run_quietly(command: list[str], what: str, environment: dict[str, str] | None = None,
                 folder: Path | None = None) -> None:
-    """Run a build command, in a folder; on failure stop with all that it printed."""
+    """Runs a build command in a folder; on failure, stops with its complete output."""
     result = subprocess.run(command, env={**os.environ, **(environment or {})}, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, text=True, check=False, cwd=folder, timeout=COMMAND_LIMIT)
     if result.returncode:
@@ -147,7 +147,7 @@ def cni_programs() -> Path:
 
 
 def device_plugin() -> Path:
-    """The path of our stand-in for the device plugin; it shares what the control plane has compiled."""
+    """The path of our replacement for the device plugin; it shares compiled packages with the control plane."""
     time = "seconds, or a minute without the control plane"
     return go_programs("device-plugin", ["."], "-s -w", time, {"CGO_ENABLED": "0"}, DEVICE_PLUGIN) / "plugin"
 
@@ -196,7 +196,7 @@ def go_programs(kind: str, packages: list[str], linker: str, time: str, environm
 
 
 def go_version() -> bytes:
-    """The version of the Go on PATH."""
+    """The version of Go on PATH."""
     return subprocess.run(["go", "env", "GOVERSION"], capture_output=True, check=True, timeout=300).stdout
 
 

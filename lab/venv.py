@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """C(.venv) in the checkout: pinned packages, and this collection on its path (C(python3 -m lab.venv [--tests])).
 
-The packages are installed once into an environment in the cache; a checkout gets a copy of it, which takes seconds.
+The packages are installed once into a cached environment; a checkout gets a copy of it, which takes seconds.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ BUILD = ROOT / ".build"
 
 
 def ensure(tests: bool = False) -> Path:
-    """Makes the environment of this checkout, unless it is there. Returns its bin folder.
+    """Creates the environment of this checkout, unless it exists. Returns its bin folder.
 
-    One that was made for tests has what a user needs, too, and stays.
+    An environment for tests also has the packages of a user, and is kept.
     """
     run, all_of_them = [ROOT / "requirements.txt"], [ROOT / "requirements.txt", ROOT / "tests" / "requirements.txt"]
     with alone(ROOT):
@@ -38,11 +38,11 @@ def ensure(tests: bool = False) -> Path:
 
 
 def make(target: Path, files: list[Path], kind: str, complete: Callable[[Path], None] = lambda _made: None) -> Path:
-    """An environment with the packages that the files pin; does nothing where it is there. Returns its bin folder.
+    """An environment with the packages in these files; does nothing if it exists. Returns its bin folder.
 
-    kind: keeps environments of other purposes apart in the cache. complete: what else belongs into a new one.
+    kind: keeps environments of other purposes apart in the cache. complete: adds further files to a new one.
 
-    It takes the place of a former one at once: another command that runs in that one goes on in this one.
+    It replaces a former one atomically: a command that runs in the former one continues in the new one.
     """
     made = stamp(target, files, kind)
     if not made.exists():
@@ -95,7 +95,7 @@ def copy(source: Path, target: Path, used_at: Path) -> None:
 
 
 def link_or_copy(source: str, target: str) -> None:
-    """A hard link; a copy where the checkout is on another file system than the cache."""
+    """Creates a hard link, or a copy if the checkout and the cache are on different file systems."""
     try:
         os.link(source, target)
     except OSError:
@@ -103,7 +103,7 @@ def link_or_copy(source: str, target: str) -> None:
 
 
 def link_collection(target: Path) -> None:
-    """Puts the checkout where the environment's ansible looks for C(ansible_collections.gpuops.nvidia)."""
+    """Makes the checkout available as C(ansible_collections.gpuops.nvidia) for the Ansible of the environment."""
     site = next((target / "lib").glob("python3.*/site-packages"))
     link = site / "ansible_collections" / "gpuops" / "nvidia"
     link.parent.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""For all tests: a test that skips counts as failed, but for the list here, which is printed with its reasons.
+"""For all tests: a test that is skipped counts as failed, except those in the list here, which is printed with the
+reasons.
 
-A file that skips while it is collected counts as failed always.
+A file that is skipped during collection always counts as failed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def pytest_runtest_makereport(item, call):  # type: ignore[no-untyped-def]
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector):  # type: ignore[no-untyped-def]
-    """Turns a file that skips as a whole (C(importorskip), C(allow_module_level)) into a failure."""
+    """Turns a file that is skipped as a whole (C(importorskip), C(allow_module_level)) into a failure."""
     report = yield
     if report.skipped:
         report.outcome = "failed"

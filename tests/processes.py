@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Killing a run with all that it has started."""
+"""Kills a run with all processes that it has started."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def descendants(pid: int) -> list[int]:
-    """A process and all below it, also those in sessions of their own."""
+    """A process and all its descendants, including those in sessions of their own."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
@@ -25,7 +25,8 @@ def descendants(pid: int) -> list[int]:
 
 
 def kill(pid: int) -> None:
-    """SIGKILL for a process and all below it. Ansible's workers make sessions of their own: no group holds them all."""
+    """Sends SIGKILL to a process and all its descendants. The workers of Ansible create their own sessions, so no
+    process group contains them all."""
     for one in descendants(pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, signal.SIGKILL)

@@ -33,7 +33,7 @@ def of_format(kind: str) -> dict[str, Any]:
 
 
 def of_any() -> dict[str, Any]:
-    """The JSON schema of a document of any format. It refers to the schemas of the formats in the same folder."""
+    """The JSON schema of a document of any format. The schema refers to those of the formats in the same folder."""
     resources = [kind for kind in format_schemas.FORMS if kind != "values"]
     choices = [{"if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
                 "then": {"$ref": f"{kind.lower()}.json"}} for kind in resources]
@@ -50,7 +50,8 @@ def _notes(kind: str) -> Notes:
 
 
 def _json(schema: Schema, path: str, notes: Notes, below: str = "", null: bool = True) -> dict[str, Any]:
-    """below: the beginning of the path that the paths in notes do not have; null: whether null is allowed."""
+    """The JSON schema of a schema. below: the prefix that the paths in notes do not have; null: whether null is
+    allowed."""
     if isinstance(schema, Needed):
         return _json(schema.schema, path, notes, below, null=False)
     note = dict(notes.get(path[len(below) + 1:] if below else path, {}))

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Waiting for an event instead of for seconds."""
+"""Waits for an event instead of for a fixed time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Value = TypeVar("Value")
 
 
 def until(condition: Callable[[], Value], what: str = "", limit: float = 240.0, pause: float = 0.2) -> Value:
-    """The first true value of a condition. After limit seconds an AssertionError says what did not come.
+    """Waits for a condition; returns its first true value. After limit seconds, an AssertionError names the condition.
 
-    what: in words; without it the condition's source.
+    what: a description of the condition; without it, its source is shown.
     """
     end = time.monotonic() + limit
     while True:

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Many requests to a cluster at once, without a start of kubectl, which takes half a second of a processor.
+"""Sends many requests to a cluster without starting kubectl, which takes half a second of CPU time.
 
-Of a cluster of the lab's own the credentials are known; of another one kubectl's proxy holds them, whatever they are,
-on a private socket.
+For a cluster of the lab, the credentials are known; for another cluster, kubectl's proxy uses its credentials and
+listens on a private socket.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Api:
 
     def request(self, verb: str, where: str, body: object = None, kind: str = "application/json",
                 missing_ok: bool = False) -> dict[str, Any]:
-        """The answer to one request; stops with the server's message where it refuses. body: an object, or its text;
-        missing_ok: empty on 404."""
+        """Sends one request and returns the answer; stops with the message of the server if it refuses. body: an
+        object, or its text; missing_ok: empty on 404."""
         connection = self.connection()
         try:
             text = body if body is None or isinstance(body, str) else json.dumps(body)
@@ -78,16 +78,17 @@ class Api:
         return dict(json.loads(text))
 
     def apply(self, where: str, body: dict[str, Any] | str) -> dict[str, Any]:
-        """Server-side apply by C(gpuops-lab), which takes over fields of others. body: an object, or its YAML."""
+        """Server-side apply with the field manager C(gpuops-lab), which takes over the fields of others. body: an
+        object, or its YAML."""
         return self.request("PATCH", f"{where}?fieldManager=gpuops-lab&force=true", body, APPLY)
 
     def objects(self, where: str) -> list[dict[str, Any]]:
-        """All objects of a list."""
+        """The objects of a list."""
         return list(self.request("GET", where)["items"])
 
 
 def many(action: Callable[[T], object], items: Iterable[T]) -> None:
-    """Does the same for all items, several at once."""
+    """Calls a function for all items, several at once."""
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(action, items))
 

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The one program that is etcd, Kubernetes' control plane, kwok and kubectl: built once from Go source, and kept."""
+"""One program that contains etcd, the control plane of Kubernetes, kwok and kubectl; it is built once from Go source
+and cached."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def program() -> Path:
 
 
 def printed(part: str) -> str:
-    """What a part of the program prints, which is asked once: a start takes half a second of a processor."""
+    """The output of a part of the program, which is cached: starting the program takes half a second of CPU time."""
     kept = program().with_name(f"{part}.yaml")
     if not kept.exists():
         tools.write_whole(kept, subprocess.run([part], executable=program(), text=True, capture_output=True, check=True,
@@ -52,7 +53,7 @@ def printed(part: str) -> str:
 
 
 def compile_to(path: Path) -> None:
-    """Builds the program; says now and then how many packages are compiled."""
+    """Builds the program, and reports from time to time how many packages are compiled."""
     command = ["nice", "-n", "10", "go", "build", "-v", "-buildvcs=false", *FLAGS, "-o", str(path), "."]
     lines: list[str] = []
     began = said = time.monotonic()

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Keys, certificates and kubeconfigs, made by openssl (elliptic curves: a few ms each).
 
-The authority's key is RSA: the API server verifies a user's certificate in each request, and that signature is verified
-in a quarter of the time that one of an elliptic curve takes.
+The key of the authority is RSA: the API server verifies the certificate of a user in each request, and verifying an RSA
+signature takes a quarter of the time of one with an elliptic curve.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256")
 
 
 def make(folder: Path) -> None:
-    """Of a control plane: C(ca.crt), C(service-accounts.key) and a C(.crt) and C(.key) for each of SUBJECTS."""
+    """Creates the files of a control plane: C(ca.crt), C(service-accounts.key), and a C(.crt) and a C(.key) for each "
+    "of SUBJECTS."""
     make_authority(folder, CONTROL_PLANE)
     openssl(folder, "openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", "service-accounts.key")
     for name, subject in SUBJECTS.items():
@@ -59,7 +60,8 @@ def make(folder: Path) -> None:
 
 
 def make_authority(folder: Path, names: Sequence[str]) -> None:
-    """C(ca.crt) and C(ca.key). names: what the certificates that it signs are for, as openssl writes them."""
+    """Creates C(ca.crt) and C(ca.key). names: the subject alternative names of the certificates that it signs, in the
+    notation of openssl."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder / "openssl.conf").write_text(CONFIG.format(names=", ".join(names)))
     openssl(folder, *REQUEST, *RSA, "-extensions", "authority", "-subj", "/CN=gpuops-lab", "-keyout", "ca.key", "-out",
@@ -67,7 +69,7 @@ def make_authority(folder: Path, names: Sequence[str]) -> None:
 
 
 def sign(folder: Path, name: str, subject: str) -> None:
-    """A key and a certificate of this authority's."""
+    """Creates a key and a certificate that this authority signs."""
     openssl(folder, *REQUEST, *CURVE, "-extensions", "leaf", "-subj", subject, "-CA", "ca.crt", "-CAkey", "ca.key",
             "-keyout", f"{name}.key", "-out", f"{name}.crt")
 

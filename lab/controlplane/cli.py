@@ -56,7 +56,7 @@ def add_commands(top: argparse.ArgumentParser) -> None:
 
 
 def node_options(command: argparse.ArgumentParser) -> None:
-    """The options that say what the nodes are like."""
+    """The options that describe the nodes."""
     command.add_argument("--gpu", type=int, default=0, help="plain: nodes with 8 GPUs")
     command.add_argument("--cpu", type=int, default=0, help="plain: nodes without GPUs")
     command.add_argument("--model", default="a100-80", help="plain: the GPUs (default %(default)s)")
@@ -69,7 +69,7 @@ def node_options(command: argparse.ArgumentParser) -> None:
 
 
 def main(choice: argparse.Namespace) -> int:
-    """Does what was chosen; returns the exit code."""
+    """Runs the chosen command; returns the exit code."""
     if choice.action == "build":
         print(binary.program())
     elif choice.action == "up":
@@ -142,7 +142,7 @@ def down(name: str, purge: bool) -> None:
 
 
 def status() -> None:
-    """A line a cluster and a line a process."""
+    """Prints one line for each cluster and for each process."""
     for name in cluster.names():
         made = cluster.load(name)
         if made.external:

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Clusters: a real API server, scheduler and controllers on this machine, nodes and pods simulated by kwok.
 
-Several stand side by side, each with its own ports, processes and files. An existing cluster can be registered
-under a name instead; then nothing runs here.
+Several clusters can run in parallel, each with its own ports, processes and files. An existing cluster can be
+registered under a name instead; then no process runs here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ Say = Callable[[str], None]
 
 @dataclass
 class Cluster:
-    """What is remembered of a cluster. marks: part to its process. external: the kubeconfig of one that is not ours."""
+    """The stored data of a cluster. marks: maps parts to their processes. external: the kubeconfig of a cluster that
+    the lab has not started."""
 
     name: str
     ports: dict[str, int] = field(default_factory=dict)
@@ -48,7 +49,7 @@ class Cluster:
 
     @property
     def folder(self) -> Path:
-        """Where the cluster's files lie."""
+        """The folder of the cluster's files."""
         return folder() / self.name
 
     @property
@@ -58,19 +59,20 @@ class Cluster:
 
     @property
     def audit_log(self) -> Path:
-        """One JSON document a line for each request that is not the control plane's or the lab's own."""
+        """The audit log: one JSON document in each line, for each request that does not come from the control plane or
+        the lab itself."""
         if self.external:
             raise SystemExit(f"cluster {self.name} is not ours ({self.external}): its audit log is not known here")
         return self.folder / "audit.log"
 
     @property
     def runs(self) -> bool:
-        """Whether all processes of a cluster of ours run."""
+        """Whether all processes of a cluster of the lab are running."""
         return bool(self.marks) and all(map(processes.runs, self.marks.values()))
 
     @property
     def client(self) -> tuple[str, list[str]]:
-        """kubectl's path, and how it is called; its discovery cache stays in our folder."""
+        """The path and the arguments of kubectl; its discovery cache is in the folder of the cluster."""
         found = shutil.which("kubectl") if self.external else None
         config = self.kubeconfig if self.external else self.folder / "lab.kubeconfig"
         return found or str(binary.program()), ["kubectl", "--kubeconfig", str(config), "--cache-dir",
@@ -87,7 +89,7 @@ class Cluster:
 
     @contextmanager
     def api(self) -> Iterator[api.Api]:
-        """For many requests at once."""
+        """An Api for many requests in parallel."""
         if not self.external:
             yield api.direct(self.ports["api"], self.folder / "pki", "lab")
             return
@@ -101,12 +103,12 @@ class Cluster:
 
 
 def folder() -> Path:
-    """Where the files of all clusters of this run lie."""
+    """The folder of the files of all clusters of this run."""
     return runs.folder() / "clusters"
 
 
 def names() -> list[str]:
-    """The clusters that exist."""
+    """The existing clusters."""
     return sorted(path.parent.name for path in folder().glob("*/cluster.json"))
 
 
@@ -123,7 +125,7 @@ def load(name: str) -> Cluster:
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """One change of a cluster at a time."""
+    """Allows one change of a cluster at a time."""
     if not NAME.fullmatch(name):
         raise SystemExit(f"cluster name {name!r}: want small letters, digits and dashes, at most 31, a letter first")
     folder().mkdir(parents=True, exist_ok=True)
@@ -132,7 +134,7 @@ def locked(name: str) -> Iterator[None]:
 
 
 def up(name: str, say: Say = print) -> Cluster:
-    """Starts a cluster; one that runs is left as it is, one whose processes ended goes on with its data."""
+    """Starts a cluster. A running one is not changed; one whose processes have ended continues with its data."""
     program = binary.program()
     with locked(name):
         cluster = load(name) if name in names() else Cluster(name)
@@ -159,7 +161,7 @@ def start(cluster: Cluster, program: Path, say: Say) -> None:
 
 
 def start_server(cluster: Cluster, program: Path, attempts: int = 5) -> None:
-    """Starts etcd and the API server; again with other ports where one was taken since it was found free."""
+    """Starts etcd and the API server, again with other ports if a port was taken meanwhile."""
     while True:
         attempts -= 1
         prepare(cluster)
@@ -183,12 +185,12 @@ def run(cluster: Cluster, program: Path, part: str) -> None:
 
 
 def log(cluster: Cluster, part: str) -> Path:
-    """What a part has said."""
+    """The log of a part."""
     return cluster.folder / "logs" / f"{part}.log"
 
 
 def prepare(cluster: Cluster) -> None:
-    """Ports, certificates, kubeconfigs and the audit policy, unless they are there."""
+    """Creates ports, certificates, kubeconfigs and the audit policy, unless they exist."""
     if not cluster.ports:
         cluster.ports = dict(zip(("api", "etcd", "peer"), free_ports(3), strict=True))
     pki = cluster.folder / "pki"
@@ -211,7 +213,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def wait_ready(cluster: Cluster, limit: float = 240.0) -> None:
-    """Until the API server says that it is ready."""
+    """Waits until the API server reports that it is ready."""
     trust = ssl.create_default_context(cafile=str(cluster.folder / "pki" / "ca.crt"))
     end = time.monotonic() + limit
     while time.monotonic() < end:
@@ -232,7 +234,7 @@ def wait_ready(cluster: Cluster, limit: float = 240.0) -> None:
 
 
 def install_kwok(cluster: Cluster) -> None:
-    """kwok's own definition of Stages, and its Stages for nodes and pods."""
+    """Installs kwok's own definition of Stages, and its Stages for nodes and pods."""
     with cluster.api() as server:
         for part, where in (("kwok-crds", "apiextensions.k8s.io/v1/customresourcedefinitions"),
                             ("kwok-stages", "kwok.x-k8s.io/v1alpha1/stages")):
@@ -245,7 +247,7 @@ def install_kwok(cluster: Cluster) -> None:
 
 
 def wait_established(server: api.Api, name: str, limit: float = 120.0) -> None:
-    """Until objects of a definition can be made, which is a moment after it says so."""
+    """Waits until objects of a definition can be created, which is a moment after its status says so."""
     plural, _dot, group = name.partition(".")
     end = time.monotonic() + limit
     while True:
@@ -262,7 +264,7 @@ def wait_established(server: api.Api, name: str, limit: float = 120.0) -> None:
 
 
 def register(name: str, kubeconfig: Path) -> Cluster:
-    """Gives an existing cluster a name of ours; it must answer."""
+    """Registers an existing cluster under a name; it must respond."""
     if not kubeconfig.is_file():
         raise SystemExit(f"--kubeconfig {kubeconfig}: there is no such file")
     with locked(name):
@@ -286,7 +288,7 @@ def has_kwok(cluster: Cluster) -> bool:
 
 
 def down(name: str) -> None:
-    """Ends a cluster of ours and removes its files; from another's, takes away what the lab made there."""
+    """Ends a cluster of the lab and removes its files; from another cluster, removes what the lab has created there."""
     with locked(name):
         cluster = load(name)
         if cluster.external:
@@ -303,7 +305,7 @@ def forget(cluster: Cluster) -> None:
 
 
 def purge() -> None:
-    """Removes all clusters of this run; another's that does not answer is only forgotten."""
+    """Removes all clusters of this run; a registered one that does not respond is only forgotten."""
     for name in names():
         try:
             down(name)

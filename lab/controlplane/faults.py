@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Faults of simulated pods and nodes: Stages that outweigh kwok's own for as long as they are there.
+"""Faults of simulated pods and nodes: Stages that take precedence over those of kwok as long as they exist.
 
-kwok looks at an object when it changes. So what a fault concerns is set back to pending when the fault comes or
-goes; kwok then gives it the state of the Stage that counts.
+kwok looks at an object when it changes. So the objects that a fault affects are set back to pending when the fault is
+set or removed; kwok then gives them the state of the Stage that applies.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NO_DRIVER = ("failed to create containerd task: failed to create shim task: OCI 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault. app: DaemonSet or Deployment; container: empty for the first; node: empty for all nodes."""
+    """One fault. app: a DaemonSet or Deployment; container: empty for the first; node: empty for all nodes."""
 
     kind: str
     app: str = ""
@@ -60,7 +60,7 @@ class Fault:
         return f"fault-{self.kind}-{hashlib.sha256(told).hexdigest()[:8]}"
 
     def concerns(self, pod: dict[str, Any]) -> bool:
-        """Whether a pod is one of those that the fault is for."""
+        """Whether the fault affects a pod."""
         owners = pod["metadata"].get("ownerReferences", [])
         return self.node in ("", pod["spec"].get("nodeName")) and (not self.app or any(
             owner["name"] == self.app or owner["kind"] == "ReplicaSet" and owner["name"].startswith(f"{self.app}-")
@@ -68,7 +68,7 @@ class Fault:
 
 
 def fault(kind: str, app: str, node: str, container: str, running: bool, seconds: float) -> Fault:
-    """A fault of the command line, complete and checked."""
+    """A fault from the command line, complete and validated."""
     if kind == "validator":
         app, container = app or VALIDATOR, container or HELD
     if kind == "node-lost" and not node:
@@ -81,7 +81,7 @@ def fault(kind: str, app: str, node: str, container: str, running: bool, seconds
 
 
 def on(made: cluster.Cluster, wanted: Fault) -> int:
-    """Sets a fault; returns how many pods show it. """
+    """Sets a fault; returns how many pods have it."""
     need_kwok(made)
     with made.api() as server:
         if wanted.kind == "node-lost":
@@ -101,7 +101,7 @@ def on(made: cluster.Cluster, wanted: Fault) -> int:
 
 
 def off(made: cluster.Cluster, kind: str, app: str, node: str) -> int:
-    """Heals the faults of a kind, all or those of an app or a node; returns how many pods were theirs."""
+    """Removes the faults of a kind, either all or those of an app or a node; returns how many pods had them."""
     need_kwok(made)
     count = 0
     with made.api() as server:
@@ -174,7 +174,7 @@ def template(name: str, **values: object) -> str:
 
 
 def broken(wanted: Fault) -> str:
-    """The status of a pod of which one container does not come up."""
+    """The status of a pod with a container that does not start."""
     if wanted.running:
         state = template("state-running")
     elif wanted.kind == "pull":
@@ -189,7 +189,7 @@ def broken(wanted: Fault) -> str:
 
 
 def event(wanted: Fault) -> dict[str, str] | None:
-    """What kubelet would say."""
+    """The message that the kubelet would report."""
     if wanted.running:
         return None
     if wanted.kind == "pull":
@@ -210,7 +210,7 @@ def healthy(title: str, pod: dict[str, Any]) -> bool:
 
 
 def replay(server: api.Api, wanted: Fault, done: Callable[[dict[str, Any]], bool], limit: float = 90.0) -> int:
-    """Sets the pods of a fault back to pending until all are as C(done) says; returns how many they are."""
+    """Sets the pods of a fault back to pending until C(done) accepts all of them; returns their number."""
     end = time.monotonic() + limit
     pause = again = 0.0
     while True:
@@ -230,7 +230,7 @@ def replay(server: api.Api, wanted: Fault, done: Callable[[dict[str, Any]], bool
 
 
 def set_back(server: api.Api, pod: dict[str, Any]) -> None:
-    """Makes a pod look as if it had only been scheduled: then kwok plays its start again."""
+    """Resets a pod to the state right after scheduling: kwok then simulates its start again."""
     since = pod["metadata"]["creationTimestamp"]
     conditions = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": since},
                   {"type": "Ready", "status": "False", "reason": "SetBack", "lastTransitionTime": since}]
@@ -241,12 +241,12 @@ def set_back(server: api.Api, pod: dict[str, Any]) -> None:
 
 
 def path(pod: dict[str, Any]) -> str:
-    """Where a pod's status is."""
+    """The path of the status of a pod."""
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/status"
 
 
 def mark_pods(server: api.Api, lost: Fault) -> int:
-    """Says of a lost node's pods that they are not Ready, as the node controller does; returns how many they are."""
+    """Marks the pods of a lost node as not Ready, as the node controller does; returns their number."""
     found = [pod for pod in server.objects(PODS) if lost.concerns(pod)]
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     condition = {"type": "Ready", "status": "False", "lastTransitionTime": now}
@@ -256,7 +256,8 @@ def mark_pods(server: api.Api, lost: Fault) -> int:
 
 
 def set_node(server: api.Api, name: str, status: str, reason: str, limit: float = 90.0) -> None:
-    """Writes a node's Ready condition, until the node shows it or, with C(False), until kwok has made it Ready."""
+    """Writes the Ready condition of a node until the node has it or, with C(False), until kwok has made the node
+    Ready."""
     end = time.monotonic() + limit
     while True:
         found = server.request("GET", f"{nodes.NODES}/{name}")

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What simulated nodes look like: as kubelet registers them, with the labels of node feature discovery and GFD."""
+"""Simulated nodes, as a kubelet registers them, with the labels of node feature discovery and GFD."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NODES = "/api/v1/nodes"
 
 @dataclass(frozen=True)
 class System:
-    """An operating system as a node and node feature discovery show it. runtime: containerd's version."""
+    """An operating system as it appears in a node and its labels. runtime: containerd's version."""
 
     id: str
     version: str
@@ -44,7 +44,7 @@ SYSTEMS = {
 
 @dataclass(frozen=True)
 class Node:
-    """A node. model: of its GPUs, a name in boards.json, or empty. address: empty for one that kwok gives."""
+    """A node. model: the model of its GPUs, a name in boards.json, or empty. address: empty if kwok chooses it."""
 
     name: str
     system: str = "ubuntu24.04"
@@ -56,14 +56,15 @@ class Node:
 
 @dataclass(frozen=True)
 class Labels:
-    """Which labels nodes carry besides kubelet's. found: node feature discovery's; described: GFD's (not on hosts)."""
+    """Which labels nodes have in addition to those of the kubelet. found: node feature discovery's; described: GFD's
+    (not on hosts)."""
 
     found: bool = True
     described: bool = False
 
 
 def hosts(name: str) -> list[Node]:
-    """The hosts of a lab as nodes, at their addresses; those of the default lab where there is none of that name."""
+    """The hosts of a lab as nodes with their addresses; if there is no lab of that name, those of the default lab."""
     known = lab.load(name) if name in lab.names() else None
     shapes = known.hosts if known else lab.parse(lab.DEFAULT)[0]
     found = []
@@ -133,7 +134,7 @@ def create(made: cluster.Cluster, wanted: list[Node], labels: Labels) -> None:
 
 
 def wait_ready(server: api.Api, names: set[str], limit: float = 300.0) -> None:
-    """Until nodes are Ready."""
+    """Waits until nodes are Ready."""
     end = time.monotonic() + limit
     while True:
         late = names - {node["metadata"]["name"] for node in server.objects(NODES) if ready(node)}
@@ -151,7 +152,8 @@ def ready(found: dict[str, Any]) -> bool:
 
 
 def discovered(node: Node) -> dict[str, str]:
-    """Labels of node feature discovery: with the GPU Operator's configuration a PCI label names the vendor alone."""
+    """Labels of node feature discovery; with the configuration of the GPU Operator, a PCI label contains only the
+    vendor."""
     system = SYSTEMS[node.system]
     numbers = re.findall(r"\d+", system.kernel)
     labels = {"kernel-version.full": system.kernel, "kernel-version.major": numbers[0],

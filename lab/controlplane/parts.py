@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The processes of a control plane: how each part is called."""
+"""The processes of a control plane and their arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ rules:
 
 
 def arguments(folder: Path, ports: dict[str, int]) -> dict[str, list[str]]:
-    """Arguments of each part. folder: the cluster's; ports: of C(api), C(etcd) and C(peer) on loopback."""
+    """The arguments of each part. folder: the cluster's; ports: of C(api), C(etcd) and C(peer) on loopback."""
     pki = folder / "pki"
     etcd = f"https://127.0.0.1:{ports['etcd']}"
     peer = f"https://127.0.0.1:{ports['peer']}"

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Processes that outlive the command that started them, known by their id and the time they began."""
+"""Processes that outlive the command that has started them, identified by their id and start time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def began(pid: int) -> int:
 
 
 def runs(mark: Mark) -> bool:
-    """Whether that very process runs; one that has ended and is not yet collected does not."""
+    """Whether exactly this process runs; one that has ended but has not been waited for does not."""
     fields = stat(mark[0])
     return bool(fields) and fields[0] != "Z" and int(fields[19]) == mark[1]
 
@@ -55,7 +55,8 @@ def memory(mark: Mark) -> int:
 
 
 def stop(marks: list[Mark], patience: float = 60.0) -> None:
-    """Kills processes and waits until they are gone: what they would save is thrown away or, by etcd, saved already."""
+    """Kills processes and waits until they have ended: they would only save data that is discarded, or that etcd has
+    already saved."""
     for mark in marks:
         if runs(mark):
             with contextlib.suppress(ProcessLookupError):

@@ -28,7 +28,7 @@ LAB = [sys.executable, "-m", "lab"]
 
 
 def main() -> int:
-    """Returns the exit code of the first thing that failed, else 0."""
+    """Returns the exit code of the first command that failed, otherwise 0."""
     print(WHAT, flush=True)
     stages = Stages("demo")
     try:
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def twice(stages: Stages, placement: str) -> bool:
-    """Runs site.yml until it has nothing to do. Returns whether both runs were good."""
+    """Runs site.yml until it has nothing to do. Returns whether both runs succeeded."""
     for turn in ("first", "second"):
         with stages.shown(f"site.yml, {placement}: {turn} run") as stage:
             stage.rc = site(placement)
@@ -69,7 +69,8 @@ def twice(stages: Stages, placement: str) -> bool:
 
 
 def command(playbook: str, placement: str) -> str:
-    """The playbook with the lab's inventory and what the demo wants, as a user would type it."""
+    """The command of the playbook with the inventory of the lab and the variables of the demo, as a user would type
+    it."""
     words = [".venv/bin/ansible-playbook", "-i", "$(python3 -m lab inventory)", "-i", "lab/demo/hosts.yml"]
     if placement == "hybrid":
         words += ["-i", "lab/demo/cluster.yml", "-e", "gpu_kubeconfig=$(python3 -m lab cluster kubeconfig)"]

@@ -1,9 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Terminal text to an SVG picture: C(ansible-playbook ... | python3 -m lab.demo.picture > docs/images/site.svg).
+"""Converts terminal text to an SVG picture: C(ansible-playbook ... | python3 -m lab.demo.picture >
+docs/images/site.svg).
 
-Of a run of site.yml it shows what the reports print; Ansible's own lines are left out.
+The picture shows the reports of a run of site.yml, without Ansible's own lines.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def report(text: str) -> list[str]:
 
 
 def svg(lines: list[str]) -> str:
-    """A dark terminal with these lines."""
+    """An SVG picture of a dark terminal with these lines."""
     wide = int(max(map(len, lines)) * WIDTH) + 32
     high = len(lines) * HEIGHT + 32
     rows = []

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Podman with storage of its own: the user's containers, images and networks are neither seen nor touched."""
+"""Podman with its own storage: the user's containers, images and networks are neither visible nor changed."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ FIXED_FOLDERS = ("/var/lib/containers/cache", "/var/lib/containers", "/run/conta
 
 
 def folder() -> Path:
-    """Where images, containers and networks lie."""
+    """The folder of images, containers and networks."""
     return cache_root() / "engine"
 
 
 def run_folder() -> Path:
-    """A short path for what need not survive a reboot: podman's state, SSH control sockets."""
+    """A short path for data that need not survive a reboot: podman's state, SSH control sockets."""
     return Path("/run") / f"gpuops-{hashlib.sha256(bytes(cache_root())).hexdigest()[:8]}"
 
 
 def keeps_code() -> bool:
-    """Whether lab hosts cache byte code. A benchmark measures without the cache, which other hosts do not have."""
+    """Whether lab hosts cache bytecode. A benchmark runs without this cache, because other hosts do not have it."""
     return not os.environ.get("GPUOPS_BENCHMARK")
 
 
@@ -61,12 +61,12 @@ def kept_code() -> Path:
 
 
 def cgroup_v2() -> bool:
-    """Whether this machine has the unified hierarchy alone."""
+    """Whether this machine has only the unified cgroup hierarchy."""
     return Path("/sys/fs/cgroup/cgroup.controllers").exists()
 
 
 def prepare() -> None:
-    """Writes the configuration; notes what was at podman's fixed paths before."""
+    """Writes the configuration; records what existed at podman's fixed paths before."""
     root = folder()
     root.mkdir(parents=True, exist_ok=True)
     kept_code()
@@ -83,14 +83,14 @@ def prepare() -> None:
 
 
 def prepare_if_there() -> None:
-    """After a reboot of this machine the folder in /run is gone."""
+    """Prepares again after a reboot of this machine, when the folder in /run no longer exists."""
     if folder().exists():
         prepare()
 
 
 def podman(*words: str, check: bool = True, capture: bool = True, stdin: str | None = None,
            timeout: float = 1800) -> subprocess.CompletedProcess[str]:
-    """Runs podman. check: on failure stop with what it said."""
+    """Runs podman. check: stop with its output on failure."""
     root = folder()
     command = ["podman", "--root", str(root / "storage"), "--runroot", str(run_folder() / "run"), *words]
     env = {**os.environ, "CONTAINERS_CONF": str(root / "containers.conf")}
@@ -111,7 +111,7 @@ exec nsenter --all --target "$target" "$@"
 
 def enter(container: str, *words: str, check: bool = True, stdin: str = "",
           timeout: float = 1800) -> subprocess.CompletedProcess[str]:
-    """Runs a command in a container as C(podman exec) does, for a tenth of its processor time on cgroup v1.
+    """Runs a command in a container as C(podman exec) does, with a tenth of the CPU time on cgroup v1.
 
     It returns when the command has ended, even if processes of it still run.
     """
@@ -144,7 +144,7 @@ def _enter(container: str, process: str, env: dict[str, str], words: tuple[str, 
 
 
 def _finish(entered: subprocess.Popen[str], timeout: float) -> None:
-    """Waits for nsenter, and has it go on where it has stopped. Raises TimeoutExpired.
+    """Waits for nsenter, and continues it if it has stopped. Raises TimeoutExpired.
 
     nsenter stops itself when its child stops, as all processes of a container do at shutdown. systemd lets its child go
     on, but does not see nsenter; and a container whose process nobody waits for does not end.
@@ -162,7 +162,8 @@ def _finish(entered: subprocess.Popen[str], timeout: float) -> None:
 
 
 def init_process(container: str) -> tuple[str, str, dict[str, str]]:
-    """A container's id, and the number and the environment of its first process. Raises OSError if it does not run."""
+    """The id of a container, and the process id and the environment of its first process. Raises OSError if it does not
+    run."""
     records = json.loads((folder() / "storage" / "overlay-containers" / "containers.json").read_text())
     found = next((record["id"] for record in records if container in record["names"]), "none")
     process = (run_folder() / "run" / "overlay-containers" / found / "userdata" / "pidfile").read_text().strip()

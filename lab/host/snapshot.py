@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a change of a host could leave behind, as lines that can be compared: /etc, units, packages and a few trees."""
+"""Prints everything that a change of a host could leave behind as lines that can be compared: /etc, units, packages and
+a few trees."""
 
 from __future__ import annotations
 

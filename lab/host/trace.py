@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is on this machine, written down before and after: proof that nothing of a lab is left."""
+"""Records the state of this machine before and after a lab, as a proof that nothing of the lab is left."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def capture(skip: tuple[str, ...] = ()) -> list[str]:
 
 
 def processes() -> list[str]:
-    """PID namespace and command line of each, without the kernel's threads, this process and its parents."""
+    """The PID namespace and the command line of each process, without kernel threads, this process and its parents."""
     own = {os.getpid()}
     while True:
         parent = next((int(line.split()[1]) for pid in own for line in status(pid) if line.startswith("PPid:")
@@ -56,7 +56,7 @@ def processes() -> list[str]:
 
 
 def status(pid: int) -> list[str]:
-    """The lines of a process's status file; none where it is gone."""
+    """The lines of the status file of a process; none if it has ended."""
     try:
         return Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -76,7 +76,7 @@ def namespaces() -> set[str]:
 
 
 def output(*command: str) -> str:
-    """A command's output, empty where there is no such command."""
+    """The output of a command, empty if it is not installed."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300).stdout
     except FileNotFoundError:
@@ -84,7 +84,7 @@ def output(*command: str) -> str:
 
 
 def files(skip: tuple[str, ...]) -> list[str]:
-    """Every path outside the skipped folders; folders without a size."""
+    """Every path outside the skipped folders, with the size of files."""
     found = []
     for folder, names, leaves in os.walk("/"):
         names[:] = [name for name in names if os.path.join(folder, name) not in skip and name != "__pycache__"]
@@ -100,13 +100,13 @@ def files(skip: tuple[str, ...]) -> list[str]:
 
 
 def compare(before: list[str], after: list[str]) -> list[str]:
-    """The lines that came (+) and went (-)."""
+    """The added (+) and removed (-) lines."""
     rows = difflib.unified_diff(before, after, lineterm="", n=0)
     return [row for row in rows if row[:1] in "+-" and row[:3] not in ("+++", "---")]
 
 
 def main(file: str, against: str | None) -> int:
-    """Writes a trace; returns 1 when it differs from an earlier one."""
+    """Writes a trace; returns 1 if it differs from an earlier one."""
     here = Path(__file__).resolve().parents[2]
     now = capture(skip=(str(here), str(Path(file).resolve()), *([str(Path(against).resolve())] if against else [])))
     Path(file).write_text("\n".join(now) + "\n")

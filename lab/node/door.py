@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A cluster's API server at an address inside a host: C(python3 door.py PID ADDRESS PORT TARGET).
+"""Makes the API server of a cluster available at an address inside a host: C(python3 door.py PID ADDRESS PORT TARGET).
 
-Listens on ADDRESS:PORT in the network namespace of the process PID, and passes what comes there on to TARGET, a port
-of this machine's loopback interface. So nothing of the cluster can be reached from elsewhere. Imports nothing of the
-lab, as it is run where that cannot be found.
+Listens on ADDRESS:PORT in the network namespace of the process PID, and forwards connections to TARGET, a port of this
+machine's loopback interface. So the cluster cannot be reached from elsewhere. Imports nothing of the lab, because it
+runs where the lab cannot be imported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ FREEBIND = 15  # IP_FREEBIND: the address may come later
 
 
 def listen(pid: int, address: str, port: int) -> socket.socket:
-    """A socket that listens in another process's network; it stays there when we are back in ours."""
+    """A socket that listens in the network namespace of another process, and stays there when this process returns to
+    its own."""
     libc = ctypes.CDLL(None, use_errno=True)
     mine, theirs = (os.open(f"/proc/{name}/ns/net", os.O_RDONLY) for name in ("self", pid))
 
@@ -41,7 +42,7 @@ def listen(pid: int, address: str, port: int) -> socket.socket:
 
 
 async def serve(opened: socket.socket, target: int) -> None:
-    """Passes connections on for ever."""
+    """Forwards connections without end."""
     async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         try:
             while data := await source.read(65536):

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Images of containers, made on this machine: busybox, the vendor's toolkit, stand-ins for what has no source here."""
+"""Container images that are created on this machine: busybox, the vendor's toolkit, and replacements for software
+without source."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ KERNEL_COMMANDS = ("insmod", "rmmod", "lsmod", "modprobe")
 
 
 def archive() -> Path:
-    """The path of an archive with PLAIN and WITH_DRIVER, as C(docker save) writes one. Built on the first call."""
+    """The path of an archive with PLAIN and WITH_DRIVER, in the format of C(docker save). Built on the first call."""
     nvml = build_nvml()
     programs = [*(toolkit_program(name) for name in (*NAMES, INSTALLER)), device_plugin()]
     inputs = [str(one).encode() for one in (nvml, *programs)]
@@ -48,7 +49,7 @@ def archive() -> Path:
 
 
 def fill_plain(root: Path, programs: list[Path]) -> None:
-    """What all images have: a shell, the C library, and each program of ours and the vendor's under its name."""
+    """The files of all images: a shell, the C library, and each of our and the vendor's programs under its name."""
     for name in ("bin", "usr/bin", LIBRARIES, STAND_INS, "etc", "tmp", "root", "run", "var/lib", "dev", "proc", "sys"):
         (root / name).mkdir(parents=True, exist_ok=True)
     for name in ("lib", "sbin"):
@@ -95,7 +96,7 @@ def busybox(root: Path) -> None:
 
 
 def fill_driver(root: Path, nvml: Path, built: Path) -> None:
-    """What the driver's image has besides: modules, libraries and nvidia-smi of one release."""
+    """The additional files of the driver image: modules, libraries and nvidia-smi of one release."""
     (root / LIBRARIES).mkdir(parents=True)
     (root / "usr" / "bin").mkdir()
     (root / "usr" / "lib" / "modules").mkdir()
@@ -109,7 +110,7 @@ def fill_driver(root: Path, nvml: Path, built: Path) -> None:
 
 
 def pack(root: Path, folder: Path) -> Path:
-    """A layer, with names by root alone."""
+    """A layer in which only root owns files."""
     path = folder / f"{root.name}.tar"
     with tarfile.open(path, "w") as file:
         for entry in sorted(root.iterdir()):
@@ -118,7 +119,7 @@ def pack(root: Path, folder: Path) -> Path:
 
 
 def owned(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    """The same for whoever packs, whenever."""
+    """Normalizes an entry, so that its bytes do not depend on the user and the time."""
     info.uid = info.gid = info.mtime = 0
     info.uname = info.gname = "root"
     return info

@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Makes a lab host a Node of a lab cluster: with a real kubelet and containerd 2, its GPUs simulated as ever.
+"""Makes a lab host a Node of a lab cluster, with a real kubelet, containerd 2, and simulated GPUs.
 
-The kubelet's cgroups, mounts and network are the host's: they go with it (C(python3 -m lab down)).
+The cgroups, mounts and network of the kubelet belong to the host and are removed with it (C(python3 -m lab down)).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SYSTEMS = {"ubuntu2404": "ubuntu24.04"}  # kinds of hosts that driver containers
 
 
 def join(cluster: Cluster, lab: Lab, host: str, names: list[str]) -> None:
-    """Makes a host a Node and waits until it is Ready. names: images that it is to have, by their full names."""
+    """Makes a host a Node and waits until it is Ready. names: the full names of the images that it gets."""
     system = SYSTEMS.get(lab.kind(host))
     if system is None:
         raise SystemExit(f"lab {lab.name} has {host} as {lab.kind(host)}: Nodes are {', '.join(SYSTEMS)}")
@@ -57,7 +57,7 @@ def join(cluster: Cluster, lab: Lab, host: str, names: list[str]) -> None:
 
 
 def programs() -> Path:
-    """The folder with what is copied to hosts and is the same for all: built once, links to what others have built."""
+    """The folder with the files that are copied to each host, built once with links to other builds."""
     parts = {"kubelet": binary.program(), "images.tar": images.archive()}
     for folder in (tools.containerd_programs(), tools.cni_programs()):
         parts |= {path.name: path for path in folder.iterdir()}
@@ -70,7 +70,7 @@ def programs() -> Path:
 
 
 def open_door(cluster: Cluster, host: str, pid: int) -> None:
-    """The API server's address inside the host; goes with the cluster."""
+    """Makes the API server available inside the host; it stops with the cluster."""
     part = f"door-{host}"
     if part in cluster.marks:
         processes.stop([cluster.marks[part]])
@@ -80,7 +80,7 @@ def open_door(cluster: Cluster, host: str, pid: int) -> None:
 
 
 def kubeconfig(cluster: Cluster, host: str) -> str:
-    """The kubelet's: its rights are those of its Node alone."""
+    """The kubeconfig of the kubelet, which has only the permissions of its Node."""
     pki, name = cluster.folder / "pki", f"node-{host}"
     certificates.sign(pki, name, f"/O=system:nodes/CN=system:node:{host}")
     made: dict[str, Any] = json.loads(certificates.kubeconfig(pki, name, cluster.name, PORT))

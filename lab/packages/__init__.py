@@ -68,7 +68,7 @@ TOOLKIT_KEY_PATH = "libnvidia-container/gpgkey"
 
 @dataclass(frozen=True)
 class Repositories:
-    """What a build left. root: the folder to serve; all paths are relative to it; fingerprints: 40 hex digits."""
+    """The result of a build. root: the folder to serve; all paths are relative to it; fingerprints: 40 hex digits."""
 
     root: Path
     cuda_path: str
@@ -94,12 +94,12 @@ class Repositories:
 
 
 def missing_needs() -> list[str]:
-    """Debian packages of NEEDS whose command is not there."""
+    """The Debian packages in NEEDS whose command is missing."""
     return [package for package, command in COMMANDS.items() if not shutil.which(command)]
 
 
 def build(out: Path, nvml: Path, tools: dict[str, Path]) -> Repositories:
-    """Leave all repositories in out, which then holds nothing else; does nothing where the same ones lie there.
+    """Creates all repositories in out, without other files; does nothing if it already contains the same ones.
 
     nvml: folder with libnvidia-ml.so.1 and nvidia-smi. tools: path of each program in lab.tools.NAMES.
     """
@@ -124,7 +124,7 @@ def build(out: Path, nvml: Path, tools: dict[str, Path]) -> Repositories:
 
 
 def _mirror(made: Path, out: Path) -> None:
-    """Hard links where the file system allows: a copy of the cache costs no space."""
+    """Copies with hard links if the file system allows: a copy of the cache needs no space."""
     def place(source: str, target: str) -> None:
         try:
             os.link(source, target)

@@ -38,12 +38,14 @@ SIGN = Path(__file__).resolve().parent.parent / "host" / "image" / "lib" / "sign
 
 
 def ubuntu_naming(driver: Driver) -> Naming:
-    """Canonical's archive keeps the branch in its names, and numbers a release's packages by Ubuntu's."""
+    """Canonical's archive has the branch in the names of packages, and the version of a package contains that of
+    Ubuntu."""
     return Naming(f"-{driver.branch}-server", "0ubuntu0.24.04.1", "nvidia-srv")
 
 
 def ubuntu_archive(former: Driver, drivers: list[Driver]) -> Pockets:
-    """C({suite: {component: packages}}). former: the release that the archive began with; updates have the others."""
+    """C({suite: {component: packages}}). former: the release with which the archive began; updates contain the
+    others."""
     updates = [deb for driver in drivers for deb in _ubuntu_release(driver)]
     newest = max(drivers, key=lambda driver: driver.branch)
     names = ubuntu_naming(newest)
@@ -70,7 +72,7 @@ def _ubuntu_release(driver: Driver, ready: bool = True) -> list[Deb]:
 
 
 def _signed(driver: Driver, flavour: str) -> dict[str, bytes]:
-    """Name to content of modules that are signed with a key which no host has to enrol."""
+    """Maps names to the content of modules that are signed with a key that no host has to enrol."""
     with tempfile.TemporaryDirectory(prefix="gpuops-sign-") as temporary:
         key, certificate = Path(temporary) / "key", Path(temporary) / "certificate"
         run_quietly(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
@@ -83,7 +85,7 @@ def _signed(driver: Driver, flavour: str) -> dict[str, bytes]:
 
 
 def _ready_made(driver: Driver) -> list[Deb]:
-    """Open modules as they are loaded; proprietary ones are linked on the host from objects."""
+    """Open modules in loadable form; proprietary ones are linked on the host from objects."""
     branch, stem = f"{driver.branch}-server", "linux-modules-nvidia"
     common = f"nvidia-kernel-common-{branch} (>= {driver.version})"
     folder = f"lib/modules/{KERNEL}/kernel/nvidia-{driver.branch}srv"

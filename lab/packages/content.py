@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What goes into the packages: texts of lab/packages/files and small compiled stand-ins."""
+"""The contents of packages: texts of lab/packages/files, and small compiled replacements."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Driver:
         return int(self.version.split(".")[0])
 
     def module(self, flavour: str, name: str) -> Path:
-        """A kernel module ready made."""
+        """A built kernel module."""
         return self.built / flavour / f"{name}.ko"
 
 
 def text(name: str, **words: str) -> str:
-    """A file of the folder files, with @WORD@ replaced."""
+    """A file of the folder C(files), with each @WORD@ replaced."""
     content = (FILES / name).read_text(encoding="utf-8")
     for word, value in words.items():
         content = content.replace(f"@{word}@", value)
@@ -50,7 +50,7 @@ def text(name: str, **words: str) -> str:
 
 
 def script(name: str, **words: str) -> bytes:
-    """A shell program of the folder files, with its first line."""
+    """A shell program of the folder C(files), with its first line."""
     return b"#!/bin/sh\n" + text(name, **words).encode()
 
 
@@ -82,13 +82,13 @@ def compile_driver(version: str, nvml: Path, folder: Path) -> Driver:
 
 
 def compile_library(soname: str, version: str, path: Path) -> Path:
-    """A shared library that is only there to be found."""
+    """A shared library without functions."""
     compile_all([[*_c("library.c", path), *_soname(soname), f'-DVERSION="{version}"']])
     return path
 
 
 def compile_daemon(source: str, version: str, folder: Path) -> Path:
-    """A daemon that is told its version."""
+    """A daemon whose version is an argument."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{source.removesuffix('.c')}-{version}"
     compile_all([[*_c(source, target), f'-DVERSION="{version}"']])
@@ -96,7 +96,7 @@ def compile_daemon(source: str, version: str, folder: Path) -> Path:
 
 
 def compile_module(name: str, version: str, path: Path) -> Path:
-    """A kernel module that is none of the driver's."""
+    """A kernel module that does not belong to the driver."""
     compile_all([[*_c("module.c", path), "-c", f'-DVERSION="{version}"', '-DLICENSE="GPL v2"', f'-DNAME="{name}"']])
     return path
 

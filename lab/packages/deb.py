@@ -42,7 +42,7 @@ Pockets = Mapping[str, Mapping[str, Sequence["Deb"]]]
 class Deb:
     """One binary package.
 
-    relations: control fields such as Depends. files: what lies in a folder of programs is executable. scripts:
+    relations: control fields such as Depends. files: those in folders of programs become executable. scripts:
     maintainer scripts by name, without their first line. conffiles: paths that dpkg treats as configuration.
     triggers: the text of the triggers file.
     """
@@ -59,7 +59,7 @@ class Deb:
 
     @property
     def file_name(self) -> str:
-        """As dpkg-deb names it."""
+        """The file name as dpkg-deb chooses it."""
         return f"{self.name}_{self.version}_{self.arch}.deb"
 
 
@@ -115,7 +115,8 @@ def write_repository(debs: Sequence[Deb], folder: Path, key: Key, release: Mappi
 
 
 def write_archive(pockets: Pockets, folder: Path, key: Key, origin: str) -> None:
-    """An archive as distributions have it: suites with components, each suite signed, indexes by their hashes too."""
+    """An archive like those of distributions: suites with components, each suite signed, indexes also by their
+    hashes."""
     for suite, components in pockets.items():
         for component, debs in components.items():
             pool = folder / "pool" / suite / component

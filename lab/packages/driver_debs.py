@@ -5,7 +5,7 @@
 
 Sources: NVIDIA Driver Installation Guide (packages of Debian, pinning packages, flavours), packages.debian.org
 (nvidia-kernel-support, firmware-nvidia-gsp, nvidia-persistenced), Debian bug reports that print the relations of
-nvidia-driver. Which package carries what where no source says so, is our choice.
+nvidia-driver. If no source says which package contains a file, we have chosen one.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def driver_debs(driver: Driver) -> list[Deb]:
 
 
 def branch_debs(branch: int, oldest: str) -> list[Deb]:
-    """The pinning package of a branch; branch 580 still has metas with its number, open upwards as the vendor's."""
+    """The pinning package of a branch; branch 580 still has metapackages with its number, without an upper version
+    limit, as the vendor's."""
     pin = pinning(str(branch), f"{branch}-1", f"branch {branch}", f"{branch}.")
     if branch > 580:
         return [pin]
@@ -71,7 +72,7 @@ def branch_debs(branch: int, oldest: str) -> list[Deb]:
 
 
 def keyring_deb(key: Key) -> Deb:
-    """cuda-keyring: the key and the source of the vendor's own address."""
+    """cuda-keyring: the key, and a source with the address of the vendor."""
     source = "etc/apt/sources.list.d/cuda-debian12-x86_64.list"
     return Deb("cuda-keyring", "1.1-1", arch="all", conffiles=[f"/{source}"],
                files={KEYRING: key.binary, source: f"deb [signed-by=/{KEYRING}] {VENDOR} /\n"})
@@ -165,7 +166,7 @@ def _programs(driver: Driver) -> list[Deb]:
 
 
 def pinning(suffix: str, version: str, what: str, prefix: str) -> Deb:
-    """A pinning package; what it keeps, in words, and how these versions begin."""
+    """A pinning package; a description of what it pins, and the prefix of these versions."""
     # Not a conffile: the pin must go with its package, or it would outlive the change to another branch. The name ends
     # in .pref: apt reads no file whose name has another ending, and a full version looks like one (apt_preferences).
     preferences = f"etc/apt/preferences.d/nvidia-driver-pinning-{suffix}.pref"

@@ -4,8 +4,8 @@
 """NVIDIA's driver packages for EL 9, as stand-ins, built by rpmbuild into a repository made by createrepo_c.
 
 Names, epoch and relations: NVIDIA/yum-packaging-nvidia-driver, -nvidia-kmod-common and -dkms-nvidia; streams of the
-module: NVIDIA/yum-packaging-nvidia-driver, README. Of what the vendor's packages need from other repositories, only
-dkms is asked for.
+module: NVIDIA/yum-packaging-nvidia-driver, README. Of the dependencies of the vendor's packages on other repositories,
+only dkms is kept.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Rpm:
     release: str = "1.el9"
 
     def nevra(self, version: str) -> str:
-        """As modules list it."""
+        """The package as modules list it."""
         return f"{self.name}-{self.epoch}:{version}-{self.release}.x86_64"
 
 
@@ -215,7 +215,8 @@ def driver_rpms(driver: Driver) -> list[Rpm]:
 
 
 def _fabric(driver: Driver) -> list[Rpm]:
-    """Without an epoch, and built for no distribution; the names lost the branch's number, or a dash, at 580."""
+    """A package without an epoch that is built for no distribution; the names lost the number of the branch, or a dash,
+    at 580."""
     old = driver.branch < 580
     return [
         Rpm("nvidia-fabric-manager" if old else "nvidia-fabricmanager", (), {

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The lab's signing keys: made once, kept in the cache, so that rebuilt repositories keep their fingerprints."""
+"""The signing keys of the lab: created once and cached, so that rebuilt repositories keep their fingerprints."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ FIRST_OPEN = 515
 
 
 def runfile_name(version: str) -> str:
-    """As the vendor names it."""
+    """The file name as the vendor chooses it."""
     return f"NVIDIA-Linux-x86_64-{version}.run"
 
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A static HTTP server for the repositories, by TLS too, with redirects, and with faults on demand."""
+"""A static HTTP server for the repositories, also with TLS, with redirects, and with faults on demand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOVED = "/moved/"
 
 
 def read_faults(path: Path | None) -> set[str]:
-    """The words in the faults file; none where there is no file."""
+    """The words in the faults file; none if there is no file."""
     if path is None or not path.is_file():
         return set()
     return set(path.read_text(encoding="utf-8").split())
@@ -39,7 +39,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         super().__init__(*arguments, **words)
 
     def send_head(self) -> Any:
-        """As the base class, after what the faults do."""
+        """The same as in the base class, after applying faults."""
         faults = read_faults(self.faults)
         if "down" in faults:
             self.close_connection = True
@@ -58,31 +58,31 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         return super().send_head()
 
     def list_directory(self, path: Any) -> None:
-        """Nothing is listed, as at the vendor's."""
+        """Lists no folders, as the vendor's server."""
         self.send_error(404, "no such file")
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """One line a request, to the log file alone."""
+        """Writes one line for each request, only to the log file."""
         if self.log is not None:
             with self.log.open("a", encoding="utf-8") as stream:
                 stream.write(f"{self.log_date_time_string()} {self.address_string()} {format % arguments}\n")
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """One thread a connection; they end with the server."""
+    """Uses one thread for each connection; the threads end with the server."""
 
     daemon_threads = True
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away, or does not trust the certificate, is no error of ours."""
+        """A client that disconnects, or does not trust the certificate, is no error of ours."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
 
 def make_server(root: Path, bind: str, port: int, faults: Path | None = None, log: Path | None = None,
                 tls: Path | None = None) -> Server:
-    """A server that is bound, and serves when told to. tls: a PEM file with its key and its certificate."""
+    """A server that is bound, and serves when it is started. tls: a PEM file with its key and its certificate."""
     server = Server((bind, port), functools.partial(Handler, directory=str(root), faults=faults, log=log))
     if tls:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

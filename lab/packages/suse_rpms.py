@@ -4,7 +4,7 @@
 """NVIDIA's driver packages for SUSE Linux Enterprise 15, as stand-ins.
 
 Names: SUSE's notes on the installation of NVIDIA drivers (G06 in July 2025, G07 in 2026); files of each: specs of
-openSUSE's nvidia-driver-G06. No package has an epoch, and nothing but files in both keeps generations apart.
+openSUSE's nvidia-driver-G06. No package has an epoch, and only conflicting files separate generations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PERSISTENCED = ("usr/bin/nvidia-persistenced", "usr/lib/systemd/system/nvidia-pe
 
 
 def suse_rpms(driver: Driver) -> list[Rpm]:
-    """All packages of one driver release. Modules are built by DKMS; SUSE's own, built and signed, are but a name."""
+    """All packages of one driver release. DKMS builds the modules; SUSE's built and signed ones are empty packages."""
     last = "G07" if driver.branch >= OPEN_FROM else "G06"
     daemon: Files = dict(zip(PERSISTENCED, (driver.built / "persistenced", text("nvidia-persistenced.service"),
                                             "enable nvidia-persistenced.service\n")))

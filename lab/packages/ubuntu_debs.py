@@ -21,7 +21,7 @@ from lab.packages.keys import Key
 
 @dataclass(frozen=True)
 class Naming:
-    """How a repository names and numbers its packages. branch: the suffix; dkms: what DKMS knows the module as."""
+    """How a repository names and numbers its packages. branch: the suffix; dkms: the name of the module in DKMS."""
 
     branch: str
     revision: str
@@ -44,7 +44,7 @@ def only_one(virtual: str, **others: str) -> dict[str, str]:
 
 
 def vendor_naming(driver: Driver) -> Naming:
-    """NVIDIA's repository has no branch in its names from 590 on."""
+    """From 590 on, names in NVIDIA's repository do not contain the branch."""
     return Naming("" if driver.branch >= 590 else f"-{driver.branch}", "1ubuntu1")
 
 
@@ -96,7 +96,7 @@ def local_repository_deb(version: str, repository: Path, key: Key) -> Deb:
 
 
 def fabric_manager(driver: Driver) -> Files:
-    """The files of the fabric manager's package; its unit is not enabled by it."""
+    """The files of the fabric manager's package, which does not enable its unit."""
     return {"usr/bin/nv-fabricmanager": driver.built / "fabricmanager",
             "lib/systemd/system/nvidia-fabricmanager.service": text("nvidia-fabricmanager.service"),
             "usr/share/nvidia/nvswitch/fabricmanager.cfg": "LOG_LEVEL=4\nFABRIC_MODE=0\n"}

@@ -30,7 +30,7 @@ def add_commands(top: argparse.ArgumentParser) -> None:
 
 
 def main(choice: argparse.Namespace) -> int:
-    """Does what was chosen; returns the exit code."""
+    """Runs the chosen command; returns the exit code."""
     if choice.action in ("build", "up"):
         needs.ensure((*needs.PACKAGES, *needs.VM_PACKAGES))
     if choice.action == "build":

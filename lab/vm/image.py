@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The virtual machine's disk: Debian 12 with a cloud kernel, GRUB, DKMS and gcc. Nothing is mounted to make it."""
+"""The virtual machine's disk: Debian 12 with a cloud kernel, GRUB, DKMS and gcc. It is created without mounting a file
+system."""
 
 from __future__ import annotations
 
@@ -91,6 +92,6 @@ def boot_record(raw: Path, base: Path) -> None:
 
 
 def qemu_version() -> str:
-    """The version of the package: states of one version are not for another."""
+    """The version of the package: a state is only valid for its version."""
     return subprocess.run(["dpkg-query", "-W", "-f", "${Version}", "qemu-system-x86"], check=True, text=True,
                           capture_output=True, timeout=60).stdout

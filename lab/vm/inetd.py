@@ -1,9 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One connection of a guest to the lab's repositories, on standard input: C(python3 -m lab.vm.inetd ROOT FAULTS).
+"""Serves one connection of a guest to the repositories of the lab, on standard input: C(python3 -m lab.vm.inetd ROOT
+FAULTS).
 
-QEMU starts it for each connection to an address that only the guest knows: no server waits, no port is taken.
+QEMU starts it for each connection to an address that only the guest can use: no server runs, and no port is used.
 """
 
 from __future__ import annotations

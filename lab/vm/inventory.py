@@ -18,7 +18,7 @@ HOST = "gpu-vm"
 
 
 def variables(machine: Machine) -> dict[str, str]:
-    """How to reach it, and which repository to use."""
+    """The variables for the connection, and the repository to use."""
     address = f"http://{REPOSITORIES}/{CUDA_PATH}"
     return {
         "ansible_host": "127.0.0.1", "ansible_port": str(machine.port), "ansible_user": "root",
@@ -30,7 +30,7 @@ def variables(machine: Machine) -> dict[str, str]:
 
 
 def write(machine: Machine) -> Path:
-    """Writes the inventory beside the machine's record."""
+    """Writes the inventory beside the record of the machine."""
     lines = ["all:", "  children:", "    gpu_hosts:", "      hosts:", f"        {HOST}:"]
     lines += [f"          {key}: {value if value == 'true' else quoted(value)}"
               for key, value in variables(machine).items()]

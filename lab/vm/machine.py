@@ -1,9 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A virtual machine with a real kernel: emulated, so that it needs nothing of this machine's processor or kernel.
+"""A virtual machine with a real kernel, which is emulated, so it needs no feature of this machine's processor or
+kernel.
 
-It goes on from a saved state (memory, devices and disk), which later machines share and none of them changes.
+It continues from a saved state (memory, devices and disk), which later machines share and none of them changes.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ SSH = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "
 
 @dataclass
 class Machine:
-    """What is remembered of a machine. port: of this machine, for its SSH. mark: its process."""
+    """The stored data of a machine. port: the port of this machine for its SSH. mark: its process."""
 
     name: str
     port: int
@@ -46,7 +47,7 @@ class Machine:
 
     @property
     def folder(self) -> Path:
-        """Where its disk, its console and its log lie."""
+        """The folder of its disk, its console and its log."""
         return machines_folder() / self.name
 
     @property
@@ -56,12 +57,13 @@ class Machine:
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """Options of SSH for one connection that several commands share: an emulated machine takes long to open one."""
+        """SSH options for one connection that several commands share, because an emulated machine takes long to open
+        one."""
         return ("-o", "ControlMaster=auto", "-o", "ControlPersist=120s", "-o", f"ControlPath={self.monitor}.ssh")
 
     @property
     def runs(self) -> bool:
-        """Whether its process is there."""
+        """Whether its process exists."""
         return processes.runs((self.mark[0], self.mark[1]))
 
     def ssh(self, *words: str, check: bool = True, capture: bool = True, stdin: str | None = None,
@@ -102,7 +104,7 @@ class Machine:
                        timeout=120)
 
     def reboot(self) -> None:
-        """Restarts it as its administrator would; returns once all is up."""
+        """Reboots it as its administrator would; returns when it is ready."""
         read = "cat /proc/sys/kernel/random/boot_id"
         before = self.ssh(read).stdout
         self.ssh("systemctl reboot", check=False)
@@ -115,7 +117,7 @@ class Machine:
         self.ssh("systemctl is-system-running --wait", check=False, limit=600)
 
     def ended(self, limit: float = 120.0) -> None:
-        """Until its process has ended, as its monitor was told."""
+        """Waits until its process has ended, after its monitor has received the command."""
         end = time.monotonic() + limit
         while self.runs:
             if time.monotonic() > end:
@@ -128,12 +130,12 @@ class Machine:
 
 
 def machines_folder() -> Path:
-    """Where the files of all machines of this run lie."""
+    """The folder of the files of all machines of this run."""
     return runs.folder() / "vms"
 
 
 def names() -> list[str]:
-    """The machines that exist."""
+    """The existing machines."""
     return sorted(path.parent.name for path in machines_folder().glob("*/vm.json"))
 
 
@@ -157,7 +159,8 @@ def booted() -> Path:
 
 
 def state(kind: str, inputs: list[bytes], origin: Path | None, prepare: Callable[[Machine], object]) -> Path:
-    """The folder of a saved state, made unless it is there: a machine goes on from another state and is prepared.
+    """The folder of a saved state, which is created if necessary: a machine continues from another state and is
+    prepared.
 
     inputs: what the preparation depends on. origin: the state before, None for a disk that was never booted.
     """
@@ -186,7 +189,7 @@ def state(kind: str, inputs: list[bytes], origin: Path | None, prepare: Callable
 
 
 def start(name: str, origin: Path | None) -> Machine:
-    """A fresh machine that goes on from a state, or boots; returns once it answers."""
+    """Starts a fresh machine that continues from a state, or boots; returns when it responds."""
     folder = machines_folder() / name
     folder.mkdir(parents=True)
     engine.run_folder().mkdir(mode=0o700, exist_ok=True)
@@ -224,7 +227,7 @@ def start(name: str, origin: Path | None) -> Machine:
 
 
 def forwarded(monitor: Monitor) -> int:
-    """The port of this machine that QEMU has taken for the guest's SSH."""
+    """The port of this machine that QEMU uses for the SSH of the guest."""
     shown = monitor("human-monitor-command", **{"command-line": "info usernet"})
     found = re.search(r"HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)", shown)
     if not found:
@@ -233,14 +236,14 @@ def forwarded(monitor: Monitor) -> int:
 
 
 def up(name: str, origin: Path | None = None) -> Machine:
-    """A fresh machine in the place of one of this name, from a state, by default one that has no driver."""
+    """Replaces a machine of this name with a fresh one from a state, by default one without a driver."""
     found = origin or booted()
     remove(name)
     return start(name, found)
 
 
 def remove(name: str) -> None:
-    """Ends a machine and removes its files, if it is there."""
+    """Ends a machine and removes its files, if it exists."""
     if name in names():
         machine = load(name)
         machine.close()
@@ -250,7 +253,7 @@ def remove(name: str) -> None:
 
 
 def purge() -> None:
-    """Ends all machines of this run; what is cached goes with the cache."""
+    """Ends all machines of this run; cached states stay."""
     for name in names():
         remove(name)
     shutil.rmtree(machines_folder(), ignore_errors=True)

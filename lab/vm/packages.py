@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NVIDIA's repository for a host with a real kernel: lab.packages' own, with the modules as C source for DKMS."""
+"""NVIDIA's repository for a host with a real kernel: that of lab.packages, but with modules as C source for DKMS."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ CLEAN="'make' KERNEL=$kernel_source_dir clean"
 
 
 def repository() -> Path:
-    """The folder to serve; the repository lies in it at lab.packages.CUDA_PATH, with its key.
+    """The folder to serve; the repository in it is at lab.packages.CUDA_PATH, with its key.
 
-    Its file C(digest) changes with what the packages hold: not every change of their code is one.
+    Its file C(digest) changes only if the content of the packages changes, not with every change of their code.
     """
     nvml, key = build_nvml(), keys()["cuda"]
     code = [*(FILES.parent / f"{name}.py" for name in ("content", "deb", "driver_debs")), *FILES.iterdir(),
@@ -57,7 +57,7 @@ def repository() -> Path:
 
 
 def digest(debs: list[Deb]) -> str:
-    """The digest of all that is in packages."""
+    """The digest of all packages."""
     found = hashlib.sha256()
     for deb in debs:
         files = {name: content.read_bytes() if isinstance(content, Path) else content
@@ -67,7 +67,7 @@ def digest(debs: list[Deb]) -> str:
 
 
 def with_source(deb: Deb, driver: Driver) -> Deb:
-    """A package of modules with their source in the place of ready ones; any other as it is."""
+    """A package of modules with their source instead of built ones; other packages unchanged."""
     if deb.name not in FLAVOURS:
         return deb
     folder = f"usr/src/nvidia-{driver.version}"

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""QEMU's monitor, as much of it as saving a machine needs (QEMU Machine Protocol: lines of JSON on a socket)."""
+"""A client of QEMU's monitor, with the commands that save a machine (QEMU Machine Protocol: lines of JSON on a
+socket)."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ class Monitor:
         self.socket.close()
 
     def __call__(self, command: str, **arguments: Any) -> Any:
-        """Executes a command; returns its answer. What else the machine reports is passed over."""
+        """Executes a command; returns its answer. Other events of the machine are ignored."""
         self.socket.sendall(json.dumps({"execute": command, "arguments": arguments}).encode() + b"\n")
         try:
             for line in self.lines:
@@ -51,7 +52,7 @@ class Monitor:
         raise SystemExit(f"the virtual machine has ended during {command}")
 
     def save(self, file: Path) -> None:
-        """Stops the machine and writes its memory and devices to a file; L(resume) goes on from there."""
+        """Stops the machine and writes its memory and devices to a file, from which L(resume) continues."""
         self("stop")
         self("migrate-set-parameters", **{"max-bandwidth": 2**40})
         self("migrate", uri=f"exec:cat > '{file}'")

@@ -133,7 +133,7 @@ class ActionModule(Asking):
         return done, state, [*postponed, *forbidden, *plan.pending]
 
     def _try(self, state: HostState, options: Options, plan: planning.Plan) -> None:
-        """Lets the runtime check the new files, and the host whether they can be written."""
+        """Checks the new files with the runtime, and checks on the host whether they can be written."""
         proposal = plan.proposal
         if plan.runtime is None or not (proposal.trials or proposal.changes):
             return

@@ -45,8 +45,8 @@ _EXPORTS: t.Dict[str, t.Callable[[formats.Policy], t.Any]] = {
 
 # The second sentence of a warning about a Node that an earlier run has left out of service.
 _AGAIN = "The next run of site or remove that succeeds there puts it back into service."
-_BY_HAND = ("Add the host of the Node to the inventory, and run again; or look at it and put it back into service by "
-            "hand, see docs/maintenance.md.")
+_BY_HAND = ("Add the host of the Node to the inventory, and run again; or check the Node and put it back into service "
+            "by hand, see docs/maintenance.md.")
 _SHOWN = 20  # such Nodes
 
 
@@ -114,7 +114,7 @@ class ActionModule(ControllerAction):
                  release: releases.Release) -> Data:
         """Returns C(differences) and C(exported) of the policy, if requested, and notes about the export.
 
-        A result that may contain a secret is kept from all that prints or logs results; tasks get it with all values.
+        A result that may contain a secret is neither printed nor logged; tasks get it with all values.
         """
         result: Data = {"notes": []}
         policies = [policy]
@@ -338,7 +338,7 @@ def _look(wanted: Data, policy: formats.Policy, release: releases.Release) -> Da
 
 
 def _label_changes(seen: Data | None, deploy: Data, take_over: bool) -> Data:
-    """Whether the labels of a Node differ, and which Nodes lose one by which driver or MPS pods run there. If none
+    """Whether the labels of a Node differ, and which Nodes lose a label that their driver or MPS pods need. If none
     differ, no later task has to read the Nodes again."""
     adopt = deploy_labels.CONTAINER_SET if take_over else frozenset()
     nodes = [deploy_labels.Node.of_facts(name, node, adopt) for name, node in (seen or {"nodes": {}})["nodes"].items()]

@@ -87,7 +87,7 @@ def _write(option: str, path: str, content: bytes, check: bool) -> bool:
     except (OSError, HostError) as error:
         why = error.message if isinstance(error, HostError) else f"{path} cannot be written: {error.strerror}."
         raise InputError(why, "Name a file in a folder that can be written.", path=option, value=path) from error
-    display.display(f"Report: {path}{' (its folder was made)' if made else ''}")
+    display.display(f"Report: {path}{' (its folder was created)' if made else ''}")
     return differs
 
 

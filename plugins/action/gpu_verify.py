@@ -54,8 +54,8 @@ class ActionModule(ControllerAction):
         for name in arguments["components"] or ():
             components.by_name(name)
         if (arguments["expected"] is None) == (arguments["cluster"] is None):
-            raise InputError("one of expected and cluster is needed, and not both.",
-                             "Give expected for a host, cluster for a cluster.", path="expected, cluster")
+            raise InputError("exactly one of these options is required.",
+                             "Set expected for a host, or cluster for a cluster.", path="expected, cluster")
         of_host = arguments["cluster"] is None
         found = {"checks": self._host(arguments, task_vars)} if of_host else self._cluster(arguments, task_vars)
         problems = [problem for check in found["checks"] if _wrong(check) for problem in _problems(check)]
@@ -108,7 +108,7 @@ class ActionModule(ControllerAction):
         path = arguments["kubeconfig"] or cluster.get("kubeconfig")
         if not path:
             raise InputError("it is not set, and a cluster is never taken from the environment.",
-                             "Name the file of the cluster that is meant.", path="kubeconfig")
+                             "Set it to the kubeconfig of the cluster.", path="kubeconfig")
         mine = [name for name in components.NAMES if (cluster["components"].get(name) or {}).get("state") == "present"
                 and (only is None or name in only)]
         client = Client(find_file(task_vars, str(path)), arguments["context"] or cluster.get("context"))

@@ -37,7 +37,7 @@ class ActionModule(HostAction):
 
 
 def _placed(result: Data, document: mig_document.MigDocument | None) -> Data:
-    """Adds the file and the position to an error about the document, because the host knows only its content."""
+    """Adds the file and the position to an error about the document, because the host gets only its content."""
     error = result.get("error") or {}
     path = error.get("path")
     if result.get("failed") and document is not None and path:

@@ -45,7 +45,7 @@ class ActionModule(ControllerAction):
         """Carries out one state of the label protocol."""
         state, names = arguments["state"], list(dict.fromkeys(arguments["nodes"]))
         if state in ("changing", "settled", "recovered") and not names:
-            raise InputError("It is needed with this state.", "Name the Nodes whose hosts are about to change.",
+            raise InputError("It is required with this state.", "Name the Nodes whose hosts are about to change.",
                              path="nodes")
         host_nodes.batch(arguments["at_once"], 1, "at_once")
         outcome = mig_labels.FAILED if state == "recovered" else arguments["outcome"]

@@ -94,8 +94,8 @@ def _terms(arguments: Data, level: str) -> Terms:
 def _handed_back(arguments: Data, check: bool) -> Data:
     policy = arguments["policy"] or {}
     if policy.get("kind") != "ClusterPolicy" or not isinstance(policy.get("spec"), dict):
-        raise InputError("A ClusterPolicy is needed with this state.",
-                         "Give what gpu_policy returned as exported, with export: cluster_policy.", path="policy")
+        raise InputError("A ClusterPolicy is required with this state.",
+                         "Set it to the result exported of gpu_policy with export: cluster_policy.", path="policy")
     client = Client(arguments["kubeconfig"] or "", arguments["context"])
     return deliver.handed_back(client, objects.copied(policy, "policy"), check)
 
@@ -104,14 +104,15 @@ def _wanted(arguments: Data) -> tuple[list[objects.Wanted], list[str]]:
     """Returns the desired objects, and the components whose other objects are pruned."""
     cluster, manifests = arguments["cluster"], arguments["manifests"]
     if (cluster is None) == (manifests is None):
-        raise InputError("Either cluster or manifests must be given, and only one of them.",
-                         "Give what gpu_policy returned as cluster, or plain manifests.", path="cluster, manifests")
+        raise InputError("exactly one of these options is required.",
+                         "Set cluster to the result cluster of gpu_policy, or set manifests.",
+                         path="cluster, manifests")
     if manifests is not None:
         if not arguments["component"]:
-            raise InputError("Manifests belong to a component, by whose name they are found again.",
-                             "Name it in the option component.", path="component")
+            raise InputError("It is required with manifests: later runs find the objects by this name.",
+                             "Set the name of the component to which the manifests belong.", path="component")
         return objects.wanted({arguments["component"]: manifests}), [arguments["component"]]
     if arguments["take_over"] and arguments["components"]:
         raise InputError("The operator is stopped, so all its operands are adopted in one run.",
-                         "Leave components (tags) out.", path="components", value=arguments["components"])
+                         "Omit components (tags).", path="components", value=arguments["components"])
     return deliver.of_plan(cluster, arguments["components"])

@@ -15,8 +15,8 @@ def disturbing_components(host: Data, level: str, driver: Data, tags: t.Collecti
                           skipped: t.Collection[str] = ()) -> list[str]:
     """Returns the components that may need disruptive steps on a host, in the order of L(COMPONENTS).
 
-    The first pass has done everything for a component with the level never. Nothing is left to do either for a driver
-    that waits for a reboot that this run must not do, or for a person who enrols a key at the console.
+    A component with the level never needs no second pass. Neither does a driver that waits for a reboot that this run
+    must not do, or for a person who enrols a key at the console.
     """
     parts = {name: host[name] for name in COMPONENTS if name in host}
     chosen = [name for name, part in parts.items()
@@ -28,7 +28,7 @@ def disturbing_components(host: Data, level: str, driver: Data, tags: t.Collecti
 
 
 def _waits(level: str, driver: Data) -> bool:
-    """Whether a driver waits for a reboot or a person. driver: the result of nvidia_driver, empty without one."""
+    """Whether a driver waits for a reboot or a person. driver: the result of nvidia_driver, empty if there is none."""
     pending = driver.get("pending") or [{}]
     return pending[0].get("needs") == "reboot" and (
         level != "reboot" or bool((driver.get("mok") or {}).get("pending")))

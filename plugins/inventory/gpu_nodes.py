@@ -179,10 +179,11 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         """Adds one host. Data from kubelets is never a template."""
         name, strict = node["name"], self.get_option("strict")
         if not inventory_nodes.is_name(name):
-            self.display.warning(f"A Node called {_short(name)} is left out: that is no name of a Node.")
+            self.display.warning(f"A Node called {_short(name)} is left out: a Node cannot have this name.")
             return
         if name in self._taken:
-            self.display.warning(f"A Node called {name} is left out: to Ansible that is another host, or a group.")
+            self.display.warning(f"A Node called {name} is left out: in Ansible this is the name of another host or of "
+                                 "a group.")
             return
         variables = {"gpu_node_name": name, "gpu_node": node["gpu_node"]}
         known = self._address(node)
@@ -212,7 +213,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                 return str(address)
             if not inventory_nodes.is_address(address):
                 self.display.warning(f"Node {node['name']}: its {kind} {_short(address)} is no IP address or host name "
-                                     "of another machine, so it is not used. Look at what runs there as its kubelet.")
+                                     "of another machine, so it is not used. Check what runs there as its kubelet.")
         return None
 
     def _is_its_own(self, name: str, address: str) -> bool:

@@ -77,7 +77,7 @@ _ERRORS = {
           "driver must run"),
     803: ("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "kernel module and libraries have different versions"),
     804: ("CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", ""),
-    999: ("CUDA_ERROR_UNKNOWN", "is nvidia-uvm loaded, and is /dev/nvidia-uvm there"),
+    999: ("CUDA_ERROR_UNKNOWN", "check that nvidia-uvm is loaded and /dev/nvidia-uvm exists"),
 }
 # Errors because other processes use the GPU, which works.
 _IN_USE = (2, 46)
@@ -117,7 +117,7 @@ def _row(gpu: Fact, used: str) -> Fact:
     elif used:
         row.update(state="busy", reason=used)
     elif not devices:
-        row.update(state="busy", reason="MIG is on, and there is no MIG device")
+        row.update(state="busy", reason="MIG is enabled, but there is no MIG device")
     return row
 
 
@@ -172,7 +172,7 @@ def _fork(device: str, sample: t.Callable[[str], None]) -> tuple[int, int]:
 
 
 def add_vectors(_device: str) -> None:
-    """Adds two vectors of 1024 numbers on the only device that this process sees. Raises Failure."""
+    """Adds two vectors of 1024 numbers on the only visible device. Raises Failure."""
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError:

@@ -41,13 +41,13 @@ author:
 notes:
   - Configuration files are computed on the controller, which needs the Python library C(tomlkit). Hosts need nothing.
   - C(nvidia-ctk) of the vendor generates the CDI specifications. A specification is up to date if C(nvidia-ctk) prints
-    the same content. The unit C(nvidia-cdi-refresh.service) of the vendor does not notice changes of MIG and the
+    the same content. The unit C(nvidia-cdi-refresh.service) of the vendor does not react to changes of MIG and to the
     removal of the driver. The module therefore also installs C(gpuops-cdi-refresh.service), which
     M(gpuops.nvidia.mig_config) and M(gpuops.nvidia.nvidia_driver) start after a change. If a specification differs
     while one of the two services is running, the module waits up to a minute until the service has finished.
-  - With links in C(/dev/char) and a udev rule, containers keep their GPUs when systemd reloads its units. Containers
-    that were started before, or with the mode C(legacy), do not. O(state=absent) keeps the links for running
-    containers. The links disappear at the next boot.
+  - With links in C(/dev/char) and a udev rule, containers keep their GPUs when systemd reloads its units. This is
+    not true for containers that were started before, or with the mode C(legacy). O(state=absent) keeps the links for
+    running containers. The links disappear at the next boot.
 options:
   state:
     description:

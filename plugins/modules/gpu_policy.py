@@ -152,17 +152,17 @@ options:
     description:
       - The facts of the cluster, as a mapping with C(server), C(version), C(nodes), C(nfd) and C(service_monitors). If
         this is not set, it is read through O(kubeconfig).
-      - C(prometheus_rules), whether the cluster knows PrometheusRule, may be left out, and is then false.
+      - C(prometheus_rules), whether the cluster has the kind PrometheusRule, may be left out, and is then false.
       - C(openshift), whether the cluster is OpenShift, may be left out. The cluster is then OpenShift if all of its
         Nodes report it.
       - C(config_maps) and C(secrets) have the ConfigMaps and Secrets that the policy names, by name. The value
-        of a ConfigMap is its texts by key, or null if it does not exist. The value of a Secret is whether it exists.
-        Objects that are left out are not checked.
-      - C(driver_daemon_sets) maps the names of existing DaemonSets of this collection that keep their names to the
-        system, such as V(ubuntu24.04). C(driver_images) maps the name of each existing driver DaemonSet to the C(tag)
-        of its image and to C(kernel_module_type). C(toolkit_runtime) is the container runtime that the toolkit in
-        the cluster configures. A driver or runtime that is in use and that some Nodes need is only replaced by one
-        that more than half of the Nodes need.
+        of a ConfigMap maps its keys to texts; it is null if the ConfigMap does not exist. The value of a Secret is
+        whether it exists. Objects that are left out are not checked.
+      - C(driver_daemon_sets) maps the name of each existing driver DaemonSet of this collection, which keeps this name,
+        to its operating system, such as V(ubuntu24.04). C(driver_images) maps the name of each existing driver
+        DaemonSet to the C(tag) of its image and to C(kernel_module_type). C(toolkit_runtime) is the container runtime
+        that the toolkit in the cluster configures. A driver or runtime that is in use and that some Nodes need is only
+        replaced by one that more than half of the Nodes need.
       - C(nvidia_drivers) maps the name of each NVIDIADriver to its C(uid) (empty if it does not exist) and to C(there),
         its DaemonSets by system. C(driver_kernels) maps the name of each DaemonSet for a single kernel to this kernel.
     type: dict
@@ -318,13 +318,13 @@ hosts:
   description:
     - For each host and component, the parameters of its role, with the disruption level that applies to it.
     - C(driver) also has values that its role derives itself. C(packages), C(repository) (C(name), C(arch) and
-      C(stream)) and C(kernel_packages) are the source of the driver; C(precompiled) is whether its kernel modules are
+      C(stream)) and C(kernel_packages) are the source of the driver; C(precompiled) says whether its kernel modules are
       precompiled; C(cuda) is the highest CUDA level that it runs; C(secure_boot) is V(signed) or V(mok) if Secure Boot
       is on. C(fabric) has C(manager), V(fabricmanager), V(fabricmanager+nvlsm) or null, its C(version), C(imex),
-      whether the host is a tray of an NVLink rack, and C(imex_nodes). C(next_kernel) is whether modules are also
-      installed for the kernel that boots next, C(licence) is whether a licence token is set, C(persistenced) is whether
-      nvidia-persistenced runs. C(peermem), C(gds) and C(gdrcopy) are whether these kernel modules are installed.
-    - C(profile) has C(name), null without one, and C(because); see O(overrides).
+      whether the host is a tray of an NVLink rack, and C(imex_nodes). C(next_kernel) says whether modules are also
+      installed for the kernel that boots next, C(licence) whether a licence token is set, C(persistenced) whether
+      nvidia-persistenced runs. C(peermem), C(gds) and C(gdrcopy) say whether these kernel modules are installed.
+    - C(profile) has C(name), null if there is no profile, and C(because); see O(overrides).
     - C(preview) names the components whose facts differ from the plan. If the driver differs, it also names MIG,
       because reloading the driver removes the MIG instances. C(delivered) names all components that are delivered to
       the host as a host.

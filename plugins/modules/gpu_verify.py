@@ -18,9 +18,9 @@ description:
     wait for each other on a Node, the first of them is named as the cause, with the last lines of its log. If many pods
     have the same problem, only a few of their logs are read. A log that cannot be read is not a failure.
   - The objects of these components, and the labels of Nodes that the operands select, are compared with the plan of
-    O(cluster) in the same way as M(gpuops.nvidia.operands) and M(gpuops.nvidia.gpu_labels) do it in a run. What these
-    modules would write is V(failed). What the C(gpu_disruption) in O(cluster) forbids is V(pending). The module writes
-    nothing.
+    O(cluster) in the same way as M(gpuops.nvidia.operands) and M(gpuops.nvidia.gpu_labels) do it in a run. A difference
+    that these modules would correct is V(failed). If the C(gpu_disruption) in O(cluster) forbids the correction, the
+    difference is V(pending). The module writes nothing.
   - Pods on Nodes that are NotReady, and driver pods that must be restarted, are V(pending). The module does not wait
     for them.
   - If the cluster's MIG manager serves Nodes, the module also waits for the layouts that their labels
@@ -72,7 +72,7 @@ options:
   cluster:
     description:
       - The plan of a cluster, as M(gpuops.nvidia.gpu_policy) returns it in RV(ignore:cluster).
-      - In check mode the module does not wait, and what does not exist yet is V(pending).
+      - In check mode the module does not wait, and a component that does not exist yet is V(pending).
     type: dict
   kubeconfig:
     description:

@@ -19,7 +19,7 @@ description:
     destroyed only if there is no other way, and only at O(disruption=drain). The services that use them are then
     stopped, and started again afterwards, even if the run fails. Other processes get SIGTERM. If a step fails, the
     former layout of its GPU is restored.
-  - If a process that has come since the plan was made uses a GPU or an instance that a step needs, the former layout of
+  - If a process has started to use a GPU or an instance that a step needs since the plan was made, the former layout of
     this GPU is restored, and its steps are RV(pending) and name the process. The other GPUs get their layouts.
   - A process in a Kubernetes pod never gets a signal, whatever O(disruption) is. If such a process uses the GPU, the
     steps for this GPU are pending and name the pod. M(gpuops.nvidia.node_drain) and the playbook C(gpuops.nvidia.mig)
@@ -93,7 +93,7 @@ options:
     default: true
   create:
     description:
-      - Whether instances are created. With V(false) the steps of a GPU that would end with that are pending.
+      - Whether instances are created. With V(false), all steps for a GPU are pending if they would create instances.
       - On a host that is a Node, the device plugin offers the new instances only after a restart. The playbooks
         therefore create them while M(gpuops.nvidia.node_maintenance) has paused the operands.
     type: bool

@@ -11,9 +11,9 @@ version_added: 0.1.0
 description:
   - Cordons Nodes and evicts their pods through the Eviction API (C(policy/v1)), all Nodes at the same time. It evicts
     pods that use GPUs first, and the others when these have ended.
-  - If a disruption budget forbids an eviction, the module retries when the API server says so, until O(timeout) is
-    over. Then the task fails, names every pod that remains, and restores the Nodes of these pods. A Node that an
-    earlier task has cordoned stays cordoned.
+  - If a disruption budget forbids an eviction, the module retries after the time that the API server names, until
+    O(timeout) is over. Then the task fails, names every pod that remains, and restores the Nodes of these pods. A Node
+    that an earlier task has cordoned stays cordoned.
   - Before the first eviction on a Node, the module checks with a dry run whether all of its pods can be evicted, and
     waits for this in the same way. So no pod ends while a budget protects another pod of its Node. A budget that is
     exhausted later still protects the pods that remain.
@@ -62,7 +62,7 @@ options:
     default: gpu
   grace_period:
     description:
-      - Seconds that every pod gets to end. If this is not set, each pod's own grace period applies.
+      - The grace period of every pod, in seconds. If this is not set, each pod's own grace period applies.
     type: int
   timeout:
     description:
@@ -81,7 +81,7 @@ options:
     default: false
   cordoned:
     description:
-      - What an earlier task of the same run returned as RV(cordoned). In check mode the module needs it to tell the
+      - What an earlier task of the same run returned as RV(cordoned). In check mode the module needs it to plan the
         steps of V(uncordoned); otherwise it is not used.
     type: list
     elements: str

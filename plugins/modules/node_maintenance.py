@@ -48,11 +48,11 @@ options:
     required: true
   evict:
     description:
-      - Whether the change disturbs what uses the GPUs. V(false) if it only creates MIG instances in free space. Then
-        no pod is evicted and none is in the way, at any level, and only the operands that know the instances of the
-        GPUs are paused.
-      - The label of the device plugin is that of the MPS daemon, too, whose end is that of its clients. If the Node has
-        one, V(false) counts as V(true), and at O(disruption=never) the daemon keeps the Node in service.
+      - Whether the change disturbs what uses the GPUs. V(false) if it only creates MIG instances in free space. Then,
+        at every level, no pod is evicted, no pod prevents the change, and only the operands are paused that read the
+        MIG instances at their start.
+      - The MPS daemon has the same label as the device plugin, and its clients end with it. If the Node has an MPS
+        daemon, V(false) counts as V(true), and at O(disruption=never) the daemon keeps the Node in service.
     type: bool
     default: true
   creates:
@@ -70,7 +70,7 @@ options:
     default: []
   grace_period:
     description:
-      - Seconds that every evicted pod gets to end. If this is not set, each pod's own grace period applies.
+      - The grace period of every evicted pod, in seconds. If this is not set, each pod's own grace period applies.
     type: int
   timeout:
     description:
@@ -145,7 +145,7 @@ started:
   sample: true
 level:
   description: The level at which the host may be changed now. V(never) if the Node stays in service, or if only the
-    operands are paused that know the MIG instances.
+    operands are paused that read the MIG instances at their start.
   returned: with O(state=started)
   type: str
   sample: drain

@@ -17,7 +17,7 @@ description:
     disturbs the Node.
   - An operand is paused by the value C(paused-for-mig-change) of its label C(nvidia.com/gpu.deploy.*). The module does
     not create a label that does not exist. It keeps V(false) and values that other managers wrote.
-  - If the cluster's own MIG manager serves a Node, this module only writes the label that asks for the layout, and
+  - If the cluster's own MIG manager serves a Node, this module only writes the label that requests the layout, and
     waits until the manager has finished.
   - V(changing) holds a Node for this run of Ansible by the annotation C(gpuops.nvidia/held-by), and V(settled) releases
     it. All states but V(gathered) refuse a Node that another run holds. If O(nodes) is empty, V(requested) leaves
@@ -108,12 +108,12 @@ options:
     default: true
   at_once:
     description:
-      - How many Nodes V(requested) asks at the same time, a number or a share such as V(25%).
+      - For how many Nodes V(requested) requests a layout at the same time, a number or a percentage such as V(25%).
     type: str
     default: '1'
   max_fail_percentage:
     description:
-      - The percentage of the Nodes that may fail before V(requested) asks no further Node.
+      - The percentage of the Nodes that may fail before V(requested) requests no further layout.
     type: int
     default: 0
   timeout:

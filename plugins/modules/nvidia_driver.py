@@ -13,7 +13,7 @@ description:
     and reads the state again. At the end the versions of module, libraries, DKMS, packages and C(nvidia-smi) agree.
     Otherwise the task fails and names the difference.
   - A pinning package, or a file of this collection if the repository has none, keeps the version, so that an unattended
-    upgrade cannot separate module and libraries.
+    upgrade cannot give module and libraries different versions.
   - If there are no GPU clients, loaded modules are replaced without a reboot, which needs O(disruption=idle). The
     services of the driver (DCGM and its exporter, fabric manager, IMEX, gridd, topologyd, persistenced) are stopped for
     this, and those that were running are started again. The fabric manager and IMEX are stopped, or restarted after a
@@ -21,9 +21,9 @@ description:
   - With O(disruption=drain) other system services that use a GPU are stopped, too, and started again when the new
     driver works. Containers, login sessions, jobs of a scheduler and processes without a service are never stopped.
   - Modules are never unloaded while anything else uses them. The switch is then RV(pending), RV(holders) lists the GPU
-    clients, and the running driver is not changed. This is also so if they have come since the plan was made. With
-    O(disruption=reboot) the new driver is installed while the former one is still loaded, and RV(reboot_required) says
-    that a reboot loads it. The role reboots the host and continues.
+    clients, and the running driver is not changed. The same applies to GPU clients that have started since the plan was
+    made. With O(disruption=reboot) the new driver is installed while the former one is still loaded, and
+    RV(reboot_required) says that a reboot loads it. The role reboots the host and continues.
   - If an installation, a build, a module or a service fails, the former driver is restored, and C(error.rolled_back)
     has its version. If there was no driver before, everything that the run has installed is removed, unless the
     installation is complete and only the hardware does not answer. If the rollback fails, too, C(error.rollback_error)

@@ -31,7 +31,7 @@ description:
     existing CustomResourceDefinition is used if it has the needed versions.
   - CustomResourceDefinitions and the Namespace are created first, and the module waits for them. The plan of check mode
     is complete, even if they do not exist yet. All writes that the API server can check are tried by a dry run first,
-    so an admission error or a missing right is reported before anything is changed.
+    so an admission error or a missing permission is reported before anything is changed.
   - If the API server is busy, a connection breaks, or another client writes at the same time, the module retries for
     some seconds. If a run fails, the next run continues it.
   - Only the cluster of O(kubeconfig) is used. E(KUBECONFIG), C(~/.kube/config), E(K8S_AUTH_KUBECONFIG) and service
@@ -123,15 +123,15 @@ options:
         which evicts the pods that use a GPU within their disruption budgets. The module deletes the MPS daemon and the
         driver pod of the Node, waits until they have ended, and puts the Node back as it was. At the end all other
         objects are removed.
-      - A Node is skipped if it is NotReady, or if its pods may not be evicted. After too many Nodes on which something
-        fails, no further Node is begun, see O(max_fail_percentage). The objects that the pods on such Nodes need stay,
-        everything else is removed, and the task fails at its end with the reason C(Timeout). The next run continues,
-        also after a run was killed.
+      - A Node is skipped if it is NotReady, or if its pods may not be evicted. If too many Nodes fail, no further Node
+        is changed, see O(max_fail_percentage). The objects that the pods on such Nodes need stay, everything else is
+        removed, and the task fails at its end with the reason C(Timeout). The next run continues, also after a run was
+        killed.
       - With O(state=present) the level in O(cluster) applies. From V(drain) on, the pods of drivers and of the MPS
         daemon end in the same way if no DaemonSet of a driver or of the MPS daemon is planned any more. Skipped and
         failed Nodes are in RV(pending) and RV(problems), and the task does not fail. If a DaemonSet of a driver is
         replaced by another one or moves to other Nodes, its pods are replaced in the same way; the deploy label of a
-        Node keeps the new DaemonSet from it until the former pod has ended.
+        Node keeps pods of the new DaemonSet away from it until the former pod has ended.
     type: str
     choices: [never, idle, drain, reboot]
     default: never
@@ -155,7 +155,7 @@ options:
     default: '1'
   max_fail_percentage:
     description:
-      - The percentage of these Nodes that may fail before no further Node is begun. A Node that is skipped has not
+      - The percentage of these Nodes that may fail before no further Node is changed. A Node that is skipped has not
         failed. The first Node is served alone.
     type: int
     default: 0
@@ -266,8 +266,8 @@ pending:
   sample: []
 problems:
   description:
-    - What the task has not done although O(disruption) allows it; the Nodes that were skipped, why, and what to do.
-      The playbook site fails with it at its end. It is a warning, too.
+    - Sentences about work that the task has not done although O(disruption) allows it, with the skipped Nodes, the
+      reasons and what to do. The playbook site fails with it at its end. It is a warning, too.
     - In check mode the Nodes that would be skipped if the task ran now, with the same reasons. A driver or MPS pod that
       is already ending is only a warning then.
   returned: unless O(render_to) is set
@@ -276,8 +276,8 @@ problems:
   sample: []
 ended_on:
   description:
-    - Of the Nodes that lose a deploy label by which driver or MPS pods run (C(deploy.leaving) in O(cluster)), those on
-      which these pods have ended, or would in check mode. M(gpuops.nvidia.gpu_labels) may remove the labels there.
+    - The Nodes that lose a deploy label of driver or MPS pods (C(deploy.leaving) in O(cluster)) and on which these pods
+      have ended, or in check mode would have ended. M(gpuops.nvidia.gpu_labels) may remove the labels there.
   returned: with O(state=present), unless O(render_to) is set
   type: list
   elements: str

@@ -1,11 +1,12 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""C(make bench): figures as ratios against a calibrator of the same run. Leaves the hosts of the lab converged.
+"""C(make bench): reports each figure as a ratio to a calibrator that is measured in the same run. The hosts of the lab
+are converged afterwards.
 
-It needs a lab made by C(GPUOPS_BENCHMARK=1 python3 -m lab up), whose hosts have no cache of byte code.
+It needs a lab that C(GPUOPS_BENCHMARK=1 python3 -m lab up) has created; the hosts of such a lab have no bytecode cache.
 
-The Nodes are those of a cluster that is made for it and removed.
+The Nodes belong to a cluster that is created for the benchmark and removed afterwards.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def seconds(name: str, inventory: list[Path]) -> tuple[float, user.Run]:
 
 
 def main() -> int:
-    """Prints the table. Returns 1 where a budget is missed."""
+    """Prints the table. Returns 1 if a budget is exceeded."""
     os.environ["GPUOPS_BENCHMARK"] = "1"  # no cache of byte code in this process and its runs
     user.install()
     words = [sys.executable, "-m", "lab", "inventory"]

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""site.yml on a converged cluster, beside C(kubectl apply) of the very objects that it looks after."""
+"""Measures site.yml on a converged cluster, and C(kubectl apply) of the objects that site.yml manages."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ Row = tuple[str, str, str, bool]
 
 
 def rows(scale: float) -> list[Row]:
-    """C((what, figure, budget, whether it is kept)). scale: seconds of the machine of the budget to one of here."""
+    """The rows C((what, figure, budget, whether it is kept)). scale: how many seconds on this machine correspond to one
+    second on the machine for which the budget was set."""
     with lab_cluster("--gpu", str(NODES), "--cpu", "2") as kubeconfig, tempfile.TemporaryDirectory() as folder:
         return measure(kubeconfig, Path(folder), scale)
 
 
 @contextmanager
 def lab_cluster(*nodes: str) -> Iterator[str]:
-    """The kubeconfig of a new cluster. nodes: options of the lab that say which Nodes it has."""
+    """The kubeconfig of a new cluster. nodes: the options of the lab that describe its Nodes."""
     lab = [sys.executable, "-m", "lab", "cluster"]
     subprocess.run([*lab, "up", "--name", NAME, "--nodes", "plain", *nodes], cwd=ROOT, check=True)
     try:
@@ -45,7 +46,7 @@ def lab_cluster(*nodes: str) -> Iterator[str]:
 
 
 def inventory_of(kubeconfig: str, folder: Path) -> Path:
-    """An inventory of one cluster, written to a folder."""
+    """Writes an inventory of one cluster to a folder; returns it."""
     inventory = folder / "inventory.yml"
     inventory.write_text(yaml.safe_dump({
         "all": {"vars": {"gpu_placement": "cluster", "gpu_kubeconfig": kubeconfig}},
@@ -56,7 +57,7 @@ def inventory_of(kubeconfig: str, folder: Path) -> Path:
 
 
 def measure(kubeconfig: str, folder: Path, scale: float) -> list[Row]:
-    """Both by turns on the same objects, of which neither changes any."""
+    """Measures both alternately on the same objects; neither changes an object."""
     inventory = inventory_of(kubeconfig, folder)
     manifests = folder / "manifests"
     site(inventory)

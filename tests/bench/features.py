@@ -1,10 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Labels of eight simulated GPUs: CPU against what gpu-feature-discovery 0.20.0 took for the same on such GPUs.
+"""Labels of eight simulated GPUs: The CPU time is compared with that of gpu-feature-discovery 0.20.0 for the same
+labels of such GPUs.
 
-CPU is that of the module's whole payload as it runs on a host, measured as in C(mig.py). The labels become facts, the
-default of the role; what it takes to write NFD's file for the first time is shown beside it.
+It includes the whole payload of the module as it runs on a host, measured as in C(mig.py). By default, the role returns
+the labels as facts. The CPU time for the first write of the file of NFD is reported separately.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ MOUNTS = ("mount -t tmpfs none /var/lib && mkdir -p /etc/kubernetes && mount -t 
 
 
 def rows() -> list[Row]:
-    """C((what, figure, budget, whether it is kept)). Needs root: files are written to file systems of their own."""
+    """The rows C((what, figure, budget, whether it is kept)). Needs root, because it mounts file systems for its
+    files."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "empty.py").write_text(EMPTY)
@@ -68,6 +70,6 @@ def machine(state: Path) -> Machine:
 
 
 def shown(turns: Turns, name: str, what: str, peer: float) -> list[Row]:
-    """The share of the peer's CPU, and what it is made of."""
+    """The share of CPU time relative to the peer, and the figures from which it is computed."""
     share = turns.share(name, peer)
     return [(f"{what}: CPU share of GFD's", f"{share:.2f}", f"< {SHARE}", share < SHARE), turns.shown(name)]

@@ -1,12 +1,14 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""site.yml from an empty cluster to 1,000 Nodes with all operands ready, against C(kubectl apply) of the same objects.
+"""Measures site.yml from an empty cluster to 1,000 Nodes with all operands ready, and C(kubectl apply) of the same
+objects.
 
-Each has a cluster of its own, by turns: what is left of thousands of pods would slow the next one down. One time alone
-differs by a seventh from the next one of the same kind.
-site.yml starts from Nodes as node feature discovery labels them; kubectl's Nodes carry all labels already, and it is
-only asked for DaemonSets until all are ready.
+They run alternately, each in a cluster of its own, because the remains of thousands of pods would slow down the next
+measurement. Two measurements of the same kind differ by up to a seventh.
+
+site.yml starts with Nodes that have only the labels of node feature discovery. For kubectl, the Nodes have all labels
+already; kubectl is only queried for the DaemonSets until all are ready.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ Object = dict[str, Any]
 
 
 def rows() -> list[Row]:
-    """C((what, figure, budget, whether it is kept))."""
+    """The rows C((what, figure, budget, whether it is kept))."""
     ours, plain, mib, late = [], [], [], []
     for _number in range(ROUNDS):
         with tempfile.TemporaryDirectory() as name:
@@ -64,7 +66,7 @@ def rows() -> list[Row]:
 
 
 def site(kubeconfig: str, folder: Path) -> tuple[float, float]:
-    """C((seconds, MiB)) of site.yml; the manifests are then in a folder, too."""
+    """C((seconds, MiB)) of a run of site.yml, which also writes the manifests to a folder."""
     inventory = inventory_of(kubeconfig, folder)
     words = [str(user.HOME / "venv" / "bin" / "ansible-playbook"), f"-i{inventory}", "gpuops.nvidia.site"]
     started = time.monotonic()
@@ -80,7 +82,7 @@ def site(kubeconfig: str, folder: Path) -> tuple[float, float]:
 
 
 def apply(kubeconfig: str, folder: Path, labels: dict[str, dict[str, str]], pods: dict[str, int]) -> float:
-    """Seconds of C(kubectl apply), until as many pods of each DaemonSet are ready."""
+    """Seconds of C(kubectl apply) until each DaemonSet has this number of ready pods."""
     client = Client(kubeconfig)
     client.many(lambda name: client.merge_patch("v1", "Node", name, None, {"metadata": {"labels": labels[name]}}),
                 labels)
@@ -96,7 +98,7 @@ def apply(kubeconfig: str, folder: Path, labels: dict[str, dict[str, str]], pods
 
 
 def daemon_sets(client: Client) -> list[Object]:
-    """All of the cluster."""
+    """All DaemonSets of the cluster."""
     return client.list("apps/v1", "DaemonSet")
 
 
@@ -106,11 +108,11 @@ def nodes(kubeconfig: str) -> list[Object]:
 
 
 def wanted(client: Client) -> dict[str, int]:
-    """By DaemonSet how many pods it is to have."""
+    """Maps each DaemonSet to its desired number of pods."""
     return {one["metadata"]["name"]: one["status"]["desiredNumberScheduled"] for one in daemon_sets(client)}
 
 
 def lacking(client: Client) -> list[str]:
-    """DaemonSets of which not all pods are ready."""
+    """The DaemonSets whose pods are not all ready."""
     return [one["metadata"]["name"] for one in daemon_sets(client)
             if one["status"]["numberReady"] < one["status"]["desiredNumberScheduled"]]

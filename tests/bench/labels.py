@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""All labels of 1,000 new Nodes: one task against 16 plain connections that send the same PATCHes."""
+"""Measures the labelling of 1,000 new Nodes: one task, compared with 16 plain connections that send the same
+PATCHes."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ Row = tuple[str, str, str, bool]
 
 
 def rows() -> list[Row]:
-    """C((what, figure, budget, whether it is kept))."""
+    """The rows C((what, figure, budget, whether it is kept))."""
     lab = [sys.executable, "-m", "lab", "cluster"]
     subprocess.run([*lab, "up", "--name", "bench", "--nodes", "plain", "--gpu", str(NODES)], cwd=ROOT, check=True)
     try:
@@ -72,7 +73,7 @@ def rows() -> list[Row]:
 
 
 def measure(kubeconfig: str) -> list[Row]:
-    """Both by turns on the same Nodes, whose labels are taken back in between."""
+    """Measures both alternately on the same Nodes; the labels are removed in between."""
     task("absent", kubeconfig)
     plain, ours, again, mended = [], [], {}, {}
     for _number in range(ROUNDS):
@@ -99,7 +100,7 @@ def measure(kubeconfig: str) -> list[Row]:
 
 
 def task(state: str, kubeconfig: str) -> dict[str, Any]:
-    """C({seconds, changed, failed, mib}) of one run."""
+    """Runs the task once; returns C({seconds, changed, failed, mib})."""
     told = dict.fromkeys((f"gpu-{number + 1}" for number in range(NODES)), TOLD)
     given = json.dumps({"state": state, "kubeconfig": kubeconfig, "deploy": DEPLOY, "told": told})
     ran = subprocess.run([sys.executable, "-c", TASK], input=given, check=True, capture_output=True, text=True)
@@ -107,13 +108,13 @@ def task(state: str, kubeconfig: str) -> dict[str, Any]:
 
 
 def lose_one(kubeconfig: str) -> None:
-    """Somebody takes a label from a Node."""
+    """Removes a label from a Node, as another client would."""
     gone = {"metadata": {"labels": {"nvidia.com/gpu.count": None}}}
     Client(kubeconfig).merge_patch("v1", "Node", "gpu-7", None, gone, field_manager="somebody")
 
 
 def plainly(kubeconfig: str) -> float:
-    """Seconds for the PATCHes that the task would send, with nothing but the standard library's connections."""
+    """Seconds for the PATCHes that the task would send, with the connections of the standard library only."""
     address, context = connect(kubeconfig)
     deploy = parse_deploy(DEPLOY)
     nodes = [replace(node, host=TOLD) for node in read_nodes(Client(kubeconfig)) if node.gpu]
@@ -148,7 +149,8 @@ def plainly(kubeconfig: str) -> float:
 
 
 def connect(kubeconfig: str) -> tuple[str, ssl.SSLContext]:
-    """(host and port, TLS with the client's certificate) of a kubeconfig of the lab, which holds all of it."""
+    """C((host and port, TLS context with the client certificate)) from a kubeconfig of the lab, which contains all of
+    it."""
     document = yaml.safe_load(Path(kubeconfig).read_text())
     cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
     authority = base64.b64decode(cluster["certificate-authority-data"]).decode()

@@ -1,11 +1,12 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""MIG of eight simulated GPUs: CPU and NVML calls against what mig-parted 0.15.0 took for the same on such GPUs.
+"""MIG of eight simulated GPUs: The CPU time and the NVML calls are compared with those of mig-parted 0.15.0 for the
+same work on such GPUs.
 
-CPU is that of the module's whole payload as it runs on a host, above that of a module that does nothing; it is scaled
-by nvidia-ctk, which was measured beside mig-parted and is measured here. All take turns, and medians count: what else
-the machine does then falls on all of them alike.
+The CPU time is that of the whole payload of the module as it runs on a host, minus that of a module that does nothing.
+It is scaled by nvidia-ctk, which was measured together with mig-parted and is measured again here. The commands run
+alternately and medians count, so other load on the machine affects all of them equally.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ CTK, EMPTY_MODULE = "nvidia-ctk", "empty"
 
 
 def rows() -> list[Row]:
-    """C((what, figure, budget, whether it is kept)). Needs root: journals are written to a file system of their own."""
+    """The rows C((what, figure, budget, whether it is kept)). Needs root, because it mounts a file system for the
+    journals."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         host = Machine(build(), folder / "state")
@@ -71,7 +73,8 @@ def rows() -> list[Row]:
 
 
 def measure(host: Machine, folder: Path) -> list[Row]:
-    """Off to all-balanced, then to small instances, then nothing to do: that and the calibrator by turns."""
+    """Measures three runs (from MIG off to all-balanced, then to small instances, then a run without changes)
+    alternately with the calibrator."""
     generate, bare = calibrator(host, folder)
     (folder / "empty.py").write_text(EMPTY)
     empty = payload("empty", folder / "empty.py", {}, folder)
@@ -98,7 +101,8 @@ def measure(host: Machine, folder: Path) -> list[Row]:
 
 
 def calibrator(host: Machine, folder: Path) -> tuple[list[str], dict[str, str]]:
-    """nvidia-ctk cdi generate and its environment: the same GPUs with MIG off, and a driver's folder of its own."""
+    """The command nvidia-ctk cdi generate and its environment, for the same GPUs with MIG off and a separate driver
+    folder."""
     bare = Machine(host.folder, folder / "bare")
     bare.sim("init", "--driver", DRIVER, f"a100-80={GPUS}")
     root = driver_root(bare, folder / "root")
@@ -107,7 +111,7 @@ def calibrator(host: Machine, folder: Path) -> tuple[list[str], dict[str, str]]:
 
 
 def payload(name: str, path: Path, arguments: dict[str, Any], folder: Path) -> list[str]:
-    """The command that runs a module as on a host, with a journal that is gone afterwards."""
+    """The command that runs a module as on a host, with a journal that is deleted afterwards."""
     out = folder / f"{name}-{'-'.join(str(value) for value in arguments.values())}"
     full = f"ansible_collections.gpuops.nvidia.plugins.modules.{name}"
     subprocess.run([sys.executable, "-c", PAYLOAD, full, str(path), json.dumps(arguments), str(out)], check=True)
@@ -116,7 +120,7 @@ def payload(name: str, path: Path, arguments: dict[str, Any], folder: Path) -> l
 
 
 def cpu(command: list[str], environment: dict[str, str]) -> float:
-    """Milliseconds of CPU of a command with all that it starts."""
+    """Milliseconds of CPU time of a command and its child processes."""
     quiet = {key: value for key, value in environment.items() if key != "GPUSIM_TRACE"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, env=quiet, check=True, capture_output=True)
@@ -125,7 +129,8 @@ def cpu(command: list[str], environment: dict[str, str]) -> float:
 
 
 class Turns:
-    """CPU in ms of commands (with their environments) that take turns, every other round in the opposite order."""
+    """CPU time in ms of commands (with their environments) that run alternately, in the opposite order in every other
+    round."""
 
     def __init__(self, commands: dict[str, tuple[list[str], dict[str, str]]]) -> None:
         self.taken: dict[str, list[float]] = {name: [] for name in commands}
@@ -134,22 +139,22 @@ class Turns:
                 self.taken[name].append(cpu(*commands[name]))
 
     def above(self, name: str) -> float:
-        """What a module takes more than an empty one, which is run just before or after it."""
+        """The additional CPU time of a module compared with an empty one, which runs right before or after it."""
         return statistics.median(ours - nothing for ours, nothing in zip(self.taken[name], self.taken[EMPTY_MODULE]))
 
     def share(self, name: str, peer: float) -> float:
-        """Of what a peer took, in ms, where nvidia-ctk took CTK_MS."""
+        """The share relative to the CPU time of a peer in ms, which was measured when nvidia-ctk took CTK_MS."""
         return self.above(name) / statistics.median(self.taken[CTK]) * CTK_MS / peer
 
     def shown(self, name: str) -> Row:
-        """What the share is made of, with the best of all rounds beside the median."""
+        """The figures from which the share is computed, with the best of all rounds in addition to the median."""
         ctk, nothing, ours = self.taken[CTK], self.taken[EMPTY_MODULE], self.taken[name]
         return ("  CPU ms above a no-op module / of nvidia-ctk (best)", f"{self.above(name):.0f} / "
                 f"{statistics.median(ctk):.0f} ({min(ours) - min(nothing):.0f} / {min(ctk):.0f})", "", True)
 
 
 def changed_and_calls(command: list[str], host: Machine, folder: Path) -> tuple[bool, int]:
-    """Whether one run changed something, and how many NVML calls it took."""
+    """Whether one run changed something, and how many NVML calls it made."""
     trace = folder / "trace"
     trace.write_text("")
     done = subprocess.run(command, env=host.environment, check=True, capture_output=True, text=True)

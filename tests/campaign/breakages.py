@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What an administrator, an upgrade or a failing disk does to a converged host of the lab, and what is expected."""
+"""Damage that an administrator, an upgrade or a failing disk can do to a converged host of the lab, and the expected
+results."""
 
 from __future__ import annotations
 
@@ -15,16 +16,17 @@ MIG, SWITCHES = "gpu-a1", "gpu-a2"
 
 @dataclass(frozen=True)
 class Breakage:
-    """A shell script as root of a host, and what is expected: exactly one of repairs, refused, stays and unseen.
+    """A shell script that runs as root on a host, and the expected result: exactly one of repairs, refused, stays and
+    unseen.
 
-    host: where it makes sense, empty for anywhere.
+    host: the host for which it makes sense, empty for any host.
     repairs: a part of a step. Verify reports a fault, check plans the step, one run carries out what check planned, and
     a second run does nothing.
     refused: a part of the error of verify, check and run.
     stays: a part of what verify, check and run report, though no run repairs it and none fails before its comparison.
-    unseen: why nobody has to see it. Verify, check and run then find nothing.
-    undo: where no run repairs it, the script after which a run goes on and verify finds nothing.
-    variables: of the host in the inventory, as an INI inventory has them; where no run repairs it they go with undo.
+    unseen: why the breakage need not be reported. Verify, check and run then find nothing.
+    undo: if no run repairs it, the script after which a run succeeds and verify finds nothing.
+    variables: variables of the host in the inventory, in INI format; if no run repairs the breakage, undo removes them.
     """
 
     name: str
@@ -38,7 +40,7 @@ class Breakage:
     variables: str = ""
 
     def __post_init__(self) -> None:
-        """What is expected is stated, once, and only what no run repairs has to be undone."""
+        """Checks that exactly one result is expected, and that undo is set only if no run repairs the breakage."""
         stated = [word for word in (self.repairs, self.refused, self.stays, self.unseen) if word]
         assert len(stated) == 1, f"{self.name}: state one of repairs, refused, stays, unseen"
         assert bool(self.undo) == bool(self.refused or self.stays), f"{self.name}: undo is for what no run repairs"
@@ -66,7 +68,7 @@ def _services() -> list[Breakage]:
 
 
 def _idle_runtime() -> list[Breakage]:
-    """Whoever stopped or disabled a container runtime decides."""
+    """Breakages of a container runtime that somebody has stopped or disabled; a run does not start it."""
     back = "systemctl enable --now containerd"
     return [Breakage("containerd is stopped", "systemctl stop containerd", stays="containerd does not run", undo=back),
             Breakage("containerd is disabled", "systemctl disable containerd",
@@ -78,7 +80,7 @@ def _idle_runtime() -> list[Breakage]:
 
 
 def _software() -> list[Breakage]:
-    """Packages, their files, and the repository that they come from."""
+    """Breakages of packages, their files and their repository."""
     again = "install packages again"
     return [
         Breakage("persistenced is purged", "dpkg --purge --force-all nvidia-persistenced", repairs="install packages"),
@@ -141,7 +143,7 @@ def _software() -> list[Breakage]:
 
 
 def _runtime() -> list[Breakage]:
-    """The container toolkit, containerd's files, CDI."""
+    """Breakages of the container toolkit, of files of containerd and of CDI."""
     lines = "find /etc/containerd -name '*.toml' -exec sed -i '/nvidia/d' {} +"
     spec = "for f in /var/run/cdi/nvidia.yaml /etc/cdi/nvidia.yaml; do [ ! -f $f ] ||"
     variables = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
@@ -181,7 +183,7 @@ def _runtime() -> list[Breakage]:
 
 
 def _driver() -> list[Breakage]:
-    """Modules, nodes, GPUs."""
+    """Breakages of modules, device nodes and GPUs."""
     return [
         Breakage("modules are unloaded",
                  "systemctl stop nvidia-persistenced nvidia-dcgm nvidia-dcgm-exporter nvidia-fabricmanager; "

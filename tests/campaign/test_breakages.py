@@ -1,10 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Each breakage of a converged host: verify, check and run agree on it, one run repairs it, a second does nothing.
+"""For each breakage of a converged host, verify, check and run report the same; one run repairs it, and a second run
+changes nothing.
 
-Three hosts are broken at a time, each in its own way, and get their converged disks back afterwards. To try some:
-C(pytest tests/campaign -k "mig or keyring") chooses rounds by the names of their breakages, and the variable
+Three hosts are broken at the same time, each in another way. Afterwards their converged disks are restored. To try
+some: C(pytest tests/campaign -k "mig or keyring") chooses rounds by the names of their breakages, and the variable
 C(BREAKAGES) (a regular expression for names) of the environment makes rounds of these breakages alone.
 """
 
@@ -31,7 +32,7 @@ LIMIT = 1800
 
 
 def rounds() -> list[Round]:
-    """By host its breakage: each breakage once, in as few rounds as its hosts allow."""
+    """Maps hosts to breakages, for each round: each breakage once, in as few rounds as possible."""
     chosen = re.compile(os.environ.get("BREAKAGES", ""))
     waiting, found = [one for one in BREAKAGES if chosen.search(one.name)], []
     while waiting:
@@ -48,7 +49,7 @@ def rounds() -> list[Round]:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
-    """The hosts of the demo, converged."""
+    """A lab with the converged hosts of the demo."""
     user.install()
     with own_lab("campaign", LAB) as made:
         converge(made)
@@ -56,19 +57,19 @@ def lab() -> Iterator[LabHosts]:
 
 
 def failures(run: user.Run, host: str) -> list[str]:
-    """What a run says went wrong on a host."""
+    """The errors that a run reports for a host."""
     return [f"{line['kind']}: {line['result'].get('msg')}" for line in run.of(host, ("failed", "unreachable"))]
 
 
 def reports(run: user.Run, host: str) -> list[str]:
-    """What a run tells of a host: errors, and what its comparison with the plan found."""
+    """What a run reports for a host: errors, and the differences from the plan."""
     checks = [check for line in run.of(host) if line["action"].endswith(".gpu_verify")
               for check in line["result"].get("checks") or ()]
     return [*failures(run, host), *(f"{check['state']}: {check['component']}: {check['detail']}" for check in checks)]
 
 
 def faults(run: user.Run, host: str) -> list[str]:
-    """What of it is not as planned."""
+    """The checks of a host that are not as planned."""
     return [text for text in reports(run, host) if not text.startswith("ok: ")]
 
 
@@ -80,7 +81,7 @@ def modules(run: user.Run, host: str) -> set[str]:
 
 
 def disagreements(lab: LabHosts, broken: Round, folder: Path) -> dict[str, list[str]]:
-    """By host and breakage what is not as expected."""
+    """Maps host and breakage to the results that are not as expected."""
     extra = folder / "hosts.ini"
 
     def play(name: str, *words: str) -> user.Run:
@@ -104,7 +105,7 @@ def _inventory(broken: Round) -> str:
 
 
 def _broken(host: str, one: Breakage, verified: user.Run, checked: user.Run, first: user.Run) -> list[str]:
-    """Of the runs on the broken host."""
+    """Compares the runs on the broken host with the expectation."""
     runs = {"verify": verified, "check": checked, "run": first}
     planned, done = checked.steps(host), first.steps(host)
     found = [f"{name} did not compare the host" for name, run in runs.items() if not reports(run, host)]
@@ -132,7 +133,7 @@ def _broken(host: str, one: Breakage, verified: user.Run, checked: user.Run, fir
 
 
 def _repaired(host: str, one: Breakage, again: user.Run, last: user.Run) -> list[str]:
-    """Of the runs behind them."""
+    """Compares the runs after the repair with the expectation."""
     found = [f"{name} reports {faults(run, host) or 'nothing'}"
              for name, run in (("second run", again), ("second verify", last))
              if faults(run, host) or not reports(run, host)]

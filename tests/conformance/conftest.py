@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A simulated machine for each test. None of these tests needs root but test_cdi.py, which makes device nodes."""
+"""A simulated machine for each test. Only test_cdi.py needs root, because it creates device nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Machine:
-    """A machine whose state is a file of its own: its programs and its library."""
+    """A simulated machine: a state file, with programs and a library that use it."""
 
     def __init__(self, folder: Path, state: Path) -> None:
         self.folder = folder
@@ -33,13 +33,13 @@ class Machine:
         }
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a program of the machine (nvidia-smi, gpusim) or any other in its environment."""
+        """Runs a program of the machine (nvidia-smi, gpusim) or any other program in its environment."""
         program = self.folder / command[0]
         words = [str(program) if program.exists() else command[0], *command[1:]]
         return subprocess.run(words, env=self.environment, capture_output=True, text=True, check=False)
 
     def sim(self, *words: str) -> str:
-        """Run gpusim; its output."""
+        """Runs gpusim; returns its output."""
         result = self.run("gpusim", *words)
         assert result.returncode == 0, result.stderr
         return result.stdout
@@ -47,13 +47,13 @@ class Machine:
 
 @pytest.fixture(scope="session")
 def nvml_folder() -> Path:
-    """Where the library and the programs are."""
+    """The folder with the library and the programs."""
     return build()
 
 
 @pytest.fixture
 def machine(nvml_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Machine]:
-    """``machine("a100-80=8")`` makes a machine that this process and its children see."""
+    """C(machine("a100-80=8")) creates a machine that this process and its children use."""
 
     def make(*words: str, folder: Path = nvml_folder) -> Machine:
         made = Machine(folder, tmp_path / "state")

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A small driver of NVML by ctypes, with structures of its own: a second opinion beside pynvml."""
+"""A small ctypes client of NVML with its own structures, as a check that is independent of pynvml."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class NvmlError(Exception):
 
 
 class Nvml:
-    """One NVML library, as C sees it. ``nvml.call("DeviceGetCount_v2", byref(x))`` raises NvmlError."""
+    """One NVML library, as a C program uses it. ``nvml.call("DeviceGetCount_v2", byref(x))`` raises NvmlError."""
 
     def __init__(self, folder: Path) -> None:
         self.library = ctypes.CDLL(str(folder / "libnvidia-ml.so.1"))
@@ -141,13 +141,13 @@ class Nvml:
             raise NvmlError(name, code)
 
     def number(self, name: str, *arguments: Any) -> int:
-        """The unsigned int that a call gives in its last parameter."""
+        """The unsigned int that a call returns in its last parameter."""
         value = c_uint()
         self.call(name, *arguments, byref(value))
         return value.value
 
     def handle(self, name: str, *arguments: Any) -> c_void_p:
-        """The handle that a call gives in its last parameter."""
+        """The handle that a call returns in its last parameter."""
         value = c_void_p()
         self.call(name, *arguments, byref(value))
         return value
@@ -168,7 +168,7 @@ class Nvml:
 
     @contextmanager
     def session(self) -> Iterator[Nvml]:
-        """Between nvmlInit_v2 and nvmlShutdown."""
+        """A context between nvmlInit_v2 and nvmlShutdown."""
         self.call("Init_v2")
         try:
             yield self
@@ -186,7 +186,7 @@ class Nvml:
         return current.value, pending.value
 
     def set_mig_mode(self, gpu: c_void_p, mode: int) -> int:
-        """Set the MIG mode; the activation status."""
+        """Sets the MIG mode; returns the activation status."""
         return self.number("DeviceSetMigMode", gpu, mode)
 
     def placements(self, gpu: c_void_p, profile_id: int) -> list[tuple[int, int]]:
@@ -198,14 +198,14 @@ class Nvml:
         return [(place.start, place.size) for place in found]
 
     def create(self, gpu: c_void_p, profile_id: int, start: int | None = None) -> c_void_p:
-        """Create a GPU instance, where asked or where the driver likes."""
+        """Creates a GPU instance, at start or where the driver chooses."""
         if start is None:
             return self.handle("DeviceCreateGpuInstance", gpu, profile_id)
         size = self.placements(gpu, profile_id)[0][1]
         return self.handle("DeviceCreateGpuInstanceWithPlacement", gpu, profile_id, byref(Placement(start, size)))
 
     def instances(self, gpu: c_void_p) -> list[tuple[c_void_p, Any]]:
-        """(handle, info) of all GPU instances, by id."""
+        """(handle, info) of all GPU instances, ordered by id."""
         found: list[tuple[c_void_p, Any]] = []
         for profile in range(GI_PROFILES):
             with suppress(NvmlError):
@@ -217,7 +217,7 @@ class Nvml:
         return sorted(found, key=lambda pair: int(pair[1].id))
 
     def compute_instances(self, instance: c_void_p) -> list[tuple[c_void_p, Any]]:
-        """(handle, info) of all compute instances of a GPU instance, by id."""
+        """(handle, info) of all compute instances of a GPU instance, ordered by id."""
         found: list[tuple[c_void_p, Any]] = []
         for profile in range(CI_PROFILES):
             with suppress(NvmlError):
@@ -229,7 +229,7 @@ class Nvml:
         return sorted(found, key=lambda pair: int(pair[1].id))
 
     def profile_ids(self, gpu: c_void_p) -> dict[str, int]:
-        """Profile name without "MIG " → profile id."""
+        """Maps profile names, without "MIG ", to profile ids."""
         found = {}
         for profile in range(GI_PROFILES):
             with suppress(NvmlError):

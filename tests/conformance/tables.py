@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Device tables as plain data: what is published, and what a library answers (through ctypes or pynvml).
+"""Device tables as plain data: the published ones, and those that a library returns (through ctypes or pynvml).
 
 A board is a mapping with name, device, architecture (NVML's number), compute_capability, memory_mib, mig and profiles;
 a profile is a mapping of the columns below. Run as a program, it prints what pynvml reads on this machine, as JSON.
@@ -44,7 +44,7 @@ Board = Dict[str, Any]  # read by Python 3.8, too
 
 
 def published() -> dict[str, Any]:
-    """published.yaml, its profile rows unfolded; a value that is not published is absent."""
+    """published.yaml with its profile rows expanded; a value that is not published is absent."""
     data: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text(encoding="utf-8"))
     for board in data["boards"].values():
         rows = board.pop("profiles", "")
@@ -65,7 +65,7 @@ def profile_row(line: str) -> tuple[str, dict[str, Any]]:
 
 
 def differences(wanted: Board, got: Board) -> list[str]:
-    """Where ``got`` differs from what is published; empty = it agrees."""
+    """The places where C(got) differs from the published values; empty if it agrees."""
     found = [
         f"{key}: published {wanted[key]}, got {got[key]}"
         for key in wanted
@@ -80,7 +80,7 @@ def differences(wanted: Board, got: Board) -> list[str]:
 
 
 def read_ctypes(library: nvml.Nvml) -> list[Board]:
-    """All GPUs of the machine, through our own structures."""
+    """All GPUs of the machine, read with our own structures."""
     boards = []
     for gpu in library.gpus():
         board: Board = {
@@ -133,7 +133,7 @@ def profile_of(info: Any, enum: int, placements: list[Any]) -> dict[str, Any]:
 
 
 def read_pynvml() -> list[Board]:
-    """All GPUs of the machine, through NVIDIA's own Python binding."""
+    """All GPUs of the machine, read with the Python binding of NVIDIA."""
     import pynvml
 
     pynvml.nvmlInit()

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The vendor's own nvidia-ctk on the simulated machine, and a machine that looks real at /proc.
+"""The vendor's own nvidia-ctk on a simulated machine whose /proc looks like that of a real one.
 
-Needs root: device nodes are made, and each test's commands run in a mount namespace of their own, so that nothing of it
-is seen outside.
+Needs root: the tests create device nodes, and the commands of each test run in a mount namespace of their own, so that
+nothing is visible outside.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ CAPS_MAJOR = 236
 
 @pytest.fixture(scope="module")
 def nvidia_ctk() -> Path:
-    """The vendor's program, built from its source on the first use."""
+    """The vendor's program, built from source on first use."""
     return toolkit_program("nvidia-ctk")
 
 
 def driver_root(host: Machine, folder: Path) -> Path:
-    """A folder like the root of a host with the driver: two libraries and the device nodes."""
+    """A folder that looks like the root of a host with the driver: two libraries and the device nodes."""
     libraries = folder / "usr/lib/x86_64-linux-gnu"
     devices = folder / "dev"
     libraries.mkdir(parents=True)
@@ -54,7 +54,7 @@ def driver_root(host: Machine, folder: Path) -> Path:
 
 
 def instance_minors(host: Machine) -> dict[int, str]:
-    """Capability minor → its name, for the instances that exist."""
+    """Maps the capability minors of the existing instances to their names."""
     minors = dict(line.split() for line in host.sim("caps").splitlines())
     names = []
     for line in host.sim("show").splitlines():
@@ -67,7 +67,7 @@ def instance_minors(host: Machine) -> dict[int, str]:
 
 
 def in_namespace(host: Machine, script: str) -> str:
-    """Run a shell script where /proc/driver is an empty folder of its own; its output."""
+    """Runs a shell script with an empty folder of its own at /proc/driver; returns its output."""
     whole = f"set -e\nmount -t tmpfs none /proc/driver\n{script}"
     result = subprocess.run(
         ["unshare", "--mount", "sh", "-c", whole], env=host.environment, capture_output=True, text=True, check=False
@@ -89,7 +89,7 @@ def generate(host: Machine, nvidia_ctk: Path, root: Path) -> dict[str, Any]:
 
 
 def device_paths(spec: dict[str, Any], root: Path) -> dict[str, list[str]]:
-    """Device name → its device nodes, without the root."""
+    """Maps device names to their device nodes, without the root."""
     return {
         device["name"]: [node["path"].removeprefix(str(root)) for node in device["containerEdits"]["deviceNodes"]]
         for device in spec["devices"]

@@ -1,10 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files that real programs write, judged by real containerd 1.6 (Debian's) and 2.3 (built from its Go module).
+"""Configuration files that real programs write, checked with real containerd 1.6 (Debian's) and 2.3 (built from its Go
+module).
 
-Each is brought to the wanted state twice and given back, and what containerd then makes of it is compared with what it
-makes of the same file after the vendor's own ``nvidia-ctk runtime configure``.
+Each file is changed to the desired state twice and then restored. The effective configuration of containerd is compared
+with the one that ``nvidia-ctk runtime configure`` gives for the same file.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _old(version: str) -> bool:
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Program by version of containerd, and C(ctk)."""
+    """Maps C(ctk) and the versions of containerd to their programs."""
     needs.ensure()
     folder = tmp_path_factory.mktemp("containerd")
     with tarfile.open(image.rootfs()) as archive:
@@ -61,7 +62,7 @@ def _run(*words: str | pathlib.Path) -> str:
 
 
 def _configure(programs: t.Mapping[str, str], version: str, folder: pathlib.Path) -> None:
-    """The vendor's own way, as its documents have it."""
+    """Configures containerd as the documentation of the vendor describes."""
     _run(programs["ctk"], "--quiet", "runtime", "configure", "--runtime=containerd", "--config",
          folder / "config.toml", "--drop-in-config", folder / "conf.d" / "99-nvidia.toml", "--nvidia-runtime-path",
          PROGRAM, "--set-as-default", "--cdi.enabled", "--executable-path", programs[version])
@@ -76,7 +77,7 @@ def _input(name: str) -> str:
 
 
 def _fits(name: str, version: str) -> bool:
-    """Whether containerd reads this input: 1.6 knows no version 3."""
+    """Whether this containerd can read the input: 1.6 does not support version 3."""
     return not (_old(version) and "v3" in name or _old(version) and name in ("19-multiline",))
 
 
@@ -87,8 +88,8 @@ def _cases() -> list[tuple[str, str, str]]:
 
 
 def _make(programs: t.Mapping[str, str], version: str, maker: str, name: str, config: pathlib.Path) -> str:
-    """What a program writes: C(containerd config default), the same with systemd's cgroups, C(containerd config dump)
-    of an input (which lists the file itself among its imports), or an input for the vendor's tool to work on."""
+    """Output of a program to use as an input: C(containerd config default), the same with systemd cgroups, C(containerd
+    config dump) of an input (which lists the file itself among its imports), or an input for the vendor's tool."""
     if maker in ("default", "systemd"):
         text = _run(programs[version], "config", "default")
         return text.replace("SystemdCgroup = false", "SystemdCgroup = true") if maker == "systemd" else text

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Faults on demand, clients that hold a GPU, and what survives a reset or a reload of the module."""
+"""Faults on demand, clients that use a GPU, and what is kept after a reset or a reload of the module."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Action = Callable[[nvml.Nvml, c_void_p], Any]
 
 
 def code_of(action: Callable[[], Any]) -> int:
-    """The NVML error of an action, 0 = none."""
+    """The NVML error of an action, 0 if there is none."""
     try:
         action()
     except nvml.NvmlError as error:
@@ -34,7 +34,7 @@ def code_of(action: Callable[[], Any]) -> int:
 
 
 def ready(machine: Make, *boards: str) -> Machine:
-    """A machine whose first GPU has MIG on and one instance with one compute instance."""
+    """A machine whose first GPU has MIG enabled and one GPU instance with one compute instance."""
     host = machine(*(boards or ("a100-80=2",)))
     with host.nvml.session() as library:
         gpu = library.gpus()[0]
@@ -226,7 +226,8 @@ def test_instances_keep_the_mode_on(machine: Make) -> None:
 
 @pytest.mark.parametrize(("board", "mode_after"), [("a100-80", 1), ("a30", 1), ("h100-80", 0), ("b200", 0)])
 def test_what_survives_a_reload(board: str, mode_after: int, machine: Make) -> None:
-    """Ampere keeps the mode in its InfoROM, later ones do not; nobody keeps instances (NVIDIA MIG User Guide)."""
+    """Ampere keeps the MIG mode in its InfoROM, later generations do not; none keeps instances (NVIDIA MIG User
+    Guide)."""
     host = machine(f"{board}=1")
     with host.nvml.session() as library:
         gpu = library.gpus()[0]
@@ -243,7 +244,8 @@ def test_what_survives_a_reload(board: str, mode_after: int, machine: Make) -> N
 
 
 def test_driver_and_library_versions(machine: Make, tmp_path: Path) -> None:
-    """The library's version is in its real file name; the state's driver line is the module's."""
+    """The version of the library is in its real file name; the version of the module is in the driver line of the
+    state."""
     host = machine("t4=1")
     shutil.copy(host.folder / "libnvidia-ml.so.1", tmp_path / "libnvidia-ml.so.570.172.08")
     (tmp_path / "libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.570.172.08")
@@ -297,7 +299,7 @@ def test_init_is_counted(machine: Make) -> None:
 
 
 def test_a_state_that_cannot_be_written_gives_no_permission(machine: Make) -> None:
-    """Who may write the state stands for who may use the driver's capabilities."""
+    """Write permission for the state file stands for permission to use the driver's capabilities."""
     host = machine("a100-80=1")
     with tempfile.TemporaryDirectory() as name:  # open to everybody, unlike pytest's own folders
         folder = Path(name)

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The whole way of a label, from NVML to its text, on simulated machines: the labels that GFD gave on the same ones."""
+"""The complete path from NVML to the text of a label on simulated machines, compared with the labels of GFD on the same
+machines."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ CAPTURED = {"none": "none", "timeslicing": "none", "mig-single-1g": "single", "m
 
 
 def read(machine: Machine, tree: Path, situation: situations.Situation) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """(labels, unread) of a machine, with its PCI bus in a tree of files."""
+    """(labels, unread GPUs) of a machine whose PCI bus is a tree of files."""
     trees.put(tree, "/sys/class/dmi/id/product_name", "DGXA100 920-23687-2530-000\n")
     for line in machine.sim("pci").splitlines():
         address, vendor, device, pci_class, board_vendor, board, *_rest = (
@@ -89,7 +90,7 @@ def read(machine: Machine, tree: Path, situation: situations.Situation) -> tuple
 
 
 def make(machine: Callable[..., Machine], name: str) -> tuple[Machine, situations.Situation]:
-    """The machine of a situation."""
+    """Creates the machine of a situation."""
     model, commands = MACHINES[name]
     made = machine(model)
     for command in commands:
@@ -100,14 +101,14 @@ def make(machine: Callable[..., Machine], name: str) -> tuple[Machine, situation
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_labels(name: str, machine: Callable[..., Machine], tmp_path: Path) -> None:
-    """Label for label."""
+    """Compares each label."""
     made, situation = make(machine, name)
     assert read(made, tmp_path / "tree", situation) == (labels_of(situation.labels), [])
 
 
 @pytest.mark.parametrize("name", CAPTURED)
 def test_captured(name: str, machine: Callable[..., Machine], tmp_path: Path) -> None:
-    """The output of gpu-feature-discovery 0.20.0 on the same machine, byte for byte."""
+    """Compares the output with that of gpu-feature-discovery 0.20.0 on the same machine, byte for byte."""
     made = machine("a100-80=8")
     made.sim("load", str(GOLDEN / f"{name}.state"))
     config = GOLDEN / f"{name}.config.yaml"
@@ -124,7 +125,7 @@ def test_captured(name: str, machine: Callable[..., Machine], tmp_path: Path) ->
 ], ids=["joined", "joining", "within the machine"])
 def test_clique(fabric: tuple[str, str, str], clique: str | None, machine: Callable[..., Machine],
                 tmp_path: Path) -> None:
-    """Only of a fabric that reaches beyond the machine, and once the GPUs have joined it."""
+    """The label exists only for a fabric that spans several machines, and only after the GPUs have joined it."""
     made, situation = make(machine, "eight B200")
     made.sim("fabric", *fabric)
     labels, unread = read(made, tmp_path / "tree", situation)
@@ -134,7 +135,7 @@ def test_clique(fabric: tuple[str, str, str], clique: str | None, machine: Calla
 
 @pytest.mark.parametrize("fault", ["gpu-lost", "timeout"])
 def test_one_lost_gpu_moves_no_label(fault: str, machine: Callable[..., Machine], tmp_path: Path) -> None:
-    """It is named, and the labels of full GPUs stay as they were."""
+    """The lost GPU is named, and the labels of the other GPUs do not change."""
     made, situation = make(machine, "eight A100, no MIG")
     made.sim("fault", "set", fault, "3")
     labels, unread = read(made, tmp_path / "tree", situation)
@@ -144,7 +145,8 @@ def test_one_lost_gpu_moves_no_label(fault: str, machine: Callable[..., Machine]
 
 @pytest.mark.parametrize("fault", ["init-unknown", "driver-not-loaded", "lib-mismatch"])
 def test_without_nvml_the_bus_speaks(fault: str, machine: Callable[..., Machine], tmp_path: Path) -> None:
-    """A driver that does not answer: what PCI ids tell, nothing of versions, and each GPU is named as unread."""
+    """If the driver does not respond, labels come from PCI ids, labels for versions are missing, and each GPU is named
+    as unread."""
     made, situation = make(machine, "four L40S")
     made.sim("fault", "set", fault)
     labels, unread = read(made, tmp_path / "tree", situation)

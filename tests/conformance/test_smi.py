@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""nvidia-smi of the simulated machine: texts and exit statuses that scripts rely on, and gpusim's own output."""
+"""nvidia-smi of the simulated machine: the texts and exit codes that scripts rely on, and the output of gpusim."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Layouts captured under the vendor's tools, made again by NVML calls; where the driver puts instances by itself.
+"""Layouts that were captured with the vendor's tools, recreated by NVML calls, and where the driver places instances by
+default.
 
-A file in states/ holds the facts of a captured state: which GPUs have MIG on, which profile lies where, and the slices
-of the compute instances in it.
+A file in states/ has the facts of a captured state: which GPUs have MIG enabled, the placement of each profile, and the
+slices of its compute instances.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ for turn in range(150):
 
 
 def wanted_layout(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """A state file's GPUs, one entry each."""
+    """The GPUs of a state file, one entry for each."""
     gpus = []
     for entry in state["gpus"]:
         gpus += [{"mig": entry["mig"], "instances": entry.get("instances", [])}] * entry["count"]
@@ -59,7 +60,7 @@ def wanted_layout(state: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def apply_layout(library: nvml.Nvml, layout: list[dict[str, Any]]) -> None:
-    """Make a layout on a fresh machine by NVML calls."""
+    """Creates a layout on a fresh machine by NVML calls."""
     for gpu, wanted in zip(library.gpus(), layout):
         if not wanted["mig"]:
             continue
@@ -72,7 +73,7 @@ def apply_layout(library: nvml.Nvml, layout: list[dict[str, Any]]) -> None:
 
 
 def read_layout(library: nvml.Nvml) -> list[dict[str, Any]]:
-    """What is there, in the form of ``wanted_layout``."""
+    """The current layout, in the form of L(wanted_layout)."""
     layout = []
     for gpu in library.gpus():
         current, pending = library.mig_mode(gpu)
@@ -88,7 +89,7 @@ def read_layout(library: nvml.Nvml) -> list[dict[str, Any]]:
 
 
 def mig_devices(library: nvml.Nvml, gpu: c_void_p) -> list[c_void_p]:
-    """Handles of a GPU's MIG devices."""
+    """The handles of the MIG devices of a GPU."""
     found = []
     for index in range(library.number("DeviceGetMaxMigDeviceCount", gpu)):
         try:
@@ -126,7 +127,7 @@ def test_captured_states(path: Path, machine: Make) -> None:
 
 
 def test_states_without_our_own_lines_load(machine: Make) -> None:
-    """The captured files know only driver, nvml, cuda, gpu, gi and ci lines; their profile is the enum."""
+    """The captured files have only the lines driver, nvml, cuda, gpu, gi and ci; their profile is the enum."""
     host = machine("a30=1")
     text = (
         "driver 570.172.08\nnvml 12.570.172.08\ncuda 12080\n"
@@ -162,7 +163,7 @@ def test_observed_placements(seen: dict[str, Any], machine: Make) -> None:
 
 
 def test_compute_instance_tables(machine: Make) -> None:
-    """Rows and placements by the slices of the GPU instance, on an A100; the wide one of Hopper's 1-slice profile."""
+    """Rows and placements by the slices of the GPU instance on an A100, and the wide 1-slice profile of Hopper."""
     rows = published()["compute_instances"]
     host = machine("a100-80=1", "h100-80=1")
     with host.nvml.session() as library:
@@ -185,7 +186,7 @@ def test_compute_instance_tables(machine: Make) -> None:
 
 
 def compute_rows(library: nvml.Nvml, instance: c_void_p) -> list[str]:
-    """A GPU instance's compute instance profiles, in the form of published.yaml."""
+    """The compute instance profiles of a GPU instance, in the form of published.yaml."""
     rows = []
     for profile in range(nvml.CI_PROFILES):
         try:
@@ -202,7 +203,7 @@ def compute_rows(library: nvml.Nvml, instance: c_void_p) -> list[str]:
 
 
 def at_once(host: Machine, script: str, count: int) -> list[str]:
-    """Run a script in several processes, which all begin when the last one is ready; their outputs."""
+    """Runs a script in several processes, which start together when the last one is ready; returns their outputs."""
     gate = host.state.with_name("gate")
     whole = f"""
 import sys, time
@@ -272,7 +273,7 @@ def test_each_profile_can_be_made_as_often_as_published(board: str, machine: Mak
 
 
 def test_media_engines_exclude_each_other(machine: Make) -> None:
-    """nvml.h: with all media engines in one instance only instances without any fit beside it."""
+    """According to nvml.h, an instance with all media engines fits only beside instances without any."""
     host = machine("rtxpro6000=1")
     with host.nvml.session() as library:
         gpu = library.gpus()[0]

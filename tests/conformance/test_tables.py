@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The device tables against what is published, through the library's own interface."""
+"""Compares the device tables with the published values, through the interface of the library."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Make = Callable[..., Machine]
 
 
 def by_model(boards: list[Board]) -> dict[str, Board]:
-    """Boards by the model that has their name."""
+    """Maps models to boards."""
     models: dict[str, str] = {board["name"]: model for model, board in PUBLISHED["boards"].items()}
     return {models.get(str(board["name"]), "?"): board for board in boards}
 
@@ -56,7 +56,7 @@ def test_boards_are_as_published(machine: Make, read: Callable[[Machine], dict[s
 
 
 def test_what_is_not_published_is_plausible(machine: Make) -> None:
-    """The few values that had to be assumed are there and in order, so that nobody reads a zero."""
+    """The few values that had to be assumed exist and are plausible, so that none reads as zero."""
     for board in through_ctypes(one_of_each(machine)).values():
         for name, row in board["profiles"].items():
             assert 0 < row["mib"] < board["memory_mib"] and row["sm"] > 0 and row["ce"] > 0, (board["name"], name, row)
@@ -93,7 +93,7 @@ def test_the_comparison_sees_a_changed_table(machine: Make, tmp_path: Path) -> N
 
 
 def test_structure_sizes(tmp_path: Path) -> None:
-    """Ours in C and in ctypes, against the published ones."""
+    """Compares our structures in C and in ctypes with the published ones."""
     sizes: dict[str, int] = PUBLISHED["sizes"]
     prints = "\n".join(f'printf("%zu ", sizeof({name}));' for name in sizes)
     source = tmp_path / "sizes.c"

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Documents by chance for the reader of policies: well formed, nearly so, and none at all; each has its number."""
+"""Random documents for the reader of policies: valid, nearly valid, and invalid ones; each has a number that reproduces
+it."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ CHARACTERS = "\t\x00\x07:{}[]&*!|>'\"%@`#-?, \nä\ud800\u0085"
 
 
 def good(rng: random.Random, schema: Any, depth: int = 0) -> Any:
-    """A value that follows a schema."""
+    """A random value that conforms to a schema."""
     if isinstance(schema, Needed):
         return good(rng, schema.schema, depth)
     if isinstance(schema, dict):
@@ -57,7 +58,7 @@ def good(rng: random.Random, schema: Any, depth: int = 0) -> Any:
 
 
 def spoil(rng: random.Random, value: Any) -> Any:
-    """The value with something odd somewhere in it."""
+    """The value with one random fault in it."""
     if isinstance(value, dict) and value and rng.random() < 0.85:
         key = rng.choice(list(value))
         if rng.random() < 0.8:
@@ -71,7 +72,7 @@ def spoil(rng: random.Random, value: Any) -> Any:
 
 
 def document(rng: random.Random) -> Any:
-    """One document of any format, every second one spoilt."""
+    """A random document of any format; every second one has a fault."""
     form = rng.choice(tuple(format_schemas.FORMS.values()))
     spec = good(rng, form.schema)
     whole = spec if form.kind == "values" else {
@@ -82,7 +83,7 @@ def document(rng: random.Random) -> Any:
 
 
 def text(rng: random.Random) -> bytes:
-    """The text of documents, most often damaged."""
+    """The text of random documents, damaged in most cases."""
     count = rng.choice((1, 1, 1, 2, 3))
     lines = "---\n".join(yaml.safe_dump(document(rng), sort_keys=False) for _item in range(count)).splitlines()
     for _time in range(rng.choice((0, 1, 2, 8))):
@@ -107,7 +108,7 @@ def text(rng: random.Random) -> bytes:
 
 @functools.lru_cache(maxsize=None)
 def validator(kind: str) -> Draft202012Validator:
-    """For the shipped JSON schema of a format."""
+    """A validator for the shipped JSON schema of a format."""
     folder = Path(__file__).resolve().parent.parent.parent / "schemas"
     return Draft202012Validator(json.loads((folder / f"{kind.lower()}.json").read_text()))
 
@@ -119,7 +120,7 @@ def _keys_are_strings(data: Any) -> bool:
 
 
 def agree(data: Any) -> bool:
-    """Whether the reader's checker and the JSON schema think the same of a document of a known format."""
+    """Whether the checker of the reader and the JSON schema give the same result for a document of a known format."""
     if not isinstance(data, dict) or not _keys_are_strings(data):
         return True  # a schema knows no other keys
     kind = data.get("kind", "values")
@@ -136,9 +137,9 @@ def agree(data: Any) -> bool:
 
 
 def once(number: int, folder: Path) -> str:
-    """One source by chance through reading, exporting and comparing. Returns what became of it.
+    """Reads, exports and compares one random source. Returns the result.
 
-    Everything but an expected error comes out, as does a source that reader and JSON schema judge differently.
+    Raises all errors except the expected ones, and an error if the reader and the JSON schema disagree.
     """
     rng = random.Random(number)
     release = releases.release(rng.choice(releases.available()))

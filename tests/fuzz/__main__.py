@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""C(python3 -m tests.fuzz): the parsers of parsers.py against inputs by chance. README.md tells how."""
+"""C(python3 -m tests.fuzz): runs the parsers of parsers.py on random inputs. See README.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEARTBEAT = 60.0  # seconds between signs of life
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Ends with 1 where an input ended otherwise than by being read or refused, with the numbers that give it again."""
+    """Returns 1 if an input was neither read nor refused; prints the numbers that reproduce it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parser", choices=["all", *parsers.TARGETS], default="all", help="one of them")
     parser.add_argument("--count", type=int, help="how many inputs in all; without it, as many as the time allows")
@@ -50,7 +50,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _due(tallies: dict[str, parsers.Tally], failed: set[str], count: int | None) -> list[str]:
-    """The parsers that are to have another round; count: as many inputs in all, None for no end."""
+    """The parsers that need another round. count: the total number of inputs, None for no limit."""
     left = [name for name in tallies if name not in failed]
     if count is None:
         return left

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Readers of what kubelets, pods and hosts say. An API server keeps to the types of objects; the values are free."""
+"""Fuzz targets for the readers of data from kubelets, pods and hosts. An API server guarantees the types of objects,
+but not the values."""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ TERMS = deploy_labels.Terms(1_795_000_000.0)
 
 
 def calm(text: str) -> None:
-    """Nothing of it is an order to a terminal."""
+    """Checks that a text contains no control sequences for a terminal."""
     if printable.printable(text) != text:
         raise AssertionError(f"a terminal would obey {text!r:.200}")
 
@@ -135,7 +136,7 @@ def _stuck(given: tuple[Mapping[str, Any], list[str]]) -> None:
 
 
 def _log(text: str) -> None:
-    """What a pod prints is shown without secrets, at most a screen of it."""
+    """Checks that the log of a pod is shown without secrets and limited to one screen."""
     for line in logs.readable(f"{text} HTTP_PASSWORD=hunter2, https://me:hunter2@mirror.example"):
         calm(line)
         if "hunter2" in line or len(line) > logs.WIDTH:
@@ -148,7 +149,7 @@ def _table(table: Mapping[str, Any]) -> None:
 
 
 def _answer(answer: dict[str, Any]) -> None:
-    """A host's answer is believed as a whole or not at all, and nothing of it is more than data."""
+    """Checks that the answer of a host is accepted completely or not at all, and that it is only data."""
     told = received(answer, {}, ("gpu_labels",), ("facts",))
     calm(json.dumps(told, ensure_ascii=False, default=repr, skipkeys=True))  # all keys of JSON are texts
     if set(told.get("ansible_facts", {})) - {"gpu_labels"} or "add_host" in told:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a target of the fuzzer is, and the inputs that many of them share."""
+"""Defines a fuzz target, and the inputs that many targets share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _DEEP = 6  # lists and mappings within each other
 
 
 class Target(NamedTuple):
-    """A parser. inputs: by chance; act: reads one, and lets nothing out but the error by which it refuses one."""
+    """A fuzz target. inputs: random inputs; act: parses one, and raises only the error by which the parser refuses an
+    input."""
 
     inputs: st.SearchStrategy[Any]
     act: Callable[[Any], object]
@@ -27,24 +28,24 @@ class Target(NamedTuple):
 
 
 class Tape:
-    """Choices that are read from bytes; the first of each where no bytes are left.
+    """Choices that are read from bytes; the first choice each time when no bytes are left.
 
-    Hypothesis draws bytes at once. To draw each choice by itself takes ten times as long, and shrinks as well.
+    Hypothesis draws all bytes at once. Drawing each choice separately takes ten times as long, and so does shrinking.
     """
 
     def __init__(self, content: bytes) -> None:
         self._content = iter(content)
 
     def below(self, count: int) -> int:
-        """One of the numbers from 0."""
+        """A number from 0 up to, but not including, count."""
         return int.from_bytes(islice(self._content, 1 if count <= 256 else 4), "big") % count
 
     def of(self, choices: Sequence[Choice]) -> Choice:
-        """One of them."""
+        """One of the choices."""
         return choices[self.below(len(choices))]
 
     def text(self, most: int) -> str:
-        """Any characters but surrogates, which no UTF-8 has."""
+        """Any characters except surrogates, which UTF-8 does not have."""
         return "".join(self.of(_RANGES)(self) for _character in range(self.below(most + 1)))
 
 
@@ -57,7 +58,7 @@ _ENTROPY = st.binary(min_size=40, max_size=40)
 
 
 def words(*common: str) -> st.SearchStrategy[str]:
-    """Texts of the words that a format is made of, and of any others, some of them many times."""
+    """Texts that combine the words of a format with other words; some words are repeated many times."""
     def make(content: bytes) -> str:
         tape = Tape(content)
         return "".join((tape.of(common) if tape.below(3) else tape.text(4)) * tape.of(_TIMES)
@@ -73,7 +74,7 @@ _SCALARS: tuple[Callable[[Tape], Any], ...] = (
 
 
 def data(*names: str) -> st.SearchStrategy[Any]:
-    """Lists and mappings of any values; names: of keys and values that mean something."""
+    """Lists and mappings of any values. names: meaningful keys and values."""
     kinds = (lambda tape: tape.of(names), *_SCALARS)
     keys = (kinds[0], kinds[0], lambda tape: tape.below(3), _SCALARS[0], _SCALARS[5])
 
@@ -88,12 +89,12 @@ def data(*names: str) -> st.SearchStrategy[Any]:
 
 
 def fields(needed: dict[str, st.SearchStrategy[Any]], odd: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """A mapping of these fields, each of them sometimes odd or missing."""
+    """A mapping with these fields, some of which can be invalid or missing."""
     return st.fixed_dictionaries({}, optional={name: st.one_of(one, one, one, odd) for name, one in needed.items()})
 
 
 def lines(*parts: st.SearchStrategy[str], separator: str = "\t") -> st.SearchStrategy[str]:
-    """Lines of parts, with a separator between them, and others among them."""
+    """Lines of these parts with a separator between them, mixed with other lines."""
     right = st.tuples(*parts).map(separator.join)
     return st.lists(st.one_of(right, right, right, words(separator, "a")), max_size=6).map(
         lambda all_lines: "".join(f"{line}\n" for line in all_lines))

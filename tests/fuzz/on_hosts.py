@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Parsers of what stands on hosts and what their programs print."""
+"""Fuzz targets for the parsers of files on hosts and of the output of their programs."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ ARCH = st.sampled_from(["amd64", "x86_64", "noarch", "all", "", "i386"])
 
 @functools.cache
 def folder() -> tempfile.TemporaryDirectory[str]:
-    """Gone with this process."""
+    """A temporary folder that is deleted when this process ends."""
     return tempfile.TemporaryDirectory(prefix="gpuops-fuzz-")
 
 
 def tree(path: str, content: str | bytes) -> Root:
-    """A host with this one file."""
+    """A host with only this file."""
     there = Path(folder().name + path)
     there.parent.mkdir(parents=True, exist_ok=True)
     there.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
@@ -74,17 +74,18 @@ def tree(path: str, content: str | bytes) -> Root:
 
 
 def written(document: Any) -> str | bytes:
-    """As a JSON file, unless it is the text of one."""
+    """The document as JSON text, or the document itself if it already is a text."""
     return document if isinstance(document, (bytes, str)) else json.dumps(document, default=str, skipkeys=True)
 
 
 def prints(text: str) -> Runner:
-    """Runs no command; this is what it prints."""
+    """A runner that runs no command and returns this text as output."""
     return lambda *_words, **_options: Completed((), 0, text, "")
 
 
 def shaped(fact: str, value: Any) -> None:
-    """What a sound host reads of an odd file, the controller believes. fact: with a dot, a part of one."""
+    """Checks that the controller accepts what a host reads from an invalid file. fact: the name of a fact; a dot
+    selects a part."""
     shape: Any = answer_shapes.FACTS
     for name in fact.split("."):
         shape = shape.needed[name]

@@ -1,10 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Inputs by chance for each parser of what others write. Each takes any input, or refuses it by an error of ours.
+"""Runs each parser of external data on random inputs. Each parser reads an input or refuses it with an error of this
+collection.
 
-C(corpus.json) keeps inputs on which a parser has failed once: by parser a list of inputs; a text, wherever it stands,
-may be given as C({"parts": [[text, times], ...]}). README.md tells what a run is good for.
+C(corpus.json) has the inputs on which a parser has failed: a list of inputs for each parser; a text can be given as
+C({"parts": [[text, times], ...]}). README.md describes the purpose of a run.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ TARGETS: dict[str, Target] = {
 
 
 def corpus(name: str) -> list[Any]:
-    """The inputs on which a parser has failed once."""
+    """The inputs on which this parser has failed before."""
     def whole(one: Any) -> Any:
         if isinstance(one, dict):
             return "".join(text * times for text, times in one["parts"]) if set(one) == {"parts"} else {
@@ -158,7 +159,8 @@ def corpus(name: str) -> list[Any]:
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raises AssertionError in what takes more time of the processor, MemoryError in what takes more than ROOM."""
+    """A context that raises AssertionError if its body takes more CPU time, and MemoryError if it takes more memory
+    than ROOM."""
     def over(*_ignored: object) -> None:
         raise AssertionError(f"it takes more than {seconds} s of the processor")
 
@@ -180,12 +182,12 @@ def _pages(field: int) -> int:
 
 @functools.cache
 def _statm(process: int) -> int:
-    """The file about this process, which stays open: to open it for each input takes a tenth of the time."""
+    """The open statm file of this process: opening it for each input would take a tenth of the time."""
     return os.open(f"/proc/{process}/statm", os.O_RDONLY)
 
 
 def once(name: str, one: Any, seconds: float = LIMIT) -> str:
-    """What became of an input: C(read) or C(refused). Everything but the parser's error comes out."""
+    """The result for an input: C(read) or C(refused). Raises all errors except that of the parser."""
     with limited(seconds):
         try:
             TARGETS[name].act(one)
@@ -198,8 +200,8 @@ def once(name: str, one: Any, seconds: float = LIMIT) -> str:
 
 @dataclass
 class Tally:
-    """What inputs of a parser came to. seconds: of the processor, in all; slowest: those of one input; peak: bytes that
-    the process grew by."""
+    """The results of the inputs of a parser. seconds: total CPU time; slowest: that of the slowest input; peak: growth
+    of the process in bytes."""
 
     read: int = 0
     refused: int = 0
@@ -210,7 +212,7 @@ class Tally:
 
     @property
     def inputs(self) -> int:
-        """How many there were."""
+        """The number of inputs."""
         return self.read + self.refused
 
     def add(self, other: Tally) -> None:
@@ -221,7 +223,8 @@ class Tally:
 
 
 def search(name: str, number: int, examples: int = 1000) -> Tally:
-    """Tries inputs; the same number gives the same. A failure comes out with the smallest input that has it."""
+    """Tries random inputs; the same number gives the same inputs. A failure is raised with the smallest input that
+    causes it."""
     tally, base = Tally(), _pages(1)
 
     @seed(number)
@@ -239,7 +242,7 @@ def search(name: str, number: int, examples: int = 1000) -> Tally:
 
 
 def _failure(error: BaseException) -> str:
-    """Where it failed, why, and the input, each of them cut: an input may be long."""
+    """The place, the reason and the input of a failure, each shortened, because an input can be long."""
     parts = []
     for one in getattr(error, "exceptions", [error]):
         parts += ["".join(traceback.format_tb(one.__traceback__)[-3:]), f"{type(one).__name__}: {one}",
@@ -248,7 +251,7 @@ def _failure(error: BaseException) -> str:
 
 
 def apart(name: str, number: int, examples: int) -> Tally:
-    """The same in a process of its own, whose memory is measured. Raises AssertionError with what failed."""
+    """The same as L(search) in a separate process, whose memory is measured. Raises AssertionError with the failure."""
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:

@@ -20,7 +20,7 @@ from tests.gates.table import BASES, GATES, ONLY_WHEN_NAMED, Gate
 
 
 def main(words: list[str]) -> int:
-    """Runs the gates that are asked for (default: all but those of ONLY_WHEN_NAMED). Returns the exit code."""
+    """Runs the given gates (default: all but those of ONLY_WHEN_NAMED). Returns the exit code."""
     checking = words[:1] == ["--check"]
     if checking and words[2:]:
         print(f"--check takes one commit to compare with, not {' '.join(words[1:])}")
@@ -51,7 +51,8 @@ def main(words: list[str]) -> int:
 
 
 def affected_gates(tree: inputs.Tree, base: str) -> list[Gate]:
-    """The gates that the tree's change affects, each with those of its tests alone; prints why each runs or not."""
+    """The gates that the change of the tree affects, each limited to its affected tests. Prints why each gate runs or
+    not."""
     shown = ", ".join(sorted(tree.changed)[:8])
     print(f"{len(tree.changed)} files differ from {base}: {shown}{' ...' if len(tree.changed) > 8 else ''}")
     chosen = []
@@ -64,7 +65,7 @@ def affected_gates(tree: inputs.Tree, base: str) -> list[Gate]:
 
 
 def choose(gate: Gate, tree: inputs.Tree, names: set[str]) -> tuple[Gate | None, str]:
-    """A gate as far as a change of these files affects it, or None; and why."""
+    """The gate, limited to what a change of these files affects, or None; and the reason."""
     if gate.name in ONLY_WHEN_NAMED:
         return None, "left out: runs only when named"
     everything = [name for name in sorted(names) if name.startswith(inputs.AFFECTS_ALL)]
@@ -96,7 +97,7 @@ def choose(gate: Gate, tree: inputs.Tree, names: set[str]) -> tuple[Gate | None,
 
 
 def run(gates: list[Gate], tree: inputs.Tree, title: str) -> int:
-    """Runs gates and what they stand on, and prints the table. Returns the exit code."""
+    """Runs gates and the gates that they need, and prints the table. Returns the exit code."""
     runs.begin()
     table.link_checkout()
     stages = Stages(title)
@@ -120,7 +121,8 @@ def run(gates: list[Gate], tree: inputs.Tree, title: str) -> int:
 
 
 def why_failed(stage: Stage) -> list[str]:
-    """The lines of a failed gate's log that name what failed and why, at most 12; of no test, the last lines."""
+    """The lines in the log of a failed gate that name the failures and their causes, at most 12; if the gate has no
+    tests, the last lines."""
     lines = stage.log.read_text(errors="replace").splitlines()
     named = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
     reasons = [line for line in lines if line.startswith("E   ")]
@@ -128,7 +130,7 @@ def why_failed(stage: Stage) -> list[str]:
 
 
 def arguments(gate: Gate, tree: inputs.Tree) -> list[str]:
-    """The tests of a gate as pytest takes them: its folder where that is all of them."""
+    """The tests of a gate as arguments of pytest, or the folder if all of its tests run."""
     if gate.name == "unit" and gate.tests == ("tests/unit/*",):
         return []  # it measures what all of them cover
     return [path for pattern in gate.tests

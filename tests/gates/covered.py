@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A plugin of pytest that measures which branches of plugins/ the tests take: C(pytest -p tests.gates.covered).
 
-SlipCover puts counters into the compiled code and takes each of them out when it has counted. Tracing every line, as
+SlipCover inserts counters into the compiled code and removes each one after it has counted. Tracing every line, as
 coverage.py does before Python 3.12, more than doubles the processor time of the unit tests.
 """
 
@@ -26,7 +26,7 @@ PLUGINS = "ansible_collections.gpuops.nvidia.plugins."
 
 
 class Loader(SlipcoverLoader):
-    """Also says what a module's source is, as the loader in whose place it is."""
+    """A loader that also provides the source of a module, as the loader that it replaces does."""
 
     def get_source(self, name: str) -> str | None:
         """See importlib.abc.InspectLoader."""
@@ -34,13 +34,13 @@ class Loader(SlipcoverLoader):
 
 
 class Finder(MetaPathFinder):
-    """Finds the modules of the collection and has their code counted, by the paths that they have in the checkout."""
+    """Finds the modules of the collection and instruments their code, with the paths that they have in the checkout."""
 
     def __init__(self) -> None:
         self.counters = Slipcover(branch=True, source=[str(ROOT / "plugins")])
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
-        """Nothing for other modules, which the next finder finds."""
+        """Returns None for other modules, which the next finder finds."""
         spec = PathFinder.find_spec(fullname, path) if fullname.startswith(PLUGINS) else None
         if spec and spec.origin and isinstance(spec.loader, SourceFileLoader):
             spec.loader = Loader(self.counters, spec.loader, str(Path(spec.origin).resolve()))
@@ -51,11 +51,11 @@ FINDER = Finder()
 
 
 def pytest_configure() -> None:
-    """Before any module of the collection is imported."""
+    """Runs before a module of the collection is imported."""
     sys.meta_path.insert(0, FINDER)
 
 
 def pytest_unconfigure() -> None:
-    """After the last test."""
+    """Runs after the last test."""
     REPORT.parent.mkdir(exist_ok=True)
     REPORT.write_text(json.dumps(FINDER.counters.get_coverage()))

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Documentation that can be checked: ansible-doc of everything, the changelog, playbook syntax, links of the README."""
+"""Checks of the documentation: ansible-doc of everything, the changelog, playbook syntax, links of the pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lab.stages import ROOT
 
 
 def check(problems: list[str], *argv: str) -> None:
-    """Runs a command; a failure becomes a problem."""
+    """Runs a command; adds a failure to the problems."""
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     print(f"{' '.join(argv)[:110]}: {'ok' if done.returncode == 0 else 'FAILED'}")
     if done.returncode:
@@ -21,7 +21,7 @@ def check(problems: list[str], *argv: str) -> None:
 
 
 def main() -> int:
-    """Prints what is wrong. Returns 1 if anything is."""
+    """Prints the problems. Returns 1 if there are any."""
     problems: list[str] = []
     modules = sorted(path.stem for path in (ROOT / "plugins" / "modules").glob("[a-z]*.py"))
     check(problems, "ansible-doc", "-t", "module", *(f"gpuops.nvidia.{name}" for name in modules))

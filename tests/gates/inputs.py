@@ -1,11 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a file of the checkout depends on: by imports, by what its strings name, by the data beside it.
+"""Finds what a file of the checkout depends on: its imports, the files that its strings name, and the data beside it.
 
-Strings name paths, modules that run in another process, and what a playbook can call: roles, playbooks, plugins. When
-in doubt a file is taken to depend on another: a gate that runs in vain costs minutes, one that does not run hides a
-defect.
+Strings can name paths, modules that run in another process, and what a playbook can call: roles, playbooks, plugins.
+When in doubt, a dependency is assumed: an unnecessary run of a gate costs minutes, but a missing run hides a defect.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ CODE = ("lab", "tests")  # a string that is just one of these says where code is
 
 
 class Tree:
-    """The files of a checkout that git does not ignore, and what each depends on.
+    """The files of a checkout that git does not ignore, and their dependencies.
 
-    changed: files that differ; those of them that are gone count as well, as others may still depend on them.
+    changed: files that differ, including deleted ones, because others may still depend on them.
     """
 
     def __init__(self, root: Path, changed: Iterable[str] = ()) -> None:
@@ -54,7 +53,7 @@ class Tree:
 
     @cached_property
     def files(self) -> set[str]:
-        """The paths below the root of those that are there."""
+        """The paths of the existing files, relative to the root."""
         names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=self.root, check=True,
                                capture_output=True, text=True).stdout.split("\0")
         return {name for name in names if name and (self.root / name).is_file()}
@@ -65,7 +64,7 @@ class Tree:
 
     @cached_property
     def _folders(self) -> dict[str, set[str]]:
-        """By folder the files in it and in its folders."""
+        """Maps each folder to the files in it and in its subfolders."""
         found: dict[str, set[str]] = {}
         for name in self._known:
             for folder in _above(name)[:-1]:
@@ -74,9 +73,9 @@ class Tree:
 
     @cached_property
     def _data(self) -> dict[str, set[str]]:
-        """By folder with Python the data in it, and in folders below it without Python.
+        """Maps each folder with Python files to the data in it and in its subfolders without Python files.
 
-        Pages are for readers, and lists of requirements for what names them.
+        Pages of documentation do not count, and lists of requirements count only if a string names them.
         """
         code = {_above(name)[0] for name in self._known if name.endswith(".py")}
         found: dict[str, set[str]] = {}
@@ -87,16 +86,17 @@ class Tree:
         return found
 
     def below(self, folder: str) -> set[str]:
-        """The files in a folder and its folders."""
+        """The files in a folder and its subfolders."""
         return self._folders.get(folder, set())
 
     def module(self, name: str) -> set[str]:
-        """The files of a module or package by its dotted name, with what C(python -m) runs of a package."""
+        """The files of a module or package with this dotted name, including those that C(python -m) runs for a
+        package."""
         path = name.removeprefix(COLLECTION).replace(".", "/")
         return {f"{path}.py", f"{path}/__init__.py", f"{path}/__main__.py"} & self._known
 
     def program(self, argv: Sequence[str]) -> set[str]:
-        """The modules of the checkout that a command runs, and what these import."""
+        """The modules of the checkout that a command runs, and their imports."""
         name = argv[argv.index("-m") + 1] if "-m" in argv else ""
         if name not in self._programs_found:
             queue = [*self.module(name)]
@@ -109,7 +109,7 @@ class Tree:
         return self._programs_found[name]
 
     def dead_links(self, names: Iterable[str]) -> set[str]:
-        """What pages link to although it is gone; what is there may say whatever it likes."""
+        """The deleted files to which pages link; the text of a page does not matter otherwise."""
         if self.changed <= self.files:
             return set()
         targets = {(self.root / name).parent / link for name in names if name.endswith(".md")
@@ -118,7 +118,7 @@ class Tree:
         return (gone | {path for folder in gone for path in self.below(folder)}) & self._known
 
     def closure(self, start: str) -> frozenset[str]:
-        """A file and all that it depends on."""
+        """A file and all its direct and indirect dependencies."""
         if start not in self._closures:
             found, followed, queue = {start}, {start}, [start]
             while queue:
@@ -133,7 +133,7 @@ class Tree:
         return self._closures[start]
 
     def direct(self, name: str) -> set[str]:
-        """What one file depends on by itself; nothing where it is gone."""
+        """The direct dependencies of a file; empty for a deleted file."""
         if name not in self._direct:
             self._direct[name] = (self._find(name) & self._known) - {name} if name in self.files else set()
         return self._direct[name]
@@ -184,11 +184,11 @@ class Tree:
         return {path for path in found if not path.startswith(others)} if name == LAB else found
 
     def _data_files(self, name: str) -> set[str]:
-        """Data that has no Python nearer than this file."""
+        """The data files for which this is the nearest Python file."""
         return self._data.get(_above(name)[0], set())
 
     def _paths(self, name: str) -> set[str]:
-        """What the strings of a file name of the checkout by path: from its root, or beside the file."""
+        """The files of the checkout whose paths the strings of a file name, from the root or relative to the file."""
         texts, joined = self._strings(name)
         here, *above = _above(name)
         found: set[str] = set()
@@ -207,7 +207,7 @@ class Tree:
         return found
 
     def _at(self, path: str, folders: Iterable[str]) -> set[str]:
-        """A file, or all files of a folder, by a path below the first of these folders that has it."""
+        """A file, or all files of a folder, at a path below the first of these folders that has it."""
         for folder in folders:
             whole = f"{folder}/{path}".strip("/")
             if path and (whole in self._known or whole in self._folders):
@@ -215,14 +215,15 @@ class Tree:
         return set()
 
     def _programs(self, name: str) -> set[str]:
-        """What the strings of a file name of the checkout by module, as it runs in a process of its own."""
+        """The modules of the checkout that the strings of a file name because they run in a separate process."""
         texts = self._strings(name)[0]
         found = {path for text in texts for module in MODULE.findall(text) for path in self.module(module)}
         return found | {path for word, path in LAB_COMMANDS.items()
                         if name.startswith("tests/") and {"lab", word} <= texts}
 
     def _tasks(self, name: str) -> set[str]:
-        """What a file of a role or playbook names: modules, actions, roles, playbooks; and the files of its role."""
+        """The modules, actions, roles and playbooks that a file of a role or playbook names, and the files of its
+        role."""
         text = (self.root / name).read_text()
         words = set(CALLED.findall(text))
         if IMPORTED.search(text):
@@ -233,13 +234,14 @@ class Tree:
         return found
 
     def _by_name(self, word: str) -> set[str]:
-        """What tasks, inventories and users call by this name."""
+        """The files that tasks, inventories and users call by this name."""
         kinds = {path.split("/")[1] for path in self.below("plugins")}
         return {*(f"plugins/{kind}/{word}.py" for kind in kinds), f"playbooks/{word}.yml",
                 *(path for path in self.below(f"roles/{word}") if "/templates/" not in path)} & self._known
 
     def _named(self, names: set[str]) -> set[str]:
-        """What tests run by its bare name, with what that depends on; all roles and playbooks where none is named."""
+        """The files that tests run by these bare names, with their dependencies; all roles and playbooks if there are
+        no names."""
         roles, playbooks, task_files = ({path.split("/")[at].removesuffix(".yml") for path in self.below(folder)
                                          if middle in path} for folder, at, middle in (
                                              ("roles", 1, "/"), ("playbooks", 1, "/"), ("roles", -1, "/tasks/")))
@@ -257,7 +259,7 @@ class Tree:
 
 
 def _above(name: str) -> list[str]:
-    """The folders that a file is in, from its own up to the root, which is empty."""
+    """The folders that contain a file, from its own folder up to the root, which is the empty string."""
     parts = name.split("/")
     return ["/".join(parts[:depth]) for depth in range(len(parts) - 1, -1, -1)]
 
@@ -267,9 +269,9 @@ def _constant(node: ast.AST) -> str:
 
 
 def _strings(nodes: Sequence[ast.AST]) -> tuple[set[str], set[str]]:
-    """The strings of a file but for its documentation: those by themselves, and those joined to the end of a path.
+    """The strings of a file without its documentation: single strings, and those that are joined to a path.
 
-    nodes: from the outside inwards.
+    nodes: the syntax nodes from the outermost inwards.
     """
     used = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     joined = set()
@@ -292,7 +294,7 @@ def _strings(nodes: Sequence[ast.AST]) -> tuple[set[str], set[str]]:
 
 
 def _playbooks_run(node: ast.AST) -> set[str]:
-    """What a node may name a playbook by: the words of a call of a runner, the defaults of a runner."""
+    """The strings by which a node may name a playbook: arguments of a call of a runner, and defaults of a runner."""
     candidates: list[ast.expr] = []
     if isinstance(node, ast.Call):
         function = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -304,10 +306,10 @@ def _playbooks_run(node: ast.AST) -> set[str]:
 
 
 def changed(root: Path, base: str = "") -> tuple[str, set[str]]:
-    """What a working tree is compared with, in words, and the files that differ from it, are gone or are new.
+    """(a description of the base of the comparison, the files that differ from it, are deleted or are new).
 
-    base: a commit; without it the last one that this branch shares with the branch that it is for. Raises ValueError
-    with what to say to the user.
+    base: a commit; without it, the last commit that this branch shares with its target branch. Raises ValueError with a
+    message for the user.
     """
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False).stdout.strip()
@@ -325,7 +327,7 @@ def changed(root: Path, base: str = "") -> tuple[str, set[str]]:
 
 
 def _base(git: Callable[..., str]) -> tuple[str, str]:
-    """The last commit that this branch shares with the main branch, or with the one that it follows; and what it is."""
+    """The last commit that this branch shares with the main branch or its upstream branch, and a description of it."""
     here, follows = git("branch", "--show-current"), git("rev-parse", "--abbrev-ref", "@{upstream}")
     if here not in MAIN and follows.partition("/")[2] == here:
         follows = ""  # one's own branch, pushed

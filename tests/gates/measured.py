@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs a command and writes what it cost: C(python -m tests.gates.measured FILE COMMAND ...).
+"""Runs a command and writes its cost: C(python -m tests.gates.measured FILE COMMAND ...).
 
-FILE gets seconds of a processor, user and system, of the command and of all that it started and ended. Daemons that it
-starts (hosts, control planes) leave their parents: this process adopts them, as otherwise they would count nowhere.
+FILE gets the CPU seconds, user and system, of the command and of all its ended descendants. This process adopts daemons
+that leave their parents (hosts, control planes), as otherwise nobody would count them.
 """
 
 from __future__ import annotations

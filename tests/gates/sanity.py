@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""C(ansible-test sanity) on what C(ansible-galaxy collection build) ships, unpacked: it refuses a linked checkout."""
+"""Runs C(ansible-test sanity) on the unpacked output of C(ansible-galaxy collection build), because it refuses a linked
+checkout."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ SKIP = {"pslint": "there is no PowerShell in this collection and none to install
 
 
 def export(target: Path) -> None:
-    """Unpacks the collection's tarball and makes it a git tree, by which ansible-test lists."""
+    """Unpacks the tarball of the collection and makes it a git repository, from which ansible-test lists the files."""
     built = target.parents[2] / "built"
     for folder in (target, built):
         shutil.rmtree(folder, ignore_errors=True)
@@ -35,14 +36,14 @@ def export(target: Path) -> None:
 
 
 def left_out(target: Path) -> list[str]:
-    """Folders of the checkout's top, and files there, of which nothing was exported."""
+    """The folders and files at the top of the checkout of which nothing was exported."""
     names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True,
                            capture_output=True, text=True).stdout.split("\0")
     return sorted({name.split("/")[0] for name in names if name} - {path.name for path in target.iterdir()})
 
 
 def main() -> int:
-    """Runs all sanity tests but those of SKIP. Returns ansible-test's exit code."""
+    """Runs all sanity tests except those in SKIP. Returns the exit code of ansible-test."""
     ignores = [path for path in (ROOT / "tests" / "sanity").glob("ignore-*.txt") if path.read_text().strip()]
     if ignores:
         print(f"Sanity ignore files must be empty: {', '.join(path.name for path in ignores)}")
@@ -59,7 +60,7 @@ def main() -> int:
                *(word for name in SKIP for word in ("--skip-test", name))]
 
     def prime(home: Path) -> None:
-        """The environments that the tests run in, below a home folder; runs side by side share them afterwards."""
+        """Creates the environments of the tests below a home folder, which parallel runs then share."""
         script = home / ".ansible" / "test" / "cache" / "get_pip_24_2.py"
         script.parent.mkdir(parents=True)
         script.write_text(GET_PIP)

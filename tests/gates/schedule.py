@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs gates side by side: longest first, each as soon as what it needs is there, never more than the cores carry."""
+"""Runs gates in parallel: the longest first, each as soon as its prerequisites are ready, and never more than the cores
+can run."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ HEARTBEAT = 60.0  # seconds between signs of life where the output is no termina
 
 
 class Load:
-    """How busy this machine's processors have been since a gate was started, over the last C(WHILE) seconds."""
+    """The load of the processors of this machine since a gate was started, over the last C(WHILE) seconds."""
 
     def __init__(self) -> None:
         self.looks: list[tuple[float, float]] = []
 
     def idle(self) -> bool:
-        """Whether they have room for another gate. To be asked again and again."""
+        """Whether the processors have capacity for another gate. Must be called repeatedly."""
         now, worked = time.monotonic(), processor_seconds()
         self.looks.append((now, worked))
         while len(self.looks) > 2 and now - self.looks[1][0] >= WHILE:
@@ -37,12 +38,13 @@ class Load:
         return now - then >= WHILE and worked - before <= (1 - IDLE) * (now - then) * (os.cpu_count() or 1)
 
     def started(self) -> None:
-        """A gate was started, and what it keeps busy shows only in a while."""
+        """Notes that a gate was started, whose load is visible only after a while."""
         self.looks.clear()
 
 
 class Schedule:
-    """What waits and what runs. capacity: cores to keep busy, this machine's by default; load: how busy they are."""
+    """The waiting and running gates. capacity: the number of cores to use, by default those of this machine; load:
+    their load. load: how busy they are."""
 
     def __init__(self, stages: Stages, gates: Sequence[Gate], capacity: float = 0.0, load: Load | None = None) -> None:
         self.stages = stages
@@ -56,11 +58,12 @@ class Schedule:
 
     @staticmethod
     def length(gate: Gate, gates: Sequence[Gate]) -> float:
-        """Minutes of a gate, and of the longest that waits for it: what makes all of them last."""
+        """Minutes of a gate plus those of the longest gate that waits for it: together they determine the total
+        time."""
         return gate.minutes + max((other.minutes for other in gates if gate.name in other.needs), default=0.0)
 
     def run(self) -> None:
-        """Until nothing waits or runs. What needs a gate that failed is left out, with that reason."""
+        """Runs until no gate waits or runs. A gate that needs a failed gate is left out, with that reason."""
         while self.waiting or self.running:
             self._collect()
             self._drop()
@@ -70,7 +73,7 @@ class Schedule:
             time.sleep(0.2)
 
     def _next(self) -> list[Gate]:
-        """The gates to start now. One alone may be wider than the machine."""
+        """The gates to start now. A single gate may need more cores than the machine has."""
         chosen: list[Gate] = []
         busy = sum(gate.cores for gate, _stage in self.running.values())
         more = max(ALWAYS - len(self.running), int(self.load.idle()))
@@ -90,7 +93,7 @@ class Schedule:
         self.running[gate.name] = gate, self.stages.start(gate.name, measured, environment(gate.name))
 
     def _collect(self) -> None:
-        """Ends what has ended, and what takes too long."""
+        """Collects gates that have ended, and ends gates that take too long."""
         for gate, stage in list(self.running.values()):
             assert stage.process is not None
             seconds, limit = time.monotonic() - stage.started, max(LIMIT, 2 * gate.minutes)
@@ -110,7 +113,7 @@ class Schedule:
                 self.passed.add(gate.name)
 
     def _drop(self) -> None:
-        """Leaves out what can no longer start."""
+        """Leaves out gates that can no longer start."""
         names = {gate.name for gate in self.waiting} | set(self.running) | self.passed
         for gate in list(self.waiting):
             gone = [name for name in gate.needs if name not in names]
@@ -119,7 +122,7 @@ class Schedule:
                 self.left_out[gate.name] = f"{' and '.join(gone)} did not pass"
 
     def _show(self) -> None:
-        """A line of what runs; where the output is no terminal, from time to time."""
+        """Prints a line about the running gates; if the output is no terminal, only from time to time."""
         now = time.monotonic()
         if self.stages.tty:
             running = ", ".join(f"{name} {clock(now - stage.started)}" for name, (_gate, stage) in self.running.items())

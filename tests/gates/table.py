@@ -24,15 +24,16 @@ PYTHON = str(BIN / "python")
 class Gate:
     """A command of the gates.
 
-    argv: the command; for pytest without the tests, which are tests, patterns of paths of the checkout.
-    minutes, cores: how long it takes on two cores with others beside it, and how many of them it keeps busy on average
-    (core-minutes by minutes, as a run prints them): much of the tests on hosts and clusters is waiting. The schedule
-    goes by them.
-    needs: gates that must have passed. inputs: patterns of the files whose change affects it, beside those that its
-    tests and its program depend on; ignores: of the latter those that no test of it reaches. only_own_tests: why
-    C(make check) runs it only where its own tests or its inputs have changed. nearest: patterns of files with the tests
-    that are about these: if such a file changes, C(make check) runs only those, because the other tests use it in whole
-    playbooks. The first pattern that a file matches counts. A file that matches none runs all tests that depend on it.
+    argv: the command, for pytest without the tests. tests: patterns of paths of test files in the checkout.
+    minutes, cores: its duration on two cores together with other gates, and the average number of cores that it uses
+    (core-minutes divided by minutes, as a run prints them): tests on hosts and clusters wait a lot. The schedule uses
+    both.
+    needs: gates that must have passed. inputs: patterns of further files that affect it, in addition to the
+    dependencies of its tests and its program; ignores: patterns of such dependencies that none of its tests reaches.
+    only_own_tests: why C(make check) runs it only where its own tests or its inputs have changed. nearest: patterns of
+    files with the tests that are about these: if such a file changes, C(make check) runs only those, because the other
+    tests use it in whole playbooks. The first pattern that a file matches counts. A file that matches none runs all
+    tests that depend on it.
     """
 
     name: str
@@ -64,7 +65,8 @@ SOURCES = {"runfile": "runfile", "archive": "archive", "zypper": "zypper", "suse
 def pytest(name: str, minutes: float, cores: float, needs: tuple[str, ...], *tests: str,
            inputs: tuple[str, ...] = (), only_own_tests: str = "", ignores: tuple[str, ...] = (),
            nearest: dict[str, Sequence[str]] | None = None) -> Gate:
-    """A gate of tests. nearest: the names of test files without C(test_) and C(.py), by pattern."""
+    """A gate that runs tests. nearest: maps patterns of files to the names of test files without C(test_) and
+    C(.py)."""
     folder = tests[0].rpartition("/")[0]
     paths = tuple((pattern, tuple(f"{folder}/test_{word}.py" for word in words))
                   for pattern, words in (nearest or {}).items())
@@ -75,14 +77,14 @@ def pytest(name: str, minutes: float, cores: float, needs: tuple[str, ...], *tes
 def on_hosts(name: str, minutes: float, cores: float, *tests: str, needs: tuple[str, ...] = ("lab",),
              inputs: tuple[str, ...] = (), only_own_tests: str = "",
              nearest: dict[str, Sequence[str]] | None = None) -> Gate:
-    """A gate of files of tests/integration."""
+    """A gate that runs test files of tests/integration."""
     paths = [f"tests/integration/test_{test}.py" for test in tests]
     return pytest(name, minutes, cores, needs, *paths, inputs=inputs, only_own_tests=only_own_tests,
                   ignores=OPERANDS, nearest=nearest)
 
 
 def lab(name: str, minutes: float, *words: str, needs: tuple[str, ...] = ()) -> Gate:
-    """Something that gates stand on: made once and kept in the cache. minutes: where it has to be made."""
+    """A prerequisite of gates that is created once and cached. minutes: the time to create it."""
     return Gate(name, (sys.executable, "-m", *words), minutes, needs=needs)
 
 
@@ -148,7 +150,7 @@ ONLY_WHEN_NAMED = ("bench", "campaign")
 
 
 def environment(name: str) -> dict[str, str]:
-    """Isolated from the user's Ansible: its home, its collections, its configuration."""
+    """An environment that is isolated from the user's Ansible: its home, its collections, its configuration."""
     home, collections = BUILD / "ansible-home", COLLECTIONS
     if name == "molecule":  # installs a copy of the collection into the first folder of the path: one of its own
         home, collections = BUILD / "molecule" / "home", BUILD / "molecule" / "collections"
@@ -160,12 +162,12 @@ def environment(name: str) -> dict[str, str]:
 
 
 def nearest_tests(gate: Gate, name: str) -> tuple[str, ...] | None:
-    """The tests of a gate that are about a file; None where all that depend on it are."""
+    """The tests of a gate that are about a file; None if all tests that depend on the file run."""
     return next((tests for pattern, tests in gate.nearest if fnmatchcase(name, pattern)), None)
 
 
 def link_checkout() -> None:
-    """Tools that want C(ansible_collections/gpuops/nvidia) above the code find it through this link."""
+    """Creates a link by which tools find the checkout as C(ansible_collections/gpuops/nvidia)."""
     link = COLLECTIONS / "ansible_collections" / "gpuops" / "nvidia"
     link.parent.mkdir(parents=True, exist_ok=True)
     if not link.is_symlink() or link.readlink() != ROOT:  # gates that run here see no moment without it
@@ -174,15 +176,15 @@ def link_checkout() -> None:
 
 
 def files(patterns: Sequence[str], names: set[str]) -> list[str]:
-    """The names that match a pattern, in which * also stands for slashes."""
+    """The names that match a pattern, in which * also matches slashes."""
     return sorted(name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns))
 
 
 def tests(patterns: Sequence[str], names: set[str]) -> list[str]:
-    """Those of them that are files of tests."""
+    """The matching files that are test files."""
     return [name for name in files(patterns, names) if fnmatchcase(name.rpartition("/")[2], "test_*.py")]
 
 
 def unclaimed(names: set[str]) -> list[str]:
-    """Files of tests that no gate runs."""
+    """The test files that no gate runs."""
     return [test for test in tests(("tests/*",), names) if not any(files(gate.tests, {test}) for gate in GATES)]

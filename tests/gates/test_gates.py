@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The gates' own rules: when each starts, which a change affects, what a run costs."""
+"""The rules of the gates: when each gate starts, which gates a change affects, what a run costs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stages() -> Stages:
 
 @pytest.fixture(scope="module")
 def tree() -> Tree:
-    """This checkout, with files of GONE that others may still depend on."""
+    """This checkout, with the files of GONE as deleted files that others may still depend on."""
     return Tree(ROOT, {name for name, _run, _left in GONE})
 
 
@@ -48,7 +48,7 @@ def test_the_longest_start_first_and_no_more_than_the_cores_carry(stages: Stages
 
 
 class Busy(Load):
-    """A machine whose processors are so."""
+    """A machine with this load."""
 
     def __init__(self, idle: bool) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ def git(folder: Path, *words: str) -> str:
 
 
 def checkout(folder: Path, **files: str) -> Tree:
-    """A git tree with these files; names have __ for a slash."""
+    """A git repository with these files; C(__) in a name stands for a slash."""
     for name, text in files.items():
         path = folder / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +148,7 @@ def checkout(folder: Path, **files: str) -> Tree:
 
 
 def commit(folder: Path) -> str:
-    """Commits all that is there; its id."""
+    """Commits all files; returns the commit id."""
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "a commit")
     return git(folder, "rev-parse", "HEAD")
@@ -307,7 +307,8 @@ def test_what_a_change_affects(tree: Tree, name: str, run: set[str], left: set[s
     ("toolkit", "plugins/module_utils/_mig/planning.py", ["test_mig"]),
 ])
 def test_the_tests_that_are_about_a_file(tree: Tree, gate: str, name: str, tests: list[str] | None) -> None:
-    """By name, so that what is moved is seen; where no such tests are named, all that depend on the file run."""
+    """Tests are named explicitly, so that a moved test is noticed; if none is named, all tests that depend on the file
+    run."""
     found = next(one for one in GATES if one.name == gate)
     near = nearest_tests(found, name)
     assert name in tree.files

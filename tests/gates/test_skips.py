@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What skips counts as failed, also a file as a whole; what may skip is printed with its reason."""
+"""A skipped test counts as failed, also a file that is skipped as a whole; permitted skips are printed with their
+reasons."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The unit tests with the branches that they cover of plugins/: not less than the floor, which follows what is covered.
+"""Runs the unit tests and measures their branch coverage of plugins/, which must not be below the floor; the floor
+follows the coverage.
 
-C(python -m tests.gates.unit [TEST ...]); with tests of one's choice nothing is measured.
+C(python -m tests.gates.unit [TEST ...]); if tests are named, the coverage is not measured.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ STEP = 0.5  # percent above the floor from which on the floor has to be raised
 
 
 def main(tests: list[str]) -> int:
-    """Returns pytest's exit code, or 1 where the coverage is not what the floor says."""
+    """Returns the exit code of pytest, or 1 if the coverage does not match the floor."""
     pytest = [sys.executable, "-m", "pytest"]
     if tests:
         return subprocess.run([*pytest, *tests], cwd=ROOT, check=False).returncode

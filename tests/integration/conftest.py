@@ -24,7 +24,7 @@ KILLER = Path(__file__).parent / "killer"
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    """Of two snapshots only the lines that differ: what a failed gate prints has room for those alone."""
+    """Shows only the differing lines of two snapshots, because the report of a failed gate is short."""
     if op != "==" or not isinstance(left, list) or not isinstance(right, list) or len(right) < 50:
         return None
     return ["the same (- is gone, + has come)", *(
@@ -33,7 +33,8 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 
 
 class LabHosts:
-    """A lab, by its command line; on its hosts without it, which a test does a hundred times."""
+    """A lab, controlled by its command line; commands on its hosts do not use it, because a test runs hundreds of
+    them."""
 
     def __init__(self, name: str = "main") -> None:
         self.name = name
@@ -48,47 +49,48 @@ class LabHosts:
 
     @cached_property
     def hosts(self) -> list[Path]:
-        """The inventory for the lab hosts alone, which is the same as long as the lab is there."""
+        """The inventory with the lab hosts only; its path does not change while the lab exists."""
         return [Path(self("inventory").strip().splitlines()[-1])]
 
     @property
     def wishes(self) -> list[Path]:
-        """The same with what the demo wants of the hosts."""
+        """The same inventory with the variables of the demo."""
         return [*self.hosts, ROOT / "lab" / "demo" / "hosts.yml"]
 
     def save(self, host: str) -> str:
-        """Keeps the host's disk; returns what C(reset) takes. See lab.host.lab.save for what is not kept."""
+        """Saves the disk of the host; returns the argument for C(reset). See lab.host.lab.save for what is not kept."""
         return labs.save(labs.load(self.name), host)
 
     def reset(self, host: str, saved: str = "") -> None:
-        """A fresh host in its place, or one with the disk that was kept."""
+        """Replaces the host with a fresh one, or with one that has the saved disk."""
         labs.reset(labs.load(self.name), host, saved)
 
     def sh(self, host: str, script: str) -> str:
-        """Runs a shell script on a host as its root; returns what it prints."""
+        """Runs a shell script on a host as root; returns its output."""
         return engine.enter(self._container(host), "sh", "-c", script).stdout
 
     def snapshot(self, host: str) -> list[str]:
-        """/etc, units and packages, a line each."""
+        """/etc, units and packages, one line each."""
         return engine.enter(self._container(host), "sh", stdin=snapshot.SCRIPT).stdout.splitlines()
 
     def files(self, host: str) -> list[str]:
-        """All files of a host, a line each that differs once somebody has written to it."""
+        """All files of a host, one line each, which changes when the file is written."""
         return self.sh(host, snapshot.FILES).splitlines()
 
     def snapshot_beside_driver(self, host: str) -> list[str]:
-        """The same without what Python puts beside the driver's pynvml when it likes, which goes with the driver."""
+        """The same without the files that Python can write at any time beside the pynvml of the driver, and which are
+        removed with the driver."""
         return [line for line in self.snapshot(host) if "gpuops/python/__pycache__" not in line]
 
     def _container(self, host: str) -> str:
         return labs.load(self.name).container(host)
 
     def put_killer(self, host: str) -> None:
-        """Copies the killing Python to a host, as /opt/killer/python3."""
+        """Copies the Python that kills modules to a host, as /opt/killer/python3."""
         self.put_python(host, KILLER)
 
     def put_python(self, host: str, folder: Path) -> str:
-        """Copies a Python that runs the sitecustomize.py of a folder to a host; returns its path."""
+        """Copies a Python that loads the sitecustomize.py of a folder to a host; returns its path."""
         target = f"/opt/{folder.name}"
         script = f"mkdir -p {target}\n"
         for source in (KILLER / "python3", folder / "sitecustomize.py"):
@@ -99,7 +101,8 @@ class LabHosts:
 
 @contextmanager
 def own_lab(name: str, hosts: str) -> Iterator[LabHosts]:
-    """A lab of fresh hosts that is there for as long as the block; one of the name that was left over goes first."""
+    """A lab with fresh hosts that exists for the duration of the block; a leftover lab of that name is removed
+    first."""
     made = LabHosts(name)
     made("down")
     made("up", "--hosts", hosts)
@@ -111,7 +114,8 @@ def own_lab(name: str, hosts: str) -> Iterator[LabHosts]:
 
 @pytest.fixture(scope="session")
 def lab() -> Iterator[LabHosts]:
-    """gpu-a1 and gpu-a2 with 8 A100-80 each, gpu-l1 with 4 L40S, of tests of whole playbooks. Each file resets them."""
+    """gpu-a1 and gpu-a2 with 8 A100-80 each and gpu-l1 with 4 L40S, for tests of whole playbooks. Each test file resets
+    the hosts."""
     # Its name is not that of a playbook: make check would take each test for one that runs it.
     with own_lab("three", labs.DEFAULT) as hosts:
         yield hosts
@@ -119,5 +123,5 @@ def lab() -> Iterator[LabHosts]:
 
 @pytest.fixture(scope="session", autouse=True)
 def collection() -> Path:
-    """The collection, installed from its tarball where the checkout is not seen."""
+    """The collection, installed from its tarball, in an environment that does not see the checkout."""
     return user.install()

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Three hosts that site.yml has converged, once for all files that start from there."""
+"""Three hosts that site.yml has converged, once for all test files that start from there."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ HOSTS = ("gpu-a1", "gpu-a2", "gpu-l1")
 
 @dataclass
 class Converged:
-    """How they came to it. By host: before: snapshots; untouched, previewed: all files and the snapshots before
-    --check and after it; disks: for lab.reset."""
+    """The states and runs on the way. Each field maps hosts. before: snapshots; untouched, previewed: all files and the
+    snapshots before and after --check; disks: arguments of lab.reset."""
 
     before: dict[str, list[str]]
     untouched: dict[str, list[str]]
@@ -29,7 +29,8 @@ class Converged:
 
 @functools.cache
 def converge(lab: LabHosts) -> Converged:
-    """Brings fresh hosts to what the demo wants of them: C(--check), then the first run, by the program itself."""
+    """Converges fresh hosts with the variables of the demo: C(--check), then the first run, both without the warm
+    server."""
     for host in HOSTS:
         lab.reset(host)
     before = {host: lab.snapshot(host) for host in HOSTS}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One host of a lab and the role driver on it, as tests of the driver's sources use them."""
+"""One host of a lab and the role driver on it, for the tests of the sources of the driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FRESH = "fresh"
 
 @dataclass(frozen=True)
 class Refused:
-    """Runs that failed on one host, by case, and the host's state before and after all of them."""
+    """Runs that failed on one host, by case, and the state of the host before and after all of them."""
 
     runs: dict[str, Done]
     before: list[str]
@@ -30,9 +30,9 @@ class Refused:
 
 @dataclass
 class DriverHost:
-    """A host by its name in a lab. Each test starts it from a state that is kept: no test needs another one.
+    """A host of a lab, by name. Each test starts from a saved state of the host, so no test depends on another one.
 
-    more: a script that prints what belongs to a state beside the snapshot.
+    more: a script that prints further lines of the state, in addition to the snapshot.
     """
 
     lab: LabHosts
@@ -42,7 +42,7 @@ class DriverHost:
     current: str = FRESH
 
     def sh(self, script: str) -> str:
-        """Runs a shell script as root; returns what it prints."""
+        """Runs a shell script as root; returns its output."""
         return self.lab.sh(self.name, script)
 
     @property
@@ -51,48 +51,50 @@ class DriverHost:
         return f"{snapshot.SCRIPT}{self.more}"
 
     def state(self) -> list[str]:
-        """/etc, units and packages, a line each, and what else belongs to it."""
+        """The state of the host: /etc, units and packages, one line each, and the output of L(more)."""
         return self.sh(self.state_script).splitlines()
 
     def fresh_state(self) -> list[str]:
-        """The state of the host as it is at first."""
+        """The initial state of the host."""
         self.start()
         state = self.state()
         self.left()
         return state
 
     def start(self, name: str = FRESH) -> None:
-        """Brings the host to a kept state, unless the last test has left it there. Then the host is the test's."""
+        """Restores a saved state of the host, unless the last test has left the host in this state. The test then owns
+        the host."""
         if self.current != name:
             self.lab.reset(self.name, self.saved[name])
         self.current = ""
 
     def left(self, name: str = FRESH) -> None:
-        """Says at the end of a test that the host is in this state still."""
+        """Notes at the end of a test that the host is still in this state."""
         self.current = name
 
     def save(self, name: str = FRESH) -> None:
-        """Keeps the host's state by a name."""
+        """Saves the state of the host under a name."""
         self.saved[name] = self.lab.save(self.name)
         self.current = name
 
     def role(self, *words: str, tasks: str = "host", **variables: object) -> user.Run:
-        """Runs a task file of the role, with words of the command line."""
+        """Runs a task file of the role, with these arguments of the command line."""
         return user.playbook(user.role("driver", tasks), self.lab.hosts, "--limit", self.name, *words,
                              driver_disruption="idle", **variables)
 
     def run(self, *plays: Play) -> list[Done]:
-        """Task files of the role, one after another; idle is the disruption that they may cause."""
+        """Runs task files of the role, one after another. The default disruption is idle."""
         return series(self.lab, self.name, "driver",
                       [replace(play, variables={"driver_disruption": "idle", **play.variables}) for play in plays])
 
     def steps(self, run: user.Run) -> list[str]:
-        """The steps that a run took or would take, and that ended well."""
+        """The steps that a successful run executed or previewed."""
         assert run.rc == 0, run.output
         return [step["id"] for step in run.result(self.name, "nvidia_driver")["plan"]]
 
     def switch(self, tasks: str = "host", twice: bool = False, **variables: object) -> list[str]:
-        """Check, then run: the same steps, which are returned. twice: then once more, which finds nothing to do."""
+        """Runs the role in check mode, then without it; returns the steps, which are the same. twice: runs it once
+        more, which finds nothing to do."""
         play = Play(variables, tasks)
         check, run, *rest = self.run(replace(play, check=True), *[play] * (1 + twice))
         assert self.steps(run) == self.steps(check) != []
@@ -101,27 +103,27 @@ class DriverHost:
         return self.steps(run)
 
     def untouched(self, run: user.Run) -> None:
-        """A run did nothing."""
+        """Checks that a run did nothing."""
         assert self.steps(run) == [] and run.changed(self.name) == [], run.output
 
     def refused(self, run: user.Run) -> str:
-        """The one error of a run that failed."""
+        """The only error of a failed run."""
         assert run.rc != 0 and len(run.errors()) == 1, run.output
         assert "Traceback" not in run.output and "MODULE FAILURE" not in run.output, run.output
         return run.errors()[0]
 
     def run_each(self, cases: Mapping[str, Play]) -> dict[str, Done]:
-        """The same by name."""
+        """Runs each case; returns the runs by name."""
         return dict(zip(cases, self.run(*cases.values()), strict=True))
 
     def brought(self) -> dict[str, str]:
-        """The vendor's packages: name to version, which is one for all of them."""
+        """Maps the driver packages of the vendor to their version, which is the same for all of them."""
         lines = self.sh("rpm -qa --qf '%{NAME} %{VERSION}\\n' | grep -e nvidia").splitlines()
         return dict(line.split() for line in lines)
 
     @contextmanager
     def fault(self, name: str, host: str = "repo") -> Iterator[None]:
-        """Within, the repositories or a host have a fault."""
+        """A context in which the repositories or a host have a fault."""
         cli.fault(labs.load(self.lab.name), host, name, "on")
         try:
             yield
@@ -130,7 +132,8 @@ class DriverHost:
 
     @contextmanager
     def killed_in_transaction(self, version: str, *programs: str) -> Iterator[None]:
-        """Within, the module and these programs die when the scriptlet of NVML's package of a version is run."""
+        """A context in which the module and these programs are killed when the scriptlet of the NVML package of a
+        version runs."""
         self.sh(f"""mv /sbin/ldconfig /sbin/ldconfig.real; cat > /sbin/ldconfig <<'END'
 #!/bin/sh
 [ -e /usr/lib64/libnvidia-ml.so.{version} ] && pkill -9 -x '{'|'.join(("python3", *programs))}'

@@ -19,9 +19,10 @@ FIRST, THEN = "first", "then"
 
 @dataclass(frozen=True)
 class Play:
-    """One task file of the role. first, then: shell scripts on the host before and after it, in check mode too.
+    """A play with one task file of the role. first, then: shell scripts on the host before and after it, also in check
+    mode.
 
-    role, hosts: those of the series where they are empty.
+    role, hosts: those of the series if empty.
     """
 
     variables: Mapping[str, Any] = field(default_factory=dict)
@@ -34,19 +35,20 @@ class Play:
     hosts: str = ""
 
     def again(self, then: str = "") -> Play:
-        """The same once more, without its scripts."""
+        """The same play again, without its scripts."""
         return replace(self, check=False, first="", then=then)
 
 
 @dataclass
 class Done(user.Run):
-    """What one play did; said: what its script after the role printed, before: by host that before the role."""
+    """The result of one play. said: the output of the script after the role; before: the output of the script before
+    the role, by host."""
 
     said: str = ""
     before: Mapping[str, str] = field(default_factory=dict)
 
     def parts(self, host: str) -> list[str]:
-        """What the script before the role printed on a host, in parts between lines of C(======)."""
+        """The output of the script before the role on a host, split at lines of C(======)."""
         return [part.strip() for part in self.before[host].split("======\n")]
 
 
@@ -69,7 +71,8 @@ def _play(number: int, role: str, host: str, play: Play) -> dict[str, Any]:
 
 
 def series(lab: LabHosts, host: str, role: str, plays: Sequence[Play]) -> list[Done]:
-    """Runs the plays one after another, those after a failed one too; what each did. A script that fails ends all."""
+    """Runs the plays one after another, and continues after a failed one; returns the result of each. A script that
+    fails ends the series."""
     path = user.HOME / f"series-{os.getpid()}.json"
     path.write_text(json.dumps([_play(number, role, host, play) for number, play in enumerate(plays)]))
     run = user.ansible("ansible-playbook", *(f"-i{inventory}" for inventory in lab.hosts), str(path),
@@ -91,12 +94,12 @@ def series(lab: LabHosts, host: str, role: str, plays: Sequence[Play]) -> list[D
 
 
 def run(lab: LabHosts, *plays: Play) -> list[Done]:
-    """The same with plays that name their roles, on all hosts of the lab where they name none."""
+    """Runs plays that name their roles, by default on all hosts of the lab."""
     return series(lab, "all", "", plays)
 
 
 def well(lab: LabHosts, *plays: Play) -> list[Done]:
-    """The same where all must end well."""
+    """The same, but all plays must succeed."""
     found = run(lab, *plays)
     for done in found:
         assert done.rc == 0, done.output

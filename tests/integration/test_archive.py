@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Archives of Ubuntu and Debian, NVIDIA's repository for Ubuntu, mirrors: with the real apt, by the role alone."""
+"""The archives of Ubuntu and Debian, the repository of NVIDIA for Ubuntu, and mirrors, with real apt and only this
+role."""
 
 from __future__ import annotations
 
@@ -45,25 +46,26 @@ def lab() -> Iterator[LabHosts]:
 
 @pytest.fixture(scope="module")
 def ubuntu(lab: LabHosts) -> DriverHost:
-    """A host that knows Ubuntu's archive as such hosts do."""
+    """A host that has the usual source of the archive of Ubuntu."""
     return with_source(lab, "gpu-u1", "ubuntu", "noble noble-updates", "main restricted multiverse")
 
 
 @pytest.fixture(scope="module")
 def debian(lab: LabHosts) -> DriverHost:
-    """A host that knows Debian's archive as such hosts do."""
+    """A host that has the usual source of the archive of Debian."""
     return with_source(lab, "gpu-d1", "debian", "bookworm", "main")
 
 
 @pytest.fixture(scope="module")
 def clean(ubuntu: DriverHost) -> list[str]:
-    """The state of the Ubuntu host as it is at first."""
+    """The initial state of the Ubuntu host."""
     return ubuntu.fresh_state()
 
 
 @pytest.fixture(scope="module")
 def own(ubuntu: DriverHost, clean: list[str]) -> list[str]:
-    """The state C(own) of the Ubuntu host, which has the archive's old driver; the steps of check and run."""
+    """The state C(own) of the Ubuntu host, which has the old driver of the archive; the steps of check mode and of the
+    run."""
     ubuntu.start()
     variables = {"driver_source": "distribution", "driver_version": OLD}
     steps = ubuntu.steps(ubuntu.role("--check", **variables))
@@ -77,7 +79,7 @@ def own(ubuntu: DriverHost, clean: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def refused(ubuntu: DriverHost, own: list[str]) -> Refused:
-    """All refusals, on one host that has Ubuntu's own driver."""
+    """All refused cases, on one host that has Ubuntu's own driver."""
     ubuntu.start("own")
     before = ubuntu.state()
     runs = ubuntu.run_each({case: play for case, (play, _said) in REFUSED.items()})
@@ -85,19 +87,19 @@ def refused(ubuntu: DriverHost, own: list[str]) -> Refused:
 
 
 def server(lab: LabHosts) -> str:
-    """The lab's own address of all repositories."""
+    """The address of all repositories of the lab."""
     found = re.search(r'http://[0-9.]+/', lab.hosts[0].read_text())
     assert found
     return found.group()
 
 
 def fetch(host: DriverHost, name: str, path: str) -> None:
-    """Gets a file of the lab's server to a path on a host."""
+    """Downloads a file from the server of the lab to a path on a host."""
     host.sh(f"python3 -c \"import urllib.request as u; u.urlretrieve('{server(host.lab)}{name}', '{path}')\"")
 
 
 def with_source(lab: LabHosts, machine: str, name: str, suites: str, components: str) -> DriverHost:
-    """A host with a source of the lab's archive of this name, kept as it is then."""
+    """A host with a source of this archive of the lab, saved as a state of this name."""
     host = DriverHost(lab, machine)
     fetch(host, "archive.gpg", KEYRING)
     host.sh(f"""cat > /etc/apt/sources.list.d/{name}.sources <<'END'
@@ -112,7 +114,7 @@ END""")
 
 
 def bring(host: DriverHost, source: str, **variables: str) -> list[str]:
-    """Brings a driver by one run; its steps."""
+    """Installs a driver with one run; returns its steps."""
     run, = host.run(Play({"driver_source": source, **variables}))
     return host.steps(run)
 
@@ -124,7 +126,7 @@ def installed(host: DriverHost) -> dict[str, str]:
 
 
 def dist_upgrade(host: DriverHost) -> list[str]:
-    """What an upgrade of the whole host would change, on fresh lists."""
+    """What an upgrade of all packages of the host would change, with updated package lists."""
     text = host.sh("apt-get update -qq && apt-get -s dist-upgrade")
     return [line for line in text.splitlines() if line.startswith(("Inst", "Remv"))]
 
@@ -209,7 +211,8 @@ def test_a_local_repository_without_pinning_packages_and_removal(ubuntu: DriverH
 
 
 def test_mirrors_behind_tls_that_redirect(ubuntu: DriverHost, clean: list[str]) -> None:
-    """A mirror of the archive and one of the vendor's repository, whose authority the host has to be told of."""
+    """A mirror of the archive and one of the vendor's repository; the host must be told to trust their certificate
+    authority."""
     ubuntu.start()
     log = labs.load(ubuntu.lab.name).folder / "www" / "requests.log"
     before = log.stat().st_size

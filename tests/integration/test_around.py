@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What stands around the driver: NVSwitches, services, parameters, boot, Secure Boot, GPUDirect, the next kernel."""
+"""The environment of the driver: NVSwitches, services, parameters, boot, Secure Boot, GPUDirect, the next kernel."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ touch /boot/vmlinuz-@NEXT@ /lib/modules/@NEXT@/modules.order /lib/modules/@NEXT@
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
-    """A host with NVSwitches, one without, one with NVLink 5."""
+    """A lab with a host with NVSwitches, one without, and one with NVLink 5."""
     with own_lab("around", "gpu-e1=a100-80:8,gpu-e2=l40s:4,gpu-e3=b200:8") as hosts:
         yield hosts
 
@@ -61,33 +61,34 @@ class Around(DriverHost):
     """A host of this lab."""
 
     def state(self) -> list[str]:
-        """The kernel's own modules for RDMA, which others may have come to use, stay loaded."""
+        """The state without the kernel's own modules for RDMA, which stay loaded because others may use them."""
         return [line for line in super().state() if "/sys/module/ib_" not in line]
 
     def new(self) -> None:
-        """Starts with the new driver at work, which is installed where no test has had it yet."""
+        """Starts with the new driver loaded; installs it if no test has done so yet."""
         if "new" not in self.saved:
             self.start()
             self.install()
         self.start("new")
 
     def install(self) -> list[Done]:
-        """The new driver on a fresh host, kept as the state C(new); the run, and what a second one did."""
+        """Installs the new driver on a fresh host and saves the state C(new); returns the run and the result of a
+        second one."""
         runs = self.run(Play({"driver_version": NEW}), Play({"driver_version": NEW}))
         self.steps(runs[0])
         self.save("new")
         return runs
 
     def one(self, level: str = "idle", **variables: object) -> Done:
-        """One run of the role."""
+        """Runs the role once."""
         return self.run(Play({"driver_disruption": level, **variables}))[0]
 
     def active(self, *units: str) -> list[str]:
-        """What systemd says of units."""
+        """The states of units according to systemd."""
         return self.sh(f"systemctl is-active {' '.join(units)}; true").split()
 
     def removed(self, clean: list[str]) -> None:
-        """Takes all away again, and nothing is left of it."""
+        """Removes everything, and checks that nothing is left."""
         self.steps(self.run(Play(tasks="remove"))[0])
         assert self.state() == clean
         assert self.sh("ls -A /var/lib/gpuops 2>/dev/null; true") == ""
@@ -101,24 +102,24 @@ def switches(lab: LabHosts) -> Around:
 
 @pytest.fixture(scope="module")
 def plain(lab: LabHosts) -> Around:
-    """The host without."""
+    """The host without NVSwitches."""
     return Around(lab, "gpu-e2")
 
 
 @pytest.fixture(scope="module")
 def clean_switches(switches: Around) -> list[str]:
-    """Its state at first."""
+    """Its initial state."""
     return switches.fresh_state()
 
 
 @pytest.fixture(scope="module")
 def clean_plain(plain: Around) -> list[str]:
-    """Its state at first."""
+    """Its initial state."""
     return plain.fresh_state()
 
 
 def pending(run: user.Run, host: Around) -> list[str]:
-    """The ids of the steps that wait."""
+    """The ids of the pending steps."""
     return [step["id"] for step in run.result(host.name, "nvidia_driver")["pending"]]
 
 
@@ -208,7 +209,7 @@ def test_no_switches_no_manager(plain: Around, clean_plain: list[str]) -> None:
 
 
 def test_next_kernel(plain: Around, clean_plain: list[str]) -> None:
-    """A kernel that somebody installs, whose headers are in a repository of the host's own."""
+    """A kernel that somebody installs, whose headers are in a repository on the host."""
     plain.new()
     plain.sh(KERNEL.replace("@NEXT@", NEXT))
     unwanted, run, again = plain.run(
@@ -228,7 +229,7 @@ def test_next_kernel(plain: Around, clean_plain: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def signing(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """A site's key for modules, as variables of the role."""
+    """A signing key of a site, as variables of the role."""
     folder: Path = tmp_path_factory.mktemp("key")
     subprocess.run(["openssl", "req", "-new", "-x509", "-nodes", "-days", "30", "-subj", "/CN=Site module key",
                     "-newkey", "rsa:2048", "-keyout", "key.pem", "-out", "cert.pem"], cwd=folder, check=True,
@@ -238,16 +239,15 @@ def signing(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
 
 
 def discreet(run: user.Run, *secrets: str) -> None:
-    """No secret in what a run prints and returns."""
+    """Checks that a run prints and returns no secret."""
     text = run.output + json.dumps(run.results)
     assert not any(secret in text for secret in secrets)
 
 
 @dataclass
 class Enrolment:
-    """What runs did on a host with Secure Boot: first and asked before somebody has enrolled the key, then after it.
-
-    said: what the host told after the first one: the modules' signer, the key's mode, the journal.
+    """The runs on a host with Secure Boot: first and asked before somebody has enrolled the key, then after that. said:
+    the output of the host after the first run: the signer of the modules, the mode of the key, the journal.
     """
 
     first: user.Run
@@ -259,7 +259,7 @@ class Enrolment:
 
 @pytest.fixture(scope="module")
 def enrolled(plain: Around, clean_plain: list[str], signing: dict[str, object]) -> Enrolment:
-    """The state C(enrolled) of the host: the old driver, signed with the site's key, with Secure Boot."""
+    """The state C(enrolled) of the host: the old driver, signed with the key of the site, with Secure Boot."""
     plain.start()
     plain.sh("ln -s /usr/lib/gpulab/mokutil /usr/bin/mokutil; /usr/lib/gpulab/fault secure-boot on")
     wish = {"driver_version": OLD, **signing}
@@ -290,7 +290,7 @@ def test_secure_boot(plain: Around, enrolled: Enrolment, signing: dict[str, obje
 
 def test_secure_boot_leaves_a_driver_that_runs(plain: Around, enrolled: Enrolment, clean_plain: list[str],
                                                signing: dict[str, object]) -> None:
-    """With the key taken from the firmware, another version would not load: nothing is unloaded."""
+    """Without the key in the firmware, another version would not load, so nothing is unloaded."""
     plain.start("enrolled")
     plain.sh("rm /var/lib/gpulab/mok/*.der; /usr/lib/gpulab/fault secure-boot on")
     run, = plain.run(Play({"driver_version": NEW, **signing}, then="cat /sys/module/nvidia/version"))

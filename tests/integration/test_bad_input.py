@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Bad input: one clear error each, before anything is changed."""
+"""Bad input gives one clear error each, before anything is changed."""
 
 from __future__ import annotations
 
@@ -40,9 +40,8 @@ CASES = {**OF_A_PLAY, **OF_A_HOST}
 
 @dataclass
 class Told:
-    """What the runs of all cases said, on one host, and its snapshots before the first and after the last of them.
-
-    cases: by name the run and the host's name in it.
+    """The messages of the runs of all cases on one host, and its snapshots before and after them. cases: maps names to
+    the run and the name of the host in it.
     """
 
     cases: dict[str, tuple[user.Run, str]]
@@ -56,7 +55,7 @@ class Told:
 
 @contextmanager
 def fault(lab: LabHosts, name: str) -> Iterator[None]:
-    """HOST has a fault for as long as the block."""
+    """A context in which HOST has a fault."""
     lab("fault", HOST, name, "on")
     try:
         yield
@@ -65,12 +64,12 @@ def fault(lab: LabHosts, name: str) -> Iterator[None]:
 
 
 def alias(case: str) -> str:
-    """What the host is called in a case."""
+    """The name of the host in a case."""
     return case.replace(" ", "-")
 
 
 def aliases(lab: LabHosts, inventory: Path) -> user.Run:
-    """The cases of one host, one after another: at the same time they would wait for each other's locks."""
+    """The cases of one host, one after another: in parallel, they would wait for each other's locks."""
     hosts = yaml.safe_load(lab.hosts[0].read_text())["all"]["children"]["gpu_hosts"]["hosts"]
     inventory.write_text(json.dumps({"gpu_hosts": {"hosts": {
         alias(name): {**hosts[HOST], **variables} for name, (variables, _expected) in OF_A_HOST.items()}}}))
@@ -79,7 +78,7 @@ def aliases(lab: LabHosts, inventory: Path) -> user.Run:
 
 @pytest.fixture(scope="module")
 def told(lab: LabHosts, tmp_path_factory: pytest.TempPathFactory) -> Told:
-    """The runs, on a fresh host."""
+    """Runs all cases on a fresh host."""
     lab.reset(HOST)
     before = lab.snapshot(HOST)
     cases = {name: (user.playbook("site", lab.hosts, "--limit", HOST, **variables), HOST)
@@ -135,7 +134,7 @@ def test_none_of_these_runs_changed_anything(told: Told) -> None:
 
 
 def test_a_file_that_is_refused_on_one_host_stops_no_other(lab: LabHosts) -> None:
-    """With gpu_strict nothing is changed on any host."""
+    """With gpu_strict, nothing is changed on any host."""
     other = "gpu-l1"
     for host in (HOST, other):
         lab.reset(host)

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host where root has no SSH: an ordinary user becomes root by sudo, with a password, and from a terminal alone."""
+"""A host without SSH access for root: an ordinary user becomes root by sudo, with a password and only from a
+terminal."""
 
 from __future__ import annotations
 

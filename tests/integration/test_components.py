@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The software beside the driver on a lab of its own: DCGM, exporters, CUDA, from nothing and back."""
+"""The software beside the driver, in a separate lab: DCGM, exporters and CUDA are installed, changed and removed."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def own() -> Iterator[LabHosts]:
 
 
 def play(name: str, own: LabHosts, *words: str, **variables: object) -> user.Run:
-    """A playbook with all components, each host with its versions."""
+    """A playbook with all components and the versions of each host."""
     inventory = own.hosts[0].parent / "versions.json"
     inventory.write_text(json.dumps({"gpu_hosts": {"hosts": VERSIONS}}))
     return user.playbook(name, [*own.hosts, inventory], *words, **{**WANTED, **variables})
 
 
 def site(own: LabHosts, *words: str, **variables: object) -> user.Run:
-    """site.yml with all components, which ends well."""
+    """Runs site.yml with all components, which succeeds."""
     run = play("site", own, *words, **variables)
     assert run.rc == 0, run.output
     return run
@@ -57,7 +57,7 @@ def site(own: LabHosts, *words: str, **variables: object) -> user.Run:
 
 @dataclass
 class Installed:
-    """The first runs on fresh hosts: in check mode, with the state of HOST around it, and the other one."""
+    """The first runs on fresh hosts: one in check mode, with the state of HOST before and after it, and one without."""
 
     before: list[str]
     preview: user.Run
@@ -67,13 +67,13 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def hosts(own: LabHosts) -> dict[str, DriverHost]:
-    """The hosts by name; their state C(converged) is that after the first run."""
+    """The hosts by name; their state C(converged) is the one after the first run."""
     return {name: DriverHost(own, name) for name in (HOST, OTHER)}
 
 
 @pytest.fixture(scope="module")
 def first(own: LabHosts, hosts: dict[str, DriverHost]) -> Installed:
-    """The first runs; the second host has had DCGM 3 before."""
+    """The first runs; the second host had DCGM 3 before."""
     own.sh(OTHER, FORMER.format(url=own.hosts[0].read_text().split('driver_repository_url: "')[1].split('"')[0]))
     before = own.snapshot(HOST)
     preview = site(own, "--check")
@@ -86,14 +86,14 @@ def first(own: LabHosts, hosts: dict[str, DriverHost]) -> Installed:
 
 @pytest.fixture
 def converged(hosts: dict[str, DriverHost], first: Installed) -> None:
-    """Both hosts after the first run."""
+    """Both hosts in the state after the first run."""
     for host in hosts.values():
         host.start("converged")
 
 
 @pytest.fixture
 def shared(hosts: dict[str, DriverHost], converged: None) -> Iterator[None]:
-    """The same for a test that leaves them so."""
+    """The same hosts, for a test that does not change their state."""
     yield
     for host in hosts.values():
         host.left("converged")
@@ -101,14 +101,14 @@ def shared(hosts: dict[str, DriverHost], converged: None) -> Iterator[None]:
 
 @pytest.fixture
 def trainer(own: LabHosts, shared: None) -> Iterator[None]:
-    """A program computes on the second GPU of HOST."""
+    """A program that computes on the second GPU of HOST."""
     own.sh(HOST, "gpusim client add --gpu 1 trainer")
     yield
     own.sh(HOST, "gpusim client remove all")
 
 
 def scrape(own: LabHosts, host: str, port: int = 9400) -> dict[str, list[float]]:
-    """The values of each metric that the exporter serves."""
+    """Maps each metric that the exporter serves to its values."""
     ask = f"python3 -c 'import urllib.request as u; print(u.urlopen(\"http://localhost:{port}/metrics\").read().decode())'"
     text = until(lambda: own.sh(host, f"{ask} 2>/dev/null || true").strip(), f"metrics at port {port} of {host}")
     found: dict[str, list[float]] = {}
@@ -118,13 +118,13 @@ def scrape(own: LabHosts, host: str, port: int = 9400) -> dict[str, list[float]]
 
 
 def status(own: LabHosts, host: str) -> dict[str, float]:
-    """The metrics of the node, written anew."""
+    """The metrics of the node status, freshly written."""
     text = own.sh(host, "systemctl start gpuops-node-status && cat /var/lib/prometheus/node-exporter/*.prom")
     return {name: float(value) for name, value in re.findall(r"^([a-z_]+)\{[^}]*\} (\S+)$", text, re.M)}
 
 
 def processes(own: LabHosts, host: str) -> list[str]:
-    """The main process of each service, which a restart changes."""
+    """Maps services to their main processes, which a restart changes."""
     return own.sh(host, f"systemctl show -p MainPID --value {UNITS[0]} {UNITS[1]}").split()
 
 
@@ -190,7 +190,7 @@ def test_another_port_and_other_counters_are_one_restart_of_the_exporter(own: La
 
 
 def test_a_single_role_is_about_its_component_alone(own: LabHosts, converged: None) -> None:
-    """Without a plan. It agrees with what site.yml has installed, and removes nothing else."""
+    """Runs without a plan. The role finds what site.yml has installed as desired, and removes nothing else."""
     names = {"cuda": ["cuda"], "dcgm": ["dcgm"], "dcgm_exporter": ["dcgm", "dcgm_exporter"],
              "node_status_exporter": ["node_status_exporter"]}
     same = [Play({"cuda_version": "13.0"}, "main", role=role) for role in names]

@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whole playbooks over hosts that forge an answer each, and over hosts whose cached facts are forged.
+"""Whole playbooks on hosts each of which forges an answer, and on hosts whose cached facts are forged.
 
-The sound host gets what it gets alone, the forging hosts are named, and nothing else happens.
+The sound host gets the same as in a run on it alone, the forging hosts are named, and nothing else happens.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ CACHED = {**{name: value for name, value in forged.VARIABLES.items() if name.sta
 
 @dataclass
 class Fleet:
-    """folder: of the hosts' programs; variables: by host, in the inventory's order; lone: by playbook the run in which
-    the sound host is alone."""
+    """folder: the folder of the hosts' programs; variables: maps hosts to variables, in the order of the inventory;
+    lone: maps playbooks to the run on the sound host alone."""
 
     folder: Path
     variables: dict[str, Data]
     lone: dict[str, user.Run] = field(default_factory=dict)
 
     def run(self, playbook: str, hosts: list[str], settings: Mapping[str, str] | None = None) -> user.Run:
-        """A playbook on some of the hosts, the sound one last. settings: of the environment."""
+        """Runs a playbook on some of the hosts, with the sound one last. settings: environment variables."""
         inventory = self.folder / "inventory" / "hosts.json"
         inventory.parent.mkdir(exist_ok=True)
         inventory.write_text(json.dumps({"all": {"children": {"gpu_hosts": {
@@ -59,13 +59,13 @@ class Fleet:
         return run
 
     def alone(self, playbook: str) -> user.Run:
-        """A playbook on the sound host alone."""
+        """Runs a playbook on the sound host alone."""
         if playbook not in self.lone:
             self.lone[playbook] = self.run(playbook, [])
         return self.lone[playbook]
 
     def cached(self, host: str, facts: Data) -> dict[str, str]:
-        """Adds a host; the environment in which Ansible has these facts of it, as of a former run."""
+        """Adds a host; returns an environment in which Ansible has cached these facts of it from an earlier run."""
         settings = {"ANSIBLE_CACHE_PLUGIN": "jsonfile", "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(self.folder / "cache")}
         play = self.folder / "remember.yml"
         play.write_text(json.dumps([{"hosts": host, "gather_facts": False, "tasks": [
@@ -77,7 +77,7 @@ class Fleet:
 
 @functools.cache
 def answers() -> list[tuple[str, bytes]]:
-    """(module, output) of forged answers, from all over the tables."""
+    """(module, output) of forged answers, selected from all tables."""
     good = {module: json.dumps(answer) for module, answer in sound.answers(sound.facts()).items()}
     first = good["gpu_info"]
     found = [("gpu_info", one) for one in [*forged.of_facts(first, 8), *forged.of_variables(first)[::6],
@@ -91,7 +91,7 @@ def answers() -> list[tuple[str, bytes]]:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
-    """One host for each forged answer, and a sound one."""
+    """A fleet with one host for each forged answer, and a sound one."""
     user.install()
     folder = tmp_path_factory.mktemp("forged")
     local.prepare(folder, sound.facts())
@@ -101,7 +101,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
 
 
 def part(playbook: str) -> list[str]:
-    """The forging hosts of a playbook. Those of LOOKING share all hosts among them; the others have every sixth."""
+    """The forging hosts of a playbook. The playbooks of LOOKING share all hosts; each other playbook has every
+    sixth."""
     names = [f"forged-{number}" for number in range(len(answers()))]
     if playbook not in LOOKING:
         return names[::6]
@@ -129,7 +130,8 @@ def remembered(fleet: Fleet) -> dict[str, str]:
 
 @pytest.mark.parametrize("playbook", [*LOOKING, "remove", "hand_back"])
 def test_a_first_host_whose_cached_facts_are_forged(fleet: Fleet, remembered: dict[str, str], playbook: str) -> None:
-    """Tasks for all hosts run on the first one. It fails by name, and the run is that of the others."""
+    """Tasks for all hosts run on the first host. The first host fails with its name, and the run is that of the other
+    hosts."""
     host, alone = REMEMBERED, fleet.alone(playbook)
     run = fleet.run(playbook, [host], remembered)
     compared.beside(SOUND, run, alone, [host])
@@ -144,7 +146,7 @@ def test_a_first_host_whose_cached_facts_are_forged(fleet: Fleet, remembered: di
 
 @pytest.mark.parametrize("playbook", ["verify", "status", "preflight"])
 def test_a_preview_that_ends_without_a_result_is_no_success(fleet: Fleet, playbook: str) -> None:
-    """An option that cannot be templated ends the preview of a host before any module has answered."""
+    """An option that cannot be templated ends the preview of a host before a module has answered."""
     fleet.variables["broken"] = {**local.host(fleet.folder, f"broken-{playbook}", {}),
                                  "gpu_undisturbed": "{{ 1 / 0 }}"}
     run = fleet.run(playbook, ["broken"])
@@ -162,7 +164,7 @@ LEFT_OUT = {"forged": ({"changed": False, "facts": {}}, "is invalid"),
 
 
 def test_mig_names_whom_it_leaves_out_and_serves_the_others(tmp_path: Path) -> None:
-    """The Nodes of all are asked for a layout; no Node waits for a host that is left out."""
+    """All Nodes have a requested layout; no Node waits for a host that is left out."""
     user.install()
     local.prepare(tmp_path / "hosts", sound.facts())
     hosts = {name: local.host(tmp_path / "hosts", name, {"gpu_info": json.dumps(answer).encode()})

@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hosts in wrong hands beside a sound one: what their Python answers changes nothing but what is planned for them.
+"""Compromised hosts beside one that is not: the answers of their Python change only what is planned for them.
 
-A hundred hosts of the inventory are one container; each has a Python of its own, which answers in its own way. The
-unit tests try every answer that a module may forge (actions/test_forged.py, floors/test_answers.py); here each kind
-goes through whole runs.
+One container represents a hundred hosts of the inventory; each has a Python of its own with other answers. The unit
+tests cover every answer that a module can forge (actions/test_forged.py, floors/test_answers.py); here, each kind is
+part of whole runs.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ LATER = ("nvidia_driver", "container_toolkit")
 
 @dataclass
 class Fleet:
-    """The lab; recorded: by module and call what a sound host's Python printed."""
+    """The lab. recorded: maps modules and calls to the output of the Python of a sound host."""
 
     lab: LabHosts
     recorded: dict[str, str]
     folder: Path
 
     def inventory(self, name: str, answers: list[dict[str, bytes]]) -> Path:
-        """An inventory of a host for each; answers: of each host by module, or module and call, its output."""
+        """An inventory with one host for each. answers: maps hosts to the outputs of modules or of calls of modules."""
         at = json.loads(self.sh("cat /opt/hostile/at.json", HOSTILE))
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
@@ -63,7 +63,7 @@ class Fleet:
         return self.lab.sh(host, script)
 
     def run(self, playbook: str, *words: str, more: tuple[Path, ...] = (), limit: str = "") -> user.Run:
-        """A playbook on the sound host and those of the inventories."""
+        """Runs a playbook on the sound host and the hosts of these inventories."""
         return user.playbook(playbook, [*self.lab.hosts, *more], *words, "--forks", "20", "--limit",
                              limit or f"all:!{HOSTILE}", gpu_disruption="idle",
                              gpu_policy=str(ROOT / "lab" / "demo" / "policy.yml"))
@@ -71,7 +71,7 @@ class Fleet:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Both hosts as they are delivered, and the answers of one to a whole run."""
+    """Both hosts as delivered, and the answers of one of them in a whole run."""
     Path(forged.CANARY).unlink(missing_ok=True)
     with own_lab("hostile", f"{HOSTILE}=a100-80:2,{SOUND}=l40s:1") as lab:
         script = base64.b64encode((Path(forged.__file__).parent / "python3").read_bytes()).decode()
@@ -94,14 +94,14 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 def beside(fleet: Fleet, run: user.Run, alone: user.Run, hosts: set[str]) -> None:
-    """See L(compared.beside); also on the hosts themselves nothing of the others was obeyed."""
+    """See L(compared.beside). Also checks on the hosts themselves that no answer of the others was obeyed."""
     compared.beside(SOUND, run, alone, hosts)
     for host in (HOSTILE, SOUND):
         assert fleet.sh(f"ls {forged.CANARY} 2>&1 || true", host).startswith("ls:")
 
 
 def test_facts(fleet: Fleet) -> None:
-    """Of each forged answer to the first question its host is left out, or has a plan that is for itself."""
+    """For each forged answer to the first module, the host is left out or gets a plan that affects no other host."""
     sound = fleet.recorded["gpu_info.1"]
     answers = [*forged.of_facts(sound, 2 * len(forged.VALUES)), *forged.of_variables(sound), *forged.of_keys(sound),
                *forged.outputs(sound)]
@@ -120,7 +120,7 @@ def test_facts(fleet: Fleet) -> None:
 
 
 def test_modules(fleet: Fleet) -> None:
-    """Hosts whose facts are believed, and which forge what the modules that change them answer."""
+    """Hosts whose facts are accepted, but which forge the answers of the modules that change them."""
     answers: list[dict[str, bytes]] = []
     for module in LATER:
         sound = fleet.recorded[f"{module}.1"]

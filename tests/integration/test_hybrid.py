@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Three hosts as Nodes of a cluster with 24 more: preview, converge, converged, a stuck Node, toggles, removal.
 
-Two of the hosts have what site.yml gave them without a cluster, as in the demo; one is fresh.
+Two of the hosts were converged by site.yml without a cluster, as in the demo; one is fresh.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ WRITES = {"create", "update", "patch", "delete", "deletecollection"}
 
 @dataclass
 class Cluster:
-    """A cluster of the lab, as its administrator sees it."""
+    """A cluster of the lab, with the permissions of its administrator."""
 
     name: str
 
     def lab(self, *words: str) -> str:
-        """C(python3 -m lab cluster WORDS); returns the last line that it prints."""
+        """Runs C(python3 -m lab cluster WORDS); returns the last line of its output."""
         done = subprocess.run([sys.executable, "-m", "lab", "cluster", words[0], "--name", self.name, *words[1:]],
                               cwd=ROOT, capture_output=True, text=True, check=False, timeout=900)
         if done.returncode:
@@ -51,21 +51,21 @@ class Cluster:
 
     @cached_property
     def kubeconfig(self) -> str:
-        """The path of the file that names it, the same as long as it is there."""
+        """The path of the kubeconfig of the cluster; it does not change while the cluster exists."""
         return self.lab("kubeconfig")
 
     @cached_property
     def audit(self) -> Path:
-        """The log of the API server's requests."""
+        """The audit log of the API server."""
         return Path(self.lab("audit"))
 
     @property
     def client(self) -> Client:
-        """A connection."""
+        """A client of the cluster."""
         return Client(self.kubeconfig)
 
     def objects(self, selector: str | None = None) -> dict[tuple[str, str, str], dict[str, Any]]:
-        """All objects of the kinds that the collection ships, by kind, namespace and name."""
+        """All objects of the kinds that the collection delivers, by kind, namespace and name."""
         found = {}
         for kind in kinds.KINDS.values():
             if kind.kind in ("Pod", "Event", "Node", "ControllerRevision", "ReplicaSet"):
@@ -75,23 +75,24 @@ class Cluster:
         return found
 
     def settle(self) -> None:
-        """Until the controller of DaemonSets has nothing more to write: every pod is there and counted as available."""
+        """Waits until the controller of DaemonSets has nothing more to write: every pod exists and counts as
+        available."""
         until(lambda: all(counted(one) for one in self.client.list("apps/v1", "DaemonSet")),
               "every DaemonSet counts all of its pods as available", limit=240, pause=0.5)
 
     def nodes(self) -> dict[str, dict[str, Any]]:
-        """By name the Nodes' metadata."""
+        """Maps names to the metadata of the Nodes."""
         return {one["metadata"]["name"]: one["metadata"] for one in self.client.list("v1", "Node")}
 
     def requests(self) -> list[dict[str, Any]]:
-        """What the collection asked of the API server so far, from its audit log."""
+        """The requests of the collection to the API server so far, from its audit log."""
         lines = [json.loads(line) for line in self.audit.read_text().splitlines()]
         return [line for line in lines
                 if line.get("userAgent") == "gpuops.nvidia" and line.get("stage") == "ResponseComplete"]
 
 
 def counted(found: dict[str, Any]) -> bool:
-    """Whether the status of a DaemonSet is about all of its pods, which are well."""
+    """Whether the status of a DaemonSet covers all of its pods, and they are available."""
     status = found["status"]
     wanted = status.get("desiredNumberScheduled")
     return status.get("observedGeneration") == found["metadata"]["generation"] and all(
@@ -100,7 +101,7 @@ def counted(found: dict[str, Any]) -> bool:
 
 @pytest.fixture(scope="module")
 def cluster(lab: LabHosts) -> Iterator[Cluster]:
-    """A cluster whose Nodes are the lab's hosts, 20 more with GPUs and 4 without."""
+    """A cluster whose Nodes are the lab hosts, 20 more with GPUs and 4 without."""
     disks = converge(lab).disks
     made = Cluster("hybrid")
     made.lab("down")
@@ -118,7 +119,7 @@ def site(lab: LabHosts, cluster: Cluster, *arguments: str, playbook: str = "site
 
 
 def steps(run: user.Run) -> list[str]:
-    """The steps of operands, in order."""
+    """The steps of operands, in their order."""
     plans = [line["result"]["plan"] for line in run.results if line["action"] == "gpuops.nvidia.operands"
              and "plan" in line["result"]]
     assert plans, run.output
@@ -127,7 +128,7 @@ def steps(run: user.Run) -> list[str]:
 
 @dataclass
 class Delivered:
-    """What a first run found and did. asked: the requests of its preview; left: objects of ours after that."""
+    """The result of a first run. asked: the requests of its preview; left: the objects of ours after the preview."""
 
     foreign: dict[tuple[str, str, str], dict[str, Any]]
     nodes: dict[str, dict[str, Any]]
@@ -140,7 +141,7 @@ class Delivered:
 
 @pytest.fixture(scope="module")
 def delivered(lab: LabHosts, cluster: Cluster) -> Delivered:
-    """C(--check) and a run on an empty API server."""
+    """Runs C(--check) and a run on an empty API server."""
     foreign, nodes = cluster.objects(), cluster.nodes()
     preview = site(lab, cluster, "--check", "--diff")
     asked, left = cluster.requests(), cluster.objects(OURS)
@@ -151,14 +152,14 @@ def delivered(lab: LabHosts, cluster: Cluster) -> Delivered:
 
 @pytest.fixture
 def settled(cluster: Cluster, delivered: Delivered) -> Cluster:
-    """The cluster when nothing of it moves any more."""
+    """The cluster when nothing changes in it any more."""
     cluster.settle()
     return cluster
 
 
 @pytest.fixture(scope="module")
 def removed(lab: LabHosts, cluster: Cluster, delivered: Delivered) -> user.Run:
-    """The run that takes all of it back, after the tests that need it."""
+    """The run that removes everything, after the tests that need it."""
     run = site(lab, cluster, playbook="remove", gpu_disruption="drain")  # below it the driver's pods stay
     assert run.rc == 0, run.output
     return run
@@ -285,7 +286,7 @@ BUDGET: dict[str, Any] = {
 
 @dataclass
 class Watcher:
-    """What happens to the fresh host and its Node from here on."""
+    """Observes the fresh host and its Node from now on."""
 
     lab: LabHosts
     cluster: Cluster
@@ -294,26 +295,27 @@ class Watcher:
         self.asked, self.state = len(self.cluster.requests()), self._state()
 
     def _state(self) -> tuple[str, str]:
-        """When the host has booted, and the driver's module that is loaded."""
+        """The boot time of the host, and the loaded module of the driver."""
         boot, module = self.lab.sh(FRESH, "stat -c %Y /proc/1; cat /sys/module/nvidia/version").split()
         return boot, module
 
     def writes(self) -> list[str]:
-        """The collection's writes in order: C(evict), or the name of the object."""
+        """The writes of the collection in their order: C(evict), or the name of the object."""
         lines = [line for line in self.cluster.requests()[self.asked:] if line["verb"] in WRITES
                  and "accessreviews" not in line["requestURI"] and "dryRun" not in line["requestURI"]
                  and line["responseStatus"]["code"] not in (409, 429)]  # made again after a lost race; refused
         return ["evict" if "/eviction" in line["requestURI"] else line["objectRef"]["name"] for line in lines]
 
     def acts(self) -> set[str]:
-        """Of what disturbs: C(hold) (the Node was written), C(evict), C(reload), C(reboot)."""
+        """The disruptive acts in their order: C(hold) (the Node was written), C(evict), C(reload), C(reboot)."""
         writes, (boot, module) = self.writes(), self._state()
         return {act for act, done in (("hold", FRESH in writes), ("evict", "evict" in writes),
                                       ("reload", module != self.state[1]), ("reboot", boot != self.state[0])) if done}
 
 
 def test_a_driver_changes_through_its_node_as_its_level_allows(lab: LabHosts, settled: Cluster) -> None:
-    """While a pod uses its GPUs, with a budget and without one: docs/maintenance.md, step by step."""
+    """A pod uses the GPUs of the Node, with a disruption budget and without one: see docs/maintenance.md, step by
+    step."""
     def trainers() -> list[str]:
         return [pod["metadata"]["uid"] for pod in settled.client.list("v1", "Pod", "default", "app=trainer")
                 if pod["spec"].get("nodeName") == FRESH and pod["status"]["phase"] == "Running"]
@@ -360,7 +362,7 @@ def test_a_driver_changes_through_its_node_as_its_level_allows(lab: LabHosts, se
 
 
 def test_a_reboot_waits_until_all_pods_of_the_node_have_gone(lab: LabHosts, settled: Cluster) -> None:
-    """A process of the host holds the former driver's module; a pod without a GPU has a budget."""
+    """A process of the host uses the module of the former driver; a pod without a GPU has a disruption budget."""
     pod = {**TRAINER["spec"]["template"], "spec": {"nodeSelector": {"kubernetes.io/hostname": FRESH},
                                                    "containers": [{"name": "x", "image": "example.org/x:1"}]}}
     web = {**TRAINER, "spec": {**TRAINER["spec"], "template": pod}}

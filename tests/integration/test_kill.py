@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Every module that changes a host, killed at each step of its plan; then run to its end, and removed."""
+"""Every module that changes a host is killed at each step of its plan, then completed by another run, and removed."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ MODULES = {
 
 
 def run(lab: LabHosts, way: Play, *words: str) -> user.Run:
-    """Runs one task file of a role alone, as a user of single roles does."""
+    """Runs a single task file of a role, as a user of single roles does."""
     return user.playbook(user.role(way.role, way.tasks), lab.hosts, *words, **way.variables)
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
-    """A lab of its own, for these tests take long and run beside the others."""
+    """A separate lab, because these tests take long and run in parallel with the others."""
     with own_lab("kill", f"{HOST}=a100-80:3") as hosts:
         hosts.put_killer(HOST)
         hosts.sh(HOST, "/opt/killer/python3 -c ''")  # what Python compiles is there from the beginning
@@ -62,36 +62,38 @@ def driven(lab: LabHosts, bare: str) -> str:
 
 @pytest.fixture
 def host(lab: LabHosts, driven: str) -> LabHosts:
-    """The lab, with the driver NEW on a host that nothing else has happened to."""
+    """The lab, with the driver NEW on a host that has not been changed otherwise."""
     lab.reset(HOST, driven)
     return lab
 
 
 def armed(way: Play, orders: Sequence[Sequence[str]]) -> Play:
-    """The same on a Python that kills it at these moments of these steps, one after the other."""
+    """The same variables with a Python that kills the module at these moments of these steps, one after the other."""
     lines = "".join(f"{moment}\n{step}\n" for moment, step in orders)
     return replace(way, variables={**way.variables, "ansible_python_interpreter": "/opt/killer/python3"},
                    first=f"cat > /run/kill-step <<'GPUOPS_END'\n{lines}GPUOPS_END")
 
 
 def killed(done: Done) -> bool:
-    """Whether a run was killed, in the end; else it has ended well."""
+    """Whether the last run was killed; otherwise it must have succeeded."""
     kills = [line["result"].get("rc") for line in done.of(HOST, ("failed",))]
     assert kills in ([], [KILLED]), done.output
     return bool(kills)
 
 
 def disarm(lab: LabHosts) -> list[list[str]]:
-    """What the killing Python has left to do: of a run that it has killed, that which it did last."""
+    """The remaining orders of the killing Python; for a killed run, the last order that it carried out."""
     lines = lab.sh(HOST, "cat /run/kill-step; rm /run/kill-step").splitlines()
     return [lines[index:index + 2] for index in range(0, len(lines), 2)]
 
 
 def kill(lab: LabHosts, disk: str, way: Play, *moments: str, apart: bool = False) -> list[str]:
-    """Runs a task file killed at moments of each step that check mode names, then to its end; returns these steps.
+    """Runs a task file that is killed at moments of each step that check mode names, then to its end; returns these
+    steps.
 
-    Each run goes on from what a killed one left. Where nothing of a step was left to do, one begins anew with the disk.
-    apart: each is a run of Ansible, as the plan is made on the controller; else of the module alone.
+    Each run continues from the state that a killed run has left. If nothing of a step was left to do, the next run
+    starts again with the saved disk. apart: each is a separate run of Ansible, because the plan is made on the
+    controller; otherwise only the module runs again.
     """
     preview = run(lab, way, "--check")
     steps = [step for ids in preview.steps(HOST).values() for step in ids]
@@ -130,7 +132,8 @@ def test_killed_at_every_step(host: LabHosts, driven: str, module: str) -> None:
 
 
 def test_the_toolkit_killed_at_every_step(host: LabHosts, driven: str) -> None:
-    """Also as soon as a file has been replaced: what was there before is on record by then, and comes back."""
+    """It is also killed as soon as a file has been replaced: the former content has been recorded by then, and is
+    restored."""
     before = host.snapshot_beside_driver(HOST)
     kill(host, driven, TOOLKIT, "written", apart=True)
     kill(host, host.save(HOST), replace(TOOLKIT, tasks="remove"), "after", apart=True)
@@ -143,7 +146,7 @@ def test_a_switch_killed_after_every_step(host: LabHosts, driven: str) -> None:
 
 
 def test_a_way_back_killed(host: LabHosts) -> None:
-    """The next run goes on to what is wanted, and when that fails again, all the way back."""
+    """The next run continues to the desired state, and when it fails again, it restores the former one."""
     host.sh(HOST, f"echo 'MAKE[0]=\"echo error: no such thing; false\"' > /etc/dkms/nvidia-{OLD}.conf")
     fetched = f"install packages: nvidia-driver-pinning-{NEW}={NEW}-1"
     built = f"build modules: {NEW} for kernel {host.sh(HOST, 'uname -r').strip()}"

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Everything that site.yml does to two hosts and their Nodes at each level of gpu_disruption, as one table.
+"""All that site.yml does to two hosts and their Nodes at each level of gpu_disruption, as one table.
 
-On the busy host (B) two pods and a service of the system use GPUs, and a disruption budget forbids to evict one of the
-pods. On the quiet one (Q) nothing uses a GPU. Each run after the first has a change of the driver and of MIG to make.
+On the busy host (B), two pods and a system service use GPUs, and a disruption budget forbids the eviction of one of the
+pods. On the quiet one (Q) nothing uses a GPU. Each run after the first must change the driver and MIG.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ PODS = "/api/v1/namespaces/default/pods"
 
 @dataclass
 class World:
-    """The hosts and their cluster. gone: by name the pods whose processes had ended before the kubelet ended them.
-    written: in order what the last run wrote to the cluster, as C((act, host))."""
+    """The hosts and their cluster. gone: the names of pods whose processes had ended before the kubelet ended the pods.
+    written: the writes of the last run to the cluster in their order, as C((act, host))."""
 
     lab: LabHosts
     cluster: Cluster
@@ -118,7 +118,7 @@ class World:
     written: list[tuple[str, str]] = field(default_factory=list)
 
     def site(self, level: str, **variables: Any) -> tuple[user.Run, set[tuple[str, str]]]:
-        """A run of site.yml, and what it did: C((act, host))."""
+        """Runs site.yml; returns the run and what it did, as C((act, host))."""
         asked, boots = len(self.cluster.requests()), self.boots()
         for host in HOSTS.values():
             self.lab.sh(host, f": > {RECORD}/acts; : > {RECORD}/nvml")
@@ -136,16 +136,16 @@ class World:
         return run, acts
 
     def boots(self) -> dict[str, str]:
-        """By host when it has booted."""
+        """Maps hosts to their boot times."""
         return {host: self.lab.sh(host, "stat -c %Y /proc/1") for host in HOSTS.values()}
 
     def pods(self) -> list[dict[str, Any]]:
-        """The pods that use GPUs and run."""
+        """The running pods that use GPUs."""
         return [pod for pod in self.server.objects(PODS) if pod["metadata"]["labels"]["app"] != "web"
                 and pod["status"].get("phase") == "Running"]
 
     def deploy(self) -> None:
-        """Pods with GPUs, one without, and a service, on the busy host; with the processes that they have there."""
+        """Creates pods with GPUs, a pod without one and a service on the busy host, with their processes."""
         self.lab.sh(BUSY, f"cat > /etc/systemd/system/job.service <<'GPUOPS_END'\n{JOB}GPUOPS_END\n"
                           "systemctl daemon-reload; systemctl start job.service")
         for name in ("trainer", "worker", "web"):
@@ -164,7 +164,7 @@ class World:
         until(lambda: len(self.lab.sh(BUSY, "pidof sleep || true").split()) == 3, "three processes use GPUs")
 
     def end(self, pod: dict[str, Any]) -> None:
-        """Ends a pod as the kubelet does: its processes first."""
+        """Ends a pod as the kubelet does: first its processes, then the pod."""
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
         if uid in self.processes:
             state = self.lab.sh(BUSY, f"systemctl is-active {scope(uid)} || true; systemctl stop {scope(uid)} || true")
@@ -174,14 +174,14 @@ class World:
 
 
 def said(text: str, known: tuple[tuple[str, str], ...]) -> str:
-    """What a program or a call is; itself where it is not known."""
+    """The name of the act for a program or a call; the text itself if it is unknown."""
     found = ((match, act) for pattern, act in known if (match := re.match(pattern, text)))
     match, act = next(found, (None, text))
     return act if match is None else match.expand(act)
 
 
 def on_nodes(requests: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """What was written to the cluster. An eviction is of the Node that is held then."""
+    """What was written to the cluster. An eviction is attributed to the Node that is held at that time."""
     letters, held = {name: letter for letter, name in HOSTS.items()}, "C"
     for line in requests:
         code, what = line["responseStatus"]["code"], line.get("objectRef", {})
@@ -200,7 +200,7 @@ def on_nodes(requests: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 
 def on_node(patch: dict[str, Any]) -> list[str]:
-    """What a patch does to a Node."""
+    """The acts of a patch on a Node."""
     annotations = patch.get("metadata", {}).get("annotations", {})
     found = []
     if "unschedulable" in patch.get("spec", {}):
@@ -219,7 +219,8 @@ def scope(uid: str) -> str:
 
 @contextmanager
 def kubelet(world: World) -> Iterator[None]:
-    """Pods of the namespace default end when their processes have ended, not when kwok likes."""
+    """Makes the pods of the namespace default end when their processes have ended, instead of at the time that kwok
+    chooses."""
     where = [{"key": ".metadata.deletionTimestamp", "operator": "Exists"},
              faults.matches(".metadata.namespace", "default")]
     world.server.apply(f"{faults.STAGES}/kubelet", faults.stage("kubelet", "Pod", where, "", weight=10**6))
@@ -242,7 +243,7 @@ def kubelet(world: World) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Fresh hosts, whose Python records, as the only Nodes of a cluster."""
+    """Fresh hosts with a recording Python, which are the only Nodes of a cluster."""
     folder, made = tmp_path_factory.mktemp("levels"), Cluster("levels")
     policy = yaml.safe_load((ROOT / "lab" / "demo" / "policy.yml").read_text())
     policy["spec"]["mig"]["strategy"] = "mixed"

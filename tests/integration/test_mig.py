@@ -1,9 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""MIG on hosts that boot: the layout is back before what needs it, two at once, drift, faults, removal.
+"""MIG on hosts that reboot: the layout is restored before the services that need it; two runs at once, drift, faults,
+removal.
 
-Each test starts from a saved disk, which boots as a machine does that was off: GPUs have what outlasts a reboot.
+Each test starts from a saved disk, which boots like a machine that was off: the GPUs keep only what persists across a
+reboot.
 """
 
 from __future__ import annotations
@@ -62,10 +64,8 @@ time.sleep(1)
 
 
 class Converged(NamedTuple):
-    """Both hosts with the layout all-balanced, and how they came to it.
-
-    plain, clean: disks and snapshots before it. disks: with it. check, run, verify, again: the runs. marks: MARKS after
-    the last one.
+    """Both hosts with the layout all-balanced. plain, clean: disks and snapshots before it. disks: the disks with it.
+    check, run, verify, again: the runs. marks: MARKS after the last run.
     """
 
     plain: dict[str, str]
@@ -80,7 +80,7 @@ class Converged(NamedTuple):
 
 def mig(selected: str, tasks: str = "host", level: str = "idle", *, check: bool = False, hosts: str = AMPERE,
         script: str = "", **variables: Any) -> Play:
-    """The role mig_manager with a layout."""
+    """Runs the role mig_manager with a layout."""
     return Play({"mig_manager_disruption": level, "mig_manager_selected": selected, **variables}, tasks, check,
                 first=script, role="mig_manager", hosts=hosts)
 
@@ -94,13 +94,13 @@ def ids(steps: list[dict[str, Any]]) -> list[str]:
 
 
 def places(lab: LabHosts, host: str) -> list[str]:
-    """Modes, and the instances of the simulated GPUs by profile and place."""
+    """The MIG modes, and the instances of the simulated GPUs by profile and placement."""
     lines = [line.split() for line in lab.sh(host, f"{PLACES} || true").splitlines()]
     return sorted(line[0] if len(line) == 1 else " ".join((line[0], line[1], *line[-3:])) for line in lines)
 
 
 def boot(lab: LabHosts, host: str) -> str:
-    """Reboots the host; says how systemd stands then."""
+    """Reboots the host; returns the state of systemd."""
     mark = "systemctl show --property=UserspaceTimestampMonotonic"
     look = ("exec", labs.load(lab.name).container(host), "sh", "-c", f"{mark} && systemctl is-system-running --wait")
     before = lab.sh(host, mark)
@@ -116,25 +116,25 @@ def boot(lab: LabHosts, host: str) -> str:
 
 
 def told(lab: LabHosts, host: str) -> str:
-    """What the unit has said since the boot."""
+    """The log of the unit since the boot."""
     return lab.sh(host, f"journalctl --sync; journalctl -b -o cat -u {UNIT}")
 
 
 def seen(lab: LabHosts, host: str) -> int:
-    """How many MIG devices were there when the node agent started."""
+    """How many MIG devices existed when the node agent started."""
     return int(lab.sh(host, "grep -c MIG- /run/agent-saw || true"))
 
 
 def start(lab: LabHosts, disks: dict[str, str]) -> None:
-    """Hosts with these disks, side by side."""
+    """Starts hosts with these disks in parallel."""
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda item: lab.reset(*item), disks.items()))
 
 
 @contextlib.contextmanager
 def locked(lab: LabHosts, host: str, opened: int) -> Iterator[None]:
-    """Within, another run holds the lock; it lets go when the file has been opened so many times, at the latest at
-    the end, and where a number is given it must have come to that."""
+    """A context in which another run holds the lock. The lock is released when the file has been opened this many
+    times, or at the end; if a number is given, it must have been reached."""
     lab.sh(host, f"cat > /run/holder.py <<'GPUOPS_END'\n{HOLDER}GPUOPS_END\n"
                  f"systemd-run --quiet --unit=holder -p StandardOutput=file:/run/held python3 /run/holder.py {opened}; "
                  "timeout 60 sh -c 'until grep -q held /run/held; do sleep 0.1; done'")
@@ -148,14 +148,14 @@ def locked(lab: LabHosts, host: str, opened: int) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
-    """A lab of its own."""
+    """A separate lab."""
     with own_lab("mig", f"{AMPERE}=a100-80:2,{HOPPER}=h100-80:2") as hosts:
         yield hosts
 
 
 @pytest.fixture(scope="module")
 def balanced(lab: LabHosts) -> Converged:
-    """Driver and container toolkit, on hosts where a node agent starts at boot; then a layout."""
+    """Installs driver and container toolkit on hosts on which a node agent starts at boot; then applies a layout."""
     series.well(lab, *(Play({f"{name}_disruption": "idle"}, role=name)
                        for name in ("driver", "container_toolkit")))
     for host in HOSTS:
@@ -229,7 +229,7 @@ def test_started_again_it_keeps_what_is_right(lab: LabHosts, balanced: Converged
 
 
 def test_what_waits_is_done_at_idle_or_by_a_boot(lab: LabHosts, balanced: Converged) -> None:
-    """Who uses a GPU is not disturbed; with C(never) no GPU is, and the layout is there after a boot."""
+    """Users of a GPU are not disturbed; at C(never), no GPU changes, and the layout is applied at the next boot."""
     lab.reset(AMPERE, balanced.disks[AMPERE])
     instance = next(line.split()[2] for line in lab.sh(AMPERE, "gpusim show").splitlines() if line.startswith("ci 0"))
     lab.sh(AMPERE, f"gpusim client add --pid 4242 --gpu 0 --gi {instance} --ci 0 training")
@@ -263,7 +263,8 @@ DAMAGES = {
 
 @pytest.fixture(scope="module")
 def repairs(lab: LabHosts, balanced: Converged) -> dict[str, tuple[Done, ...]]:
-    """By damage, what verify says and what a run does; with an empty name what both do in the end."""
+    """Maps each kind of damage to what verify reports and what a run does; the empty name has what both do in the
+    end."""
     lab.reset(AMPERE, balanced.disks[AMPERE])
     cut = "all-1g.10gb"
     pairs = [(mig(cut, "verify", script=damage), mig(cut)) for damage in (*DAMAGES, "")]
@@ -312,7 +313,7 @@ def test_a_gpu_that_was_taken_out_is_a_warning(lab: LabHosts, balanced: Converge
 
 
 def test_two_runs_at_once(lab: LabHosts, balanced: Converged) -> None:
-    """Each waits for the other; not for ever; the unit, too."""
+    """Each run waits for the other one, but not without limit; so does the unit."""
     lab.reset(AMPERE, balanced.disks[AMPERE])
     kept = lab.sh(AMPERE, f"cat {STATE}")
     with locked(lab, AMPERE, 1):

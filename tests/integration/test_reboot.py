@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What site.yml has made of a host is there after a reboot, without a further run."""
+"""The state that site.yml has established on a host persists across a reboot, without another run."""
 
 from __future__ import annotations
 

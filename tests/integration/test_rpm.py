@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver on a host with real dnf and rpm: installed, held, switched both ways, cut off, and taken away."""
+"""The driver on a host with real dnf and rpm: installed, held, switched both ways, interrupted, and removed."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ FAULTS = {"down": "cannot be fetched", "wrong-key": "has the fingerprint"}
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[DriverHost]:
-    """A host of Rocky Linux in a lab of its own."""
+    """A Rocky Linux host in a separate lab."""
     with own_lab("rpmtest", "gpu-r1=h100-80:8@rocky9") as lab:
         yield DriverHost(lab, "gpu-r1")
 
 
 @pytest.fixture(scope="module")
 def clean(host: DriverHost) -> list[str]:
-    """The state of the host as it is at first."""
+    """The initial state of the host."""
     return host.fresh_state()
 
 
 @pytest.fixture(scope="module")
 def refused(host: DriverHost, clean: list[str]) -> Refused:
-    """All refusals, on one fresh host."""
+    """All refused cases, on one fresh host."""
     host.start()
     runs = host.run_each({case: Play(variables) for case, (variables, _said) in BAD.items()})
     for fault in FAULTS:
@@ -49,7 +49,7 @@ def refused(host: DriverHost, clean: list[str]) -> Refused:
 
 @pytest.fixture(scope="module")
 def old(host: DriverHost, clean: list[str]) -> list[str]:
-    """The state C(old) of the host, which has the old version; the steps that check mode named and the run took."""
+    """The state C(old) of the host, which has the old version; the steps that check mode named and the run executed."""
     host.start()
     check = host.role("--check", driver_version=OLD)
     steps = host.steps(check)

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver from .run files: installed, kept, switched, exchanged for packages, refused, cut off, adopted, removed."""
+"""The driver from .run files: installed, kept, switched, replaced by packages, refused, interrupted, adopted,
+removed."""
 
 from __future__ import annotations
 
@@ -73,7 +74,8 @@ timeout 60 sh -c "until grep -qsx sleep /proc/$!/comm; do sleep 0.1; done"
 
 @dataclass(frozen=True)
 class Installed:
-    """How the new version came to a fresh host, whose state is kept by this name and has these lines."""
+    """How the new version was installed on a fresh host. The state of the host is saved under this name and has these
+    lines."""
 
     steps: list[str]
     verify: Done
@@ -82,7 +84,7 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[DriverHost]:
-    """A lab of its own, with one host of two L40S, whose GPUs need no fabric manager."""
+    """A separate lab with one host with two L40S, whose GPUs need no fabric manager."""
     with own_lab("runfile", "gpu-f1=l40s:2") as lab:
         yield DriverHost(lab, "gpu-f1", MORE)
 
@@ -95,7 +97,7 @@ def clean(host: DriverHost) -> list[str]:
 
 @pytest.fixture(scope="module")
 def repository(host: DriverHost) -> str:
-    """The address of the lab's repositories, with a slash."""
+    """The URL of the repositories of the lab, with a trailing slash."""
     address = re.search(r'driver_repository_url: "(http://[^/]+/)', host.lab.hosts[0].read_text())
     assert address
     return address.group(1)
@@ -103,7 +105,7 @@ def repository(host: DriverHost) -> str:
 
 @pytest.fixture(scope="module")
 def installed(host: DriverHost, clean: list[str], repository: str) -> Installed:
-    """The state C(installed) of the host: the new version, of which check mode named the steps."""
+    """The state C(installed) of the host, which has the new version; check mode named the steps."""
     host.start()
     variables = wanted(repository, NEW)
     steps = host.steps(host.role("--check", **variables))
@@ -119,26 +121,26 @@ def url_of(repository: str, version: str) -> str:
 
 
 def fetched(url: str, path: str) -> str:
-    """The command that puts a file to a path of the host."""
+    """The command that downloads a file to a path on the host."""
     return f"python3 -c \"import urllib.request as u; u.urlretrieve('{url}', '{path}')\""
 
 
 @lru_cache
 def digest(url: str) -> str:
-    """What a file has to have."""
+    """The expected digest of a file."""
     with urllib.request.urlopen(url, timeout=60) as answer:
         return f"sha256:{hashlib.sha256(answer.read()).hexdigest()}"
 
 
 def wanted(repository: str, version: str, **others: Any) -> dict[str, Any]:
-    """The variables for a version from the lab's server."""
+    """The variables for a version from the server of the lab."""
     url = url_of(repository, version)
     return {"driver_source": "runfile", "driver_version": version, "driver_runfile_src": url,
             "driver_runfile_checksum": digest(url), **others}
 
 
 def converged(host: DriverHost, run: Done) -> list[str]:
-    """The steps of a run that ended well and left nothing to do."""
+    """The steps of a run that succeeded and left nothing to do."""
     steps = host.steps(run)
     result = run.result(host.name, "nvidia_driver")
     assert result["pending"] == [] and result.get("reasons", []) == [], result
@@ -146,23 +148,24 @@ def converged(host: DriverHost, run: Done) -> list[str]:
 
 
 def removal(host: DriverHost, after: str = "") -> Play:
-    """A removal, with the state of the host at its end."""
+    """A removal, and the state of the host after it."""
     return Play(tasks="remove", then=f"{after}\n{host.state_script}")
 
 
 def gone(host: DriverHost, run: Done, clean: list[str]) -> None:
-    """The removal has left nothing."""
+    """Checks that the removal has left nothing."""
     converged(host, run)
     assert run.said.splitlines() == clean
 
 
 def same_driver(state: list[str]) -> list[str]:
-    """A state without what Python puts beside the driver's pynvml when it likes, which goes with the driver."""
+    """The state without the files that Python can write at any time beside the pynvml of the driver, and which are
+    removed with the driver."""
     return [line for line in state if "gpuops/python/__pycache__" not in line]
 
 
 def is_driver(run: Done, version: str, kind: str = "open") -> bool:
-    """Whether DRIVER has said so."""
+    """Whether the output of DRIVER shows this version and kind."""
     return run.said.splitlines()[:2] == [version, LICENCES[kind]]
 
 
@@ -304,7 +307,7 @@ SAID = {**{case: said for case, (_variables, said) in BAD.items()},
 
 @pytest.fixture(scope="module")
 def refused(host: DriverHost, clean: list[str], repository: str) -> Refused:
-    """All refusals, on one fresh host."""
+    """All refused cases, on one fresh host."""
     host.start()
     variables = wanted(repository, NEW)
     runs = host.run_each({
@@ -326,7 +329,7 @@ def test_what_is_refused_changes_nothing(refused: Refused) -> None:
 
 
 def cut_off(repository: str, point: str) -> Play:
-    """A run that is killed with the installer in the middle of its work."""
+    """A run that is killed while the installer is working."""
     return Play(wanted(repository, NEW), first=f"echo {point} > /run/kill-installer",
                 then="ls /run/kill-installer 2>/dev/null; :")
 
@@ -336,7 +339,7 @@ def was_cut_off(run: Done) -> None:
 
 
 def test_killed_in_the_middle(host: DriverHost, clean: list[str], repository: str) -> None:
-    """Each run goes on from what a killed one left."""
+    """Each run continues from the state that a killed run has left."""
     host.start()
     play = Play(wanted(repository, NEW))
     *cut, run, again, removed = host.run(

@@ -1,12 +1,12 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Every secret that a user may give is in nothing that the playbooks print, return, log or leave behind.
+"""No secret of a user is in anything that the playbooks print, return, log or leave behind.
 
-Each stands under its own mark. Looked at are -vvvv with differences and tracebacks, all results with their invocations,
-Ansible's log, its cache of facts, the reports, the command lines of all programs on the controller and on the host, and
-on the host its journal, its temporary folders and everything below /etc, /var/lib and /run. The runs in check mode
-write none of the user's files on the controller.
+Each secret has a mark of its own. The test searches the output of -vvvv with differences and tracebacks, all results
+with their invocations, the log of Ansible, its fact cache, the reports, the command lines of all programs on the
+controller and on the host, and on the host the journal, the temporary folders and everything below /etc, /var/lib and
+/run. The runs in check mode write none of the user's files on the controller.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ journalctl --no-pager --output cat | grep -aF {MARK} || true
 
 @dataclass
 class Runs:
-    """What was printed and returned, by playbook; files: what lay on the controller, by name; host: what SEARCH found
-    after each playbook. written: by run in check mode the files that it wrote. errors: by name of FAILING, and of the
-    site that fails. programs: the command lines on the controller and on the host."""
+    """What was printed and returned, by playbook. files: the files on the controller, by name; host: the findings of
+    SEARCH after each playbook. written: the files that each run in check mode wrote. errors: by the names of FAILING
+    and of the failing site. programs: the command lines on the controller and on the host."""
 
     printed: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Runs:
 
 
 def planted(lab: LabHosts, folder: Path) -> dict[str, Any]:
-    """The variables of a user with a secret in each that takes one."""
+    """The variables of a user, with a secret in each variable that can have one."""
     repository = labs.load(lab.name).address("repo")
     archive = labs.load(lab.name).folder / "www" / "root" / RUNFILE_PATH.strip("/") / VERSION / runfile_name(VERSION)
     subprocess.run(["openssl", "req", "-new", "-x509", "-nodes", "-days", "30", "-subj", "/CN=key", "-newkey",
@@ -126,7 +126,7 @@ def planted(lab: LabHosts, folder: Path) -> dict[str, Any]:
 
 
 def refused(folder: Path, repository: str) -> Path:
-    """A playbook with the tasks of FAILING."""
+    """Runs a playbook with the tasks of FAILING."""
     tasks = [{"name": name, f"gpuops.nvidia.{module}": json.loads(
         json.dumps(options).replace("{repository}", repository)), "ignore_errors": True}
         for name, (module, options) in FAILING.items()]
@@ -137,7 +137,8 @@ def refused(folder: Path, repository: str) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Runs, list[str]]]:
-    """What fails, then all playbooks one after another on a host; the marks and parts of keys to look for."""
+    """Runs the failing tasks, then all playbooks one after another on a host; returns also the marks and parts of keys
+    to search for."""
     folder, controller = tmp_path_factory.mktemp("inputs"), Controller(tmp_path_factory.mktemp("secrets"))
     with own_lab("secrets", f"{HOST}=a100-80:1") as lab:
         lab.sh(HOST, f"echo {base64.b64encode(PREPARE.encode()).decode()} | base64 -d | sh")
@@ -191,7 +192,7 @@ def test_nothing_left_on_the_controller(runs: tuple[Runs, list[str]]) -> None:
 
 
 def test_nothing_in_a_command_line(runs: tuple[Runs, list[str]]) -> None:
-    """Every user of a machine sees those of all its processes."""
+    """Every user of a machine can see the command lines of all processes."""
     made, marks = runs
     for name, programs in made.programs.items():
         assert [line for line in programs.splitlines() if any(mark in line for mark in marks)] == [], name
@@ -217,7 +218,8 @@ def test_nothing_on_the_host_but_where_it_has_to_be(runs: tuple[Runs, list[str]]
 
 
 def test_the_secrets_were_used(runs: tuple[Runs, list[str]]) -> None:
-    """What is not looked at cannot be seen: the runs changed the host, and the licence came and went."""
+    """Proves that the search had something to find: the runs changed the host, and the licence was added and
+    removed."""
     made, _marks = runs
     names = list(made.changed)
     assert all(made.changed[name] for name in (names[2], names[3], names[8]))

@@ -18,7 +18,7 @@ EXAMPLE = "ansible_collections/gpuops/nvidia/examples/one-host/site.yml"
 
 @pytest.fixture(scope="module")
 def hosts(lab: LabHosts) -> Converged:
-    """The hosts as the first run left their disks, booted from them."""
+    """The hosts, booted from the disks after the first run."""
     found = converge(lab)
     for host in HOSTS:
         lab.reset(host, found.disks[host])

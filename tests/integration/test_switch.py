@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Switching the driver: from any state as check mode said, with holders, services, reboots, failures and ways back."""
+"""Switching the driver: any state ends as check mode predicted, with GPU clients, services, reboots, failures and
+rollbacks."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ dpkg-query -W -f '${Version}\\n' nvidia-driver-cuda libnvidia-ml1 nvidia-fabricm
 
 
 class State(NamedTuple):
-    """make: a script that makes the state of a host with the new driver. wanted: of the run; steps: which its plan has
-    among others, the first one first; each by its beginning."""
+    """make: a script that creates the initial state on a host with the new driver. wanted: the options of the run;
+    steps: the beginnings of steps that the plan has among others, the first of which is its first step."""
 
     make: str
     wanted: dict[str, Any]
@@ -63,20 +64,20 @@ STATES = {
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[DriverHost]:
-    """A host of a lab of its own."""
+    """A host in a separate lab."""
     with own_lab("switch", "gpu-s1=a100-80:8") as lab:
         yield DriverHost(lab, "gpu-s1")
 
 
 @pytest.fixture(scope="module")
 def clean(host: DriverHost) -> list[str]:
-    """The state of the host as it is at first."""
+    """The initial state of the host."""
     return host.fresh_state()
 
 
 def play(version: str = NEW, level: str = "idle", check: bool = False, first: str = "", then: str = "",
          **wanted: Any) -> Play:
-    """A run of the role with options of the module."""
+    """Runs the role with options of the module."""
     options = {"version": version, "disruption": level, **wanted}
     return Play({f"driver_{key}": value for key, value in options.items()}, check=check, first=first, then=then)
 
@@ -92,19 +93,19 @@ def installed(host: DriverHost, clean: list[str]) -> list[Done]:
 
 @pytest.fixture
 def at_work(host: DriverHost, installed: list[Done]) -> DriverHost:
-    """The host with the new driver at work."""
+    """The host with the new driver loaded and its services running."""
     host.start("new")
     return host
 
 
 def done(host: DriverHost, run: Done) -> dict[str, Any]:
-    """The module's result of a run that ended well."""
+    """The result of the module of a run that succeeded."""
     assert run.rc == 0, run.output
     return run.result(host.name, "nvidia_driver")
 
 
 def failed(host: DriverHost, run: Done) -> dict[str, Any]:
-    """The module's result of a run that failed with its one error."""
+    """The result of the module of a run that failed with only this error."""
     host.refused(run)
     return run.result(host.name, "nvidia_driver")
 
@@ -118,7 +119,7 @@ def active(host: DriverHost, *units: str) -> list[str]:
 
 
 def background(host: DriverHost, work: str, opens: str = "/dev/null") -> str:
-    """Starts a program that belongs to no service and waits until its work is done; its process id."""
+    """Starts a program that belongs to no service and waits until its work is done; returns its process id."""
     code = f"import fcntl, os, time; {work}; print(os.getpid(), flush=True); time.sleep(3600)"
     return host.sh(f"mkfifo /run/said; setsid python3 -c {shlex.quote(code)} < {opens} > /run/said 2>&1 & "
                    "timeout 60 head -n 1 /run/said").strip()
@@ -239,7 +240,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
 
 @pytest.fixture(scope="module")
 def refused(host: DriverHost, clean: list[str]) -> Refused:
-    """All refusals in check mode and without it, on one bare host."""
+    """All refused cases, in check mode and without it, on one bare host."""
     host.start()
     plays = {}
     for name, (make, mend, wanted, _said) in REFUSED.items():

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Real containerd on systemd hosts, 1.6 as Debian packages it and 2.3.
 
-Containers go through the vendor's runtime, those that run survive, a converged host is left in peace, a run that was
-killed is finished, nothing is left after removal. Two hosts live through all of that, in the fixtures; tests look at
+Containers use the runtime of the vendor, running containers survive, a converged host is not changed, a killed run is
+completed, and nothing is left after the removal. Two hosts go through all of that in the fixtures; the tests examine
 what was recorded on the way.
 """
 
@@ -107,14 +107,15 @@ K3S_DOWN = ("systemctl stop k3s-agent; rm -r /usr/local/bin/k3s /etc/systemd/sys
 
 
 class Pod(NamedTuple):
-    """What a container in a pod says, or why there is none; how many containers were the vendor's."""
+    """The output of a container in a pod, or why it does not exist; how many containers used the runtime of the
+    vendor."""
 
     said: str
     seen: int
 
 
 class Converged(NamedTuple):
-    """The runtime as the default one. before: what LOOK said at first; others: of a run, or by host."""
+    """The runtime as the default one. before: the first output of LOOK; others: of a run, or by host."""
 
     before: dict[str, str]
     refused: Done
@@ -132,7 +133,7 @@ class Converged(NamedTuple):
 
 
 class Switched(NamedTuple):
-    """runc as the default again, by a run that was killed and one after it."""
+    """runc as the default again, after a killed run and another one."""
 
     before: dict[str, str]
     killed: Done
@@ -144,7 +145,7 @@ class Switched(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A removal that cannot write; who owns the files; removal."""
+    """A removal that cannot write; the owners of the files; a removal that succeeds."""
 
     stopped: Done
     state: str
@@ -158,7 +159,7 @@ class Ended(NamedTuple):
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
-    """A lab of its own."""
+    """A separate lab."""
     with own_lab("toolkit", f"{OLD}=a100-80:1,{NEW}=a100-80:1") as made:
         known = labs.load(made.name)
         engine.podman("cp", f"{containerd_programs()}/.", f"{known.container(NEW)}:/usr/bin")
@@ -172,30 +173,30 @@ def lab() -> Iterator[LabHosts]:
 
 @pytest.fixture(scope="module")
 def clean(lab: LabHosts) -> dict[str, list[str]]:
-    """The snapshots of the hosts as they are at first."""
+    """The snapshots of the hosts in their initial state."""
     return {host: lab.snapshot(host) for host in BOTH}
 
 
 def play(tasks: str = "host", *, check: bool = False, hosts: str = "all", script: str = "",
          **variables: object) -> Play:
-    """The role, with the runtime as the default one and a log of it."""
+    """Runs the role, with the runtime as the default one and with its log."""
     return Play({"container_toolkit_set_as_default": True,
                  "container_toolkit_settings": {"nvidia-container-runtime": {"debug": LOG}}, **variables}, tasks, check,
                 first=script, role="container_toolkit", hosts=hosts)
 
 
 def on_both(lab: LabHosts, script: str) -> dict[str, str]:
-    """What a script prints on each host."""
+    """The output of a script on each host."""
     return {host: lab.sh(host, script) for host in BOTH}
 
 
 def plan(done: Done, host: str) -> list[str]:
-    """The steps, without those that a later task of a whole run would bring about by loading the driver."""
+    """The steps, except those that a later task of a whole run would do by loading the driver."""
     return [step["id"] for step in done.result(host, "container_toolkit")["plan"] if not step["assumed"]]
 
 
 def pods(lab: LabHosts, host: str, *classes: str) -> list[Pod]:
-    """A pod of each class."""
+    """Starts a pod of each runtime class."""
     found = []
     for name in classes:
         said = lab.sh(host, f"rm -f {LOG}; cri -cgroup '{SLICE[host]}' -handler '{name}' {IMAGE} /bin/echo through 2>&1"
@@ -205,13 +206,13 @@ def pods(lab: LabHosts, host: str, *classes: str) -> list[Pod]:
 
 
 def running(lab: LabHosts, host: str) -> str:
-    """The container that runs from the beginning, with its process and how it is."""
+    """The container that runs from the beginning, with its process and its state."""
     return next(line for line in lab.sh(host, "ctr task ls").splitlines() if line.startswith("before "))
 
 
 @pytest.fixture(scope="module")
 def converged(lab: LabHosts, clean: dict[str, list[str]]) -> Converged:
-    """A run after which containerd does not come back; then one that goes well, and another."""
+    """A run after which containerd does not start; then one that succeeds, and another."""
     before = on_both(lab, LOOK)
     on_both(lab, "ctr run -d --rootfs /srv/image before /bin/sleep 100000")
     tasks = {host: [running(lab, host)] for host in BOTH}
@@ -231,7 +232,7 @@ def converged(lab: LabHosts, clean: dict[str, list[str]]) -> Converged:
 
 @pytest.fixture(scope="module")
 def switched(lab: LabHosts, converged: Converged) -> Switched:
-    """The killed run and the one that ends what it began."""
+    """The killed run, and the run that completes it."""
     for host in BOTH:
         lab.put_killer(host)
     wish = {"container_toolkit_set_as_default": False}
@@ -247,7 +248,7 @@ def switched(lab: LabHosts, converged: Converged) -> Switched:
 
 @pytest.fixture(scope="module")
 def ended(lab: LabHosts, switched: Switched) -> Ended:
-    """Until nothing is left. On 2.x two files change: neither does when the second one is immutable."""
+    """Removes everything. On 2.x, two files change; if the second one is immutable, neither changes."""
     scripts = "/usr/local/bin/kubernetes-scripts"
     stopped, kubespray, k3s, k3s_again = series.run(
         lab, play("remove", hosts=NEW, script=f"rm -r {DROP_IN}; chattr +i {MAIN}; {STATE}"),
@@ -321,7 +322,7 @@ def test_killed_between_write_and_restart(switched: Switched, converged: Converg
 
 @pytest.mark.parametrize("host", BOTH)
 def test_a_pod_goes_through_the_runtime_by_its_class_alone(switched: Switched, host: str) -> None:
-    """Kubernetes names the handler of a RuntimeClass; here runc is the default again."""
+    """In Kubernetes, a RuntimeClass names the handler; runc is the default again here."""
     default, ours, other = switched.pods[host]
     assert default == ("through", 0)
     assert ours == THROUGH

@@ -56,8 +56,9 @@ BAD = {
 
 
 class Stage(NamedTuple):
-    """Both hosts after a change of the toolkit. disks: what keeps them. check, run, again: the runs that led there and
-    one without a change. packages, settings: of a host, versions and the runtime's file. marks: MARKS after C(again).
+    """Both hosts after a change of the toolkit. disks: their saved disks. check, run, again: the runs that led there
+    and one without a change. packages, settings: versions and the file of the runtime, by host. marks: MARKS after
+    C(again).
     """
 
     disks: dict[str, str]
@@ -71,17 +72,17 @@ class Stage(NamedTuple):
 
 def toolkit(tasks: str = "host", *, check: bool = False, hosts: str = "all", script: str = "",
             **variables: Any) -> Play:
-    """The role container_toolkit."""
+    """Runs the role container_toolkit."""
     return Play(variables, tasks, check, first=script, role="container_toolkit", hosts=hosts)
 
 
 def driver(version: str, tasks: str = "host", hosts: str = "all") -> Play:
-    """The role driver."""
+    """Runs the role driver."""
     return Play({"driver_version": version, "driver_disruption": "idle"}, tasks, role="driver", hosts=hosts)
 
 
 def plan(run: Done, host: str) -> list[str]:
-    """The steps that a run took or would take."""
+    """The steps that a run executed or previewed."""
     return [step["id"] for step in run.result(host, "container_toolkit")["plan"]]
 
 
@@ -93,7 +94,8 @@ def packages(lab: LabHosts, host: str) -> set[str]:
 
 
 def devices(seen: str) -> tuple[set[str], set[str]]:
-    """Of what SEEN prints, the UUIDs that the specification names, and those of devices that containers can get."""
+    """From the output of SEEN, the UUIDs that the specification names, and those of the devices that containers can
+    get."""
     specification, _ignored, listed = seen.partition("------")
     named = {word for word in specification.split() if word.startswith(("GPU-", "MIG-"))}
     uuids = [line.split("UUID: ")[1].rstrip(")") for line in listed.splitlines() if "UUID" in line]
@@ -102,28 +104,28 @@ def devices(seen: str) -> tuple[set[str], set[str]]:
 
 
 def start(lab: LabHosts, disks: dict[str, str]) -> None:
-    """Hosts with these disks, side by side."""
+    """Starts hosts with these disks in parallel."""
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda item: lab.reset(*item), disks.items()))
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
-    """A lab of its own with one host of Debian and one of Rocky Linux."""
+    """A separate lab with one Debian host and one Rocky Linux host."""
     with own_lab("cditest", f"{DEBIAN}=a100-80:2,{ROCKY}=a100-80:2@rocky9") as hosts:
         yield hosts
 
 
 @pytest.fixture(scope="module")
 def clean(lab: LabHosts) -> dict[str, list[str]]:
-    """The snapshots of the hosts with a driver alone."""
+    """The snapshots of the hosts with only a driver."""
     series.well(lab, driver(FORMER_DRIVER))
     return {host: lab.snapshot_beside_driver(host) for host in HOSTS}
 
 
 @pytest.fixture(scope="module")
 def refused(lab: LabHosts, clean: dict[str, list[str]]) -> tuple[dict[str, Done], dict[str, list[str]]]:
-    """Runs that must fail, and the snapshots after all of them."""
+    """Runs that must fail, and the snapshots after them."""
     url = inventory.variables(labs.load(lab.name))["container_toolkit_repository_url"]
     place = url.removesuffix("amd64/") + "$(ARCH) /"
     theirs = f"echo 'deb [signed-by=/usr/share/keyrings/x.gpg] {place}' > {SOURCE}"
@@ -134,7 +136,8 @@ def refused(lab: LabHosts, clean: dict[str, list[str]]) -> tuple[dict[str, Done]
 
 
 def stage(lab: LabHosts, version: str) -> Stage:
-    """Brings a version of the toolkit to both hosts; the run without a change would miss dnf."""
+    """Installs a version of the toolkit on both hosts. The run without a change would fail if it needed dnf, which is
+    missing then."""
     wish = {"container_toolkit_version": version, **SETTINGS}
     look = (f"{MARKS}; echo ======; {SEEN}; {UNLINKED}; "
             "[ ! -e /usr/bin/dnf ] || mv /usr/bin/dnf /usr/bin/dnf.away")
@@ -180,7 +183,7 @@ def test_what_is_refused_changes_nothing(refused: tuple[object, dict[str, list[s
 
 @pytest.mark.parametrize("version", (OLD, NEW))
 def test_a_version_with_settings(stages: tuple[Stage, dict[str, set[str]], Stage], version: str) -> None:
-    """The first installation, then another version, which keeps the settings."""
+    """The first installation, then another version that keeps the settings."""
     found = stages[0 if version == OLD else 2]
     assert found.check.rc == found.run.rc == 0, found.run.output
     for host in HOSTS:
@@ -199,7 +202,7 @@ def test_a_converged_host_is_left_alone(stages: tuple[Stage, dict[str, set[str]]
 
 
 def test_the_specification_names_what_there_is(lab: LabHosts, upgraded: Stage) -> None:
-    """After a run, and after a boot."""
+    """After a run and after a boot."""
     start(lab, upgraded.disks)
     for host in HOSTS:
         after_run = upgraded.again.parts(host)[1]
@@ -215,16 +218,17 @@ def test_upgrades_leave_the_set(stages: tuple[Stage, dict[str, set[str]], Stage]
 
 
 def test_running_containers_keep_their_gpus(lab: LabHosts, upgraded: Stage) -> None:
-    """runc 1.1.5 tells systemd of a device only where there is a link; systemd denies the others at a reload.
+    """runc 1.1.5 passes a device to systemd only if it has a link; systemd denies access to the others at a reload.
 
-    Behind the vendor's number is no driver: who may open such a node gets another error than who may not.
+    No driver is behind the vendor's device number: opening such a node with permission fails with another error than
+    without.
     """
     def run_container(name: str) -> None:
         lab.sh(DEBIAN, f"ctr run --detach --runc-systemd-cgroup --cgroup system.slice:ctr:{name} --device {NODE} "
                        f"--rootfs /srv/root {name} /bin/sleep 100000")
 
     def opened() -> list[str]:
-        """By a file, for containerd 1.6 now and then loses what a process says that ends at once."""
+        """Uses a file, because containerd 1.6 sometimes loses the output of a process that ends immediately."""
         return [lab.sh(DEBIAN, f"""ctr task exec --exec-id open {name} /bin/sh -c 'exec 2> {SAID}; : < {NODE}' || true
             cat {SAID}
             rm {SAID}""").strip().rpartition(": ")[2] for name in ("before", "after")]

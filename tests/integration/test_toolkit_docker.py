@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Docker and Podman of Debian 13: real daemons, containers that go through the vendor's runtime, and live on.
+"""Docker and Podman of Debian 13: real daemons and containers that use the runtime of the vendor and survive changes.
 
-One host lives through all of that, in the fixtures; tests look at what was recorded on the way.
+One host goes through all of that in the fixtures; the tests examine what was recorded on the way.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ systemctl daemon-reload"""
 
 
 class Refused(NamedTuple):
-    """Files that are broken, and a Docker that does not start; then one that does, and removal."""
+    """Broken files, and a Docker that does not start; then a Docker that starts, and the removal."""
 
     comment: Done
     option: Done
@@ -76,7 +76,8 @@ class Refused(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """A run and one that changes nothing. keeper: before and after. state: after. said: what containers print."""
+    """A run, and one that changes nothing. keeper: the container before and after. state: the state after the run.
+    said: the output of containers."""
 
     done: Done
     again: Done
@@ -86,7 +87,7 @@ class Settled(NamedTuple):
 
 
 class Default(NamedTuple):
-    """The runtime becomes the default one by a run that was killed and another, and is it no more."""
+    """A killed run and another one make the runtime the default; a later run reverts this."""
 
     killed: Done
     on: Settled
@@ -94,7 +95,7 @@ class Default(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """Removal where Docker keeps containers alive."""
+    """A removal with a Docker that keeps containers alive."""
 
     check: Done
     done: Done
@@ -105,25 +106,25 @@ class Removed(NamedTuple):
 
 def play(level: str = "idle", tasks: str = "host", *, check: bool = False, script: str = "",
          **variables: object) -> Play:
-    """The role container_toolkit."""
+    """Runs the role container_toolkit."""
     return Play({"container_toolkit_runtime": "docker", "container_toolkit_settings": SETTINGS,
                  "container_toolkit_disruption": level, **variables}, tasks, check, first=script,
                 role="container_toolkit")
 
 
 def result(run: user.Run) -> dict[str, Any]:
-    """What the module returned."""
+    """The result of the module."""
     assert run.rc == 0, run.output
     return run.result(HOST, "container_toolkit")
 
 
 def ids(steps: list[dict[str, Any]]) -> list[str]:
-    """The steps but those of packages and CDI."""
+    """The steps without those of packages and CDI."""
     return [step["id"] for step in steps if "docker" in step["id"]]
 
 
 def settled(found: Settled) -> dict[str, Any]:
-    """The result of a run after which another one changes nothing."""
+    """The result of a run, after which another run changes nothing."""
     done, again = result(found.done), result(found.again)
     assert again["plan"] == [] and not again["changed"]
     assert ids(again["pending"]) == ids(done["pending"])
@@ -132,7 +133,8 @@ def settled(found: Settled) -> dict[str, Any]:
 
 
 def through(*words: str) -> str:
-    """Prints what a container prints, and the log of the vendor's program, by which Docker starts it."""
+    """A script that prints the output of a container, and the log of the vendor's program with which Docker starts
+    it."""
     return f"rm -f {LOG}; docker run --rm --network none {' '.join(words)} tiny {SHOW}; echo ======; cat {LOG}"
 
 
@@ -149,13 +151,13 @@ def lab() -> Iterator[LabHosts]:
 
 @pytest.fixture(scope="module")
 def clean(lab: LabHosts) -> list[str]:
-    """The snapshot of the host as it is at first."""
+    """The snapshot of the host in its initial state."""
     return lab.snapshot(HOST)
 
 
 @pytest.fixture(scope="module")
 def refused(lab: LabHosts, clean: list[str]) -> Refused:
-    """On a file that is somebody else's, which is the host's former one in the end."""
+    """Refused cases with a file of somebody else, which in the end is the former file of the host."""
     lab.sh(HOST, f"cp -p {FILE} /srv/former; chown nobody:adm {FILE}; chmod 640 {FILE}; cp -p {FILE} /srv/kept")
     runs = series.run(
         lab, play(script=f"sed -i '1a // ours' {FILE}; {STATE}"),
@@ -169,7 +171,7 @@ def refused(lab: LabHosts, clean: list[str]) -> Refused:
 
 @pytest.fixture(scope="module")
 def reloaded(lab: LabHosts, refused: Refused) -> tuple[user.Run, Settled]:
-    """While a container runs that nothing may stop unasked: what check mode says; a run that may not restart Docker."""
+    """A container runs that must not be stopped: check mode, and a run that must not restart Docker."""
     lab.sh(HOST, f"{IMAGE.format('docker')}; {KEEP.format('')}")
     keeper, first = lab.sh(HOST, KEEPER), play()
     preview = user.playbook(user.role("container_toolkit"), lab.hosts, "--check", **first.variables)
@@ -192,7 +194,7 @@ def restarted(lab: LabHosts, reloaded: object) -> Settled:
 
 @pytest.fixture(scope="module")
 def default(lab: LabHosts, restarted: Settled) -> Default:
-    """Without a restart of Docker."""
+    """Makes the runtime the default without a restart of Docker."""
     lab.put_killer(HOST)
     keeper = lab.sh(HOST, f"docker start keeper > /dev/null; {KEEPER}")
     wish = {"container_toolkit_set_as_default": True}
@@ -212,7 +214,7 @@ def default(lab: LabHosts, restarted: Settled) -> Default:
 
 @pytest.fixture(scope="module")
 def podman(lab: LabHosts, default: Default) -> Settled:
-    """Podman beside it."""
+    """Adds Podman."""
     done, again = series.run(lab, play(script=STATE, container_toolkit_runtime="podman"),
                              play(script=STATE, container_toolkit_runtime="podman"))
     state = lab.sh(HOST, STATE).strip()
@@ -224,7 +226,7 @@ def podman(lab: LabHosts, default: Default) -> Settled:
 
 @pytest.fixture(scope="module")
 def removed(lab: LabHosts, podman: Settled) -> Removed:
-    """The user has edited the file meanwhile."""
+    """Removes the toolkit after the user has edited the file."""
     keeper = lab.sh(HOST, f"""exec 3>&1 > /dev/null
 sed -i 's/"shutdown-timeout": 5/"shutdown-timeout": 5, "live-restore":true/' {FILE}
 systemctl reload docker
@@ -314,7 +316,7 @@ rm -r /tmp/s
 
 
 def plain(text: str) -> Any:
-    """The data; no arguments are none, and the program by its name alone is the same one."""
+    """The parsed data, in which missing arguments equal empty ones, and a program name equals its path."""
     data = json.loads(text)
     runtime = data["runtimes"]["nvidia"]
     return {**data, "runtimes": {**data["runtimes"], "nvidia": {

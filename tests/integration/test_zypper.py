@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver on a host with real zypper and rpm: installed, held, switched both ways, cut off, and taken away."""
+"""The driver on a host with real zypper and rpm: installed, held, switched both ways, interrupted, and removed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FREE_LOCK = "pkill -x zypper; pkill -x sleep; rm /run/held"
 
 
 def refusals(server: str) -> dict[str, Play]:
-    """What is refused, by the case."""
+    """The refused options, by case."""
     return {
         "no such version": Play({"driver_version": "595.1.1"}),
         "another fingerprint": Play({"driver_repository_fingerprint": "0" * 40}),
@@ -48,20 +48,20 @@ def refusals(server: str) -> dict[str, Play]:
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[DriverHost]:
-    """A host of SUSE Linux Enterprise Server in a lab of its own."""
+    """A host with SUSE Linux Enterprise Server in a separate lab."""
     with own_lab("susetest", "gpu-s1=a100-80:1@sles15") as lab:
         yield DriverHost(lab, "gpu-s1")
 
 
 @pytest.fixture(scope="module")
 def clean(host: DriverHost) -> list[str]:
-    """The state of the host as it is at first."""
+    """The initial state of the host."""
     return host.fresh_state()
 
 
 @pytest.fixture(scope="module")
 def refused(host: DriverHost, clean: list[str]) -> Refused:
-    """All refusals, on one fresh host."""
+    """All refused cases, on one fresh host."""
     host.start()
     hosts = yaml.safe_load(host.lab.hosts[0].read_text())["all"]["children"]["gpu_hosts"]["hosts"]
     server = hosts[host.name]["driver_repository_url"].partition("/compute/")[0]
@@ -70,7 +70,7 @@ def refused(host: DriverHost, clean: list[str]) -> Refused:
 
 @pytest.fixture(scope="module")
 def middle(host: DriverHost, clean: list[str]) -> list[str]:
-    """The state C(middle) of the host, which has that version; the steps that check mode named and the run took."""
+    """The state C(middle) of the host, which has that version; the steps that check mode named and the run executed."""
     host.start()
     steps = host.steps(host.role("--check", driver_version=MIDDLE))
     assert host.state() == clean

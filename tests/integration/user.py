@@ -39,14 +39,14 @@ ON_CONTROLLER = {"ansible.builtin.assert", "ansible.builtin.debug", "ansible.bui
 
 @dataclass
 class Run:
-    """What an ansible-playbook run did. results: the lines of the record callback."""
+    """The result of a run of ansible-playbook. results: the lines of the record callback."""
 
     rc: int
     output: str
     results: list[dict[str, Any]] = field(default_factory=list)
 
     def of(self, host: str, kinds: tuple[str, ...] = ("ok", "failed")) -> list[dict[str, Any]]:
-        """The executed tasks of a host."""
+        """The tasks that were executed on a host."""
         return [line for line in self.results if line["host"] == host and line["kind"] in kinds]
 
     def steps(self, host: str) -> dict[str, list[str]]:
@@ -75,12 +75,13 @@ class Run:
 
 @functools.cache
 def collections() -> Path:
-    """The folder of the collection as it is in the checkout when this process asks first; later edits get their own."""
+    """The folder of the collection as the checkout was at the first call of this process; later edits get another
+    folder."""
     return HOME / "collections" / tree_digest()[:12]
 
 
 def tree_digest() -> str:
-    """Changes with any file of what Galaxy ships that git does not ignore."""
+    """A digest that changes with each file that Galaxy would ship and git does not ignore."""
     names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z", "galaxy.yml", "meta", "playbooks",
                             "plugins", "roles", "requirements.txt", "examples"], cwd=ROOT, check=True,
                            capture_output=True, text=True).stdout.split("\0")
@@ -92,7 +93,8 @@ def tree_digest() -> str:
 
 
 def install() -> Path:
-    """Builds the tarball and installs it, unless this state of the checkout is there. Returns the bin folder."""
+    """Builds the tarball and installs it, unless this state of the checkout is already installed. Returns the bin
+    folder."""
     env = environment()
     with open(HOME / "lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -105,7 +107,7 @@ def install() -> Path:
 
 
 def keep_code(environment: Path) -> None:
-    """Gives an environment the cache of byte code that lab hosts have, for modules that run on this machine."""
+    """Gives an environment the bytecode cache that lab hosts have, for modules that run on this machine."""
     for source in (image.HERE / "python").iterdir():
         for site in environment.glob("lib/python3.*/site-packages"):
             write_whole(site / source.name, source.read_text())
@@ -129,7 +131,8 @@ def _install(galaxy: Path, env: dict[str, str]) -> None:
 
 
 def environment() -> dict[str, str]:
-    """The environment of that user: nothing of the checkout, of this machine's Ansible, or of the test that runs."""
+    """The environment of that user, without anything from the checkout, from the Ansible of this machine, or from the
+    running test."""
     HOME.mkdir(parents=True, exist_ok=True)
     env = {key: value for key, value in os.environ.items()
            if not key.startswith(("ANSIBLE_", "PYTEST_")) and key not in ("PYTHONPATH", "MYPYPATH", "VIRTUAL_ENV")}
@@ -145,10 +148,10 @@ def environment() -> dict[str, str]:
 
 def ansible(program: str, *arguments: str, timeout: float = 600, cold: bool = False,
             settings: Mapping[str, str] | None = None, cwd: Path = HOME) -> Run:
-    """Runs a program of ansible from a folder outside the checkout's tree of collections.
+    """Runs an Ansible program from a folder outside the collections tree of the checkout.
 
-    timeout: seconds after which a run is killed and fails. cold: start the program itself; else runs of
-    ansible-playbook share the import of Ansible. settings: further variables of the environment. cwd: the working
+    timeout: seconds after which a run is killed and fails. cold: start the program itself; otherwise, runs of
+    ansible-playbook share one import of Ansible. settings: further variables of the environment. cwd: the working
     directory.
     """
     record = HOME / f"record-{os.getpid()}.jsonl"
@@ -166,9 +169,9 @@ def ansible(program: str, *arguments: str, timeout: float = 600, cold: bool = Fa
 
 
 def role(name: str, tasks: str = "host") -> str:
-    """A playbook with one task file of a role, as a user of single roles has it; its path.
+    """Writes a playbook with one task file of a role, as a user of single roles does; returns its path.
 
-    Gates that run at the same time have the same ones.
+    Gates that run at the same time share these playbooks.
     """
     play = HOME / f"{name}-{tasks}.yml"
     write_whole(play, "- hosts: all\n  gather_facts: false\n  tasks:\n    - ansible.builtin.import_role:\n"
@@ -178,7 +181,8 @@ def role(name: str, tasks: str = "host") -> str:
 
 def playbook(name: str, inventories: Sequence[Path], *arguments: str, cold: bool = False,
              settings: Mapping[str, str] | None = None, cwd: Path = HOME, **variables: Any) -> Run:
-    """C(ansible-playbook gpuops.nvidia.NAME) (or a path) with extra variables. cold, settings, cwd: as of C(ansible).
+    """Runs C(ansible-playbook gpuops.nvidia.NAME) (or a path) with extra variables. cold, settings, cwd: as in
+    L(ansible).
     """
     return ansible("ansible-playbook", *(f"-i{path}" for path in inventories), *arguments,
                    *(["-e", json.dumps(variables)] if variables else []),

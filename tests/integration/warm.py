@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Runs of ansible-playbook that share one start: warm_server.py imports Ansible once and forks a process for each run.
 
-A start takes three quarters of a second of a processor, and the gates make some 500.
+A start takes three quarters of a second of CPU time, and the gates make some 500 runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Warm:
         return line.strip()
 
     def run(self, argv: Sequence[str], env: dict[str, str], limit: float, cwd: Path) -> tuple[int, str]:
-        """Exit code and output of one run. One that takes longer than limit seconds is killed: an AssertionError."""
+        """Runs ansible-playbook; returns its exit code and output. A run that takes longer than limit seconds is killed
+        and raises an AssertionError."""
         assert self.process.stdin
         output = self.folder / f"output-{os.getpid()}"
         order = {"argv": list(argv), "env": env, "cwd": str(cwd), "output": str(output)}
@@ -75,18 +76,19 @@ class Warm:
 
 @dataclass
 class Pool:
-    """A server for each environment that runs have."""
+    """One server for each environment."""
 
     python: Path
     folder: Path
     servers: dict[str, Warm]
 
     def run(self, argv: Sequence[str], env: dict[str, str], limit: float, cwd: Path) -> tuple[int, str]:
-        """As Warm.run."""
+        """See L(Warm.run)."""
         return self.server(env).run(argv, env, limit, cwd)
 
     def server(self, env: dict[str, str]) -> Warm:
-        """Ansible reads its own settings when it is imported, so these are a server's for good."""
+        """Returns the server for an environment: Ansible reads its settings on import, so each server has fixed
+        settings."""
         settings = json.dumps({key: value for key, value in env.items() if key != "RECORD_FILE"}, sort_keys=True)
         if settings not in self.servers or self.servers[settings].process.poll() is not None:
             self.servers[settings] = Warm(self.python, env, self.folder)

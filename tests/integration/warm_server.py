@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Imports Ansible, the collection and libraries, then forks an ansible-playbook for each line of its input.
 
-It runs in the Python of the user's environment and has nothing of the checkout on its path. A line is
-C({argv, env, cwd, output}); the answers are the child's number and its exit code. Nothing was parsed, read or connected
-before a fork: a run differs from one of the program in what is imported already, and in when garbage is collected.
+It runs in the Python of the user's environment and has nothing of the checkout on its path. A line is C({argv, env,
+cwd, output}); the answers are the child's number and its exit code. Nothing is parsed, read or connected before a fork,
+so a run differs from one of the program only in what is already imported and in when garbage is collected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IMPORTED = ("ansible.cli.playbook", "ansible.executor.playbook_executor", "ansib
 
 
 def main() -> None:
-    """Serves until its input ends."""
+    """Serves until the end of its input."""
     sys.path.pop(0)  # the folder of this file
     for name in IMPORTED:
         importlib.import_module(name)
@@ -49,7 +49,8 @@ def main() -> None:
 
 
 def import_collection():  # type: ignore[no-untyped-def]
-    """Its action plugins and what they import, which Ansible compiles in each run: it reads no compiled files."""
+    """Imports the action plugins of the collection and their imports, which Ansible would compile in each run, because
+    it reads no compiled files."""
     import ansible.cli
 
     ansible.cli.init_plugin_loader()
@@ -63,7 +64,7 @@ def import_collection():  # type: ignore[no-untyped-def]
 
 
 def read_options():  # type: ignore[no-untyped-def]
-    """What options plugins of Ansible have, which is in their documentation: each run reads it of all of them."""
+    """Reads the options of Ansible plugins from their documentation; each run reads them for all plugins."""
     from ansible.plugins import loader
 
     for name in ("become", "cache", "callback", "connection", "inventory", "shell", "strategy", "vars"):
@@ -74,7 +75,7 @@ def read_options():  # type: ignore[no-untyped-def]
 
 
 def compile_templates():  # type: ignore[no-untyped-def]
-    """Those of the operands."""
+    """Compiles the templates of the operands."""
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import render
 
     for component in render.ORDER:
@@ -83,7 +84,7 @@ def compile_templates():  # type: ignore[no-untyped-def]
 
 
 def run(order):  # type: ignore[no-untyped-def]
-    """In the child: becomes ansible-playbook, and ends with it."""
+    """In the child process: becomes ansible-playbook, and ends with it."""
     os.setsid()
     output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):

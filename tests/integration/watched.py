@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A user of the collection whose controller is watched: the files that a playbook writes, the programs it starts."""
+"""A user of the collection whose controller is observed: the files that a playbook writes and the programs that it
+starts."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ STATE = Path("/var/lib/gpuops")
 
 
 class Controller:
-    """project: the working directory of the runs. logs: what Ansible writes because the user's settings ask for it."""
+    """project: the working directory of the runs. logs: the files that Ansible writes because the settings of the user
+    request them."""
 
     def __init__(self, folder: Path) -> None:
         self.project, self.logs, self._home, self._temporary, self._recorder = (
@@ -36,12 +38,12 @@ class Controller:
             "ANSIBLE_RETRY_FILES_SAVE_PATH": str(self.logs), "ANSIBLE_DISPLAY_TRACEBACK": "always"}
 
     def run(self, playbook: str, inventories: list[Path], *words: str, **variables: Any) -> user.Run:
-        """A playbook of the collection with all that it can print."""
+        """Runs a playbook of the collection with maximum verbosity."""
         return user.playbook(playbook, inventories, "-vvvv", "--diff", *words, settings=self._settings,
                              cwd=self.project, **variables)
 
     def files(self) -> dict[str, tuple[int, int, str]]:
-        """By path mode, time of the last change and digest of all that is the user's; logs left out."""
+        """Maps paths to mode, modification time and digest of all files of the user, without the logs."""
         found = {}
         tops = (self.project, self._home, self._temporary, user.collections(), STATE)
         for top in filter(Path.exists, tops):
@@ -53,15 +55,16 @@ class Controller:
         return found
 
     def written(self, before: Mapping[str, tuple[int, int, str]]) -> set[str]:
-        """The names of the files that were not there before, or were others; those of logs."""
+        """The names of the files that are new or changed, and of the logs."""
         after = self.files()
         return {Path(path).name for path in after if after[path] != before.get(path) and Path(path).is_file()}
 
     def texts(self, *inputs: Path) -> dict[str, str]:
-        """By name all that lies in the project and the logs, without what the user has put there."""
+        """Maps names to the texts of all files in the project and the logs, except those of the user."""
         return {str(path.relative_to(top)): path.read_text(errors="replace") for top in (self.project, self.logs)
                 for path in sorted(top.rglob("*")) if path.is_file() and path not in inputs}
 
     def programs(self) -> str:
-        """The words of all programs that the runs have started, as every user of the controller could see them."""
+        """The command lines of all programs that the runs have started, as every user of the controller could see
+        them."""
         return (self._recorder / "acts").read_text()

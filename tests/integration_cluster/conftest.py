@@ -35,24 +35,24 @@ WRITES = ("create", "update", "patch", "delete", "deletecollection")
 
 
 class Audit:
-    """Requests that the API server has seen since a moment."""
+    """The requests that the API server has received since a given time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.start()
 
     def start(self) -> None:
-        """From now on."""
+        """Starts to count from now on."""
         self.offset = self.path.stat().st_size if self.path.exists() else 0
 
     @property
     def tries(self) -> list[str]:
-        """The URIs of dry runs."""
+        """The URIs of dry-run requests."""
         return [one["uri"] for one in self._read() if "dryRun" in one["uri"]]
 
     @property
     def requests(self) -> list[dict[str, Any]]:
-        """C([{verb, uri, agent, code, stage, resource, name}]), dry runs left out."""
+        """C([{verb, uri, agent, code, stage, resource, name}]), without dry-run requests."""
         return [one for one in self._read() if "dryRun" not in one["uri"]]
 
     def _read(self) -> list[dict[str, Any]]:
@@ -70,14 +70,14 @@ class Audit:
 
     @property
     def writes(self) -> list[dict[str, Any]]:
-        """Those that change something: a question about rights is sent like an object, and is none."""
+        """The requests that change something. A review of permissions is sent like an object, but changes nothing."""
         return [one for one in self.requests
                 if one["verb"] in WRITES and one["resource"] != "selfsubjectaccessreviews"]
 
 
 @contextmanager
 def running(name: str) -> Iterator[clusters.Cluster]:
-    """A cluster without Nodes that goes at the end."""
+    """A cluster without Nodes that is removed at the end."""
     lab = [sys.executable, "-m", "lab", "cluster"]
     try:
         subprocess.run([*lab, "up", "--name", name, "--nodes", "empty"], cwd=ROOT, check=True, timeout=1800)
@@ -89,20 +89,21 @@ def running(name: str) -> Iterator[clusters.Cluster]:
 
 @pytest.fixture(scope="session")
 def empty() -> Iterator[clusters.Cluster]:
-    """The session's cluster. Whoever has it alone uses C(occupied)."""
+    """The cluster of the session. A test that needs it for itself uses L(occupied)."""
     with running(NAME) as made:
         yield made
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that need a cluster of their own come first, one after another: a start takes ten seconds of a processor.
+    """Sorts tests that need a cluster of their own to the front, one after another: starting a cluster takes ten
+    seconds of CPU time.
     """
     items.sort(key=lambda item: item.path.stem not in ALONE)
 
 
 @contextmanager
 def occupied(made: clusters.Cluster, *wanted: nodes.Node) -> Iterator[clusters.Cluster]:
-    """The cluster with these Nodes and nobody else's objects. At the end it is as it was when it began to run."""
+    """The cluster with these Nodes and without objects of other tests. At the end, it is in its former state."""
     nodes.create(made, [*wanted], nodes.Labels())
     try:
         yield made
@@ -111,7 +112,8 @@ def occupied(made: clusters.Cluster, *wanted: nodes.Node) -> Iterator[clusters.C
 
 
 def leave(made: clusters.Cluster) -> None:
-    """Takes away all that is not the cluster's own. Pods need their Nodes to end."""
+    """Removes all objects that are not part of the cluster itself. Pods are removed first, because they need their
+    Nodes to end."""
     with made.api() as server:
         def go(where: str, keep: Callable[[dict[str, Any]], bool] = lambda one: False) -> None:
             def others() -> list[dict[str, Any]]:
@@ -143,7 +145,7 @@ def of_kwok(definition: dict[str, Any]) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def surroundings() -> Iterator[None]:
-    """No cluster is taken from the environment; lines are as wide on every machine."""
+    """Removes clusters from the environment, and makes the line width the same on every machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", "/nonexistent")
         patch.setenv("COLUMNS", "100")
@@ -152,13 +154,13 @@ def surroundings() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def cluster(empty: clusters.Cluster) -> clusters.Cluster:
-    """One for all, with the Nodes gpu-1, gpu-2 and cpu-1; tests that write Nodes make their own."""
+    """A cluster for all tests, with the Nodes gpu-1, gpu-2 and cpu-1; tests that write Nodes create their own ones."""
     nodes.create(empty, nodes.plain(2, 1, "a100-80", "ubuntu24.04"), nodes.Labels())
     return empty
 
 
 class Kubectl:
-    """The administrator's kubectl, as users have it; simple commands without its start."""
+    """kubectl as the administrator uses it; simple commands do not start the program."""
 
     def __init__(self, kubeconfig: str) -> None:
         self.kubeconfig = kubeconfig
@@ -168,7 +170,8 @@ class Kubectl:
         self.program = binary.program()
 
     def __call__(self, *words: str, stdin: object = None, editor: str = "") -> str:
-        """What it prints. stdin: an object, passed as JSON; editor: the program that C(edit) opens."""
+        """Runs a command; returns its output. stdin: an object, passed as JSON; editor: the program that C(edit)
+        opens."""
         with contextlib.suppress(quick.Unknown):
             return quick.run(self.server, words, stdin)
         done = subprocess.run([*self.command, *words], executable=self.program, text=True, capture_output=True,
@@ -178,37 +181,37 @@ class Kubectl:
         return done.stdout
 
     def get(self, *words: str) -> dict[str, Any]:
-        """An object, with managedFields."""
+        """Returns an object with managedFields."""
         found: dict[str, Any] = json.loads(self("get", *words, "--output", "json", "--show-managed-fields"))
         return found
 
 
 @pytest.fixture(scope="session")
 def kubectl(kubeconfig: str) -> Kubectl:
-    """kubectl on this cluster."""
+    """kubectl for this cluster."""
     return Kubectl(kubeconfig)
 
 
 @pytest.fixture(scope="session")
 def kubeconfig(cluster: clusters.Cluster) -> str:
-    """The path to give to modules."""
+    """The path of the kubeconfig, for modules."""
     return str(cluster.kubeconfig)
 
 
 @pytest.fixture
 def client(kubeconfig: str) -> Client:
-    """A client of its own for each test."""
+    """A separate client for each test."""
     return Client(kubeconfig)
 
 
 @pytest.fixture
 def audit(cluster: clusters.Cluster) -> Audit:
-    """What the API server sees from here on."""
+    """The requests that the API server receives from now on."""
     return Audit(cluster.audit_log)
 
 
 @pytest.fixture
 def fresh(request: pytest.FixtureRequest) -> Callable[[], str]:
-    """Names for namespaces and cluster-wide objects that no other test uses."""
+    """Returns names for namespaces and cluster-wide objects that no other test uses."""
     words = "".join(letter if letter.isalnum() else "-" for letter in request.node.name.lower())
     return lambda: f"{words[:40].strip('-')}-{next(_NUMBERS)}"

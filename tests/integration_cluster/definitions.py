@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""CustomResourceDefinitions of one test. Each is of a kind that no other file of tests defines in the same cluster."""
+"""CustomResourceDefinitions of a single test. No other test file defines their kinds in the same cluster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def crd(group: str, kind: str, plural: str, version: str, scope: str = "Cluster"
 
 
 def create(kubectl: Kubectl, *definitions: Object) -> None:
-    """Makes them, and returns when objects of them can be made."""
+    """Creates the definitions, and returns when objects of them can be created."""
     for one in definitions:
         kubectl("create", "--filename", "-", stdin=one)
         wait_established(kubectl.server, one["metadata"]["name"])
@@ -38,7 +38,7 @@ def create(kubectl: Kubectl, *definitions: Object) -> None:
 
 @contextmanager
 def removed(kubectl: Kubectl, client: Client, *definitions: Object) -> Iterator[None]:
-    """At the end none of them is there, and none is served: the server does that for a moment longer."""
+    """Checks at the end that none of them exists and none is served, which the server does for a moment longer."""
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What foreign hands do to objects of ours, and what has to become of it."""
+"""Changes of our objects by other clients, and the expected repair."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Act = Callable[[World], object]
 
 
 class Drift(NamedTuple):
-    """target: the object as a plan names it; added: whether it is only more than we want; action: what a run does."""
+    """A change by another client. target: the object as a plan names it; added: whether it only adds to the desired
+    state; action: the action of a run."""
 
     target: str
     act: Act
@@ -26,33 +27,33 @@ class Drift(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Of the target."""
+        """The kind of the target."""
         return self.target.split()[0]
 
     @property
     def name(self) -> str:
-        """Of the target."""
+        """The name of the target."""
         return self.target.split()[1].split("/")[-1]
 
     def seen(self, world: World) -> Object:
-        """What the target holds beside its state; empty where it is gone."""
+        """The content of the target without its status; empty if it does not exist."""
         found = world.find(self.kind.lower(), self.name)
         return content(found) if found else {}
 
 
 def patch(kind: str, name: str, op: str, path: str, value: Any = None) -> Act:
-    """One operation of a JSON patch."""
+    """A JSON patch with one operation."""
     operation = {"op": op, "path": os.path.normpath(path), **({} if op == "remove" else {"value": value})}
     return lambda world: world.patch(kind.lower(), name, operation)
 
 
 def ds(path: str, op: str, value: Any = None) -> Act:
-    """The same below the pods of the sample."""
+    """The same for a path below the pod template of the sample DaemonSet."""
     return patch("daemonset", "agent", op, f"/spec/template/spec/{path}", value)
 
 
 def reordered(path: str) -> Act:
-    """A list below the pods of the sample in the reverse order."""
+    """Reverses the order of a list below the pod template of the sample."""
     def act(world: World) -> None:
         found: Any = world.get("daemonset", "agent")["spec"]["template"]["spec"]
         for part in path.split("/"):
@@ -63,36 +64,36 @@ def reordered(path: str) -> Act:
 
 
 def hand(*words: str, **more: Any) -> Act:
-    """A kubectl command."""
+    """Changes the object with a kubectl command."""
     return lambda world: world.kubectl(*words, **more)
 
 
 def recreate(kind: str, name: str, change: Callable[[Object], None]) -> Act:
-    """Deleted, and made again by hand with another content and our marks."""
+    """Deletes the object and creates it again, with another content and our labels."""
     return lambda world: world.recreate(kind, name, change)
 
 
 def container(**more: Any) -> Object:
-    """The sample's container alone, for a server-side apply."""
+    """Applies the only container of the sample by server-side apply."""
     return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "agent"},
             "spec": {"template": {"spec": {"containers": [{"name": "agent", **more}]}}}}
 
 
 def headless(item: Object) -> None:
-    """A Service without an address of its own."""
+    """Makes a Service headless."""
     for key in ("clusterIPs", "ipFamilies", "ipFamilyPolicy"):
         item["spec"].pop(key, None)
     item["spec"]["clusterIP"] = "None"
 
 
 def relabelled(item: Object) -> None:
-    """Pods of another label, and the selector that goes with them."""
+    """Changes the label of the pods and the matching selector."""
     item["spec"]["selector"]["matchLabels"]["app"] = "other"
     item["spec"]["template"]["metadata"]["labels"]["app"] = "other"
 
 
 def together(drifts: dict[str, Drift]) -> list[tuple[str, ...]]:
-    """Names of drifts that are repaired by one run: never two of one object, of which one may hide the other."""
+    """The names of drifts that one run repairs: never two of one object, because one could hide the other."""
     alone = [(name,) for name, drift in drifts.items() if drift.kind == "Namespace"]  # it decides on what is in it
     found: list[dict[str, str]] = []
     for name, drift in drifts.items():
@@ -105,12 +106,12 @@ def together(drifts: dict[str, Drift]) -> list[tuple[str, ...]]:
 
 
 def title(names: tuple[str, ...]) -> str:
-    """Of a test of them."""
+    """The title of a test of these drifts."""
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def repaired(world: World, audit: Audit, drifts: list[Drift]) -> None:
-    """Check mode says it, a run does exactly that, the next one writes nothing."""
+    """Check mode reports the drifts, a run repairs exactly these, and the next one writes nothing."""
     before = [drift.seen(world) for drift in drifts]
     for drift, was in zip(drifts, before, strict=True):
         drift.act(world)
@@ -137,7 +138,8 @@ def repaired(world: World, audit: Audit, drifts: list[Drift]) -> None:
 
 
 def content(item: Object) -> Object:
-    """An object without its state, without what controllers count in it and whatever address a Service got."""
+    """An object without its status, without what controllers count in it, and without the address that a Service was
+    assigned."""
     metadata = {part: {key: value for key, value in (item["metadata"].get(part) or {}).items()
                        if not key.startswith(("deprecated.daemonset.", "deployment.kubernetes.io/"))}
                 for part in ("labels", "annotations")}
@@ -149,7 +151,7 @@ def content(item: Object) -> Object:
 
 
 def holds(have: Any, want: Any) -> bool:
-    """Whether all of a value is still there, maybe among more."""
+    """Whether a value still contains all of the desired value."""
     if isinstance(want, dict) and isinstance(have, dict):
         return all(key in have and holds(have[key], value) for key, value in want.items())
     if isinstance(want, list) and isinstance(have, list):
@@ -243,7 +245,8 @@ ON_SAMPLES: dict[str, Drift] = {
 
 
 def part(target: str, op: str, path: str, value: Any = None, added: bool = False, action: str = "repair") -> Drift:
-    """A JSON patch on an object of a component. target: without the namespace; path: of pods begins with C(pod)."""
+    """A JSON patch on an object of a component. target: the object without its namespace; path: C(pod) stands for the
+    path of the pod template."""
     kind, name = target.split()
     place = path.replace("pod/", "/spec/template/spec/", 1) if path.startswith("pod/") else path
     where = target if kind in CLUSTER_WIDE else f"{kind} {COMPONENTS}/{name}"

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs of ansible-playbook as a user of the installed collection starts them. The working directory is another."""
+"""Runs ansible-playbook as a user of the installed collection does. The working directory is not the checkout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ install = functools.cache(user.install)
 
 
 def run(folder: Path, name: str, inventory: dict[str, Any], *words: str) -> user.Run:
-    """A playbook of the collection, with an inventory that is written into the folder."""
+    """Runs a playbook of the collection, with an inventory that is written to the folder."""
     install()
     path = folder / "inventory.json"
     path.write_text(json.dumps(inventory))
@@ -29,14 +29,14 @@ def run(folder: Path, name: str, inventory: dict[str, Any], *words: str) -> user
 
 
 def playbook(folder: Path, name: str, inventory: dict[str, Any], *words: str) -> str:
-    """The output of one that succeeds, or in which no host of gpu_hosts answers."""
+    """The output of a run that succeeds, or in which no host of gpu_hosts responds."""
     done = run(folder, name, inventory, *words)
     assert done.rc in (0, 4), done.output
     return done.output
 
 
 def play(folder: Path, tasks: list[dict[str, Any]], *words: str, hosts: str = "localhost") -> user.Run:
-    """A playbook with these tasks."""
+    """Runs a playbook with these tasks."""
     install()
     path = folder / "play.yml"
     path.write_text(json.dumps([{"hosts": hosts, "gather_facts": False, "tasks": tasks}]))
@@ -44,7 +44,7 @@ def play(folder: Path, tasks: list[dict[str, Any]], *words: str, hosts: str = "l
 
 
 def module(folder: Path, name: str, *words: str, **options: Any) -> dict[str, Any]:
-    """What a module of the collection returns, and as C(shown) what is printed of its task."""
+    """The result of a module of the collection; C(shown) is the output of its task."""
     done = play(folder, [{"name": name, f"gpuops.nvidia.{name}": options}], *words)
     assert done.results, done.output
     return {**done.results[-1]["result"], "shown": done.output.partition("PLAY RECAP")[0]}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A server in front of the API server that fails as networks and busy servers do."""
+"""A proxy of the API server that fails as networks and busy servers do."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import wire
 
 
 class Flaky:
-    """Passes requests on, but those for which fault(number, method, path) names a fault.
+    """Passes requests on, except those for which fault(number, method, path) returns a fault.
 
-    Faults: a status (answered without asking), C(drop) (the connection breaks before the request is passed on),
-    C(lose) (it breaks after that: the server has acted).
+    Faults: a status (returned without asking the server), C(drop) (the connection breaks before the request is passed
+    on), C(lose) (it breaks afterwards: the server has acted).
     """
 
     def __init__(self, kubeconfig: str, fault: Callable[[int, str, str], int | str | None]) -> None:
@@ -60,7 +60,7 @@ class Flaky:
         self.server.server_close()
 
     def kubeconfig(self, folder: Path) -> str:
-        """A kubeconfig that leads here."""
+        """Writes a kubeconfig for this proxy."""
         address = f"http://127.0.0.1:{self.server.server_address[1]}"
         path = folder / "flaky.kubeconfig"
         path.write_text(yaml.safe_dump({
@@ -70,7 +70,7 @@ class Flaky:
         return str(path)
 
     def serve(self, handler: http.server.BaseHTTPRequestHandler) -> None:
-        """One request."""
+        """Serves one request."""
         body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
         with self.lock:
             self.count += 1
@@ -88,7 +88,7 @@ class Flaky:
         self.reply(handler, status, data)
 
     def ask(self, handler: http.server.BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
-        """The real server's answer."""
+        """Returns the answer of the real server."""
         upstream = http.client.HTTPSConnection(str(self.target.hostname), self.target.port, context=self.context)
         headers = {name: value for name, value in handler.headers.items() if name not in ("Host", "Connection")}
         upstream.request(handler.command, handler.path, body or None, headers)
@@ -98,7 +98,7 @@ class Flaky:
         return answer.status, data
 
     def refuse(self, handler: http.server.BaseHTTPRequestHandler, status: int) -> None:
-        """A failure in the API server's words."""
+        """Sends a failure as the API server words it."""
         data = json.dumps({"kind": "Status", "status": "Failure", "code": status, "message": "injected",
                            "reason": "Injected"}).encode()
         self.reply(handler, status, data, {"Retry-After": "0"} if status == 429 else {})

@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What kubectl sends for its simple commands, without a start of kubectl, which takes half a second of a processor.
+"""Sends the requests of simple kubectl commands without starting kubectl, which takes half a second of CPU time.
 
-The requests are the same, by the same managers: another user's hand. Commands that are not here are kubectl's own.
+The requests are the same, with the same field managers. kubectl itself runs all other commands.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ JSON, MERGE = "application/json", "application/merge-patch+json"
 
 
 class Unknown(Exception):
-    """A command for kubectl itself."""
+    """Raised for a command that kubectl itself must run."""
 
 
 @dataclass
 class Command:
-    """Words without options, and options with their values."""
+    """Arguments without options, and options with their values."""
 
     words: list[str] = field(default_factory=list)
     options: dict[str, str] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Command:
 
 
 def items(command: Command, given: object) -> Iterator[tuple[kinds.Kind, Object, str, str]]:
-    """Of the objects of the input: kind, object, the path of its list and its own."""
+    """For each object of the input: kind, object, the path of its list and its own path."""
     assert isinstance(given, dict) and command.options.get("--filename") == "-" and not command.words[1:]
     for item in given["items"] if given["kind"] == "List" else [given]:
         row = ROWS.get((item["apiVersion"], item["kind"]))
@@ -125,7 +125,7 @@ def apply(server: api.Api, command: Command, given: object) -> str:
 
 
 def mark(server: api.Api, command: Command, _given: object) -> str:
-    """label and annotate."""
+    """Implements label and annotate."""
     verb, word, *rest = command.words
     row, names = command.row(word), [one for one in rest if "=" not in one and not one.endswith("-")]
     if "--all" in command.options:
@@ -156,7 +156,7 @@ def cordon(server: api.Api, command: Command, _given: object) -> str:
 
 
 def delete(server: api.Api, command: Command, _given: object) -> str:
-    """It returns when the objects are gone."""
+    """Deletes objects, and returns when they no longer exist."""
     _verb, word, *names = command.words
     policy = "Orphan" if "--cascade=orphan" in command.options else "Background"
     going = []
@@ -182,7 +182,8 @@ COMMANDS: dict[str, Callable[[api.Api, Command, object], str]] = {
 
 
 def run(server: api.Api, given: tuple[str, ...], stdin: object) -> str:
-    """What the command prints: for get the object as JSON, for a token the token. Raises Unknown for others."""
+    """Returns the output of a command: for get the object as JSON, for a token the token. Raises Unknown for other
+    commands."""
     command = Command.read(given)
     if command.words[0] not in COMMANDS:
         raise Unknown(command.words[0])

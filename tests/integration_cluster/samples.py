@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Plain manifests with one object of each sort that components ship."""
+"""Plain manifests with one object of each kind that components deliver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Object = dict[str, Any]
 
 
 def objects(name: str) -> list[Object]:
-    """A Namespace of this name and everything in it; cluster-wide objects carry the name too."""
+    """A Namespace of this name with objects in it; the names of cluster-wide objects contain the name, too."""
     def meta(what: str = "", **more: Any) -> Object:
         return {"name": what or name, "namespace": name, **more}
 
@@ -43,7 +43,8 @@ def objects(name: str) -> list[Object]:
 
 
 def daemon_set() -> Object:
-    """With what operands have: init container, several volumes, tolerations, quantities the server writes anew."""
+    """A DaemonSet like those of operands: an init container, several volumes, tolerations, and quantities that the
+    server normalizes."""
     return {
         "selector": {"matchLabels": {"app": "agent"}},
         "updateStrategy": {"type": "RollingUpdate"},
@@ -74,7 +75,7 @@ def daemon_set() -> Object:
 
 
 def deployment() -> Object:
-    """A small one, its replicas named."""
+    """A small Deployment that sets its replicas."""
     return {"replicas": 2, "selector": {"matchLabels": {"app": "master"}},
             "template": {"metadata": {"labels": {"app": "master"}},
                          "spec": {"containers": [{"name": "master", "image": "example.org/master:1"}]}}}

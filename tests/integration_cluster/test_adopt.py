@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From a GPU Operator to us and back on a real API server.
+"""A cluster is adopted from a GPU Operator and handed back, on a real API server.
 
-The operator is a stand-in: a Deployment that does nothing, and objects as it leaves them: its names and selectors,
-owned by the ClusterPolicy, written by its hand with variables of its own in their pods, or the same in other words.
+The operator is simulated: a Deployment that does nothing, and objects as the operator leaves them, with its names,
+selectors, owner references and field manager. Their pods have further variables, or the same content in another form.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ WITH_DRIVER = [
 
 
 class Land:
-    """A cluster in the operator's hands.
+    """A cluster that the operator manages.
 
-    policy: a ClusterPolicy, and an NVIDIADriver where there is one. driver: the name of the driver's DaemonSet.
-    owners: as the operator refers to these; what is made for the driver has the last one.
+    policy: a ClusterPolicy, and an NVIDIADriver if there is one. driver: the name of the driver's DaemonSet.
+    owners: the owner references of the operator; objects of the driver have the last one.
     """
 
     def __init__(self, made: clusters.Cluster, policy: list[dict[str, Any]]) -> None:
@@ -87,7 +87,7 @@ class Land:
         return objects.wanted({name: render(name, self.plan) for name in ORDER})
 
     def settle(self) -> None:
-        """What the operator does, and then its resources are the owners of all."""
+        """Does the work of the operator: creates its objects with owner references to its resources."""
         items: list[dict[str, Any]] = []
         for component, item in [(name, one) for name in ORDER for one in render(name, self.plan)]:
             if item["kind"] in ("Namespace", "CustomResourceDefinition"):
@@ -117,7 +117,7 @@ class Land:
                      stdin={"apiVersion": "v1", "kind": "List", "items": items})
 
     def owned(self) -> dict[str, tuple[bool, bool]]:
-        """By object that is wanted: whether the operator's policy owns it, and whether it is ours."""
+        """Maps each planned object to whether the policy of the operator owns it, and whether it is ours."""
         found = {}
         for one in self.wanted:
             if one.kind.kind != "Namespace":
@@ -128,7 +128,7 @@ class Land:
         return found
 
     def pods(self, app: str | None = None) -> dict[str, str]:
-        """By Node the uid of its pod, of the driver's unless said, once it has one."""
+        """Maps Nodes to the uids of their pods, by default of the driver, once each Node has one."""
         found: dict[str, str] = {}
 
         def there() -> bool:
@@ -142,7 +142,7 @@ class Land:
         return found
 
     def comes_to_newest(self) -> None:
-        """Waits until both driver pods are of their DaemonSet's newest revision."""
+        """Waits until both driver pods belong to the newest revision of their DaemonSet."""
         def newest() -> bool:
             daemon = self.client.get("apps/v1", "DaemonSet", self.driver, SPACE)
             assert daemon is not None
@@ -162,7 +162,7 @@ class Land:
 
 @contextmanager
 def operated(empty: clusters.Cluster, policy: list[dict[str, Any]]) -> Iterator[Land]:
-    """A cluster whose GPU Operator follows a policy."""
+    """A cluster whose GPU Operator has a policy."""
     with occupied(empty, *nodes.plain(2, 1, "a100-80", "ubuntu22.04")) as made:
         kubectl = Kubectl(str(made.kubeconfig))
         create(kubectl, crd("nvidia.com", "ClusterPolicy", "clusterpolicies", "v1"),
@@ -189,18 +189,18 @@ def inventory(land: Land, tmp_path: Path) -> dict[str, Any]:
 
 
 def inventory_of(land: Land, tmp_path: Path) -> dict[str, Any]:
-    """Read by playbooks from the folder tmp_path."""
+    """An inventory of the cluster in the folder tmp_path."""
     (tmp_path / "admin.conf").write_text(Path(land.kubeconfig).read_text())
     return {"gpu_control": {"hosts": {"cluster": LOCAL}}, "all": {"vars": {
         "gpu_kubeconfig": "admin.conf", "gpu_placement": PLACEMENT, "gpu_policy": "live", "gpu_release": "26.7.0"}}}
 
 
 class Killed(Exception):
-    """What ends a run here."""
+    """Ends a run at this point."""
 
 
 class Mortal(Client):
-    """A client that ends after so many writes."""
+    """A client that fails after this number of writes."""
 
     left = 0
 
@@ -214,7 +214,8 @@ class Mortal(Client):
 
 
 def test_the_pods_of_an_nvidia_driver_stay_both_ways(empty: clusters.Cluster, tmp_path: Path) -> None:
-    """Its DaemonSet keeps the operator's name. Made anew it has another uid, and so would have another name."""
+    """The DaemonSet keeps the name that the operator has given it. An NVIDIADriver that is created again has another
+    uid, and would get another name."""
     with operated(empty, WITH_DRIVER) as land:
         inventory = inventory_of(land, tmp_path)
         drivers = land.pods()
@@ -232,13 +233,14 @@ def test_the_pods_of_an_nvidia_driver_stay_both_ways(empty: clusters.Cluster, tm
         land.kubectl("delete", "nvidiadriver", "all", "--cascade=orphan")
         land.kubectl("create", "--filename", "-", stdin=WITH_DRIVER[1])
         land.audit.start()
-        with pytest.raises(ClusterError, match=f"would not know these again: DaemonSet {SPACE}/{land.driver}"):
+        with pytest.raises(ClusterError, match=f"would not adopt these drivers.*DaemonSet {SPACE}/{land.driver}"):
             deliver.handed_back(land.client, WITH_DRIVER[0], False)
         assert not land.audit.writes and land.pods() == drivers
 
 
 def test_what_stands_in_the_way_is_said_before_anything_is_changed(land: Land) -> None:
-    """A selector can never change, an upgrade ends before its operator, and OLM would start it again."""
+    """A selector cannot be changed, an upgrade must end before the operator stops, and OLM would start the operator
+    again."""
     command = ["--namespace", SPACE, "label", "--overwrite", "deployment", "gpu-operator"]
     odd = [one if one.label != f"DaemonSet {SPACE}/nvidia-dcgm-exporter" else objects.Wanted(
         one.component, one.kind, {**one.manifest, "spec": {**one.manifest["spec"], "selector": {
@@ -247,7 +249,8 @@ def test_what_stands_in_the_way_is_said_before_anything_is_changed(land: Land) -
     land.audit.start()
     with pytest.raises(ClusterError, match="selector can never change: DaemonSet gpu-operator/nvidia-dcgm-exporter"):
         deliver.adopted(land.client, odd, list(ORDER), False)
-    with pytest.raises(ClusterError, match="runs what is not wanted here: DaemonSet gpu-operator/nvidia-mig-manager"):
+    with pytest.raises(ClusterError, match="runs these objects, which are not in the plan: DaemonSet "
+                       "gpu-operator/nvidia-mig-manager"):
         deliver.adopted(land.client, fewer, list(ORDER), False)
     assert not land.audit.writes
     land.kubectl(*command, "olm.owner=gpu-operator-certified.v26.7.0")
@@ -267,14 +270,15 @@ def test_what_stands_in_the_way_is_said_before_anything_is_changed(land: Land) -
 
 
 def test_taken_over_and_handed_back(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
-    """By a run that is killed at first. At its end the cluster is in the operator's hands as at its beginning."""
+    """The first run is killed. At its end, the operator manages the cluster as at its beginning."""
     taken_over(land, inventory, tmp_path)
     changes_nothing(land, inventory, tmp_path)
     handed_back(land, inventory, tmp_path)
 
 
 def taken_over(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
-    """The preview first, which writes nothing. After each end an object is the operator's or ours, never both."""
+    """Runs the preview first, which writes nothing. After each run, an object belongs either to the operator or to us,
+    never to both."""
     before, drivers, alike = land.labels(), land.pods(), land.pods(ALIKE)
     land.audit.start()
     shown = playbook(tmp_path, "adopt", inventory, "--check", "--diff")
@@ -298,7 +302,7 @@ def taken_over(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
 
 
 def changes_nothing(land: Land, inventory: dict[str, Any], tmp_path: Path) -> None:
-    """A second run."""
+    """Checks that a second run changes nothing."""
     for name in ("adopt", "site"):
         land.audit.start()
         out = playbook(tmp_path, name, inventory)

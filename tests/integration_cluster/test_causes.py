@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The root of what does not come up, by the log that the API server gives of it. About 35 s."""
+"""The cause why an operand does not become ready, from the log that the API server returns. About 35 s."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAID = "Unloading nouveau driver\nfailed to unload nouveau driver: rmmod: ERROR:
 
 
 class Kubelet(http.server.BaseHTTPRequestHandler):
-    """Answers for the logs of all containers, which simulated nodes do not have."""
+    """Returns the logs of all containers, because simulated Nodes have none."""
 
     asked: list[str] = []
 
@@ -35,12 +35,12 @@ class Kubelet(http.server.BaseHTTPRequestHandler):
         self.wfile.write(SAID.encode())
 
     def log_message(self, *words: Any) -> None:
-        """Says nothing."""
+        """Prints nothing."""
 
 
 @pytest.fixture
 def kubelet(cluster: clusters.Cluster) -> Iterator[int]:
-    """The port of such a kubelet."""
+    """The port of a simulated kubelet."""
     (key,) = Path(cluster.folder).rglob("server.key")
     keys = key.parent
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -54,7 +54,7 @@ def kubelet(cluster: clusters.Cluster) -> Iterator[int]:
 
 @pytest.fixture
 def site(cluster: clusters.Cluster, client: Client, fresh: Callable[[], str]) -> Iterator[Site]:
-    """Two nodes on which the driver fails and all others wait."""
+    """Two Nodes on which the driver fails and all other operands wait."""
     made = Site(cluster, client, fresh())
     made.deliver(*INITS)
     made.until(lambda: [made.ready(name) for name in INITS] == [2, 2, 2])
@@ -69,7 +69,7 @@ def site(cluster: clusters.Cluster, client: Client, fresh: Callable[[], str]) ->
 
 
 def endpoint(site: Site, node: str, port: int) -> None:
-    """Has the API server ask this port for the node's logs."""
+    """Makes the API server request the logs of the Node from this port."""
     with site.made.api() as server:
         server.request("PATCH", f"/api/v1/nodes/{node}/status", {"status": {"daemonEndpoints": {"kubeletEndpoint": {
             "Port": port}}}}, "application/strategic-merge-patch+json")
@@ -104,7 +104,7 @@ def test_the_root_is_told_once_with_its_log(site: Site, kubelet: int, kubeconfig
 
 
 def short(site: Site) -> str:
-    """The two nodes in one word, as the message has them."""
+    """The two Nodes as one word, as in the message."""
     first, second = site.nodes
     same = len([one for one, other in zip(first, second) if one == other])
     return f"{first[:same]}[{first[same:]}-{second[same:]}]"

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""verify and status see what site.yml would repair, on a real API server, and write nothing."""
+"""verify and status report what site.yml would repair, on a real API server, and write nothing."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ LABEL = "nvidia.com/gpu.deploy.dcgm-exporter"
 
 
 class Site:
-    """A cluster with GPU Nodes that site.yml has served."""
+    """A cluster with GPU Nodes after a run of site.yml."""
 
     def __init__(self, made: clusters.Cluster, folder: Path) -> None:
         self.kubectl, self.audit, self.folder = Kubectl(str(made.kubeconfig)), Audit(made.audit_log), folder
 
     def play(self, name: str) -> user.Run:
-        """A playbook of the collection."""
+        """Runs a playbook of the collection."""
         self.audit.start()
         variables: dict[str, Any] = {"gpu_placement": "cluster", "gpu_kubeconfig": self.kubectl.kubeconfig,
                                      "gpu_policy": POLICY, "gpu_startup_taint": TAINT}
         return run(self.folder, name, {"gpu_control": {"hosts": {"cluster": LOCAL}, "vars": variables}})
 
     def words(self, name: str, rc: int) -> str:
-        """What one says that ends so and writes nothing."""
+        """The output of a playbook with this exit code; checks that it writes nothing."""
         done = self.play(name)
         assert done.rc == rc, done.output
         assert not [one for one in self.audit.writes if one["agent"] == "gpuops.nvidia"]
@@ -57,7 +57,7 @@ def site(empty: clusters.Cluster, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def test_what_others_have_changed_is_seen_before_site_repairs_it(site: Site) -> None:
-    """A startup taint that site takes is named and stays, and is no failure."""
+    """A startup taint that site.yml removes is named and stays, and is no failure."""
     site.kubectl("taint", "node", "gpu-1", f"{TAINT}=true:PreferNoSchedule")
     size = {"nvidia.com/gpu": "1"}
     site.kubectl("patch", "node", "gpu-1", "--subresource", "status", "--type", "merge", "--patch",

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The components' own objects on an API server: accepted, settled at once, gone with their component."""
+"""The objects of the components on an API server: accepted, stable at once, removed with their component."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Whole(World):
         self.objects = wanted(self.cluster)
 
     def run(self, check: bool = False) -> Object:
-        """What operands does with them."""
+        """Runs operands with all components."""
         return deliver.present(self.client, self.objects, list(ORDER), check)
 
 
 @pytest.fixture(scope="module")
 def made(kubectl: Kubectl, kubeconfig: str) -> Iterator[Whole]:
-    """The plan with everything switched on, delivered."""
+    """Delivers the plan with everything enabled."""
     client = Client(kubeconfig)
     with removed(kubectl, client, *MONITORS):
         create(kubectl, *MONITORS)
@@ -63,7 +63,7 @@ def made(kubectl: Kubectl, kubeconfig: str) -> Iterator[Whole]:
 
 @pytest.fixture
 def whole(made: Whole, request: pytest.FixtureRequest) -> Iterator[Whole]:
-    """The same; what a test that fails has left is mended for the next one."""
+    """The same; what a failed test has left is repaired for the next test."""
     failed = request.session.testsfailed
     yield made
     if request.session.testsfailed > failed:
@@ -100,7 +100,7 @@ def test_off_and_on_again(whole: Whole, client: Client, component: str) -> None:
     rows = [*(client.namespaced_kinds() or ()), *(row for row in kinds.KINDS.values() if not row.namespaced)]
 
     def gone() -> bool:
-        """Those with pods go after them, and NFD's kinds with their definitions, while this looks."""
+        """Waits until pods, and then the kinds of NFD with their definitions, are removed."""
         return not any(client.many(lambda row: client.list_row(
             row, label_selector=f"gpuops.nvidia/component={component}", metadata_only=True), rows))
 
@@ -117,9 +117,10 @@ def test_drifts_are_repaired(whole: Whole, audit: Audit, names: tuple[str, ...])
 
 def test_what_hosts_have_told(made: Whole, cluster: clusters.Cluster, client: Client, audit: Audit, tmp_path: Path,
                               fresh: Callable[[], str]) -> None:
-    """One task for all Nodes, and one for all NodeFeatures; the second run writes nothing, removal leaves nothing.
+    """One task for all Nodes and one for all NodeFeatures; the second run writes nothing, and the removal leaves
+    nothing.
 
-    It is here for the definitions of NFD, which nobody else in this cluster makes.
+    The test is in this file because it needs the definitions of NFD, which no other test creates in this cluster.
     """
     with two_hosts(cluster, client, tmp_path, fresh()) as fleet:
         before = {name: fleet.node(name)["metadata"]["labels"] for name in fleet.names}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Nodes emptied and given back on a real API server with its own disruption budgets."""
+"""Nodes are drained and uncordoned on a real API server, which enforces disruption budgets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GPU = "nvidia.com/gpu"
 
 
 class Yard:
-    """Two Nodes with GPUs and a namespace with workloads that run on them alone."""
+    """Two Nodes with GPUs, and a namespace whose workloads run only on these Nodes."""
 
     def __init__(self, made: clusters.Cluster, tool: Kubectl, client: Client, name: str) -> None:
         self.made, self.tool, self.client, self.name = made, tool, client, name
@@ -54,16 +54,16 @@ class Yard:
         self.open(self.nodes[0])
 
     def open(self, node: str) -> None:
-        """From now on the workloads may run there."""
+        """Allows the workloads to run on the Node from now on."""
         self.mark(node, yard=self.name)
 
     def mark(self, node: str, **labels: str) -> None:
-        """Labels of somebody else."""
+        """Sets labels as another client would."""
         with self.made.api() as server:
             server.request("PATCH", f"{lab_nodes.NODES}/{node}", {"metadata": {"labels": labels}}, faults.MERGE)
 
     def deploy(self, app: str, replicas: int = 1, gpu: bool = True, budget: int | None = None) -> None:
-        """A Deployment whose pods are Ready, with a budget of so many."""
+        """A Deployment with Ready pods and a disruption budget."""
         if budget is not None:
             self.client.apply({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
                                "metadata": {"name": app, "namespace": self.name},
@@ -79,7 +79,7 @@ class Yard:
             self.until(lambda: self.get("poddisruptionbudget", app)["status"].get("currentHealthy") == replicas)
 
     def get(self, kind: str, name: str) -> Object:
-        """kind: in small letters."""
+        """Returns an object. kind: in lower case."""
         row = ROWS[kind]
         found = self.client.get(row.api_version, row.kind, name, self.name)
         assert found is not None, f"there is no {kind} {name}"
@@ -92,7 +92,7 @@ class Yard:
         until(done, "the cluster comes so far")
 
     def state(self, node: str = "") -> tuple[bool, bool | None]:
-        """(cordoned, cordoned before, as the annotation says)."""
+        """(whether the Node is cordoned, whether it was cordoned before, according to the annotation)."""
         found = self.client.get("v1", "Node", node or self.nodes[0])
         assert found is not None
         return NodeState.read(found).cordoned, cordon.before(NodeState.read(found))
@@ -105,12 +105,12 @@ class Yard:
 
     def drain(self, client: Client | None = None, clock: Callable[[], float] = time.monotonic,
               sleep: Callable[[float], None] = time.sleep, **more: Any) -> Drain:
-        """A task on the first Node."""
+        """Drains the first Node."""
         request = Request(**{"names": self.nodes[:1], "level": "drain", **more})
         return Drain(client or self.client, request, clock=clock, sleep=sleep)
 
     def close(self) -> None:
-        """Ends the workloads. The Namespace stays: for the end of one the server is asked hundreds of times."""
+        """Ends the workloads. The Namespace stays, because its removal takes hundreds of requests."""
         with self.made.api() as server:
             for kind in ("deployments", "daemonsets"):
                 server.request("DELETE", f"/apis/apps/v1/namespaces/{self.name}/{kind}")
@@ -126,7 +126,7 @@ def yard(cluster: clusters.Cluster, kubectl: Kubectl, client: Client, fresh: Cal
 
 
 def evictions(audit: Any) -> list[str]:
-    """The pods that were asked to go, in order."""
+    """The evicted pods in their order."""
     return [one["name"] for one in audit.requests if one["uri"].partition("?")[0].endswith("/eviction")]
 
 
@@ -158,12 +158,12 @@ def test_only_gpus_leaves_the_rest(yard: Yard) -> None:
 
 
 def test_a_budget_blocks_until_it_is_free(yard: Yard) -> None:
-    """Two replicas, one of which must be there: the second waits until the first is Ready elsewhere."""
+    """One of two replicas must be available: the second eviction waits until the first replica is Ready elsewhere."""
     yard.deploy("server", replicas=2, budget=1)
     lines: list[str] = []
 
     def told(line: str) -> None:
-        """Before the run has said that it waits, no other Node takes the pod that it waits for."""
+        """No other Node accepts the pod before the run has reported that it waits for it."""
         if not lines:
             yard.open(yard.nodes[1])
         lines.append(line)
@@ -177,7 +177,7 @@ def test_a_budget_blocks_until_it_is_free(yard: Yard) -> None:
 
 @pytest.mark.parametrize("before", [False, True])
 def test_at_the_deadline_the_budget_is_named_and_all_is_as_before(yard: Yard, audit: Any, before: bool) -> None:
-    """The server says so by a dry run, so that no other pod has ended in vain."""
+    """A dry run on the server shows it beforehand, so that no other pod ends without need."""
     yard.deploy("server", budget=1)
     yard.deploy("free")
     if before:
@@ -192,7 +192,7 @@ def test_at_the_deadline_the_budget_is_named_and_all_is_as_before(yard: Yard, au
 
 
 def test_two_budgets_for_a_pod_are_named(yard: Yard) -> None:
-    """The server answers such an eviction by 500."""
+    """The server answers such an eviction with status 500."""
     yard.deploy("server", budget=0)
     yard.client.apply({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
                        "metadata": {"name": "second", "namespace": yard.name},
@@ -274,7 +274,7 @@ def test_a_busy_server_and_broken_connections_are_ridden_through(yard: Yard, tmp
 
 
 def test_a_lost_race_for_the_node_is_read_anew(yard: Yard, tmp_path: Path) -> None:
-    """Somebody writes the Node between our reading and our writing, twice."""
+    """Another client writes the Node twice between our read and our write."""
     raced: list[int] = []
 
     def race(number: int, method: str, path: str) -> None:

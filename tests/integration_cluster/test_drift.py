@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What foreign hands change is repaired, exactly that, and what is theirs stays."""
+"""Changes by other clients are repaired, and nothing else; fields of other clients stay."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from tests.waiting import until
 
 @pytest.fixture(scope="module")
 def left(kubeconfig: str) -> Iterator[None]:
-    """At the end the Namespace is nobody's."""
+    """Removes our label from the Namespace at the end."""
     yield
     release(Client(kubeconfig), "drift")
 
 
 @pytest.fixture
 def world(kubectl: Kubectl, client: Client, left: None) -> World:
-    """The same objects for each test, which finds them as they are wanted, whatever a former test has left."""
+    """The same objects for each test, in their desired state, whatever an earlier test has left."""
     made = World(kubectl, client, "drift", samples.objects("drift"))
     made.run()
     return made
@@ -145,8 +145,8 @@ BOUND = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmis
 
 @pytest.fixture
 def admission(world: World) -> Iterator[None]:
-    """A policy of the server that adds an annotation to each DaemonSet of the namespace that is written, and sets
-    another value of a field of ours."""
+    """An admission policy that adds an annotation to each DaemonSet that is written in the namespace, and sets another
+    value for a field of ours."""
     world.kubectl("apply", "--server-side", "--filename", "-", stdin={
         "apiVersion": "v1", "kind": "List", "items": [INJECT, BOUND]})
     yield
@@ -157,7 +157,8 @@ def test_what_admission_adds_to_each_write_stays(world: World, audit: Audit, adm
     images = (f"evil:{number}" for number in itertools.count())
 
     def injected() -> bool:
-        """Whether a repair of another image has come with it: the server takes notice of the policy after a moment."""
+        """Whether the policy has changed the repair of another image: the server activates the policy after a
+        moment."""
         ds("containers/0/image", "replace", next(images))(world)
         assert world.run()["counts"]["repair"] == 1
         return "injected" in (world.get("daemonset", "agent")["spec"]["template"]["metadata"].get("annotations") or {})
@@ -170,7 +171,8 @@ def test_what_admission_adds_to_each_write_stays(world: World, audit: Audit, adm
 @pytest.mark.parametrize("each", [1, 2])
 def test_another_writer_that_does_not_rest_ends_the_run(world: World, kubeconfig: str, tmp_path: Path,
                                                         each: int) -> None:
-    """It writes before each request of ours and wins every race, or adds something after each taking over."""
+    """The other client writes before each of our requests and wins every race, or adds something after each
+    adoption."""
     sent = itertools.count(1)
 
     def rival(number: int, method: str, path: str) -> None:

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Driver DaemonSets of a fleet of several systems on a real API server, whose scheduler decides who serves whom."""
+"""Driver DaemonSets of a fleet with several operating systems, on a real API server whose scheduler assigns the
+pods."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ DEPLOY = "nvidia.com/gpu.deploy.driver"
 
 
 class Fleet:
-    """Two Nodes of Ubuntu 22.04; one of 24.04 can join them. No other Node of the cluster counts."""
+    """Two Nodes with Ubuntu 22.04; one with 24.04 can join. Other Nodes of the cluster do not count."""
 
     def __init__(self, made: clusters.Cluster, client: Client, name: str) -> None:
         self.made, self.client, self.name = made, client, name
@@ -53,7 +54,7 @@ class Fleet:
         self.client.merge_patch("v1", "Node", name, None, {"metadata": {"labels": labels}})
 
     def deliver(self, policy: Any, rejected: list[str] | None = None) -> dict[str, Any]:
-        """rejected: the Nodes that are left without a plan."""
+        """Delivers a policy. rejected: the Nodes without a plan."""
         release = releases.release("26.7.0")
         given = formats.read(policy, release)
         seen = {**read_cluster.read_cluster(self.client),
@@ -85,11 +86,11 @@ class Fleet:
         return found
 
     def comes_to(self, expected: dict[str, tuple[str, str]]) -> None:
-        """Waits until exactly these pods are there."""
+        """Waits until exactly these pods exist."""
         until(lambda: self.served() == {name: [one] for name, one in expected.items()}, f"driver pods are {expected}")
 
     def pods(self) -> dict[str, str]:
-        """By Node the uid of its pod."""
+        """Maps Nodes to the uid of their pod."""
         return {made_for(pod): pod["metadata"]["uid"]
                 for pod in self.client.list("v1", "Pod", self.name)
                 if "deletionTimestamp" not in pod["metadata"] and made_for(pod) in self.names}
@@ -97,7 +98,7 @@ class Fleet:
 
 @pytest.fixture
 def fleet(cluster: clusters.Cluster, client: Client, fresh: Callable[[], str]) -> Iterator[Fleet]:
-    """Fresh Nodes and a namespace; what was delivered goes at the end."""
+    """Fresh Nodes and a namespace; the delivered objects are removed at the end."""
     made = Fleet(cluster, client, fresh())
     yield made
     deliver.absent(client, ["driver"], 180, False)
@@ -107,7 +108,7 @@ def fleet(cluster: clusters.Cluster, client: Client, fresh: Callable[[], str]) -
 
 
 def made_for(pod: dict[str, Any]) -> str:
-    """The Node that the DaemonSet's controller wants a pod on, also before the scheduler has bound it."""
+    """The Node for which the controller has created a pod, also before the scheduler has bound it."""
     terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     return str(terms["nodeSelectorTerms"][0]["matchFields"][0]["values"][0])
 
@@ -142,7 +143,8 @@ def test_a_pool_that_vanishes_is_pruned(fleet: Fleet) -> None:
 
 
 def test_nvidia_drivers(fleet: Fleet) -> None:
-    """The canary's Node gets its driver, the others the default's; a Node that is labelled later changes over."""
+    """The canary Node gets its driver and the others get the default one; a Node that is labelled later changes its
+    driver."""
     fleet.join([fleet.later], "ubuntu24.04")
     fleet.label(fleet.a, canary="yes")
     policy = [nvidia_driver("canary", "610.57.04", nodeSelector={"canary": "yes"}), nvidia_driver("most", "595.91.07")]
@@ -157,7 +159,7 @@ def test_nvidia_drivers(fleet: Fleet) -> None:
 
 
 def test_a_bad_nvidia_driver_keeps_no_other_from_its_nodes(fleet: Fleet) -> None:
-    """Its own Node keeps the pod that it has."""
+    """The Node of this NVIDIADriver keeps its current pod."""
     fleet.label(fleet.a, zone="a")
     fleet.label(fleet.b, zone="b")
 
@@ -187,7 +189,7 @@ def test_kernels(fleet: Fleet) -> None:
 
 
 def test_files_of_the_user(fleet: Fleet, kubectl: Kubectl) -> None:
-    """What is not there is an error before anything is written; what is there reaches the pods."""
+    """A missing file is an error before anything is written; an existing file reaches the pods."""
     policy = {"driver": {"repoConfig": {"configMapName": "repos"}, "secretEnv": "pro"}}
     with pytest.raises(PolicyError) as caught:
         fleet.deliver(policy)
@@ -205,6 +207,6 @@ def test_files_of_the_user(fleet: Fleet, kubectl: Kubectl) -> None:
 
 
 def daemon_sets(fleet: Fleet) -> list[dict[str, Any]]:
-    """Those that are not being removed."""
+    """The DaemonSets that are not being removed."""
     found = [one["metadata"] for one in fleet.client.list("apps/v1", "DaemonSet", fleet.name)]
     return [one for one in found if "deletionTimestamp" not in one]

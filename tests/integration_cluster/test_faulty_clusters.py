@@ -40,7 +40,7 @@ SHIPPED = [row for row in kinds.KINDS.values() if row.shipped]
 
 
 class Site:
-    """A cluster with one GPU Node, and nothing of ours in it."""
+    """A cluster with one GPU Node and without objects of ours."""
 
     def __init__(self, made: clusters.Cluster, folder: Path) -> None:
         self.made, self.folder = made, folder
@@ -48,17 +48,17 @@ class Site:
         self.client, self.audit = Client(self.kubeconfig), Audit(made.audit_log)
 
     def inventory(self, kubeconfig: str, release: str) -> dict[str, Any]:
-        """Everything of a release in the cluster."""
+        """An inventory with all components of a release in the cluster."""
         return {"gpu_control": {"hosts": {"cluster": plays.LOCAL}, "vars": {
             "gpu_placement": "cluster", "gpu_kubeconfig": kubeconfig, "gpu_release": release}}}
 
     def run(self, kubeconfig: str = "", release: str = NEW) -> user.Run:
-        """site.yml to its end. kubeconfig: of a proxy."""
+        """Runs site.yml to its end. kubeconfig: that of a proxy, if any."""
         self.audit.start()
         return plays.run(self.folder, "site", self.inventory(kubeconfig or self.kubeconfig, release))
 
     def start(self, server: Flaky, release: str = NEW, other: bool = False) -> Started:
-        """The same through a proxy, beside the test. other: beside another one, too."""
+        """Starts site.yml through a proxy, in parallel with the test. other: starts it in parallel with another run."""
         plays.install()
         folder, env = self.folder / release, user.environment()
         folder.mkdir()
@@ -66,21 +66,21 @@ class Site:
         return Started(ansible, folder, self.inventory(server.kubeconfig(folder), release))
 
     def found(self) -> dict[str, dict[str, Any]]:
-        """By C(resource/name) the metadata of what is ours, and of the Node."""
+        """Maps C(resource/name) to the metadata of our objects, and of the Node."""
         live = {f"{row.plural}/{item['metadata']['name']}": item for row in SHIPPED
                 for item in self.client.list_row(row, metadata_only=True) if objects.is_ours(item)}
         live[f"nodes/{NODE}"], = self.client.list("v1", "Node", metadata_only=True)
         return {name: item["metadata"] for name, item in live.items()}
 
     def assert_converged(self, release: str = NEW) -> None:
-        """All of a release is there and nothing else, and another run writes nothing."""
+        """Checks that all objects of a release exist and no others, and that another run writes nothing."""
         with self.unchanged(release):
             last = self.run(release=release)
             assert last.rc == 0, last.output
 
     @contextmanager
     def unchanged(self, release: str = NEW) -> Iterator[None]:
-        """All of a release is there and nothing else, and what is done meanwhile writes nothing."""
+        """Checks that all objects of a release exist and no others, and that the block writes nothing."""
         before = self.found()
         assert before.keys() == {f"nodes/{NODE}", *names(release)}
         yield
@@ -89,26 +89,26 @@ class Site:
 
 
 def names(release: str = NEW) -> set[str]:
-    """By C(resource/name) what a release is in this cluster."""
+    """The names C(resource/name) of all objects of a release in this cluster."""
     cluster = plan(release=release, namespace=SPACE, node_os=["ubuntu24.04"])
     wanted = objects.wanted({name: render(name, cluster) for name in (objects.SHARED, *ORDER)})
     return {f"{one.kind.plural}/{one.manifest['metadata']['name']}" for one in wanted}
 
 
 def ours(found: dict[str, dict[str, Any]]) -> dict[str, tuple[Any, ...]]:
-    """What is ours of each object. Controllers go on to write statuses, which count in its resourceVersion."""
+    """Our part of each object. Controllers continue to write statuses, which change the resourceVersion."""
     return {name: (one["uid"], one.get("generation"), one["labels"], [
         entry["time"] for entry in one["managedFields"] if entry["manager"] == MANAGER]) for name, one in found.items()}
 
 
 def written(audit: Audit, code: int = 0) -> Counter[str]:
-    """How often we changed each object, by C(resource/name). code: 201 for what was created."""
+    """Maps C(resource/name) to the number of our writes. code: 201 for created objects."""
     return Counter(f"{one['resource']}/{one['name']}" for one in audit.writes
                    if one["agent"] == MANAGER and one["code"] in ((code,) if code else (200, 201)))
 
 
 class Started:
-    """A run of site.yml beside others. The server has none else to do meanwhile."""
+    """A run of site.yml that is started in parallel with others. The API server has no other clients meanwhile."""
 
     def __init__(self, server: Warm, folder: Path, inventory: dict[str, Any]) -> None:
         self.server, self.folder, self.result = server, folder, (0, "it did not end")
@@ -118,7 +118,7 @@ class Started:
         self.thread.start()
 
     def run(self) -> None:
-        """To its end."""
+        """Runs to its end."""
         argv = ["ansible-playbook", "-i", str(self.folder / "inventory.json"), "gpuops.nvidia.site"]
         env = {**user.environment(), "RECORD_FILE": str(self.folder / "record.jsonl")}
         self.result = self.server.run(argv, env, LIMIT, user.HOME)
@@ -131,12 +131,12 @@ class Started:
             self.kill()
 
     def kill(self) -> None:
-        """As the kernel does where memory is short: nothing is tidied up."""
+        """Kills the run as the kernel does when memory is short, without any cleanup."""
         processes.kill(until(lambda: self.server.child))
         self.thread.join()
 
     def end(self) -> tuple[int, str]:
-        """Exit code and output."""
+        """Waits for the run; returns its exit code and output."""
         self.thread.join(LIMIT)
         return self.result
 
@@ -157,14 +157,14 @@ def site(made: clusters.Cluster, tmp_path: Path) -> Iterator[Site]:
 
 
 def is_write(method: str, path: str) -> bool:
-    """Of an object, no trial."""
+    """Whether a request writes an object and is no dry run."""
     return method == "PATCH" and "dryRun" not in path
 
 
 class Outage(Flaky):
-    """Stops etcd at the first write of a resource. It goes on when a write is sent for the n-th time; 0: at the end.
+    """Stops etcd at the first write of a resource. etcd continues at the n-th further write, or at the end for 0.
 
-    Meanwhile the API server is asked to give up a request after a moment, as it does by itself after a minute.
+    Meanwhile, the API server gives up requests after a moment; otherwise it would do so after a minute.
     """
 
     def __init__(self, site: Site, resource: str, attempts: int) -> None:
@@ -174,7 +174,7 @@ class Outage(Flaky):
         self.tries: Counter[str] = Counter()
 
     def look(self, _number: int, method: str, path: str) -> None:
-        """One request before it is passed on."""
+        """Called for each request before it is passed on."""
         if self.over or not is_write(method, path):
             return
         if not self.stopped and f"/{self.resource}/" in path:
@@ -186,7 +186,7 @@ class Outage(Flaky):
                 self.end()
 
     def end(self) -> None:
-        """etcd goes on."""
+        """Lets etcd continue."""
         os.kill(self.etcd, signal.SIGCONT)
         self.over = True
 
@@ -195,14 +195,15 @@ class Outage(Flaky):
         super().__exit__(*problem)
 
     def ask(self, handler: http.server.BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
-        """The API server's own answer."""
+        """Returns the answer of the API server itself."""
         if self.stopped and not self.over:
             handler.path += ("&" if "?" in handler.path else "?") + "timeout=300ms"
         return super().ask(handler, body)
 
 
 def test_etcd_stops_in_the_middle_of_a_run(site: Site) -> None:
-    """For longer than a run tries: one error, and the next run goes on. For less: the run goes on by itself."""
+    """If the outage is longer than a run retries, the run has one error and the next run completes the work. If it is
+    shorter, the run itself continues."""
     with Outage(site, "serviceaccounts", 0) as server:
         failed = site.run(server.kubeconfig(site.folder))
     assert failed.rc == 2, failed.output
@@ -218,7 +219,7 @@ def test_etcd_stops_in_the_middle_of_a_run(site: Site) -> None:
 
 
 class Distant(Flaky):
-    """Each answer comes late, and those for DaemonSets only when all of these have been written."""
+    """Delays each answer, and delays those for DaemonSets until all of these have been written."""
 
     def __init__(self, site: Site) -> None:
         super().__init__(site.kubeconfig, lambda *_words: None)
@@ -226,7 +227,7 @@ class Distant(Flaky):
         self.daemon_sets = threading.Barrier(sum(name.startswith("daemonsets/") for name in names()), timeout=60)
 
     def ask(self, handler: http.server.BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
-        """The answer, later."""
+        """Returns the answer with a delay."""
         answer = super().ask(handler, body)
         self.latency.wait(0.1)
         if is_write(handler.command, handler.path) and "/daemonsets/" in handler.path:
@@ -235,7 +236,7 @@ class Distant(Flaky):
 
 
 def test_every_answer_comes_late(site: Site) -> None:
-    """Objects of one kind wait for their answers together, and a run that has nothing to do asks little."""
+    """Requests for objects of one kind wait in parallel, and a run without work makes few requests."""
     with Distant(site) as server:
         first = site.run(server.kubeconfig(site.folder))
         assert first.rc == 0, first.output
@@ -248,7 +249,8 @@ def test_every_answer_comes_late(site: Site) -> None:
 
 
 def after_daemon_sets(act: Callable[[], object]) -> Callable[[int, str, str], None]:
-    """Acts before the first time that a run reads DaemonSets when it has written some: all its writes are done then."""
+    """Calls a function when a run reads DaemonSets for the first time after it has written some: all its writes are
+    done then."""
     written: list[str] = []
 
     def look(_number: int, method: str, path: str) -> None:
@@ -264,8 +266,9 @@ def after_daemon_sets(act: Callable[[], object]) -> Callable[[int, str, str], No
 
 
 def test_two_releases_at_once(site: Site) -> None:
-    """Each has planned for an empty cluster. At its end one names what the other has overwritten, and the other what
-    that one has left. A run of one release then has its own alone.
+    """Both runs have planned for an empty cluster. In the end, one run names the fields that the other one has
+    overwritten, and the other one names what the first has left. A further run of one release then removes all of the
+    other.
     """
     whole = Audit(site.made.audit_log)
     begun, first_done, second_done = threading.Event(), threading.Event(), threading.Event()
@@ -299,14 +302,15 @@ def test_two_releases_at_once(site: Site) -> None:
 
 
 def test_a_run_is_killed_while_it_delivers(site: Site) -> None:
-    """The next one goes on: what is there is not written again, and nothing is created twice."""
+    """The next run continues: existing objects are not written again, and nothing is created twice."""
     whole = Audit(site.made.audit_log)
     begun: list[Started] = []
     writes: list[str] = []
     half = len(names()) // 2
 
     def kill(_number: int, method: str, path: str) -> str | None:
-        """At the write in the middle, which the server gets all the same. What comes after it comes from nobody."""
+        """Kills the run at a write in the middle, which still reaches the server. Later requests have no sender any
+        more."""
         if not is_write(method, path):
             return None
         writes.append(path)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A fleet through Ansible on a real API server: what hosts have told, startup taints, the inventory."""
+"""A fleet with Ansible on a real API server: labels that hosts have reported, startup taints, the inventory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Object = dict[str, Any]
 
 
 class Fleet:
-    """Two Nodes with GPUs, of which feature discovery says nothing, and their hosts, which nobody connects to."""
+    """Two Nodes with GPUs but without labels of feature discovery, and their hosts, to which nobody connects."""
 
     def __init__(self, made: clusters.Cluster, client: Client, folder: Path, prefix: str) -> None:
         self.kubeconfig, self.client, self.folder, self.said = str(made.kubeconfig), client, folder, ""
@@ -51,7 +51,7 @@ class Fleet:
         return found
 
     def play(self, *tasks: Object, limit: str = "all") -> int:
-        """How many tasks changed something, once each host has told its labels. tasks: options of gpu_labels."""
+        """How many tasks changed something after each host has reported its labels. tasks: options of gpu_labels."""
         tell = {"name": "Tell", "ansible.builtin.set_fact": {"gpu_labels": TOLD, "cacheable": True}}
         asked = [{"name": "Do", "run_once": True, "gpuops.nvidia.gpu_labels": {
             "kubeconfig": self.kubeconfig, **task}} for task in tasks]
@@ -78,7 +78,7 @@ def fleet(cluster: clusters.Cluster, client: Client, tmp_path: Path, fresh: Call
 
 
 def test_hosts_that_a_limit_leaves_out(fleet: Fleet) -> None:
-    """Their Nodes keep what they have, and somebody says so; a removal from them needs no word of theirs."""
+    """The Nodes of these hosts keep their labels, with a note; a removal needs no report of these hosts."""
     hosts = [f"host-{name}" for name in fleet.names]
     task = {"target": "node", "state": "present", "hosts": hosts}
     assert fleet.play(task) == 1 and fleet.play(task) == 0
@@ -92,7 +92,7 @@ def test_hosts_that_a_limit_leaves_out(fleet: Fleet) -> None:
 
 
 def test_labels_that_a_removed_nfd_has_left(fleet: Fleet) -> None:
-    """Its lists stand for nobody, once the labels are adopted; what else they name stays."""
+    """After the labels are adopted, the lists of the removed NFD no longer count; other names in them stay."""
     listed = "nfd.node.kubernetes.io/feature-labels"
     fleet.client.merge_patch("v1", "Node", fleet.a, None, {"metadata": {
         "labels": {"nvidia.com/gpu.count": "9"}, "annotations": {listed: "cpu-model.id,nvidia.com/gpu.count"}}},
@@ -107,7 +107,7 @@ def test_labels_that_a_removed_nfd_has_left(fleet: Fleet) -> None:
 
 
 def test_a_startup_taint(fleet: Fleet, kubectl: Kubectl) -> None:
-    """It goes where the Node is verified and its kubelet offers GPUs; others' taints stay."""
+    """The taint is removed if the Node is verified and its kubelet offers GPUs; other taints stay."""
     for name in fleet.names:
         fleet.client.merge_patch("v1", "Node", name, None, {"spec": {"taints": [OTHER, TAINT]}})
     size = {"nvidia.com/gpu": "4"}
@@ -120,7 +120,7 @@ def test_a_startup_taint(fleet: Fleet, kubectl: Kubectl) -> None:
 
 
 def test_the_inventory(fleet: Fleet) -> None:
-    """As ansible-inventory shows it, with groups of users beside ours."""
+    """The output of ansible-inventory, with groups of users in addition to ours."""
     fleet.client.merge_patch("v1", "Node", fleet.a, None, {"metadata": {"labels": TOLD}}, field_manager="somebody")
     path = fleet.folder / "fleet.gpu_nodes.yml"
     path.write_text(yaml.safe_dump({

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hosts that are Nodes and forge what mig_config answers, in one batch of mig.yml with a sound host."""
+"""Hosts that are Nodes and forge the answers of mig_config, in one batch of mig.yml with a sound host."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ PLACEMENT = {**dict.fromkeys(components.NAMES, "none"), "mig_manager": "host", "
 
 @dataclass
 class Batch:
-    """hosts: the forging ones in the inventory's order, then the sound one; run: of mig.yml over all at once."""
+    """hosts: the forging hosts in the order of the inventory, then the sound one; run: the run of mig.yml on all of
+    them at once."""
 
     hosts: list[str]
     run: user.Run
@@ -38,7 +39,7 @@ class Batch:
 
 
 def answers() -> list[bytes]:
-    """From all over the tables."""
+    """Forged answers from all tables."""
     good = json.dumps(sound.answers(sound.facts())["mig_config"])
     return [*forged.of_keys(good)[::5], *forged.outputs(good)[:4], *forged.of_read(good)[::60]]
 
@@ -46,7 +47,7 @@ def answers() -> list[bytes]:
 @pytest.fixture
 def batch(cluster: clusters.Cluster, kubeconfig: str, kubectl: Kubectl, fresh: Callable[[], str],
           tmp_path: Path) -> Iterator[Batch]:
-    """A Node for each host, asked for a layout by its label."""
+    """A Node for each host, with a label that requests a layout."""
     prefix, forging = fresh(), answers()
     names = [f"{prefix}-{number}" for number in range(len(forging))] + [f"{prefix}-sound"]
     local.prepare(tmp_path / "hosts", sound.facts())
@@ -69,7 +70,7 @@ def batch(cluster: clusters.Cluster, kubeconfig: str, kubectl: Kubectl, fresh: C
 
 
 def test_a_forged_answer_stops_no_host_of_its_batch(batch: Batch) -> None:
-    """The sound host gets its layout to the end; the others are named, and their Nodes say that they have failed."""
+    """The sound host gets its complete layout; the others are named, and the state of their Nodes is failed."""
     calm(batch.run.output)
     assert not Path(forged.CANARY).exists() and batch.run.rc != 0
     good = batch.hosts[-1]

@@ -1,10 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Kubelets in wrong hands: what their Nodes and pods say is data of those Nodes, and everybody else is served.
+"""Compromised kubelets: what they report about their Nodes and pods affects only these Nodes, and all others are
+served.
 
-A kubelet writes the status of its Node and of its pods, events, and what the API server lets it say in labels and
-annotations. No simulated kubelet (kwok) looks after these Nodes, so what is written stays.
+A kubelet can write the status of its Node and its pods, events, and some labels and annotations. kwok does not manage
+these Nodes, so what is written stays.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ UNUSABLE = NAMES[:4]
 
 @dataclass
 class Hostile:
-    """The Nodes, by name what each says beside. values: how many forged values the API server took."""
+    """The Nodes, and what each of them reports. values: how many forged values the API server accepted."""
 
     kubeconfig: str
     nodes: dict[str, Object] = field(default_factory=dict)
@@ -75,7 +76,7 @@ class Hostile:
 
 
 def forged() -> dict[str, Object]:
-    """By name a Node: C({labels, annotations, addresses, info, amounts})."""
+    """Maps names to forged Nodes: C({labels, annotations, addresses, info, amounts})."""
     made: dict[str, Object] = {}
     for number in range(max(len(ADDRESSES), len(LABELS))):
         word = WORDS[number % len(WORDS)]
@@ -89,7 +90,7 @@ def forged() -> dict[str, Object]:
 
 
 def write(server: api.Api, name: str, said: Object) -> int:
-    """A Node that says so; how many forged values it has."""
+    """Writes a Node with these reports; returns how many forged values it has."""
     server.request("POST", lab_nodes.NODES, {"metadata": {
         "name": name, "annotations": said["annotations"], "labels": {
             "feature.node.kubernetes.io/pci-10de.present": "true", MARK: "true", **said["labels"]}}})
@@ -104,7 +105,7 @@ def write(server: api.Api, name: str, said: Object) -> int:
 
 @pytest.fixture(scope="module")
 def hostile(cluster: clusters.Cluster, kubeconfig: str, kubectl: Kubectl) -> Iterator[Hostile]:
-    """All of them beside one sound Node; they go at the end."""
+    """All of these Nodes and one sound Node; they are removed at the end."""
     Path(CANARY).unlink(missing_ok=True)
     made = Hostile(kubeconfig)
     try:
@@ -121,7 +122,7 @@ def hostile(cluster: clusters.Cluster, kubeconfig: str, kubectl: Kubectl) -> Ite
 
 
 def calm(output: str) -> None:
-    """Nothing of it is an order to a terminal, and nothing of it was executed."""
+    """Checks that the output has no control sequences for a terminal, and that nothing of it was executed."""
     found = OBEYED.search(output)
     assert found is None, repr(output[max(0, found.start() - 200):found.start() + 100])
     assert "Traceback" not in output and not Path(CANARY).exists()
@@ -132,7 +133,8 @@ def test_there_are_a_hundred_forged_values(hostile: Hostile) -> None:
 
 
 def test_the_inventory_takes_no_argument_from_a_kubelet(hostile: Hostile, tmp_path: Path) -> None:
-    """Each Node with a bad address is named once, and is there without one; Ansible's own names are left out."""
+    """Each Node with an invalid address is named once and listed without an address; Nodes with names that Ansible
+    reserves are left out."""
     path = tmp_path / "fleet.gpu_nodes.yml"
     path.write_text(json.dumps({"plugin": "gpuops.nvidia.gpu_nodes", "kubeconfig": hostile.kubeconfig,
                                 "address_types": ["InternalIP"]}))
@@ -164,7 +166,7 @@ DRIVER = "hostile-driver"
 
 @pytest.fixture
 def pods(hostile: Hostile, cluster: clusters.Cluster, kubectl: Kubectl, client: Client) -> Iterator[list[Object]]:
-    """The pods of an operand on six hostile Nodes and the sound one, with what the kubelets say of them."""
+    """The pods of an operand on six hostile Nodes and the sound one, with what the kubelets report about them."""
     kubectl("create", "namespace", NAMESPACE)
     chosen = [*[f"hostile-{number}" for number in range(len(POD_WORDS))], SOUND]
     kubectl("label", "node", *chosen, f"{MARK}.pods=true")
@@ -201,7 +203,7 @@ def pods(hostile: Hostile, cluster: clusters.Cluster, kubectl: Kubectl, client: 
 
 
 def test_what_kubelets_say_of_pods(pods: list[Object], kubeconfig: str, tmp_path: Path) -> None:
-    """The sound Node's pod counts as ready, the others are named with what was said of them, cut and readable."""
+    """The pod of the sound Node counts as ready. The others are named with a shortened and readable report."""
     names = [one["spec"]["nodeName"] for one in pods]
     plan = {"namespace": NAMESPACE, "server": Client(kubeconfig).server, "components": {"driver": {"state": "present"}},
             "nodes": {"gpu": names, "cpu": 0, "by_host": {}}, "deploy": {"components": {}, "on_host": {}}}
@@ -223,7 +225,7 @@ def test_what_kubelets_say_of_pods(pods: list[Object], kubeconfig: str, tmp_path
 
 @pytest.mark.parametrize("playbook", ["preflight", "status", "site", "verify"])
 def test_playbooks_over_them(hostile: Hostile, kubectl: Kubectl, tmp_path: Path, playbook: str) -> None:
-    """The sound Node gets its plan. The others are named, and what they say of themselves is in no object."""
+    """The sound Node gets its plan. The others are named, and no object contains what they report."""
     ran = run(tmp_path, playbook, {"gpu_control": {"hosts": {"cluster": LOCAL}, "vars": {
         "gpu_kubeconfig": hostile.kubeconfig, "gpu_placement": "cluster", "gpu_namespace": "hostile-plan"}}},
         *(["--check", "--diff"] if playbook == "site" else []))
@@ -247,7 +249,7 @@ SHARED = {"gpu_sharing": {"mps": {"resources": [{"name": "nvidia.com/gpu", "repl
 
 @pytest.mark.parametrize("asked", [BUILT, SHARED], ids=["precompiled", "mps"])
 def test_policies_that_many_a_node_cannot_follow(hostile: Hostile, tmp_path: Path, asked: Object) -> None:
-    """The sound Node is served as if it were alone; kernels and layouts of others end no plan."""
+    """The sound Node is served as if it were alone; kernels and layouts of other Nodes do not prevent the plan."""
     ran = run(tmp_path, "preflight", {"gpu_control": {"hosts": {"cluster": LOCAL}, "vars": {
         "gpu_kubeconfig": hostile.kubeconfig, "gpu_placement": "cluster", "gpu_namespace": "hostile-plan", **asked}}})
     calm(ran.output)
@@ -268,8 +270,8 @@ STUCK = ("hostile-0", "hostile-8")  # they have a driver pod that nobody ends; t
 
 @dataclass
 class Runs:
-    """The playbooks that change a cluster, in order; after: by playbook the labels of all Nodes after its run; drivers:
-    Nodes that have a driver pod at the end."""
+    """The playbooks that change a cluster, in order. after: maps playbooks to the labels of all Nodes after the run;
+    drivers: the Nodes that have a driver pod at the end."""
 
     runs: dict[str, user.Run]
     before: dict[str, dict[str, str]]
@@ -280,7 +282,7 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def runs(hostile: Hostile, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    """site.yml, mig.yml and remove.yml without --check."""
+    """Runs site.yml, mig.yml and remove.yml without --check."""
     client = Client(hostile.kubeconfig)
 
     def labels() -> dict[str, dict[str, str]]:
@@ -313,7 +315,7 @@ def runs(hostile: Hostile, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.parametrize("playbook", ["site", "mig", "remove"])
 def test_a_run_over_hostile_nodes_comes_to_its_end(runs: Runs, playbook: str) -> None:
-    """Nodes that do not follow are named, and the run has no other error."""
+    """Nodes that do not respond as expected are named, and the run has no other error."""
     done = runs.runs[playbook]
     calm(done.output)
     assert len(done.output) < 2_000_000 and {line["host"] for line in done.results} == {"cluster"}
@@ -336,7 +338,8 @@ def test_site_serves_the_sound_node(runs: Runs, hostile: Hostile) -> None:
 
 
 def test_mig_asks_the_sound_node_as_well(runs: Runs, hostile: Hostile) -> None:
-    """Nodes that never get there are named; with one at a time they would stop the others, as any that fails."""
+    """Nodes that never complete the change are named; with one Node at a time, they would stop the others, as any
+    failed Node does."""
     assert runs.after["mig"][SOUND]["nvidia.com/mig.config"] == LAYOUT
     result = runs.runs["mig"].result("cluster", "node_mig")
     assert runs.runs["mig"].rc != 0 and {name for name in result["failed_nodes"] if name in hostile.nodes}, result
@@ -344,7 +347,7 @@ def test_mig_asks_the_sound_node_as_well(runs: Runs, hostile: Hostile) -> None:
 
 
 def test_remove_takes_everything_back(runs: Runs, hostile: Hostile) -> None:
-    """A kubelet that does not end its pods keeps no label and no driver on another Node, and is named."""
+    """A kubelet that does not end its pods cannot keep a label or a driver on another Node, and its Node is named."""
     labels = runs.after["remove"]
     error = runs.runs["remove"].result("cluster", "operands")["error"]
     assert runs.drivers == set(STUCK) <= set(error["nodes"]) <= set(hostile.nodes) and error["reason"] == "Timeout"

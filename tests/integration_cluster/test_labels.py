@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Deploy labels on the Nodes of a real API server. Each test has Nodes of its own and names only these."""
+"""Deploy labels on the Nodes of a real API server. Each test has Nodes of its own and names only them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OTHER, TTL = "somebody-else", "node.alpha.kubernetes.io/ttl"
 
 
 class Fleet:
-    """Nodes of one test: two with A100, one without GPUs."""
+    """The Nodes of one test: two with A100, one without GPUs."""
 
     def __init__(self, made: clusters.Cluster, client: Client, prefix: str) -> None:
         self.made, self.client = made, client
@@ -54,23 +54,23 @@ class Fleet:
 
     def run(self, state: str = "present", check: bool = False, told: dict[str, dict[str, str]] | None = None,
             **options: Any) -> dict[str, Any]:
-        """The task on these Nodes."""
+        """Runs the task on these Nodes."""
         given = {"state": state, "kubeconfig": str(self.made.kubeconfig), "context": None, "nodes": self.names,
                  "deploy": self.deploy, "wait_for_nfd": 0, "adopt": [], "gone_after": GONE_AFTER, **options}
         return label_nodes(given, check, told)
 
     def metadata(self, name: str) -> dict[str, Any]:
-        """Labels and annotations."""
+        """The labels and annotations of a Node."""
         found = self.client.get("v1", "Node", name)
         assert found is not None
         return {part: found["metadata"].get(part, {}) for part in ("labels", "annotations")}
 
     def all_metadata(self) -> dict[str, Any]:
-        """Of all of them."""
+        """The metadata of all of them."""
         return {name: self.metadata(name) for name in self.names}
 
     def write(self, name: str, **patch: dict[str, str | None]) -> None:
-        """What somebody else writes: labels=..., annotations=..."""
+        """Writes as another client would: labels=..., annotations=..."""
         self.client.merge_patch("v1", "Node", name, None, {"metadata": patch}, field_manager=OTHER)
 
 
@@ -92,7 +92,8 @@ def fleet(cluster: clusters.Cluster, client: Client, fresh: Callable[[], str]) -
 
 
 def test_once_and_not_again(fleet: Fleet, audit: Any) -> None:
-    """What check mode names is done by one PATCH a Node and a manager of ours; the second run only reads."""
+    """The changes that check mode names are done with one PATCH for each Node and a field manager of ours; the second
+    run only reads."""
     named = fleet.run(check=True)
     assert fleet.all_metadata() == fleet.start
     audit.start()
@@ -114,7 +115,7 @@ def test_once_and_not_again(fleet: Fleet, audit: Any) -> None:
 
 
 def test_removal_leaves_exactly_what_was_there(fleet: Fleet) -> None:
-    """Though managers rewrote our values, and others have keys beside ours."""
+    """Although other managers rewrote our values, and other clients have keys beside ours."""
     theirs = {f"{D}driver": "true", f"{D}nvsm": "true", "example.com/rack": "7"}
     fleet.write(fleet.b, labels=theirs, annotations={"example.com/note": "mine"})
     before = fleet.all_metadata()
@@ -130,7 +131,7 @@ def test_removal_leaves_exactly_what_was_there(fleet: Fleet) -> None:
 
 
 def test_what_users_say_wins(fleet: Fleet) -> None:
-    """An operand off, all operands off, and a layout; each is still there after removal."""
+    """An operand that is off, all operands off, and a layout: each setting still exists after the removal."""
     fleet.run()
     fleet.write(fleet.a, labels={f"{D}dcgm-exporter": "false", "nvidia.com/mig.config": "all-1g.10gb"})
     fleet.write(fleet.b, labels={f"{D}operands": "false"})
@@ -145,7 +146,7 @@ def test_what_users_say_wins(fleet: Fleet) -> None:
 
 
 def test_one_writer_on_a_node_that_is_a_host(fleet: Fleet) -> None:
-    """What moves to the host loses its label, and what a former operator left there goes too."""
+    """A component that moves to the host loses its label, and a label that a former operator left is removed, too."""
     fleet.run()
     fleet.write(fleet.b, labels={f"{D}driver": None}, annotations={ANNOTATION: None})
     fleet.write(fleet.b, labels={f"{D}driver": "true"})
@@ -158,7 +159,8 @@ def test_one_writer_on_a_node_that_is_a_host(fleet: Fleet) -> None:
 
 
 def test_a_gpu_that_vanishes_and_returns(fleet: Fleet) -> None:
-    """The Node is Ready and NFD still describes it; the sighting is kept, and what follows comes when it is old."""
+    """The Node is Ready and NFD still describes it; the time of the first observation is stored, and the labels change
+    when it is old enough."""
     fleet.run()
     full = fleet.metadata(fleet.a)
     fleet.write(fleet.a, labels={f"{NFD}pci-10de.present": None})
@@ -177,7 +179,7 @@ def test_a_gpu_that_vanishes_and_returns(fleet: Fleet) -> None:
 
 
 def test_what_hosts_tell_goes_with_the_rest(fleet: Fleet, audit: Any) -> None:
-    """One PATCH a Node; what somebody else has written stays, is named, and is taken over where that is asked for."""
+    """One PATCH for each Node. Labels of other clients stay, are named, and are adopted on request."""
     told = dict.fromkeys((fleet.a, fleet.b), {
         "nvidia.com/gpu.product": "told", "nvidia.com/gpu.clique": "", "nvidia.com/mig.capable": "true",
         "gpuops.nvidia/Tesla-T4.count": "1"})
@@ -203,7 +205,7 @@ FAULTS = (429, "drop", 500, "lose", 503, 409)  # the last one in writing only
 
 
 def test_faults_are_ridden_through(fleet: Fleet, tmp_path: Path) -> None:
-    """Every second request of a sort fails, each time in another way, and the end is the same."""
+    """Every second request of a kind fails, each time in another way, and the result is the same."""
     met: Counter[str] = Counter()
 
     def fault(number: int, method: str, path: str) -> int | str | None:
@@ -220,7 +222,7 @@ def test_faults_are_ridden_through(fleet: Fleet, tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_cut_off_is_gone_on_with(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server stays away after the first Node; the next run writes the other alone."""
+    """The server becomes unreachable after the first Node; the next run writes only the other one."""
     monkeypatch.setattr(wire, "FIRST_PAUSE", 0.001)
     written: list[str] = []
 
@@ -236,11 +238,11 @@ def test_a_run_that_was_cut_off_is_gone_on_with(fleet: Fleet, tmp_path: Path, mo
 
 
 def test_another_writer_at_the_same_time_loses_nothing(fleet: Fleet, tmp_path: Path) -> None:
-    """A patch of single keys without a resourceVersion: both sides' keys are there in the end."""
+    """Single keys are patched without a resourceVersion: in the end, the keys of both clients exist."""
     count = 0
 
     def other(number: int, method: str, path: str) -> None:
-        """Writes the Node between our reading and our writing."""
+        """Writes the Node between our read and our write."""
         nonlocal count
         if method == "PATCH" and path.partition("?")[0].endswith(f"/{fleet.a}"):
             count += 1
@@ -263,7 +265,7 @@ def test_a_name_that_is_no_node_changes_nothing(fleet: Fleet) -> None:
 
 
 def test_from_a_playbook_without_a_connection(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The play's host cannot be reached and is not asked; a kubeconfig of the environment is not used."""
+    """The host of the play is unreachable and is not contacted; a kubeconfig of the environment is not used."""
     options = {"state": "present", "target": "node", "nodes": fleet.names, "deploy": fleet.deploy}
 
     def label(*words: str, **more: str) -> user.Run:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The playbooks site, mig and remove on hosts that are Nodes: what disturbs a host goes through its Node."""
+"""The playbooks site, mig and remove on hosts that are Nodes: a disruptive change takes the Node out of service."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAYOUT = {"mig_manager_selected": "all-1g.10gb"}
 
 
 def run(site: Site, *words: str, disruption: str = "drain", **more: Any) -> user.Run:  # noqa: F811
-    """C(ansible-playbook gpuops.nvidia.site) for a MIG layout; nothing is delivered in the cluster."""
+    """Runs C(ansible-playbook gpuops.nvidia.site) for a MIG layout; nothing is delivered in the cluster."""
     placed = {"gpu_placement": {**dict.fromkeys(PARTS, "none"), "mig_manager": "host"}}
     return site.play(*words, disruption=disruption, playbook="site", **{**LAYOUT, **placed, **more})
 
@@ -37,7 +37,7 @@ PARTS = ("nfd", "driver", "container_toolkit", "validator", "device_plugin", "fe
 
 
 class Watcher:
-    """What the API server saw the collection do to Nodes and pods, in order."""
+    """The writes of the collection to Nodes and pods in their order, from the audit log."""
 
     def __init__(self, audit: Audit) -> None:
         self.audit = audit
@@ -91,7 +91,8 @@ export GPUSIM_STATE={gpus}
 
 
 def test_a_process_that_comes_when_the_operands_are_paused_leaves_its_gpu_pending(site: Site) -> None:  # noqa: F811
-    """At the level idle: the other GPU gets its layout, the Node goes back, and the run does not fail."""
+    """At the level idle, the other GPU gets its layout, the Node is put back into service, and the run does not
+    fail."""
     first = site.nodes[0]
     site.before(first, LATE.format(gpus=site.folder / first / "gpus", gpusim=site.library / "gpusim"))
     done = run(site, disruption="idle", hosts=(first,))
@@ -105,7 +106,7 @@ def test_a_process_that_comes_when_the_operands_are_paused_leaves_its_gpu_pendin
 @pytest.fixture(scope="module")
 def partitioned(cluster: clusters.Cluster, kubectl: Kubectl, kubeconfig: str,
                 tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a host that has its layout by site, with what it remembers of the former one."""
+    """The folder of a host that has its layout from site.yml, with the journal of the former one."""
     made = Site(cluster, kubectl, Client(kubeconfig), "partitioned", tmp_path_factory.mktemp("partitioned"))
     first = made.nodes[0]
     try:
@@ -117,7 +118,7 @@ def partitioned(cluster: clusters.Cluster, kubectl: Kubectl, kubeconfig: str,
 
 
 def partition(site: Site, host: Path) -> None:  # noqa: F811
-    """Both hosts are now like this one."""
+    """Gives both hosts the state of this one."""
     for node in site.nodes:
         shutil.copytree(host / "state", site.folder / node / "state", dirs_exist_ok=True)
         shutil.copy(host / "gpus", site.folder / node / "gpus")
@@ -128,7 +129,7 @@ def partition(site: Site, host: Path) -> None:  # noqa: F811
     ("never", 14, 14, 0), ("idle", 14, 0, 0), ("drain", 0, 0, 1)])
 def test_a_removal_goes_through_the_node(site: Site, audit: Audit, partitioned: Path, level: str,  # noqa: F811
                                          first: int, second: int, evictions: int) -> None:
-    """The former layout comes back, with a GPU pod on the first Node and none on the second."""
+    """The former layout is restored, with a GPU pod on the first Node and none on the second."""
     partition(site, partitioned)
     site.deploy("trainer")
     busy, free = site.nodes
@@ -149,7 +150,8 @@ def test_a_removal_goes_through_the_node(site: Site, audit: Audit, partitioned: 
 @pytest.mark.parametrize("level", ["never", "drain"])
 def test_instances_in_free_space_come_under_pods_and_the_operands_learn_of_them(  # noqa: F811
         site: Site, audit: Audit, partitioned: Path, level: str) -> None:  # noqa: F811
-    """The device plugin offers what there was when it began. Nobody is evicted for instances in free space."""
+    """The device plugin offers the instances that existed when it started. No pod is evicted for instances in free
+    space."""
     first = site.nodes[0]
     partition(site, partitioned)
     state = site.folder / first / "half"
@@ -175,7 +177,7 @@ def test_instances_in_free_space_come_under_pods_and_the_operands_learn_of_them(
 
 def test_a_removal_that_fails_on_a_node_fails_the_run_and_stops_those_after_it(  # noqa: F811
         site: Site, partitioned: Path) -> None:  # noqa: F811
-    """A disruption budget keeps the first Node from being emptied."""
+    """A disruption budget prevents the first Node from being drained."""
     partition(site, partitioned)
     site.deploy("server", budget=1)
     done = remove(site, maintenance_drain_timeout=10)
@@ -188,7 +190,7 @@ def test_a_removal_that_fails_on_a_node_fails_the_run_and_stops_those_after_it( 
 
 def test_a_removal_serves_the_hosts_although_a_node_was_passed_over(  # noqa: F811
         site: Site, partitioned: Path) -> None:  # noqa: F811
-    """A disruption budget keeps the first Node from being emptied: its MPS daemon stays, and so does its layout."""
+    """A disruption budget prevents the first Node from being drained: its MPS daemon stays, and so does its layout."""
     partition(site, partitioned)
     site.deploy("server", budget=1)
     pod = {"metadata": {"labels": {"app": objects.MPS_DAEMON}}, "spec": {
@@ -213,12 +215,12 @@ def test_a_removal_serves_the_hosts_although_a_node_was_passed_over(  # noqa: F8
 
 
 def remove(site: Site, *words: str, disruption: str = "drain", **more: Any) -> user.Run:  # noqa: F811
-    """C(ansible-playbook gpuops.nvidia.remove) for MIG alone."""
+    """Runs C(ansible-playbook gpuops.nvidia.remove) for MIG only."""
     return site.play("--tags", "mig_manager", *words, disruption=disruption, playbook="remove", **{**LAYOUT, **more})
 
 
 def steps(done: user.Run) -> list[str]:
-    """The steps that the diff names."""
+    """The steps in the diff."""
     return [line for line in done.output.splitlines() if line.startswith("+") and ": " in line]
 
 
@@ -235,7 +237,7 @@ def test_a_node_that_was_left_behind_comes_back_where_nothing_may_be_disturbed(s
 
 
 def test_a_node_that_fails_stops_those_after_it_and_nobody_else(site: Site, audit: Audit) -> None:  # noqa: F811
-    """A disruption budget keeps the first Node from being emptied."""
+    """A disruption budget prevents the first Node from being drained."""
     site.deploy("server", budget=1)
     first, second = site.nodes
     plugin = site.plugin(first)
@@ -261,8 +263,9 @@ def test_a_host_that_cannot_be_reached_keeps_no_other_from_its_layout(site: Site
 
 
 def test_what_a_killed_run_leaves_is_gone_after_the_next(site: Site) -> None:  # noqa: F811
-    """Killed while an eviction waits: held, paused, cordoned. As long as that run lives, the Node is skipped, the other
-    one is served, and the run fails, as check mode says. The next run has another pod's budget out of its way."""
+    """The run is killed while an eviction waits: the Node is held, paused and cordoned. While that run is still alive,
+    the Node is skipped, the other one is served, and the run fails, as check mode reports. The disruption budget of
+    another pod no longer hinders the next run."""
     site.deploy("server", budget=1)
     first, second = site.nodes
     child = subprocess.Popen(["sleep", "60"])
@@ -293,7 +296,8 @@ exit 1
 
 
 def test_a_run_of_mig_that_was_killed_is_resumed(site: Site, audit: Audit) -> None:  # noqa: F811
-    """Also by site, which writes no success, as nobody has asked it by the label."""
+    """The run of site.yml also resumes it, but does not write success, because the label does not request the
+    layout."""
     first, second = site.nodes
     site.deploy("server", replicas=2, budget=1)
     site.open(second)
@@ -327,7 +331,7 @@ def test_a_run_of_mig_that_was_killed_is_resumed(site: Site, audit: Audit) -> No
 
 
 class Left:
-    """A Node and its host as they are now, so that two playbooks can find the same."""
+    """Stores the current state of a Node and its host, so that two playbooks can start from it."""
 
     def __init__(self, site: Site, node: str) -> None:  # noqa: F811
         self.site, self.node, self.host = site, node, site.folder / node
@@ -337,7 +341,7 @@ class Left:
         shutil.copy(self.host / "gpus", self.kept / "gpus")
 
     def restore(self) -> None:
-        """Writes both back; the device plugin follows its label."""
+        """Restores both; the device plugin follows its label."""
         shutil.rmtree(self.host / "state")
         shutil.copytree(self.kept / "state", self.host / "state")
         shutil.copy(self.kept / "gpus", self.host / "gpus")

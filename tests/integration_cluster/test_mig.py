@@ -62,7 +62,7 @@ PLACEMENT = {**dict.fromkeys(components.NAMES, "none"), "mig_manager": "host", "
 
 
 class Site(Yard):
-    """A yard whose Nodes are hosts of an inventory, with a device plugin that their labels attract."""
+    """Nodes that are hosts of an inventory, with a device plugin that runs on Nodes with its label."""
 
     def __init__(self, made: clusters.Cluster, tool: Kubectl, client: Client, name: str, folder: Path) -> None:
         super().__init__(made, tool, client, name)
@@ -86,7 +86,7 @@ class Site(Yard):
         self.until(lambda: all(self.plugin(node) for node in self.nodes))
 
     def gpusim(self, node: str, *words: str) -> str:
-        """The simulation of a host's GPUs."""
+        """The simulated GPUs of a host."""
         return subprocess.run([str(self.library / "gpusim"), *words], check=True, capture_output=True, text=True,
                               env={**os.environ, "GPUSIM_STATE": str(self.folder / node / "gpus")}).stdout
 
@@ -95,7 +95,7 @@ class Site(Yard):
         return sum(line.startswith("gi ") for line in self.gpusim(node, "show").splitlines())
 
     def label(self, node: str, **labels: str | None) -> None:
-        """What a user writes."""
+        """Sets a label as a user does."""
         self.client.merge_patch("v1", "Node", node, None, {"metadata": {"labels": labels}}, field_manager="user")
 
     def metadata(self, node: str) -> Object:
@@ -110,13 +110,14 @@ class Site(Yard):
         return found.state, found.reason, list(found.paused)
 
     def plugin(self, node: str) -> str:
-        """The uid of the device plugin's pod on a Node that runs; empty for none."""
+        """The uid of the running device plugin pod on a Node; empty if there is none."""
         pods = self.client.list("v1", "Pod", namespace=self.name, label_selector=f"app={self.name}-plugin",
                                 field_selector=f"spec.nodeName={node}")
         return next((pod["metadata"]["uid"] for pod in pods if pod["status"]["phase"] == "Running"), "")
 
     def before(self, node: str, script: str = "") -> None:
-        """Runs a script of bash before each module on a host, with kubectl and a variable node; empty for none more."""
+        """Sets a bash script that runs before each module on a host, with kubectl and a variable node; empty removes
+        it."""
         path, told = (self.folder / node / name for name in ("before", "told.py"))
         told.write_text(TOLD.format(pki=self.made.folder / "pki", port=self.made.ports["api"], node=node))
         path.write_text(BEFORE.format(program=self.tool.program, kubeconfig=self.tool.kubeconfig, node=node, told=told,
@@ -125,7 +126,7 @@ class Site(Yard):
 
     def play(self, *words: str, disruption: str = "drain", hosts: tuple[str, ...] = (),
              only: dict[str, Object] | None = None, playbook: str = "mig", **variables: Any) -> user.Run:
-        """C(ansible-playbook gpuops.nvidia.mig) as a user writes it. only: by host what it alone has."""
+        """Runs C(ansible-playbook gpuops.nvidia.mig) as a user does. only: maps hosts to variables of their own."""
         local = {"ansible_connection": "local", "ansible_become": False}
         inventory = {"all": {"vars": {"gpu_kubeconfig": str(self.made.kubeconfig), "gpu_placement": PLACEMENT,
                                       "gpu_disruption": disruption, "mig_manager_boot": False, **variables}},
@@ -147,7 +148,7 @@ def site(cluster: clusters.Cluster, kubectl: Kubectl, client: Client, fresh: Cal
 
 
 def ours(audit: Any) -> list[Object]:
-    """The collection's writes. One that has lost a race (409) is made again."""
+    """The writes of the collection. A write that has lost a race (409) is repeated."""
     return [one for one in audit.writes if one["agent"] == "gpuops.nvidia" and one["code"] != 409]
 
 
@@ -228,7 +229,7 @@ def test_a_pod_that_nobody_brings_back_stops_nothing_but_the_run(site: Site) -> 
 
 
 def test_free_space_is_used_under_pods_and_the_operands_learn_of_it(site: Site, audit: Any) -> None:
-    """Nothing is disturbed, but for operands, which know the instances that there were when they began."""
+    """Nothing is disturbed except operands that know only the instances that existed when they started."""
     first = site.nodes[0]
     site.label(first, **{CONFIG: "all-1g.10gb"})
     done = site.play(hosts=(first,))
@@ -264,7 +265,7 @@ def test_a_budget_that_stays_leaves_the_node_as_it_was(site: Site) -> None:
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_what_a_killed_run_left_is_put_right(site: Site, asked: bool) -> None:
-    """It had paused and cordoned; the wish may have been taken back since."""
+    """The killed run had paused and cordoned the Node; the request can have been withdrawn since."""
     first = site.nodes[0]
     site.label(first, **{CONFIG: "all-disabled" if asked else None, STATE: "pending", PLUGIN: mig_labels.PAUSED})
     gone = node_lock.Holder.of_process(0)
@@ -302,9 +303,10 @@ def test_a_wish_that_comes_meanwhile_stays_for_the_next_run(site: Site) -> None:
 
 
 class Manager:
-    """The vendor's MIG manager on the Nodes of a site, as users see it: a new wish is pending, then comes to an end.
+    """Simulates the vendor's MIG manager on the Nodes of a site as users see it: a new request is pending, then
+    completed.
 
-    It cannot apply the layout C(bad) on one Node, and does not try a second time.
+    It cannot apply the layout C(bad) on one Node, and does not try again.
     """
 
     def __init__(self, site: Site, weak: str) -> None:
@@ -360,7 +362,7 @@ def test_where_the_cluster_has_a_manager_only_the_wish_is_written(site: Site, au
                                                ("maintenance_changing.labels is defined", True)])
 def test_a_host_that_cannot_be_reached_says_so_and_the_one_beside_it_is_finished(site: Site, when: str,
                                                                                  stopped: bool) -> None:
-    """Two at a time; the first is gone once its plan is made, or once its pods have gone."""
+    """Two Nodes at a time: the first host becomes unreachable after its plan is made, or after its pods have ended."""
     first, second = site.nodes
     for node in site.nodes:
         site.label(node, **{CONFIG: "all-1g.10gb"})

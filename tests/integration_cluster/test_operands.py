@@ -64,7 +64,7 @@ def test_values_of_secrets_are_not_shown(world: World) -> None:
 
 
 def test_kinds_come_before_their_objects(client: Client, kubectl: Kubectl) -> None:
-    """Of a kind that no other test defines in this cluster."""
+    """The kind is one that no other test defines in this cluster."""
     kind = crd("nvidia.com", "NVIDIADriver", "nvidiadrivers", "v1alpha1")
     rule = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": "ours"},
             "spec": {"rules": [{"name": "a"}]}}
@@ -192,7 +192,7 @@ def test_what_is_being_removed_is_made_anew(world: World, kubeconfig: str, tmp_p
     looks = itertools.count(1)
 
     def hold(number: int, method: str, path: str) -> None:
-        """Lets it go once the run has seen twice that it is still there."""
+        """Releases the object when the run has seen twice that it still exists."""
         if (method, path.rpartition("/")[2]) == ("GET", "settings") and next(looks) == 3:
             world.patch("configmap", "settings", {"op": "remove", "path": "/metadata/finalizers"})
 
@@ -204,7 +204,7 @@ def test_what_is_being_removed_is_made_anew(world: World, kubeconfig: str, tmp_p
 
 
 def test_a_flaky_server_is_ridden_through(world: World, kubeconfig: str, tmp_path: Path) -> None:
-    """Every request fails twice before it is answered, in another way each time."""
+    """Every request fails twice before it succeeds, in another way each time."""
     met: Counter[str] = Counter()
     faults: list[int | str] = [429, 500, "drop", 503, "lose", 409]
 
@@ -236,7 +236,7 @@ def test_a_server_that_stays_broken_is_given_up(kubeconfig: str, tmp_path: Path,
 
 
 def test_a_race_with_another_writer(world: World, kubeconfig: str, tmp_path: Path) -> None:
-    """Somebody writes between our list and our taking over, once."""
+    """Another client writes once between our list request and our adoption."""
     world.run()
     world.patch("daemonset", "agent", {"op": "add", "path": "/spec/template/spec/hostPID", "value": True})
     raced: list[str] = []
@@ -311,7 +311,7 @@ def test_missing_rights_are_named_before_anything_is_written(world: World, tmp_p
 
 
 def test_a_namespace_that_refuses_the_pods_is_refused(world: World, audit: Audit) -> None:
-    """A level that nobody wants otherwise stays, and nothing could run."""
+    """An enforced level of a Namespace stays if nobody requests another one, and then no pod could run."""
     home: Object = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": world.name}}
     level = "pod-security.kubernetes.io/enforce"
     world.tool("create", "--filename", "-", stdin={**home, "metadata": {

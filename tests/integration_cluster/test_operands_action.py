@@ -21,7 +21,7 @@ from tests.integration_cluster.world import release
 
 @pytest.fixture
 def operands(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """The module's result."""
+    """Runs the module; returns its result."""
     return functools.partial(module, tmp_path, "operands")
 
 
@@ -53,5 +53,5 @@ def test_a_refusal_is_one_clear_message(operands: Callable[..., dict[str, Any]],
     assert result["msg"].startswith("ConfigMap default/Upper: the API server refused to apply it (Invalid)")
     assert operands(kubeconfig=kubeconfig)["error"]["path"] == "cluster, manifests"
     assert operands(kubeconfig=kubeconfig, cluster={"namespace": "x"})["msg"] == (
-        "cluster: It has no common, components, so it is no plan of a cluster. Give what gpu_policy returned as "
-        "cluster.")
+        "cluster: It has no common, components, so it is not the plan of a cluster. Set it to the result cluster of "
+        "gpu_policy.")

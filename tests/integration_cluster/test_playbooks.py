@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The collection's playbooks on a cluster, with inventories of all kinds."""
+"""The playbooks of the collection on a cluster, with various inventories."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEPLOYED = {"nvidia.com/gpu.deploy.device-plugin": "true"}
 
 @pytest.fixture
 def delivered(client: Client, kubectl: Kubectl, kubeconfig: str, tmp_path: Path) -> Iterator[Path]:
-    """A folder with the kubeconfig, and in the cluster what a removal is to take back."""
+    """A folder with the kubeconfig, and objects in the cluster that a removal removes."""
     (tmp_path / "admin.conf").write_text(Path(kubeconfig).read_text())
     marks = {"app.kubernetes.io/managed-by": "gpuops.nvidia", "gpuops.nvidia/component": "device_plugin"}
     client.apply({"apiVersion": "v1", "kind": "ConfigMap", "data": {},
@@ -38,7 +38,7 @@ def delivered(client: Client, kubectl: Kubectl, kubeconfig: str, tmp_path: Path)
 
 
 def there(client: Client) -> tuple[bool, bool]:
-    """Whether the operand and the deploy label are there."""
+    """Whether the operand and the deploy label exist."""
     node = client.get("v1", "Node", NODE) or {"metadata": {}}
     return (client.get("v1", "ConfigMap", "playbook", "default") is not None,
             DEPLOYED.items() <= (node["metadata"].get("labels") or {}).items())
@@ -72,7 +72,7 @@ def test_removal_finds_its_cluster(delivered: Path, client: Client, inventory: d
 
 
 def test_labels_of_nodes_go_although_a_finalizer_holds_an_operand(delivered: Path, client: Client) -> None:
-    """The run fails and names the object; the next one goes on."""
+    """The run fails and names the object; the next one completes the removal."""
     def hold(*finalizers: str) -> None:
         client.merge_patch("v1", "ConfigMap", "playbook", "default", {"metadata": {"finalizers": [*finalizers]}})
 
@@ -93,7 +93,7 @@ DRIVER = {"nvidia.com/gpu.deploy.driver": "true"}
 
 @pytest.fixture
 def driven(cluster: clusters.Cluster, client: Client, kubectl: Kubectl, delivered: Path) -> Iterator[str]:
-    """The same with a Node on which a driver pod runs; the Node's name."""
+    """The same with a Node on which a driver pod runs; returns the name of the Node."""
     name, marks = "driver-node", {"app.kubernetes.io/managed-by": "gpuops.nvidia", "gpuops.nvidia/component": "driver"}
     nodes.create(cluster, [nodes.Node(name)], nodes.Labels())
     client.merge_patch("v1", "Node", name, None, {"metadata": {
@@ -112,7 +112,7 @@ def driven(cluster: clusters.Cluster, client: Client, kubectl: Kubectl, delivere
 
 
 def test_removal_ends_no_driver_below_drain(driven: str, delivered: Path, client: Client) -> None:
-    """Nor does the removal of a deploy label, by which its pods run."""
+    """The deploy label is not removed either, because its pods would end without it."""
     def left() -> tuple[bool, ...]:
         found = [client.get(*key, "driver", "default") for key in (("apps/v1", "DaemonSet"), ("v1", "ServiceAccount"))]
         labels = (client.get("v1", "Node", driven) or {})["metadata"]["labels"]

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""preflight asks the cluster what a run would write, and what stands in its way is a finding."""
+"""The preflight reads from the cluster what a run would write, and each obstacle is a finding."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPACE = "preflight"
 
 
 def preflight(folder: Path, kubeconfig: Path | str, rc: int) -> tuple[str, str]:
-    """(what it prints, its errors) where it ends so."""
+    """(output, errors) of a preflight with this exit code."""
     report = folder / "report.json"
     variables: dict[str, Any] = {"gpu_placement": "cluster", "gpu_kubeconfig": str(kubeconfig), "gpu_policy": POLICY,
                                  "gpu_namespace": SPACE, "gpu_report_json": str(report)}
@@ -33,13 +33,13 @@ def preflight(folder: Path, kubeconfig: Path | str, rc: int) -> tuple[str, str]:
 
 
 def readable(kubeconfig: Path) -> list[bool]:
-    """Whether its user may list Nodes, and objects of the namespace."""
+    """Whether its user may list Nodes and objects of the namespace."""
     client = Client(str(kubeconfig))
     return [client.may("list", kinds.find("v1", "Node")), client.may("list", kinds.find("v1", "Pod"), SPACE)]
 
 
 def refused(kubectl: Kubectl) -> bool:
-    """Whether the namespace refuses privileged pods by now."""
+    """Whether the namespace already rejects privileged pods."""
     container = {"name": "x", "image": "example.org/x:1", "securityContext": {"privileged": True}}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "namespace": SPACE},
            "spec": {"containers": [container]}}

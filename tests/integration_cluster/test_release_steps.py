@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What each step between releases changes on an API server. test_releases has playbooks, and pods that follow."""
+"""What each step between releases changes on an API server. test_releases runs playbooks, with pods that follow the
+changes."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ CAME = {"RuntimeClass nvidia-cdi", "RuntimeClass nvidia-legacy", "Role steps/nvi
 
 
 def test_each_step_between_the_releases(client: Client) -> None:
-    """Objects alone, on no Node. What did not come with 25.10 is changed in place."""
+    """Only objects, without Nodes. What was not introduced with 25.10 is changed in place."""
     there = ""
     try:
         for release in (*RELEASES, *reversed(RELEASES[:-1])):

@@ -25,33 +25,33 @@ OLD, NEW = "24.6.2", "26.7.0"
 
 
 class Site:
-    """A cluster of two GPU Nodes that site.yml looks after."""
+    """A cluster with two GPU Nodes that site.yml manages."""
 
     def __init__(self, made: clusters.Cluster, folder: Path) -> None:
         self.client, self.audit = Client(str(made.kubeconfig)), Audit(made.audit_log)
         self.kubeconfig, self.folder = str(made.kubeconfig), folder
 
     def run(self, release: str, **more: Any) -> str:
-        """The output of site.yml, which ends when all is ready."""
+        """Runs site.yml, which ends when all is ready; returns its output."""
         self.audit.start()
         return plays.playbook(self.folder, "site", self.inventory(release, **more))
 
     def inventory(self, release: str, **more: Any) -> dict[str, Any]:
-        """Everything of a release in the cluster."""
+        """An inventory with all components of a release in the cluster."""
         return {"gpu_control": {"hosts": {"cluster": plays.LOCAL}, "vars": {
             "gpu_placement": "cluster", "gpu_kubeconfig": self.kubeconfig, "gpu_release": release, **more}}}
 
     def annotate(self, node: str, **annotations: str | None) -> None:
-        """By another run."""
+        """Sets the annotation of another run."""
         self.client.merge_patch("v1", "Node", node, None, {"metadata": {"annotations": annotations}})
 
     def writes(self) -> set[tuple[str, str]]:
-        """C((verb, resource/name)) of what that run changed."""
+        """C((verb, resource/name)) of the changes of that run."""
         return {(one["verb"], f"{one['resource']}/{one['name']}") for one in self.audit.writes
                 if one["agent"].startswith("gpuops.nvidia")}
 
     def pods(self) -> dict[str, dict[str, str]]:
-        """By DaemonSet C({Node: uid}) of the pods that stay."""
+        """Maps DaemonSets to C({Node: uid}) of their pods that are not being removed."""
         found: dict[str, dict[str, str]] = {}
         for pod in self.client.list("v1", "Pod", namespace=SPACE):
             owner = next(iter(pod["metadata"].get("ownerReferences", ())), {"kind": "none"})
@@ -60,18 +60,18 @@ class Site:
         return found
 
     def images(self) -> dict[str, str]:
-        """By DaemonSet the first container's tag."""
+        """Maps DaemonSets to the image tag of their first container."""
         return {one["metadata"]["name"]: one["spec"]["template"]["spec"]["containers"][0]["image"].rpartition(":")[2]
                 for one in self.client.list("apps/v1", "DaemonSet", namespace=SPACE)}
 
     def labels(self) -> dict[str, dict[str, str]]:
-        """By Node those of ours."""
+        """Maps Nodes to our labels."""
         return {one["metadata"]["name"]: {key: value for key, value in one["metadata"]["labels"].items()
                                           if key.startswith("nvidia.com/")}
                 for one in self.client.list("v1", "Node", metadata_only=True)}
 
     def classes(self) -> set[str]:
-        """Of runtimes."""
+        """The RuntimeClasses."""
         return {one["metadata"]["name"] for one in self.client.list("node.k8s.io/v1", "RuntimeClass")}
 
 
@@ -119,7 +119,7 @@ def test_a_release_is_changed_in_place_and_back(site: Site) -> None:
 
 
 def test_pods_follow_what_they_read_and_go_with_their_component(site: Site) -> None:
-    """Counters are read by the exporter alone, sharing by the device plugin and by feature discovery."""
+    """Only the exporter reads the counters; the device plugin and feature discovery read the sharing configuration."""
     counters = {"gpu_policy": metrics("DCGM_FI_DEV_GPU_TEMP, gauge, T")}
     site.run(OLD, gpu_sharing=shared(2), **counters)
     before = site.pods()
@@ -145,7 +145,7 @@ def test_pods_follow_what_they_read_and_go_with_their_component(site: Site) -> N
 
 
 def test_a_node_that_cannot_be_taken_out_of_service_is_skipped_and_named(site: Site) -> None:
-    """Another run holds it. The driver of the other Node changes, and so do the other operands; the run fails,
+    """Another run holds the Node. The driver of the other Node changes, and so do the other operands; the run fails,
     and so does its preview."""
     if DRIVER not in site.pods():
         site.run(OLD)
@@ -174,17 +174,17 @@ def test_a_node_that_cannot_be_taken_out_of_service_is_skipped_and_named(site: S
 
 
 def metrics(line: str) -> dict[str, Any]:
-    """A policy with counters of its own."""
+    """A policy with its own counters."""
     return {"dcgmExporter": {"config": {"create": True, "name": "metrics", "data": f"{line}\n"}}}
 
 
 def shared(replicas: int) -> dict[str, Any]:
-    """Each GPU for so many pods."""
+    """Shares each GPU between this number of pods."""
     return {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": replicas}]}}
 
 
 def restarted(before: dict[str, dict[str, str]], after: dict[str, dict[str, str]]) -> set[str]:
-    """The DaemonSets of which each pod is another one."""
+    """The DaemonSets whose pods have all been replaced."""
     changed = {name for name in before if before[name] != after[name]}
     assert after.keys() == before.keys()
     assert not any(set(before[name].values()) & set(after[name].values()) for name in changed)

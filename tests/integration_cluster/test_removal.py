@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Driver pods that a removal ends Node by Node, on a real API server with its own controllers and budgets."""
+"""A removal ends driver pods Node by Node, on a real API server with its own controllers and disruption budgets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POD = {"app": "own-driver", "app.kubernetes.io/component": "nvidia-driver"}
 
 @pytest.fixture
 def driven(yard: Yard) -> Iterator[Yard]:  # noqa: F811
-    """The yard with a driver pod on both Nodes, and objects that it needs."""
+    """The Nodes with a driver pod on each, and the objects that these need."""
     for node in yard.nodes:
         yard.mark(node, **{LABEL: "true"})
     yard.open(yard.nodes[1])
@@ -64,7 +64,7 @@ def remove(yard: Yard, check: bool = False, **more: Any) -> dict[str, Any]:  # n
 
 
 def test_one_node_after_the_other(driven: Yard, audit: Any) -> None:
-    """The workload has a pod on each Node, one of which must run at any time."""
+    """The workload has a pod on each Node, one of which must always be available."""
     driven.deploy("server", replicas=2, budget=1)
     preview = remove(driven, check=True)
     audit.start()
@@ -84,7 +84,7 @@ def test_one_node_after_the_other(driven: Yard, audit: Any) -> None:
 
 
 def test_a_node_is_passed_over_and_the_next_run_finishes_it(driven: Yard) -> None:
-    """The budget needs the only pod of the workload."""
+    """The disruption budget requires the only pod of the workload."""
     driven.deploy("server", budget=1)
     (node,) = (name for name in driven.nodes if "server" in driven.pods(name))
     with pytest.raises(ClusterError, match="disruption budget server") as caught:
@@ -114,7 +114,7 @@ def test_site_ends_a_driver_that_is_not_wanted_any_more_node_by_node(driven: Yar
 
 
 def test_a_killed_run_is_continued(driven: Yard) -> None:
-    """It waits for a budget, with a Node out of service."""
+    """The run waits for a disruption budget, with a Node out of service."""
     driven.deploy("server", budget=1)
     (node,) = (name for name in driven.nodes if "server" in driven.pods(name))
 
@@ -141,7 +141,7 @@ def test_a_killed_run_is_continued(driven: Yard) -> None:
 
 
 def test_a_driver_that_another_one_replaces_goes_node_by_node(driven: Yard, audit: Any) -> None:
-    """The new one selects the same pods, so that it would take the former ones over and end them at once."""
+    """The new DaemonSet selects the same pods, so it would adopt the former ones and end them at once."""
     driven.deploy("server", replicas=2, budget=1)
     former = driven.get("daemonset", "driver")["spec"]
     wanted = objects.wanted({"driver": [
@@ -173,7 +173,7 @@ def test_a_driver_that_another_one_replaces_goes_node_by_node(driven: Yard, audi
 
 
 def test_a_driver_ends_on_a_node_that_loses_its_label_and_its_daemon_set_stays(driven: Yard) -> None:
-    """Its controller ends the pod as soon as the label is paused, after the workload has gone."""
+    """The controller ends the pod as soon as the label is paused, after the workload has ended."""
     driven.deploy("server", replicas=2, budget=1)
     live = driven.get("daemonset", "driver")["spec"]
     wanted = objects.wanted({"driver": [
@@ -199,7 +199,7 @@ def test_a_driver_ends_on_a_node_that_loses_its_label_and_its_daemon_set_stays(d
 
 
 def test_an_mps_daemon_that_moves_goes_node_by_node(yard: Yard) -> None:  # noqa: F811
-    """Its new DaemonSet is there from the beginning, and no Node ever has two of its pods."""
+    """The new DaemonSet exists from the beginning, and no Node ever has two of its pods."""
     label, app = "nvidia.com/gpu.deploy.device-plugin", {"app": objects.MPS_DAEMON}
     for node in yard.nodes:
         yard.mark(node, **{label: "true"})

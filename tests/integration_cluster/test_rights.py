@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The documented ClusterRole on a real API server: enough for what a run does, and for nothing else."""
+"""The documented ClusterRole on a real API server: sufficient for a run, and for nothing else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ USER = f"system:serviceaccount:{SPACE}:runner"
 
 @pytest.fixture
 def runner(kubectl: Kubectl, tmp_path: Path) -> Iterator[Client]:
-    """A user who has this role and no other."""
+    """A user who has only this role."""
     role = documented()
     binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": SPACE},
                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
@@ -51,7 +51,7 @@ def runner(kubectl: Kubectl, tmp_path: Path) -> Iterator[Client]:
 
 
 def can_i(cluster: clusters.Cluster, verb: str, resource: str) -> bool:
-    """As kubectl auth can-i says it of the user."""
+    """Whether kubectl auth can-i allows it for the user."""
     review = {"spec": {"user": USER, "groups": ["system:serviceaccounts", "system:authenticated"],
                        "resourceAttributes": {"verb": verb, "resource": resource}}}
     with cluster.api() as server:

@@ -1,12 +1,12 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Every secret of a cluster is in nothing that the playbooks print, return, log or write.
+"""No secret of a cluster is in anything that the playbooks print, return, log or write.
 
 These are the token of the kubeconfig, the contents of the Secrets that the policy names, the password of the proxy, the
-token of the licence, and passwords in variables of the policy. Looked at are -vvvv with differences and tracebacks, all
-results with their invocations, Ansible's log and cache, the reports, what hand_back writes, and the command lines of
-all programs on the controller. The runs in check mode write none of the user's files there.
+token of the licence, and passwords in variables of the policy. The test searches the output of -vvvv with differences
+and tracebacks, all results with their invocations, Ansible's log and cache, the reports, the files of hand_back, and
+the command lines of all programs on the controller. The runs in check mode do not write the user's files there.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ PROXY = f"http://me:{MARK}-proxy@proxy.example.com:3128"
 
 
 def prepare(kubectl: Kubectl, made: clusters.Cluster, folder: Path) -> tuple[Path, str]:
-    """The kubeconfig of a user with a token, and this token; in the cluster the Secrets."""
+    """A kubeconfig of a user with a token, and this token; creates the Secrets in the cluster."""
     kubectl("create", "namespace", SPACE)
     for name, data in SECRETS.items():
         form = "kubernetes.io/dockerconfigjson" if name == "pull" else "Opaque"
@@ -76,8 +76,9 @@ def prepare(kubectl: Kubectl, made: clusters.Cluster, folder: Path) -> tuple[Pat
 
 @dataclass
 class Runs:
-    """What was printed, returned and written, by the run and the file; marks: to look for. codes: by run. written: by
-    run in check mode the files that it wrote. errors: by name of FAILING. programs: their command lines."""
+    """What was printed, returned and written, by run and file; marks: the texts to search for. marks: to look for.
+    codes: the exit codes by run. written: the files that each run in check mode wrote. errors: by the names of FAILING.
+    programs: the command lines."""
 
     found: dict[str, str] = field(default_factory=dict)
     marks: list[str] = field(default_factory=list)
@@ -89,7 +90,7 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def runs(empty: clusters.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    """All playbooks one after another, then those that fail."""
+    """Runs all playbooks one after another, then the failing ones."""
     install()
     with occupied(empty, *nodes.plain(1, 0, "a100-80", "ubuntu22.04")) as made:
         controller = Controller(tmp_path_factory.mktemp("secrets"))
@@ -141,7 +142,7 @@ def test_check_mode_writes_nothing_on_the_controller(runs: Runs) -> None:
 
 
 def test_the_playbooks_did_their_work(runs: Runs) -> None:
-    """What is not looked at cannot be seen."""
+    """Proves that the search had something to find."""
     assert runs.codes == {" ".join(words): 0 for words in PLAYBOOKS}, {
         name: runs.found[name][-3000:] for name, code in runs.codes.items() if code}
     assert {"preflight.html", "site.html", "site.json", "hand_back.yml", "log"} <= runs.found.keys()

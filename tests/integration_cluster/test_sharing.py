@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which Node has which configuration of the device plugin, and a ConfigMap of somebody else, on a real API server."""
+"""Which Node has which configuration of the device plugin, and a ConfigMap of another owner, on a real API server."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_config_map_of_somebody_else_is_read(client: Client, kubectl: Kubectl,
 
 
 def test_config_maps_of_ours_are_taken_by_the_server(client: Client) -> None:
-    """Also that with all dashboards, which must stay below the server's limit."""
+    """Also the ConfigMap with all dashboards, which must stay below the size limit of the server."""
     shared = sharing.read(Document({"timeSlicing": {"resources": [{"name": "gpu", "replicas": 2}]}}))
     found = objects(None, facts(node()), namespace="default", sharing=shared,
                     monitoring=monitoring.read({"dashboards": True, "counters": "full"}))

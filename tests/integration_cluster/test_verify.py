@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""gpu_verify on a real API server: what comes up, what does not and why, and what users see meanwhile."""
+"""gpu_verify on a real API server: which components become ready, which do not and why, and what users see
+meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ Object = dict[str, Any]
 
 
 class Site:
-    """Two simulated nodes and a namespace with operands on them; faults concern these alone."""
+    """Two simulated Nodes and a namespace with operands on them; faults affect only these."""
 
     def __init__(self, made: clusters.Cluster, client: Client, namespace: str) -> None:
         self.made, self.client, self.namespace = made, client, namespace
@@ -73,37 +74,37 @@ class Site:
 
     @property
     def plan(self) -> Object:
-        """What gpu_policy would say."""
+        """The plan as gpu_policy would return it."""
         return {"namespace": self.namespace, "server": self.client.server,
                 "components": {name: {"state": "present"} for name in INITS},
                 "nodes": {"gpu": self.nodes, "cpu": 0, "by_host": {}}, "deploy": {"components": {}, "on_host": {}}}
 
     def follow(self, *components: str, timeout: float = 180) -> dict[str, Object]:
-        """The checks by component, once all come up."""
+        """The checks by component when all are ready."""
         checks = Rollout(self.client, self.plan, components).follow(timeout)
         return {check.component: check.as_dict() for check in checks}
 
     def conclude(self, *components: str, timeout: float) -> tuple[dict[str, Object], float]:
-        """The same of a cluster that does not move, and how many seconds it waited; these take no time here."""
+        """The checks of a cluster without changes, and how many seconds gpu_verify waited; the clock is simulated."""
         clock = Clock()
         checks = Rollout(self.client, self.plan, components, clock=clock, sleep=clock.sleep).follow(timeout)
         return {check.component: check.as_dict() for check in checks}, clock.now - Clock().now
 
     def fault(self, kind: str, component: str, *words: str, node: str) -> None:
-        """Sets a fault of the lab, once the pods are Ready: those that come at that moment may miss it."""
+        """Sets a fault of the lab when the pods are Ready: pods that start at that moment could miss it."""
         self.until(lambda: self.ready(component) == len(self.nodes))
         where = ("--node", node) if kind == "node-lost" else ("--app", self.app(component), "--node", node)
         self.lab(kind, "on", *where, *words)
         self.faults.append((kind, *where))
 
     def heal(self) -> None:
-        """Takes all faults back."""
+        """Removes all faults."""
         while self.faults:
             kind, *where = self.faults.pop()
             self.lab(kind, "off", *where)
 
     def lab(self, *words: str) -> None:
-        """C(python3 -m lab cluster stage WORDS)."""
+        """Runs C(python3 -m lab cluster stage WORDS)."""
         assert cli.main(["cluster", "stage", "--name", self.made.name, *words]) == 0
 
     def until(self, done: Callable[[], bool]) -> None:
@@ -116,12 +117,12 @@ class Site:
         return int(found["status"]["numberReady"])
 
     def observed(self) -> bool:
-        """Whether the controller has seen what the driver's DaemonSet is to be now."""
+        """Whether the controller has observed the current specification of the driver DaemonSet."""
         found = self.client.get("apps/v1", "DaemonSet", self.app("driver"), self.namespace)
         return bool(found and found["status"].get("observedGeneration") == found["metadata"]["generation"])
 
     def close(self) -> None:
-        """Leaves the cluster as it was."""
+        """Restores the cluster."""
         self.heal()
         self.client.delete("v1", "Namespace", self.namespace)
         retire(self.made, *self.nodes)
@@ -230,7 +231,7 @@ def test_pods_that_admission_refuses_are_told_by_the_controllers_event(site: Sit
 
 
 def refused(site: Site) -> bool:
-    """Whether the server's admission has taken notice of the Namespace's label."""
+    """Whether the admission of the server has observed the label of the Namespace."""
     try:
         site.client.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {
             "name": "probe", "namespace": site.namespace}, "spec": {"containers": [{
@@ -241,7 +242,7 @@ def refused(site: Site) -> bool:
 
 
 def verify(site: Site, folder: Path, *words: str, **options: Any) -> user.Run:
-    """A playbook of one task, as a user runs it, with a cluster in the environment that must not be used. The plan has
+    """A playbook with one task, as a user runs it, and a cluster in the environment that must not be used. The plan has
     no objects to compare with."""
     return play(folder, [{"name": "Verify", "gpuops.nvidia.gpu_verify": {
         "cluster": site.plan, "compare": False, **options}}], *words)

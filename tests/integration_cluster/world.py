@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A namespace with objects of ours in it, and the hands that change them."""
+"""A namespace with objects of ours, and clients that change them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = {row.kind.lower(): row for row in kinds.KINDS.values()}
 
 @dataclass
 class World:
-    """The namespace name with the objects manifests, delivered as the component of that name."""
+    """The namespace C(name) with the objects of C(manifests), delivered as the component of that name."""
 
     tool: Kubectl
     client: Client
@@ -32,15 +32,15 @@ class World:
     manifests: list[Object] = field(default_factory=list)
 
     def run(self, check: bool = False) -> Object:
-        """What operands does with state present."""
+        """Runs operands with state present."""
         return deliver.present(self.client, objects.wanted({self.name: self.manifests}), [self.name], check)
 
     def remove(self, everything: bool = False, check: bool = False) -> Object:
-        """What operands does with state absent."""
+        """Runs operands with state absent."""
         return deliver.absent(self.client, None if everything else [self.name], 180, check)
 
     def kubectl(self, *words: str, **more: Any) -> str:
-        """Another user's hand."""
+        """kubectl as another user."""
         return self.tool("--namespace", self.name, *words, **more)
 
     def patch(self, kind: str, name: str, *operations: Object) -> None:
@@ -55,7 +55,7 @@ class World:
                      stdin=item)
 
     def under_our_name(self, kind: str, name: str, change: Callable[[Object], None]) -> None:
-        """A server-side apply of all that is there, by somebody who gives our manager's name."""
+        """A server-side apply of the whole object by a client that uses the name of our field manager."""
         item = self.get(kind, name)
         for key in ("managedFields", "resourceVersion", "uid", "creationTimestamp", "generation"):
             item["metadata"].pop(key, None)
@@ -71,7 +71,7 @@ class World:
         self.kubectl("replace", "--filename", "-", stdin=item)
 
     def recreate(self, kind: str, name: str, change: Callable[[Object], None]) -> None:
-        """Deleted and made anew by another user."""
+        """Deletes the object and creates it again as another user."""
         item = self.get(kind, name)
         for key in ("managedFields", "resourceVersion", "uid", "creationTimestamp", "generation"):
             item["metadata"].pop(key, None)
@@ -80,12 +80,12 @@ class World:
         self.kubectl("create", "--filename", "-", stdin=item)
 
     def find(self, kind: str, name: str) -> Object | None:
-        """An object as it is now, None where it is gone. kind: in small letters."""
+        """The current object, or None if it does not exist. kind: in lower case."""
         row = ROWS[kind]
         return self.client.get(row.api_version, row.kind, name, self.name if row.namespaced else None)
 
     def get(self, kind: str, name: str) -> Object:
-        """One that is there."""
+        """An object that must exist."""
         found = self.find(kind, name)
         assert found is not None, f"there is no {kind} {name}"
         return found
@@ -95,7 +95,7 @@ class World:
         return next(item for item in self.manifests if item["kind"] == kind)
 
     def ours(self) -> dict[str, Object]:
-        """Objects of ours as they are now."""
+        """The current objects of ours."""
         found = live.read(self.client, objects.wanted({self.name: self.manifests}))
         return {str(key): item for key, item in found.items() if objects.is_ours(item) and self.name in key}
 
@@ -104,7 +104,7 @@ class World:
         return {key: item["metadata"]["resourceVersion"] for key, item in self.ours().items()}
 
     def settled(self) -> dict[str, str]:
-        """The same once controllers have written all statuses that they had to."""
+        """The same after controllers have written all pending statuses."""
         former: dict[str, str] = {}
         end = time.monotonic() + 120
         while True:
@@ -119,13 +119,14 @@ class World:
 
 
 def release(client: Client, namespace: str) -> None:
-    """Takes our label from a Namespace, if it is there: each run looks for every kind in all that have it."""
+    """Removes our label from a Namespace if it exists: each run searches all Namespaces with this label for every
+    kind."""
     if client.get("v1", "Namespace", namespace, metadata_only=True):
         client.merge_patch("v1", "Namespace", namespace, None, {"metadata": {"labels": {objects.COMPONENT: None}}})
 
 
 def retire(made: clusters.Cluster, *names: str) -> None:
-    """Takes Nodes away with the pods on them, which would else end after 40 s and be seen by who looks for pods."""
+    """Removes Nodes with the pods on them, which would otherwise end after 40 s and be visible to later tests."""
     with made.api() as server:
         for name in names:
             server.request("DELETE", f"{nodes.NODES}/{name}", missing_ok=True)
@@ -135,7 +136,7 @@ def retire(made: clusters.Cluster, *names: str) -> None:
 
 
 def coming(item: Object) -> bool:
-    """Whether a controller will write the status of this object once more by itself."""
+    """Whether a controller will still write the status of this object."""
     if item["kind"] not in ("DaemonSet", "Deployment"):
         return False
     status = item.get("status") or {}

@@ -56,12 +56,12 @@ class World:
     first: user.Run = field(default_factory=lambda: user.Run(-1, ""))
 
     def run(self, name: str = "site", timeout: int = 540, **variables: Any) -> user.Run:
-        """A playbook of the collection, as its user runs it. timeout: in seconds, for operands to come up."""
+        """Runs a playbook of the collection as its user does. timeout: seconds for operands to become ready."""
         return user.playbook(name, [self.folder / "inventory.json"], preflight_timeout=timeout, **variables)
 
     @functools.cached_property
     def client(self) -> Client:
-        """As a program asks, which costs less than a start of kubectl."""
+        """An API client, which costs less CPU time than starting kubectl."""
         return Client(str(self.cluster.kubeconfig))
 
     def pods(self, app: str) -> list[Any]:
@@ -70,13 +70,13 @@ class World:
         return [one for one in found if "deletionTimestamp" not in one["metadata"]]
 
     def phase(self, name: str) -> str:
-        """The phase of a user's pod."""
+        """The phase of a pod of a user."""
         found = self.client.get("v1", "Pod", name, "default")
         assert found is not None
         return str(found["status"]["phase"])
 
     def ready(self) -> bool:
-        """Whether all operands' pods are; those that have done their work do not count."""
+        """Whether the pods of all operands are ready; completed pods do not count."""
         pods = self.client.list("v1", "Pod", NAMESPACE, field_selector="status.phase!=Succeeded")
         # One that was made this moment has no conditions yet.
         return all(any((one["type"], one["status"]) == ("Ready", "True") for one in pod["status"].get("conditions", ()))
@@ -87,36 +87,36 @@ class World:
         return self.ready() and self.allocatable == GPUS and self.barriers() >= BARRIERS and self.toolkit_waits()
 
     def toolkit_waits(self) -> bool:
-        """Whether the toolkit has done all of its work: nothing probes it, and its pod is Ready before.
+        """Whether the toolkit has completed its work: it has no probe, and its pod is Ready earlier.
 
-        The last that it does is to have containerd start anew. Its log cannot tell: the containerd that ends takes
-        along what it has read and not yet written.
+        Its last act is a restart of containerd. Its log does not show this: a containerd that ends loses what it has
+        read and not yet written.
         """
         by_start = self.sh("ps -C nvidia-ctk-inst,containerd -o comm= --sort start_time || true").split()
         return by_start == ["nvidia-ctk-inst", "containerd"]
 
     def crashes(self, app: str) -> bool:
-        """Whether the kubelet holds back a container of an operand that has failed more than once."""
+        """Whether the kubelet delays the restart of a container of an operand that has failed more than once."""
         return any((status["state"].get("waiting") or {}).get("reason") == "CrashLoopBackOff"
                    for pod in self.pods(app) for kind in ("initContainer", "container")
                    for status in pod["status"].get(f"{kind}Statuses", ()))
 
     def delete_pod(self, app: str) -> None:
-        """Deletes an operand's pod and waits until it is gone."""
+        """Deletes the pod of an operand and waits until it no longer exists."""
         self.cluster.kubectl("--namespace", NAMESPACE, "delete", "pod", "--selector", f"app={app}")
 
     def sh(self, script: str) -> str:
-        """Runs a script on the Node as its root."""
+        """Runs a script on the Node as root."""
         return engine.enter(labs.load(NAME).container(NODE), "sh", "-c", script).stdout
 
     def evidence(self) -> str:
-        """What the toolkit's last containers and the kubelet said, for a failure that does not explain itself."""
+        """The output of the last containers of the toolkit and of the kubelet, to explain a failure."""
         return self.sh(f"for log in $(ls -tr {TOOLKIT_LOGS} | tail -n 3); do echo $log; grep ' stderr ' $log; done; "
                        "journalctl --no-pager --unit kubelet --lines 2000 | grep -v reconciler_common | tail -n 150")
 
     @contextmanager
     def fault(self, name: str, words: str) -> Iterator[None]:
-        """Meanwhile a stand-in says these words and fails."""
+        """A context in which a simulated program prints these words and fails."""
         self.sh(f"echo '{words}' > {FAULTS}/{name}")
         try:
             yield
@@ -124,11 +124,11 @@ class World:
             self.sh(f"rm -f {FAULTS}/{name}")
 
     def barriers(self) -> set[str]:
-        """The files that say on the Node how far it is."""
+        """The files on the Node that show the progress of the validation."""
         return set(self.sh("ls -A /run/nvidia/validations 2>/dev/null || true").split())
 
     def drop_in(self) -> str:
-        """The toolkit's drop-in of containerd; empty while there is none."""
+        """The drop-in of the toolkit for containerd; empty if there is none."""
         return self.sh("cat /etc/containerd/conf.d/99-nvidia.toml 2>/dev/null || true")
 
     @property
@@ -140,7 +140,7 @@ class World:
 
 
 def lab(*words: str) -> None:
-    """A command of the lab."""
+    """Runs a command of the lab."""
     subprocess.run([sys.executable, "-m", "lab", *words], cwd=ROOT, check=True, timeout=1800)
 
 
@@ -158,14 +158,14 @@ def images(folder: Path, variables: dict[str, Any]) -> list[str]:
 
 @pytest.fixture
 def world(land: World) -> World:
-    """All is up when a test begins, whatever a former one has done."""
+    """All operands are ready when a test begins, whatever an earlier test has done."""
     until(land.up, "all operands are up")
     return land
 
 
 @pytest.fixture(scope="session")
 def land(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One for the session, on which the playbook site has run."""
+    """One cluster for the session, after a run of the playbook site."""
     user.install()
     folder = tmp_path_factory.mktemp("kubelet")
     (folder / "policy.yml").write_text(POLICY)

@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Driver, toolkit, validator and device plugin on a real kubelet: each fails once, and all come up in the end.
+"""Driver, toolkit, validator and device plugin on a real kubelet: each fails once, and all become ready in the end.
 
-All tests use one Node; each finds everything up and leaves it so.
+All tests use one Node; each starts with all operands ready and leaves them ready.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "user"}, "spec": 
 
 
 def test_all_come_up(world: World) -> None:
-    """As the fixture waits for it, after a run that says so."""
+    """The fixture waits for this, after a run that reports it."""
     assert "4 of 4 components are ready in the cluster." in world.first.output
     assert "runtimes.nvidia]" in world.drop_in()
 
@@ -50,7 +50,8 @@ def test_a_second_run_changes_nothing(world: World) -> None:
 
 
 def failed(world: World, app: str, component: str, container: str, said: str) -> str:
-    """The cause that a run gives while a stand-in fails, once the right container is named with what it said last."""
+    """The cause that a run reports while a simulated program fails, once the right container is named with its last
+    output."""
     until(lambda: world.crashes(app), f"{app} fails over and over")
     run = world.run(timeout=25)
     assert run.rc != 0, run.output

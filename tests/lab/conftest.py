@@ -23,14 +23,14 @@ HOST = "gpu-t1"
 
 
 class Host:
-    """The host of a private lab, by the lab's command line."""
+    """The host of a private lab, controlled by the command line of the lab."""
 
     def __init__(self, record: labs.Lab) -> None:
         self.record = record
         self.cuda = record.url + record.repositories["cuda_path"]
 
     def lab(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """C(python3 -m lab WORDS)."""
+        """Runs C(python3 -m lab WORDS)."""
         done = subprocess.run([sys.executable, "-m", "lab", words[0], "--name", NAME, *words[1:]], cwd=ROOT, text=True,
                               capture_output=True, check=False, timeout=600)
         if check and done.returncode:
@@ -38,19 +38,19 @@ class Host:
         return done
 
     def sh(self, script: str) -> str:
-        """What a shell script prints; it must succeed."""
+        """The output of a shell script, which must succeed."""
         done = self.run(script)
         assert not done.returncode, f"{script}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 
     def fails(self, script: str) -> str:
-        """What a shell script that must fail says."""
+        """The output of a shell script, which must fail."""
         done = self.run(script)
         assert done.returncode, done.stdout
         return done.stdout + done.stderr
 
     def run(self, script: str) -> subprocess.CompletedProcess[str]:
-        """What C(lab exec) does, without a Python for each call."""
+        """Does the same as C(lab exec) without starting Python for each call."""
         return engine.enter(self.record.container(HOST), "sh", "-c", script, check=False, timeout=600)
 
     def fault(self, name: str, state: str, target: str = HOST) -> None:
@@ -62,23 +62,24 @@ class Host:
         return self.lab("snapshot", HOST).stdout.splitlines()
 
     def add_repository(self, key: str = "cuda-archive-keyring.gpg") -> None:
-        """By hand, as the vendor's guide says."""
+        """Adds the repository by hand, as the guide of the vendor describes."""
         self.sh(f"""set -e
             python3 -c 'import sys, urllib.request as u; sys.stdout.buffer.write(u.urlopen(sys.argv[1]).read())' \
                 {self.cuda}{key} > /usr/share/keyrings/cuda.gpg
             echo 'deb [signed-by=/usr/share/keyrings/cuda.gpg] {self.cuda} /' > /etc/apt/sources.list.d/cuda.list""")
 
     def install(self, *packages: str) -> None:
-        """Without questions."""
+        """Installs packages without questions."""
         self.sh("export DEBIAN_FRONTEND=noninteractive; apt-get update -qq && "
                 f"apt-get install -qq -y --no-install-recommends --allow-downgrades {' '.join(packages)} 2>&1")
 
     def until(self, script: str) -> None:
-        """Waits for what happens on the host by itself: until a shell script succeeds."""
+        """Waits for an event on the host: until a shell script succeeds."""
         self.sh(f"for _ in $(seq 600); do if {script}; then exit 0; fi; sleep 0.2; done; exit 1")
 
     def until_holds(self, unit: str) -> None:
-        """Until a unit's shell has opened what it is to hold and has become C(sleep): systemd does not wait for it."""
+        """Waits until the shell of a unit has opened its files and has become C(sleep), because systemd does not wait
+        for this."""
         self.until(f"grep -qsx sleep /proc/$(systemctl show --property MainPID --value {unit})/comm")
 
     def reboot(self) -> None:

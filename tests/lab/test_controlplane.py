@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The lab's clusters: a real API server, simulated nodes, faults, the audit log, and nothing left at the end."""
+"""The clusters of the lab: a real API server, simulated Nodes, faults, the audit log, and nothing left at the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INIT = ("driver-validation", "toolkit-validation", "cuda-validation", "plugin-va
 
 
 def lab(action: str, *words: str) -> str:
-    """C(python3 -m lab cluster ACTION --name cptest WORDS): what it prints."""
+    """Runs C(python3 -m lab cluster ACTION --name cptest WORDS); returns its output."""
     with contextlib.redirect_stdout(io.StringIO()) as said:
         assert cli.main(["cluster", action, "--name", NAME, *words]) == 0
     return said.getvalue()
@@ -49,7 +49,7 @@ def made() -> Iterator[cluster.Cluster]:
 
 
 def daemonset(name: str, init: tuple[str, ...]) -> dict[str, Any]:
-    """A DaemonSet for all nodes, lost ones included."""
+    """A DaemonSet for all Nodes, including lost ones."""
     def container(title: str) -> dict[str, Any]:
         return {"name": title, "image": f"registry.test/{title}:1"}
 
@@ -61,7 +61,7 @@ def daemonset(name: str, init: tuple[str, ...]) -> dict[str, Any]:
 
 
 def get(made: cluster.Cluster, *words: str) -> Any:
-    """The object or the list that kubectl finds."""
+    """Returns the object or the list that kubectl finds."""
     return json.loads(made.kubectl("get", *words, "--output", "json"))
 
 
@@ -71,7 +71,7 @@ def ready(made: cluster.Cluster, name: str) -> int:
 
 
 def pod(made: cluster.Cluster, app: str, node: str) -> dict[str, Any]:
-    """The status of a DaemonSet's pod on a node."""
+    """The status of the pod of a DaemonSet on a Node."""
     found = get(made, "pods", "--selector", f"app={app}", "--field-selector", f"spec.nodeName={node}")["items"]
     assert len(found) == 1
     return dict(found[0]["status"])
@@ -157,7 +157,8 @@ def test_readiness_delayed(made: cluster.Cluster) -> None:
 
 
 def took(made: cluster.Cluster, app: str) -> list[float]:
-    """Of each pod of a DaemonSet that is Ready and stays, the whole seconds from when it was made until then."""
+    """For each Ready pod of a DaemonSet that is not being removed, the whole seconds from its creation until it was
+    Ready."""
     found = []
     for item in get(made, "pods", "--selector", f"app={app}")["items"]:
         since = [one["lastTransitionTime"] for one in item["status"].get("conditions", ())
@@ -169,7 +170,7 @@ def took(made: cluster.Cluster, app: str) -> list[float]:
 
 
 def states(made: cluster.Cluster) -> list[str]:
-    """Node and shown status of the pods of a DaemonSet."""
+    """The Nodes and displayed statuses of the pods of a DaemonSet."""
     rows = made.kubectl("get", "pods", "--output", "wide", "--no-headers", "--selector", "app=plain-plugin")
     return sorted(f"{row.split()[6]} {row.split()[2]}" for row in rows.splitlines())
 
@@ -243,7 +244,7 @@ def test_a_cluster_that_does_not_answer_is_not_registered(tmp_path: Path) -> Non
 
 
 def test_a_stopped_part_is_started_again_with_the_data_and_free_ports(made: cluster.Cluster) -> None:
-    """Somebody else has taken a port meanwhile."""
+    """Another process has taken a port meanwhile."""
     before = cluster.load(NAME)
     processes.stop([before.marks["etcd"]])
     assert not cluster.load(NAME).runs
@@ -267,7 +268,7 @@ def test_down_leaves_nothing(made: cluster.Cluster) -> None:
 
 
 def reads(path: Path, words: str) -> bool:
-    """Whether a process's command line has these words."""
+    """Whether the command line of a process has these words."""
     with contextlib.suppress(OSError):
         return words in path.read_bytes().decode(errors="replace")
     return False

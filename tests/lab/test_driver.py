@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver by hand, as the vendor's guide says: what the product automates must be possible without it."""
+"""The driver is installed by hand as the guide of the vendor describes: what the product automates must also be
+possible without it."""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ def test_reboot_loads_the_driver(host: Host) -> None:
 
 
 def test_mig_shows_its_capabilities(host: Host) -> None:
-    """By a unit that notices changes: two instances of each kind are four files and, with the two of all, six nodes."""
+    """A unit notices the changes: two instances of each kind have four files and, with the two of the whole GPU, six
+    device nodes."""
     host.sh("nvidia-smi -i 0 -mig 1 && nvidia-smi mig -i 0 -cgi 9,9 -C")
     host.until("[ $(ls /dev/nvidia-caps | wc -l) = 6 ]")
     host.until("[ $(find /proc/driver/nvidia/capabilities/gpu0 -name access | wc -l) = 4 ]")

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What gpu_info says of a lab host: files of a real Debian, a real DKMS, real control groups."""
+"""The result of gpu_info for a lab host: files of a real Debian, a real DKMS, real control groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IDENT = "0123456789abcdef" * 4
 
 
 def facts(host: Host) -> dict[str, Any]:
-    """As a user asks for them."""
+    """The facts as a user gathers them."""
     inventory = host.lab("inventory").stdout.strip().splitlines()[-1]
     done = subprocess.run(["ansible", HOST, "--inventory", inventory, "--module-name", "gpuops.nvidia.gpu_info"],
                           capture_output=True, text=True, check=False, timeout=600)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A bare host is what it says, and its faults are what they are called."""
+"""A bare host has the documented content, and each fault has the effect that its name promises."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.lab.conftest import HOST, Host
 
 
 def ansible_ssh(host: Host) -> list[str]:
-    """An ssh command from the inventory's variables."""
+    """An ssh command with the variables of the inventory."""
     from lab.host import inventory
 
     values = inventory.variables(host.record)
@@ -44,7 +44,7 @@ def test_nothing_shows_outside(host: Host) -> None:
 
 
 def test_what_python_imports_from_a_zip_is_compiled_once(host: Host) -> None:
-    """And a traceback names the zip that it was imported from now."""
+    """A traceback names the zip file from which the code was imported in this run."""
     host.sh("mkdir /tmp/zips && cd /tmp/zips && printf 'def fail():\\n    raise ValueError\\n' > failing.py && "
             "python3 -m zipfile -c one.zip failing.py && cp one.zip other.zip")
     for name, before in (("one", "pass"), ("other", "import kept_code; kept_code.compile_source = None")):
@@ -105,5 +105,5 @@ def test_reset_gives_the_first_state(host: Host) -> None:
 
 
 def test_a_command_that_is_stopped_and_goes_on(host: Host) -> None:
-    """As systemd does with all that runs when a host shuts down: nobody may wait for it for ever."""
+    """systemd stops all processes in this way when a host shuts down; nobody must wait for them without limit."""
     assert host.sh("(sleep 0.2; kill -CONT $$) & kill -STOP $$; echo on") == "on"

@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""C(lab down --purge) leaves this machine as it was.
+"""C(lab down --purge) restores the former state of this machine.
 
-The lab here has caches of its own, filled by links from ours. It is in a box: namespaces of its own for processes, the
-network and mounts, in which a layer of its own over the root file system takes what is written, and /run and /tmp are
-empty. So what is found there is the lab's, whatever else this machine does.
+This lab has its own caches, which are filled with links to ours. It runs in namespaces of its own for processes, the
+network and mounts. An overlay over the root file system receives all writes, and /run and /tmp are empty. So everything
+that is found there belongs to the lab, whatever other processes of this machine do.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def test_purge_leaves_no_trace(tmp_path: Path) -> None:
 
 
 def as_it_was(line: str) -> bool:
-    """Whether a line is about a path of the layer that is no other than the one of this machine below it."""
+    """Whether a line is about a path of the overlay that is the same as on this machine."""
     kind, _ignored, rest = line.partition(" /run/written")
     if kind == "folder":
         return Path(rest).is_dir()

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The lab's package repositories, judged by the tools that will use them: apt, gpgv, rpm, the archive itself."""
+"""The package repositories of the lab, checked with the tools that use them: apt, gpgv, rpm, and the archive itself."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Version: 1.65
 
 
 def run(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command, keep what it prints (both streams together)."""
+    """Runs a command and captures its output (both streams together)."""
     return subprocess.run([str(word) for word in words], cwd=cwd, text=True, check=False,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
@@ -64,7 +64,7 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> Repositories:
 
 @dataclass
 class Web:
-    """A running server. url ends in a slash."""
+    """A running server. url ends with a slash."""
 
     url: str
     faults: Path
@@ -84,7 +84,8 @@ def web(repositories: Repositories, tmp_path: Path) -> Iterator[Web]:
 
 
 class Apt:
-    """The machine's apt in a folder of its own: sources, lists, preferences and package database are the test's."""
+    """The apt of this machine with a folder of its own: sources, lists, preferences and package database belong to the
+    test."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -109,7 +110,7 @@ class Apt:
         return run("apt-get", *self.words(), "--no-install-recommends", "-y", "-q", *words)
 
     def changes(self, *words: str) -> dict[str, str | None]:
-        """What a simulated command would do: name to version, None for removal."""
+        """Maps the packages that a simulated command would change to versions, None for removal."""
         done = self.get("-s", *words)
         assert done.returncode == 0, done.stdout
         found: dict[str, str | None] = {}
@@ -122,7 +123,7 @@ class Apt:
         return found
 
     def installed(self, index: Path, packages: dict[str, str | None]) -> None:
-        """Let these packages of an index be installed, with the preferences that they bring."""
+        """Marks these packages of an index as installed, with the preferences that they contain."""
         text = DKMS
         for stanza in index.read_text().split("\n\n"):
             fields = dict(line.split(": ", 1) for line in stanza.splitlines() if ": " in line)
@@ -131,7 +132,7 @@ class Apt:
         self.status.write_text(text)
 
     def pin(self, deb: Path) -> None:
-        """Put the preferences of a pinning package in force, as its installation would."""
+        """Activates the preferences of a pinning package, as its installation would."""
         shutil.rmtree(self.root / "etc/preferences.d")
         good("dpkg-deb", "-x", deb, self.root / "pin")
         shutil.move(str(self.root / "pin/etc/apt/preferences.d"), self.root / "etc/preferences.d")

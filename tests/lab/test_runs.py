@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs of tests on one machine: none sees another's labs, and none takes what another has chosen."""
+"""Parallel runs of tests on one machine: none finds the labs of another, and none uses what another has reserved."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ sys.stdin.read()
 
 
 class Run:
-    """A process that is a run, with a process of a cluster, in a cache of its own."""
+    """A process that is a run, with a process of a cluster, in a separate cache."""
 
     def __init__(self, cache: Path) -> None:
         self.part = subprocess.Popen(["sleep", "1000"])
@@ -52,16 +52,16 @@ class Run:
 
     @property
     def there(self) -> tuple[bool, bool]:
-        """Whether its cluster is recorded, and runs."""
+        """Whether its cluster is recorded and runs."""
         return self.cluster.exists(), processes.runs(self.mark)
 
     def kill(self) -> None:
-        """Ends it so that it cannot tidy up."""
+        """Kills it, so that it cannot clean up."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(60)
 
     def end(self) -> None:
-        """Ends it as usual, and waits."""
+        """Ends it normally, and waits."""
         self.process.communicate("", timeout=120)
         self.part.kill()
         self.part.wait(60)
@@ -83,7 +83,7 @@ def test_runs_have_clusters_of_the_same_name_and_tidy_up(tmp_path: Path) -> None
 
 
 def runs_folder(cache: Path) -> Path:
-    """Where a cache has the folders of runs."""
+    """The folder of the runs in a cache."""
     return cache / "gpuops" / "runs"
 
 

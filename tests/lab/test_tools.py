@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What lets several labs, and gates beside each other, use one machine."""
+"""How several labs and gates share one machine."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def test_who_reads_sees_a_whole_file(tmp_path: Path) -> None:
 
 
 def test_an_environment_takes_the_place_of_another_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What runs in it finds its files all the time: those of the former one until those of the new one are complete."""
+    """A program that runs in the environment always finds its files: the former ones until the new ones are
+    complete."""
     made, target = tmp_path / "made", tmp_path / "place" / "venv"
     (made / "bin").mkdir(parents=True)
     (made / "pyvenv.cfg").write_text(f"command = python -m venv {made}\n")

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Modules run on hosts with Python 3.8: nothing in them is newer, and their unit tests pass there."""
+"""Modules run on hosts with Python 3.8: they use no newer features, and their unit tests pass there."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_syntax(path: str) -> None:
 
 
 def test_library() -> None:
-    """vermin knows in which release each part of Python's library came."""
+    """vermin has the version in which each part of the standard library was added."""
     program = Path(sys.executable).with_name("vermin")
     done = subprocess.run([str(program), "--target=3.8-", "--violations", "--no-tips", "--no-parse-comments", *CODE],
                           cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
@@ -42,7 +42,7 @@ def test_library() -> None:
 
 
 def interpreter() -> str | None:
-    """A Python 3.8 on this machine, where there is one: on PATH, or among those of pyenv."""
+    """A Python 3.8 on this machine if there is one: on PATH, or among those of pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     for path in (*sorted(pyenv.glob("3.8.*/bin/python3.8")), shutil.which("python3.8")):
         if path and subprocess.run([path, "-c", ""], capture_output=True, check=False, timeout=60).returncode == 0:
@@ -52,7 +52,7 @@ def interpreter() -> str | None:
 
 @pytest.mark.timeout(1500)
 def test_unit_tests_of_modules(tmp_path: Path) -> None:
-    """Where there is no Python 3.8, what stands above has to do."""
+    """Without a Python 3.8, the tests above must be sufficient."""
     python = interpreter()
     if python is None:
         pytest.skip("there is no Python 3.8 on this machine")

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A tree passes always or never: Hypothesis takes the same examples in every run. tests.fuzz looks for others."""
+"""The tests of a checkout always have the same result: Hypothesis uses the same examples in every run. tests.fuzz
+searches for others."""
 
 from __future__ import annotations
 

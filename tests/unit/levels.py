@@ -1,9 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What each level of gpu_disruption allows, act by act. test_levels.py in each folder proves the acts of its domain.
-
-tests/integration/test_levels.py has what whole runs of site.yml do at each level.
+"""What each level of gpu_disruption allows, act by act. test_levels.py in each folder tests the acts of its domain.
+tests/integration/test_levels.py tests whole runs of site.yml at each level.
 """
 
 from __future__ import annotations
@@ -74,10 +73,10 @@ TABLE: t.Dict[str, t.Dict[str, t.Tuple[str, ...]]] = {
 
 
 def cases(domain: str) -> list[tuple[str, str, str]]:
-    """C([(act, level, what the table says)]) of a domain."""
+    """C([(act, level, what the table says)]) for a domain."""
     return [(act, level, said) for act, row in TABLE[domain].items() for level, said in zip(LEVELS, row)]
 
 
 def on_page(page: str) -> dict[str, tuple[str, ...]]:
-    """The same table as a page of docs/ has it, between its marks C(levels)."""
+    """The same table from a page of docs/, between its marks C(levels)."""
     return {act: tuple(said) for act, *said in rows((HOME / "docs" / page).read_text(encoding="utf-8"), "levels")}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The packages of the collection import only from packages below them, as docs/contributing.md shows."""
+"""The packages of the collection import only from lower packages, as docs/contributing.md shows."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def package_of(module: str) -> str:
 
 
 def packages(folder: str) -> list[str]:
-    """All below plugin_utils or module_utils."""
+    """All packages below plugin_utils or module_utils."""
     return sorted(path.name for path in (PLUGINS / folder).iterdir() if any(path.glob("*.py")))
 
 
 def imports(path: Path) -> list[ast.ImportFrom]:
-    """What a file imports from the collection."""
+    """The imports of a file from the collection."""
     return [node for node in ast.walk(ast.parse(path.read_text()))
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(PREFIX)]
 
@@ -70,7 +70,7 @@ def test_imports_go_down(path: Path) -> None:
 
 
 def drawn(pattern: str) -> list[str]:
-    """What the rows of the map begin with, sorted."""
+    """The beginnings of the rows of the map, sorted."""
     text = (ROOT / "docs" / "contributing.md").read_text()
     return sorted(name for row in re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE)
                   for name in re.findall(pattern, row))
@@ -88,7 +88,7 @@ def test_the_map_has_all_folders() -> None:
 
 
 def test_module_utils_has_what_modules_need() -> None:
-    """What the controller alone uses is in plugin_utils."""
+    """Code that only the controller uses is in plugin_utils."""
     waiting, needed = [*(PLUGINS / "modules").glob("*.py")], set()
     while waiting:
         path = waiting.pop()

@@ -27,26 +27,27 @@ MODULES = {"nvidia", "nvidia_uvm", "nvidia_modeset"}
 
 
 class Guest:
-    """The machine, by SSH and by the role."""
+    """The machine, through SSH and through the role."""
 
     def __init__(self, made: machine.Machine) -> None:
         self.machine = made
         self.inventory = inventory.write(made)
 
     def sh(self, script: str) -> str:
-        """What a shell script prints; fails with it."""
+        """The output of a shell script; fails if the script does."""
         return self.machine.ssh(script).stdout.strip()
 
     def fails(self, script: str) -> str:
-        """What a shell script says that has to fail."""
+        """The output of a shell script that must fail."""
         done = self.machine.ssh(script, check=False)
         assert done.returncode, f"{script} did not fail: {done.stdout}"
         return done.stderr + done.stdout
 
     def keep_code(self) -> None:
-        """Gives the machine the code of what Ansible will send, if its Python is like this machine's.
+        """Gives the machine the compiled code of what Ansible will send, if its Python has the version of this
+        machine's.
 
-        An emulated processor compiles for long.
+        Compilation takes long on an emulated processor.
         """
         folder = "/var/lib/gpulab/kept-code"
         done = subprocess.run([str(user.PYTHON), "-c", COMPILE, str(user.collections())], check=True, timeout=300,
@@ -58,7 +59,7 @@ class Guest:
         self.machine.ssh(f"base64 -d | tar -xz -C {folder}", stdin=base64.b64encode(packed.getvalue()).decode())
 
     def role(self, **variables: Any) -> dict[str, Any]:
-        """The result of nvidia_driver after the role's run on this host; variables without their prefix."""
+        """The result of nvidia_driver after a run of the role on this host; the variables have no prefix."""
         values = {f"driver_{name}": value for name, value in {"disruption": "idle", **variables}.items()}
         run = user.ansible("ansible-playbook", f"-i{self.inventory}", "-e", json.dumps(values),
                            user.role("driver"), timeout=1200)
@@ -66,7 +67,7 @@ class Guest:
         return run.result(inventory.HOST, "nvidia_driver")
 
     def works(self, version: str) -> None:
-        """The kernel, the library, the tool and the device nodes agree."""
+        """Checks that the kernel, the library, the tool and the device nodes have the same version."""
         assert self.sh("cat /sys/module/nvidia/version") == version
         assert f" {version} " in self.sh("cat /proc/driver/nvidia/version")
         assert {line.split()[0] for line in self.sh("cat /proc/modules").splitlines()} >= MODULES
@@ -77,14 +78,15 @@ class Guest:
         self.sh("exec 3< /dev/nvidia1 4< /dev/nvidiactl 5< /dev/nvidia-uvm")
 
     def hold(self) -> int:
-        """A unit "trainer" that holds the first GPU; its process, once it does: systemd waits for its fork alone."""
+        """Starts a unit "trainer" that uses the first GPU; returns its process once it does, because systemd waits only
+        for its fork."""
         self.sh("systemd-run --quiet --unit trainer sh -c 'exec sleep infinity < /dev/nvidia0'")
         return int(self.sh("pid=$(systemctl show trainer --property MainPID --value); for _ in $(seq 600); do "
                            "grep -qsx sleep /proc/$pid/comm && echo $pid && exit; sleep 0.2; done; "
                            "echo the unit trainer does not become sleep >&2; exit 1"))
 
     def situation(self) -> str:
-        """All that an install, a switch or an unload would change."""
+        """Everything that an installation, a switch or an unload would change."""
         return self.sh("cat /proc/modules | cut -d ' ' -f 1,4 | sort; dpkg-query -W; dkms status; systemctl is-active "
                        "nvidia-persistenced; find /etc /lib/modules/*/updates -type f -exec sha256sum {} + | sort")
 
@@ -131,5 +133,5 @@ def guest(kernels: tuple[str, str]) -> Iterator[Guest]:
 
 @pytest.fixture(scope="session")
 def kernels() -> tuple[str, str]:
-    """The kernel that runs and a newer one that can be installed."""
+    """The running kernel, and a newer one that can be installed."""
     return image.kernels()

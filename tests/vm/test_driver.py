@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The driver with a real kernel: DKMS and gcc, kmod, references to modules, a kernel that boots next.
 
-One machine, one test: each part goes on from the one before, as an emulated processor takes a minute for a module.
+One machine, one test: each part continues from the previous one, because an emulated processor takes a minute for a
+module.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def test_driver_of_somebody_elses_to_another_one_over_a_kernel(guest: Guest, ker
 
 
 def converge(guest: Guest, running: str, newer: str) -> None:
-    """A driver that is there gets its parameters, by a reload, and a module for the kernel that boots next."""
+    """An existing driver gets its parameters by a reload, and a module for the kernel that boots next."""
     assert "RmProfilingAdminOnly: 1" in guest.sh("cat /proc/driver/nvidia/params")
     assert guest.sh("uname -r") == running
     result = guest.role(version=FIRST, module_parameters=PROFILING)
@@ -43,7 +44,7 @@ def converge(guest: Guest, running: str, newer: str) -> None:
 
 
 def refuse_to_unload(guest: Guest) -> None:
-    """While a unit holds a GPU nothing is changed."""
+    """While a unit uses a GPU, nothing is changed."""
     pid = guest.hold()
     assert "in use" in guest.fails("rmmod nvidia")
     before = guest.situation()
@@ -58,7 +59,7 @@ def refuse_to_unload(guest: Guest) -> None:
 
 
 def switch(guest: Guest, kernel: str) -> None:
-    """To another driver, without a reboot."""
+    """Switches to another driver without a reboot."""
     boot_id = guest.sh("cat /proc/sys/kernel/random/boot_id")
     result = guest.role(version=OTHER, module_parameters=PROFILING)
     assert (result["pending"], result["reboot_required"]) == ([], False)

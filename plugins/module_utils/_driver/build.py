@@ -34,7 +34,7 @@ class Build(Part):
         if not desired.delivered:  # otherwise the packages register it
             self._name(desired.version, now.registered)
         return [("build", Step(BUILD, f"{desired.version} for kernel {now.kernel}",
-                               "package scripts hide a skipped build",
+                               "package scripts report no error if DKMS skips the build",
                                data={"version": desired.version, "kernel": now.kernel, "arch": now.arch,
                                      "flavour": desired.flavour}))]
 

@@ -87,7 +87,7 @@ class CudaRepository(Source):
         return wanted
 
     def pins(self, version: str) -> list[str]:
-        """See L(Source). One pinning package fixes the version or the branch of all packages."""
+        """See L(Source). One pinning package pins the version or the branch of all packages."""
         return [f"nvidia-driver-pinning-{version}", f"nvidia-driver-pinning-{branch_of(version)}"]
 
     def pin_files(self, version: str, flavour: str) -> dict[str, bytes]:

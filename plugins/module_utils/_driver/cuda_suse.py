@@ -45,7 +45,8 @@ class CudaSuse(CudaRpm):
     _leader = re.compile(r"nvidia-compute-utils-G0\d\Z")
 
     def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
-        """See L(Source). No libraries for desktops; the programs of G06 include the persistence daemon."""
+        """See L(Source). Libraries for desktops are not installed; the programs of G06 include the persistence
+        daemon."""
         branch = branch_of(version)
         if branch < SUSE_FROM:
             raise InputError(f"NVIDIA's packages of branch {branch} for {self.folder} build modules without DKMS, "

@@ -31,7 +31,7 @@ def newest_first(packages: t.Iterable[tuple[str, t.Sequence[str]]]) -> list[str]
 
 
 def hold(version: str, names: t.Sequence[str]) -> bytes:
-    """Preferences that fix packages to a vendor version, in any revision (apt_preferences(5)).
+    """Preferences that pin packages to a vendor version, in any revision (apt_preferences(5)).
 
     The priority is 1000, as in NVIDIA's pinning packages. From 1000 on apt also downgrades, which is necessary for the
     dependencies of an older version.

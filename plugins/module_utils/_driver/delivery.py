@@ -134,7 +134,7 @@ class PackageDelivery:
 
     @staticmethod
     def _pin_files(source: Source, version: str, flavour: str, pin: str | None) -> dict[str, bytes | None]:
-        """The files that fix the version: path to content, None if a pinning package fixes it."""
+        """Maps the path of each file that pins the version to its content, or to None if a pinning package pins it."""
         return {path: None if pin else content for path, content in source.pin_files(version, flavour).items()}
 
     def _modules(self, probe: Probe, version: str, flavour: str, releases: t.Sequence[str],

@@ -70,7 +70,8 @@ class DeviceNodes(Part):
         return True
 
     def _make(self, paths: t.Sequence[str]) -> None:
-        """Creates nodes as nvidia-modprobe does. Without journal entries: nodes disappear together with the modules."""
+        """Creates nodes as nvidia-modprobe does. Writes no journal entries, because nodes disappear together with the
+        modules."""
         root = self.host.root
         owner, numbers = ownership(root), required_nodes(root)
         for path in paths:

@@ -106,7 +106,7 @@ class Fabric(Part):
         if version is None or version.group(1) != desired.version:
             return [f"the fabric manager is {version.group(1) if version else 'missing'}, not {desired.version}"]
         waiting = self._wait() if now.services[FABRIC_MANAGER].state == "active" else []
-        return [f"the fabric of {len(waiting)} GPUs is '{waiting[0]}' after {_PATIENCE} s"] if waiting else []
+        return [f"the fabric state of {len(waiting)} GPUs is '{waiting[0]}' after {_PATIENCE} s"] if waiting else []
 
     def _wait(self) -> list[str]:
         """Waits for the fabric. Returns the states of the GPUs whose fabric is not ready in time."""

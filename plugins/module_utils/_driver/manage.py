@@ -202,7 +202,7 @@ class Driver:
         now = self._read()
         reasons = disagreements(now, self.spec.version, None, None)
         if now.loaded and not self.spec.accepts(now.loaded):
-            reasons.append(f"driver {now.loaded} is loaded, but {self.spec.wanted()} is wanted")
+            reasons.append(f"driver {now.loaded} is loaded, but {self.spec.wanted()} is desired")
         reasons += [f"{path}: {fault}" for path, fault in now.nodes.items()]
         reasons = list(dict.fromkeys(reasons)) + self._ask_smi(now.loaded)
         if reasons:

@@ -120,7 +120,7 @@ class ModuleParameters(Part):
                 return f"{module} was loaded with {name}={former[key]}, which is no longer set"
             value = loaded_value(self.host.root, module, name)
             if value is None and former.get(key) != wanted[key] or value is not None and not same(value, wanted[key]):
-                return f"{module} has {name}={'?' if value is None else value}, but {wanted[key]} is wanted"
+                return f"{module} has {name}={'?' if value is None else value}, but {wanted[key]} is desired"
         return ""
 
     def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:

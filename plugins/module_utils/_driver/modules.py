@@ -32,9 +32,9 @@ def must_reload(now: DriverState, version: str, flavour: str) -> str:
         return "" if "nvidia" not in now.modules else "the version of the loaded module is unknown"
     if now.loaded != version:
         mismatch = "Driver/library version mismatch: " if now.library == version else ""
-        return f"{mismatch}{now.loaded} is loaded, but {version} is wanted"
+        return f"{mismatch}{now.loaded} is loaded, but {version} is desired"
     if now.flavour != flavour:
-        return f"the {now.flavour} module is loaded, but the {flavour} one is wanted"
+        return f"the {now.flavour} module is loaded, but the {flavour} one is desired"
     return ""
 
 

@@ -129,7 +129,7 @@ class RunfileDelivery:
             raise InputError("The .run file to install is not known.", "Set version, or runfile.src with the original "
                              "name of the file.", path="runfile.src")
         if not spec.accepts(archive.version):
-            raise InputError(f"{archive.src} has driver {archive.version}, but {spec.wanted()} is wanted.",
+            raise InputError(f"{archive.src} has driver {archive.version}, but {spec.wanted()} is desired.",
                              "Correct runfile.src, version or branch.", path="runfile.src", value=archive.src,
                              allowed=spec.wanted())
         return archive.version, self._install(now, archive, flavour)

@@ -154,7 +154,7 @@ def version_in(src: str) -> str | None:
 
 
 def parse_digest(text: str) -> str | None:
-    """The digest in the output of sha256sum(1), None without one."""
+    """The digest in the output of sha256sum(1), None if there is none."""
     found = _DIGEST.match(text.strip())
     return found.group(1).lower() if found else None
 

@@ -112,7 +112,7 @@ def resume(run: Runner, journal: Journal, check: bool = True) -> None:
 
 
 def paused(journal: Journal) -> list[str]:
-    """The units that L(pause) has stopped and nothing has started again, in the order of stopping."""
+    """The units that L(pause) has stopped and that have not been started again, in the order of stopping."""
     found = list(journal.of_kind(_PAUSED))
     return [unit for unit in found if unit not in SERVICES] + [unit for unit in SERVICES if unit in found]
 

@@ -32,7 +32,8 @@ SOURCES: t.Dict[str, t.Tuple[Constructor, ...]] = {
 
 
 def source_of(name: str, os_id: str, os_version: str, arch: str) -> Source | None:
-    """The source for a distribution (ID and VERSION_ID of os-release) and C(x86_64) or C(aarch64), None without one."""
+    """The source for a distribution (ID and VERSION_ID of os-release) and C(x86_64) or C(aarch64), None if there is
+    none."""
     sources = (make(os_id, os_version, arch) for make in SOURCES.get(name, ()))
     return next((source for source in sources if source is not None), None)
 

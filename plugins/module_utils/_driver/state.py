@@ -110,7 +110,7 @@ def read_dkms(root: Root, kernel: str, arch: str) -> tuple[tuple[str, ...], dict
 
 
 def modinfo(run: Runner, field: str, kernel: str) -> str:
-    """A field of the module file that a kernel would load as nvidia, empty without one.
+    """A field of the module file that a kernel would load as nvidia, empty if there is no such file.
 
     The file names in the archive of Debian differ, but the loaded module is always called nvidia.
     """

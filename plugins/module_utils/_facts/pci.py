@@ -22,7 +22,7 @@ _STATUS, _HAS_LIST, _FIRST, _VENDOR_SPECIFIC = 0x06, 0x10, 0x34, 0x09
 
 class Function(t.NamedTuple):
     """A PCI function. All ids have four lower-case hexadecimal digits; subsystem: C(vendor:device), None if unknown;
-    pci_class: base class and subclass (C(0302)); driver: the bound kernel driver, None without one."""
+    pci_class: base class and subclass (C(0302)); driver: the bound kernel driver, None if there is none."""
 
     address: str
     vendor: str

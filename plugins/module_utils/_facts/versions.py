@@ -15,7 +15,7 @@ _LIBRARY = re.compile(r"^libnvidia-ml\.so\.(\d{3}\.[\d.]+)$")
 
 
 def loaded_version(root: Root) -> str | None:
-    """The version of the loaded kernel module, None without one or if it is unknown."""
+    """The version of the loaded kernel module, None if no module is loaded or its version is unknown."""
     if not root.exists("/sys/module/nvidia"):
         return None
     found = _VERSION.search(root.text("/sys/module/nvidia/version") or root.text("/proc/driver/nvidia/version") or "")
@@ -23,7 +23,8 @@ def loaded_version(root: Root) -> str | None:
 
 
 def library_version(root: Root) -> str | None:
-    """The version of the installed NVML library, None without one. The name of the library's file contains it."""
+    """The version of the installed NVML library, None if it is not installed. The name of the library's file contains
+    it."""
     for folder in FOLDERS:
         target = root.link(f"{folder}/libnvidia-ml.so.1")
         names = [target.rpartition("/")[2]] if target else []

@@ -28,7 +28,7 @@ STOP, DESTROY, CREATE = "stop GPU clients", "destroy MIG instances", "create MIG
 START = "start stopped service again"
 LATER = "create is false: instances are created while the operands of the Node are paused"
 # Processes in pods are not signalled: only the API server knows disruption budgets, and the kubelet would restart them.
-EVICT = "evict through the Node: run playbook gpuops.nvidia.mig, or gpuops.nvidia.node_drain"
+EVICT = "evict these pods: run the playbook gpuops.nvidia.mig or the module gpuops.nvidia.node_drain"
 # The result of the module.
 Result = t.Dict[str, t.Any]
 MODE = {True: "enable MIG mode", False: "disable MIG mode"}

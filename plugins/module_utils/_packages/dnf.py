@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Manages packages with dnf 4 and rpm.
 
-A repository file of this collection fixes the version, without a plugin or changes of other files: if C(held) is set,
+A repository file of this collection pins the version, without a plugin or changes of other files: if C(held) is set,
 the repository shows only the packages that a variable of dnf names, and its priority hides packages with these names in
 other repositories. So C(dnf upgrade) finds no newer version. C(module_hotfixes) makes the packages available whichever
 stream of a module is enabled.

@@ -109,7 +109,7 @@ class PackageWork:
 
     def plan_holds(self, files: Holds, why: str = "upgrades must not change the version") -> list[Step]:
         """The steps that write the files that fix versions. They run before the installation."""
-        return [Step(RELEASE, path, "a pinning package fixes the version") if content is None else
+        return [Step(RELEASE, path, "a package pins the version") if content is None else
                 Step(HOLD, path, why, data={"content": content})
                 for path, content in self._differing(files).items()]
 
@@ -188,11 +188,11 @@ class PackageWork:
         if old_pins:
             # A separate step, because the preferences of a pinning package apply as long as it is installed.
             steps.append(self._install({}, [Change(name, state.installed[name], None) for name in old_pins], probe,
-                                       "it fixes another version", gone=old_pins))
+                                       "it pins another version", gone=old_pins))
         conflicting = [name for name in conflicting if name not in old_pins]
         if new_pins:
             changes = probe.simulate(new_pins, {}, reinstalled)
-            steps.append(self._install(new_pins, changes, probe, "it fixes the version of all packages"))
+            steps.append(self._install(new_pins, changes, probe, "it pins the version of all packages"))
         if request or conflicting:
             held = {path: content or b"" for path, content in self._differing(files or {}).items()}
             changes = probe.simulate(request, new_pins, [*reinstalled, *old_pins], conflicting, held)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Manages packages with zypper and rpm.
 
-A file in the folder of system checks (L(zypper_tools.CHECKS)) fixes the version, without changes of the locks of users:
+A file in the folder of system checks (L(zypper_tools.CHECKS)) pins the version, without changes of the locks of users:
 zypper installs no package that the file declares as a conflict.
 """
 

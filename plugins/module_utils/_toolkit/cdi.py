@@ -130,7 +130,7 @@ class Cdi:
         return [step for kind in files.KINDS for step in self._spec_steps(kind, driver, packages_change, assumed)]
 
     def _wait_for_refresh(self) -> bool:
-        """Waits until no unit is writing specifications. Returns False if none was."""
+        """Waits until no unit is writing specifications. Returns False if no unit was writing."""
         end = time.monotonic() + _REFRESH_LIMIT
         waited = False
         while time.monotonic() < end and self._is_refreshing():

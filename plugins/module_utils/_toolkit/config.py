@@ -64,7 +64,7 @@ class ConfigFiles:
         self.journal.write_file(path, text)
 
     def restore(self, path: str) -> None:
-        """Restores the state of a file before the first run."""
+        """Restores the state that a file had before the first run."""
         if self.journal.get("file", path) is not None:
             self.journal.restore_file(path)
         else:

@@ -55,7 +55,7 @@ _URLS = {"debian": f"{_STABLE}/deb/$(ARCH)/", "redhat": f"{_STABLE}/rpm/$basearc
 _ARCHITECTURES = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "aarch64")}
 _PREFERENCES = "/etc/apt/preferences.d/gpuops-container-toolkit.pref"
 _CHECK = "/etc/zypp/systemCheck.d/gpuops-container-toolkit.check"
-_HOLD_REASON = "no upgrade may split the set"
+_HOLD_REASON = "upgrades must keep all toolkit packages at the same version"
 
 
 def _apt_hold(version: str) -> dict[str, bytes]:

@@ -90,7 +90,7 @@ def refuse(name: str, fault: Fault | None) -> None:
         path = name + fault.path
         raise AnswerError(
             f"The answer of the host is invalid: {path} is {fault.value} (allowed: {fault.allowed}).",
-            "The modules of this collection never give such an answer. Find out what runs on the host in their place "
+            "The modules of this collection never return such an answer. Find out what runs on the host in their place "
             "(its Python, its libraries, who is root there). If nothing is wrong with the host, report this.",
             path=path, value=fault.value, allowed=fault.allowed)
 

@@ -20,15 +20,15 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import in
 
 
 class ControllerAction(ActionBase):
-    """Validates the arguments against C(ARGUMENTS), runs L(work), turns expected errors into a failed result."""
+    """Validates the arguments against C(ARGUMENTS), runs L(work), and turns expected errors into a failed result."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
     _supports_check_mode = True
     _supports_async = False
     ARGUMENTS: t.Dict[str, t.Dict[str, t.Any]] = {}
-    # Options that do not depend on the host. A task with only these also runs on a host with invalid facts, without
-    # these: with run_once it runs on the first host, and its failure would end the play for all hosts.
+    # Options that do not depend on the host. A task with only these also runs on a host whose answers are invalid,
+    # without these answers: with run_once it runs on the first host, and its failure would end the play for all hosts.
     HOST_INDEPENDENT: t.Tuple[str, ...] = ()
 
     def run(self, tmp: str | None = None, task_vars: Data | None = None) -> Data:
@@ -51,7 +51,8 @@ class ControllerAction(ActionBase):
         return printable_result(result)
 
     def _seen(self, task_vars: Data) -> Data:
-        """The variables of the task; C(hostvars) has what the play sets too, unless the command line says otherwise."""
+        """The variables of the task. C(hostvars) also has the variables of the play, unless the command line overrides
+        them."""
         if "hostvars" not in task_vars:
             return task_vars
         said = load_extra_vars(self._loader)
@@ -62,7 +63,7 @@ class ControllerAction(ActionBase):
         return self._templar.copy_with_new_env(available_variables=variables).template(value)
 
     def work(self, arguments: Data, task_vars: Data) -> Data:
-        """What the action does; returns its result."""
+        """Does the work of the action; returns its result."""
         raise NotImplementedError
 
 
@@ -71,4 +72,4 @@ def _unexpected(error: Exception, action: str) -> Unexpected:
         return Unexpected(f"{action} has failed: {str(error).rstrip('.')}.")
     what = "".join(traceback.format_exception_only(error)).strip()
     return Unexpected(f"{action} has failed for a defect of this collection: {what}.",
-                      "Report it with what the same run prints with -vvv.")
+                      "Report it with the output of the same run with -vvv.")

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The base of actions whose module needs pynvml on the host. PRIVATE to the collection.
 
-Hosts have no package for pynvml, and as part of a module's payload it would cost 332 KB a task. So the module runs
-without it; only where it answers C(missing_library: pynvml) is the controller's file copied into the task's temporary
-folder and the module run once more. The driver role installs it for good.
+Hosts have no package for pynvml, and as part of the payload of a module it would add 332 KB to each task. Therefore,
+the module runs without it. If the module returns C(missing_library: pynvml), the file of the controller is copied to
+the temporary folder of the task, and the module runs again. The driver role installs it permanently.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Asking(ActionBase):
 
 
 class HostAction(Asking):
-    """Runs the module of the same name, with pynvml shipped where it is missing."""
+    """Runs the module of the same name, and copies pynvml to the host if it is missing there."""
 
     _supports_check_mode = True
     _supports_async = False
@@ -66,7 +66,7 @@ class HostAction(Asking):
         if result.get("failed") and error.get("kind") == "missing_library" and error.get("library") == "pynvml":
             source = importlib.util.find_spec("pynvml")
             if source is None or source.origin is None:
-                result["msg"] = ("The host has no pynvml and neither has the controller. "
+                result["msg"] = ("Neither the host nor the controller has pynvml. "
                                  "Install it on the controller: pip install nvidia-ml-py.")
                 return result
             # There is one where modules are not sent by pipelining; a further one would stay on the host.
@@ -86,7 +86,8 @@ class HostAction(Asking):
 
 
 def explained(result: Data, answer: Data) -> Data:
-    """The result; where no module has answered, with the words of what did: sudo, a shell, a Python that cannot start.
+    """The result. If no module has answered, it contains the output of what did: sudo, a shell, or a Python that cannot
+    start.
     """
     if result.get("_ansible_parsed") is not False:
         return result

@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the play itself sets, seen on every host. PRIVATE to the collection.
+"""The variables of the play itself, for every host. PRIVATE to the collection.
 
-C(hostvars) hold what the inventory says, not the C(vars) of a play or of C(import_playbook). Who writes
+C(hostvars) has the variables of the inventory, but not the C(vars) of a play or of C(import_playbook). A user who sets
 C(gpu_disruption: idle) there means all hosts of the play.
 """
 
@@ -21,7 +21,7 @@ Template = t.Callable[[t.Any, Values], t.Any]
 
 
 class PlayHostVars:
-    """C(hostvars) with the play's variables over them, templated on demand as each host's own.
+    """C(hostvars), overridden by the variables of the play, which are templated on demand for each host.
 
     Ansible collects the variables of a host each time that they are read (0.3 ms), and the plan of a fleet reads those
     of all hosts several times. Here they are collected once, and each variable is templated once.
@@ -40,7 +40,7 @@ class PlayHostVars:
         return host in self._hostvars
 
     def raw_get(self, host: str) -> t.Any:
-        """A host's variables as they are, without the play's: registered results are among them."""
+        """The variables of a host without templating and without those of the play. They include registered results."""
         return self._raw(host)
 
 

@@ -18,7 +18,7 @@ display = Display()
 
 
 def tell(text: str) -> None:
-    """Prints a line that has no colours, and nothing that a terminal would obey."""
+    """Prints a line without colours and without control sequences."""
     display.display(printable(text))
 
 
@@ -30,8 +30,8 @@ def piped() -> bool:
 def style() -> Style:
     """The style of this terminal. If output goes to a file or a pipe, lines have at most 119 columns.
 
-    A worker process of Ansible has no terminal, so the values count that Ansible has found at its start. For a pipe
-    these are 79 columns. A terminal without colours is therefore detected by its greater width.
+    A worker process of Ansible has no terminal, so the values are used that Ansible has determined at its start. For a
+    pipe these are 79 columns. A terminal without colours is therefore detected by its greater width.
     """
     utf8 = locale.getpreferredencoding(False).lower().replace("-", "") == "utf8"
     width = 119 if piped() else min(display.columns, 160)

@@ -84,7 +84,7 @@ def host_plan(host: component.Host) -> ToolkitPlan:
                or release.components["container_toolkit"])
     match = re.fullmatch(r"v?(\d+\.\d+\.\d+(?:-rc\.\d+)?)(?:-[a-z].*)?", text)
     if match is None:
-        raise Refused(f"toolkit version {text!r} is not a version", "Write a version such as 1.20.0 or v1.20.0.")
+        raise Refused(f"toolkit version {text!r} is not valid", "Write a version such as 1.20.0 or v1.20.0.")
     if host.place == "host":
         if not any(host.facts["runtimes"].values()) and host.facts["host"]["markers"]["kubernetes"] not in OWN_RUNTIME:
             host.notes.append("no container runtime is installed, so the container toolkit cannot be configured.")

@@ -302,7 +302,7 @@ def _missing_modules(want: DriverPlan, facts: HostFacts) -> list[str]:
 
 
 def _missing_packages(want: DriverPlan, facts: HostFacts) -> list[str]:
-    """A fault if packages of the plan are not installed. Facts only have packages of the driver."""
+    """A fault if packages of the plan are not installed. The facts contain only packages of the driver."""
     have = facts["driver"]["packages"]
     gone = [name for name in want.get("packages") or () if _managed(want) and is_driver(name) and name not in have]
     return [f"{' and '.join(gone)} {'is' if len(gone) == 1 else 'are'} not installed"] if gone else []
@@ -348,7 +348,7 @@ def _nvml_faults(facts: HostFacts) -> list[str]:
     return faults
 
 
-_LOOK = "Look at journalctl -k for NVRM and Xid messages"
+_LOOK = "Search journalctl -k for NVRM and Xid messages"
 _RESET = ("Stop its GPU clients (a run stops them only for a change of the plan), then reset it: nvidia-smi "
           "--gpu-reset -i {pci}. If the reset is refused, reboot the host")
 _REBOOT = "Reboot the host, and power-cycle it if that does not help; the other GPUs stay in use"

@@ -190,8 +190,8 @@ def _of_known_systems(context: component.Context, names: t.Sequence[str]) -> lis
 
 
 def _of_all_policies(context: component.Context, cluster: Cluster) -> list[DaemonSet]:
-    """All DaemonSets. Raises Refusals if the section driver cannot be followed, or an NVIDIADriver that selects no Node
-    which is known to have a GPU."""
+    """All DaemonSets. Raises Refusals if the section driver cannot be followed. It also raises them for an NVIDIADriver
+    that selects no Node with a GPU."""
     reasons: list[Refused] = []
     made: list[DaemonSet] = []
     for policy in _policies(context.policy):
@@ -217,7 +217,7 @@ def _kept(context: component.Context) -> list[str]:
     known = (context.facts or NO_CLUSTER).get("nvidia_drivers", {})
     names = sorted(name for driver in context.faulty if driver in known
                    for name in known[driver]["there"].values())
-    context.notes += [f"DaemonSet {name}: not changed until its NVIDIADriver can be followed." for name in names]
+    context.notes += [f"DaemonSet {name}: not changed until its NVIDIADriver can be resolved." for name in names]
     return names
 
 

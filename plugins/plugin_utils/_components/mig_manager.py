@@ -114,8 +114,8 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)[^}]*\}|\((\w+)\)|(\w+))")
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> MigPart:
-    """The plan in a cluster. The names of the operator's own ConfigMaps mean the default ones, because definitions
-    before 26.3 add the first name to each ClusterPolicy.
+    """The plan in a cluster. If the policy names a ConfigMap of the operator, the default ConfigMap applies,
+    because definitions before 26.3 add the first name to each ClusterPolicy.
 
     Raises Refused for an unknown default layout, and for arguments that reboot Nodes if gpu_disruption forbids that.
     """

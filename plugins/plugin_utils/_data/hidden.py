@@ -29,7 +29,7 @@ def without_users(text: str, replacement: str = _HIDDEN) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """A text in which users in addresses, tokens, and values of names that L(is_secret) knows are replaced."""
+    """A text in which users in addresses, tokens, and values of names that L(is_secret) finds are replaced."""
     text = _BEARER.sub(rf"\1 {_HIDDEN}", without_users(text))
     parts, end = [], 0
     for name in _NAME.finditer(text):
@@ -41,7 +41,7 @@ def without_secrets(text: str) -> str:
 
 
 def holds_secret(data: object) -> bool:
-    """Whether data has an address with a user, or a variable C({name, value}) whose name L(is_secret) knows."""
+    """Whether data has an address with a user, or a variable C({name, value}) for whose name L(is_secret) is true."""
     if isinstance(data, t.Mapping):
         return (bool(data.get("value")) and is_secret(data.get("name"))) or any(map(holds_secret, data.values()))
     if isinstance(data, (list, tuple)):

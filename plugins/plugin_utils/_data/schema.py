@@ -60,7 +60,7 @@ TYPES: dict[str, Type] = {
     "int-or-str": Type((int, str), "a whole number or a string"),
     "map": Type((dict,), "a mapping"),
     "strmap": Type((dict,), "a mapping of strings", items="str"),
-    "boolmap": Type((dict,), "a mapping of true or false", items="bool"),
+    "boolmap": Type((dict,), "a mapping with the values true or false", items="bool"),
     "quantities": Type((dict,), "a mapping of quantities such as 500m or 1Gi", items="quantity"),
     "strs": Type((list,), "a list of strings", items="str"),
     "objects": Type((list,), "a list of mappings", items="map"),

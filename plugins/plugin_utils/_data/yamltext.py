@@ -197,7 +197,8 @@ class _Walk:
         self._count += 1
         where = f"{self._origin}, line {node.start_mark.line + 1}"
         if id(node) in above:
-            raise InputError(f"{where}: an alias refers to a section that contains it.", "Write the section out.")
+            raise InputError(f"{where}: an alias refers to a section that contains it.", "Write the content of the "
+                             "section there instead of the alias.")
         if self._count > _LIMIT:
             raise InputError(f"{where}: the document is too large with its aliases written out.",
                              "Use fewer aliases, or split the file.")

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The packages and repositories of drivers for each system. Pure. PRIVATE.
 
-The names of packages come from C(module_utils/_driver), which installs them. This file knows the branches and flavours
-of a repository without reading it. Sources: NVIDIA Driver Installation Guide 580 to 620; Ubuntu Server documentation,
-"NVIDIA drivers installation"; package lists of Debian 12 and 13.
+The names of packages come from C(module_utils/_driver), which installs them. This file has the branches and flavours of
+each repository, so that none is read. Sources: NVIDIA Driver Installation Guide 580 to 620; Ubuntu Server
+documentation, "NVIDIA drivers installation"; package lists of Debian 12 and 13.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ FABRIC = {"nvswitch": ("fabric_manager",), "nvlink5": ("fabric_manager", "nvlsm"
 
 
 def folder(system: System) -> str | None:
-    """The folder of NVIDIA's network repository for a system (os-release's ID and VERSION_ID), None without one."""
+    """The folder of NVIDIA's network repository for a system (os-release's ID and VERSION_ID), None if there is
+    none."""
     ours = CudaRepository.for_distribution(*system, "x86_64")
     return ours.folder if ours else folder_of(*system)
 
@@ -128,8 +129,8 @@ def packages_to_install(system: System, arch: str, source: str, version: str, fl
 
 
 class Repository(t.TypedDict):
-    """A folder of NVIDIA's network repository. arch: as in its path; stream: that of the dnf module, None without
-    one."""
+    """A folder of NVIDIA's network repository. arch: as in its path; stream: that of the dnf module, None if there is
+    none."""
 
     name: str
     arch: str

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads the variables and the registered results of hosts. Only this file knows their names. PRIVATE."""
+"""Reads the variables and the registered results of hosts. Only this file contains their names. PRIVATE."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def require_keys(data: object, needed: t.Sequence[str], path: str, source: str) 
 
 
 def overrides(task_vars: Variables) -> dict[str, Data]:
-    """Maps hosts to the variables of roles, and gpu_profile, that the inventory sets. Of a secret only whether it is
+    """Maps hosts to the variables of roles, and gpu_profile, that the inventory sets. For a secret, only whether it is
     set."""
     found, refused = {}, rejected(task_vars)
     for host in hosts(task_vars):

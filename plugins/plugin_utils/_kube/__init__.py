@@ -1,6 +1,6 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The Kubernetes API: connection, kinds, errors, rights, status, detection of a GPU Operator. PRIVATE."""
+"""The Kubernetes API: connection, kinds, errors, permissions, status, detection of a GPU Operator. PRIVATE."""
 
 from __future__ import annotations

@@ -6,13 +6,13 @@ Pure. PRIVATE.
 
 The deploy labels are those of GPU Operator 26.7 for containers: DaemonSets select their Nodes by them, the driver
 manager and the MIG manager change their values to pause operands, and users set C(false) to keep an operand off a Node.
-The operator labels a Node for every component that it knows. Here a Node only gets the labels of the components that
-the cluster delivers on it, so that the label says what runs there. Each GPU Node gets the label C(client). It stands
-for DaemonSets of others that both managers must stop.
+The operator sets the labels of all its components on each Node. Here a Node only gets the labels of the components that
+the cluster delivers on it, so that the labels show what runs there. Each GPU Node gets the label C(client), for
+DaemonSets of others that both managers must stop.
 
 An annotation lists the keys that we have written: managedFields does not show them all, because the managers become
-the owners of the labels that they change. If the annotation was removed, the labels count that are ours in
-managedFields.
+the owners of the labels that they change. If the annotation was removed, the labels that are ours in managedFields
+are used instead.
 - A key that was there before is not listed, unless we have changed its value.
 - If a listed deploy label is now C(false) or C(pre-installed), or a listed mig.config names another layout, it is the
   user's. It is no longer listed, and stays.
@@ -25,9 +25,9 @@ managedFields.
   driver, and on a Node that shares GPUs by MPS that of the device plugin. Values that the user has set, and switches
   such as C(operands), take precedence.
 
-A plan only changes deploy labels if it knows what is delivered, and feature labels if the host has reported them. A GPU
-counts as gone only after it was missing for a while. Until then another annotation keeps when this was first seen, and
-no label changes.
+A plan only changes deploy labels if the delivered components are known, and feature labels if the host has reported
+them. A GPU counts as gone only after it was missing for a while. Until then, another annotation stores when this was
+first observed, and no label changes.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ class Node:
     """What the plan needs to know about a Node.
 
     ready: its condition Ready, only needed if a GPU is missing and no host has reported; host: the labels that
-    gpu_labels has computed on its host, None if the host was not asked; adopt: keys that count as ours if the Node has
-    them; orphaned: whether NFD was removed from the cluster, so that nothing maintains the labels that its lists on the
-    Node name; written: the labels that are ours in managedFields, used if our annotation is gone.
+    gpu_labels has computed on its host, None if gpu_labels has not run there; adopt: keys that count as ours if the
+    Node has them; orphaned: whether NFD was removed from the cluster, so that nothing maintains the labels that its
+    lists on the Node name; written: the labels that are ours in managedFields, used if our annotation is gone.
     """
 
     name: str
@@ -142,7 +142,7 @@ class Node:
 
     @property
     def described(self) -> bool:
-        """Whether its host or NFD has looked for GPUs."""
+        """Whether its host or NFD has searched for GPUs."""
         return self.host is not None or any(key.startswith(NFD) for key in self.labels)
 
     @property
@@ -162,7 +162,8 @@ class Node:
 
     @property
     def sighting(self) -> str:
-        """The annotation that says since when no GPU is seen: that of the host if it was asked, otherwise NFD's."""
+        """The annotation with the time since which no GPU has been seen: that of the host if gpu_labels has run there,
+        otherwise that of NFD."""
         return GONE if self.host is None else HOST_GONE
 
 
@@ -172,10 +173,10 @@ class Deploy:
 
     components: those in the cluster; on_host: maps a Node to the components that its host has instead; mig_default: the
     layout for a Node without one (all-disabled), empty for none; plugin_configs: maps a Node to the configuration of
-    the device plugin that the inventory names; mig_changes: whether a Node without a layout may be asked for one, which
-    destroys its instances; pods_may_end: whether labels may be removed that pods need on which GPU clients depend;
-    ended_on: limits this to the Nodes on which these pods have ended, None for all Nodes; without_driver: Nodes for
-    which no driver is planned, and which do not get the label of the driver.
+    the device plugin that the inventory names; mig_changes: whether a layout may be requested for a Node without one,
+    which destroys its instances; pods_may_end: whether labels may be removed that pods need on which GPU clients
+    depend; ended_on: limits this to the Nodes on which these pods have ended, None for all Nodes; without_driver: Nodes
+    for which no driver is planned, and which do not get the label of the driver.
     """
 
     components: t.FrozenSet[str] = frozenset()
@@ -332,7 +333,7 @@ def wanted_labels(node: Node, deploy: Deploy, kept: t.Optional[Labels] = None) -
 
 def kept_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
     """Labels that are no longer planned but stay, because pods that GPU clients need would end without them. These are
-    our labels, and labels of others that would be removed: a driver pod may run by a label of a former operator."""
+    our labels, and labels of others that would be removed: a driver pod can depend on a label of a former operator."""
     may_end = deploy.pods_may_end and (deploy.ended_on is None or node.name in deploy.ended_on)
     if may_end or is_off(node.labels):
         return {}
@@ -370,7 +371,7 @@ def is_marked(node: Node, deploy: t.Optional[Deploy]) -> bool:
 
 
 def seems_gone(node: Node, deploy: t.Optional[Deploy]) -> bool:
-    """Whether labels say that the Node has a GPU, but its host, or NFD, has looked and sees none."""
+    """Whether labels say that the Node has a GPU, although its host, or NFD, has found none."""
     return node.described and not node.gpu and is_marked(node, deploy)
 
 
@@ -454,7 +455,8 @@ def stayed_away(node: Node, terms: Terms) -> bool:
 
 
 def first_sighting(node: Node, terms: Terms) -> t.Optional[Change]:
-    """The change that writes the present time as the time since when no GPU is seen. None if there is one already."""
+    """The change that writes the present time as the time since which no GPU has been seen. None if there is one
+    already."""
     if _away(node, terms) is not None:
         return None
     key = node.sighting
@@ -463,7 +465,7 @@ def first_sighting(node: Node, terms: Terms) -> t.Optional[Change]:
 
 
 def _away(node: Node, terms: Terms) -> t.Optional[float]:
-    """The seconds since when no GPU is seen, None if the annotation is missing, not readable or too old."""
+    """The seconds for which no GPU has been seen, None if the annotation is missing, not readable or too old."""
     try:
         away = terms.now - calendar.timegm(time.strptime(node.annotations.get(node.sighting, ""), _TIME))
     except ValueError:

@@ -5,8 +5,8 @@
 
 For each Node the pods are listed once per round. Pods with GPUs are evicted first; the others follow when the last of
 these has ended. If a disruption budget forbids an eviction, it is tried again until the timeout. The first pod of a
-Node is evicted only after dry runs have shown that all its pods could be evicted, so that no pod ends in vain. A budget
-that is used up after that still prevents the eviction of the remaining pods.
+Node is evicted only after dry runs have shown that all its pods could be evicted, so that no pod ends without need. A
+budget that is used up after that still prevents the eviction of the remaining pods.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.pod import Po
 _PAUSE, _AGAIN, _COUNTS = 1.0, 5.0, 15.0
 _NEVER = float("inf")
 _BUDGET = re.compile(r"disruption budget (\S+)")
-_NOT_ENDED = "it was asked to end and has not done so"
+_NOT_ENDED = "it was evicted or deleted, but has not ended"
 
 # C({node, pod}), with C(reason) or C(budget) if it matters.
 PodEntry = t.Dict[str, str]
@@ -119,7 +119,7 @@ class Drain:
         if evicts:
             _refuse(pods)
         cordons = [name for name, one in nodes.items() if cordon.cordon(one)]
-        steps = [Step("cordon", f"Node {name}", "no new pod is to come", "drain") for name in cordons]
+        steps = [Step("cordon", f"Node {name}", "new pods must not start there", "drain") for name in cordons]
         # Below the level drain no pod is evicted. A pod that may not be evicted at all is pending, as the others are.
         steps += [_step(pod) for group in pods.values()
                   for pod in [*group.evicted, *(() if evicts else (pod for pod, _why in group.refused))]]
@@ -136,16 +136,18 @@ class Drain:
             self._uncordon(cordons)
             raise
         evicted, planned = self._round.evicted, {step.id for step in allowed}
-        late = [Step("evict", f"Pod {one['pod']}", f"it came to {one['node']} meanwhile", "drain") for one in evicted]
+        late = [Step("evict", f"Pod {one['pod']}", f"it has started on {one['node']} meanwhile", "drain")
+                for one in evicted]
         result = replace(result, evicted=evicted, steps=[*allowed, *(step for step in late if step.id not in planned)])
         return self._blocked(result, left) if left else result
 
     def uncordoned(self) -> Outcome:
-        """Uncordons the Nodes that this collection has cordoned. A Node that somebody else has cordoned stays so."""
+        """Uncordons the Nodes that this collection has cordoned. A Node that somebody else has cordoned stays
+        cordoned."""
         seen = self._request.seen if self._request.check else ()
         nodes = node.named(self._client, self._request.names)
         ours = {name: one for name, one in nodes.items() if cordon.before(one) is not None or name in seen}
-        steps = [Step("uncordon", f"Node {name}", "only our mark goes: others have cordoned or uncordoned it"
+        steps = [Step("uncordon", f"Node {name}", "only our annotation is removed: others have (un)cordoned it"
                       if _keeps(one) else "it was schedulable before") for name, one in ours.items()]
         if not self._request.check:
             self._uncordon(ours)
@@ -188,15 +190,15 @@ class Drain:
                     self._round.next.pop(pod.uid, None)
 
     def _ask(self, pods: t.Sequence[Pod]) -> None:
-        """Requests an eviction for each pod whose time has come."""
+        """Requests an eviction for each pod that is due."""
         for pod, answer in self._answers(pods, dry_run=False):
             if answer is None:
                 self._round.next[pod.uid], self._round.why[pod.uid] = _NEVER, _NOT_ENDED
                 self._round.evicted.append({"node": pod.node, "pod": pod.label})
 
     def _answers(self, pods: t.Sequence[Pod], dry_run: bool) -> list[tuple[Pod, Later | None]]:
-        """(pod, answer of the server to its eviction, None if it is allowed) for each pod whose time has come. Keeps
-        the reasons of pods that must wait. Raises errors that waiting cannot solve."""
+        """(pod, answer of the server to its eviction, None if it is allowed) for each pod that is due. Keeps the
+        reasons of pods that must wait. Raises errors that waiting cannot solve."""
         now = self._clock()
         due = [pod for pod in pods if not pod.ending and self._round.next.get(pod.uid, now) <= now]
         answers = list(zip(due, without_errors(self._client.many(
@@ -230,7 +232,7 @@ class Drain:
 
 
 def _keeps(one: NodeState) -> bool:
-    """Whether a Node stays as schedulable as it is when our annotation is removed."""
+    """Whether the removal of our annotation leaves the Node as schedulable as it is now."""
     return one.cordoned if cordon.before(one) is None else not cordon.uncordon(one).spec
 
 
@@ -245,9 +247,9 @@ def _step(pod: Pod) -> Step:
 
 def _waiting(pod: Pod, begun: bool) -> str:
     if pod.ending:
-        return "it is ending since its deletion"
-    return "it was not its turn before the pods with GPUs had ended" if begun else (
-        "it was not asked to end, as another pod of its Node could not be evicted")
+        return "it was deleted and has not ended yet"
+    return "it is evicted only after the pods with GPUs have ended" if begun else (
+        "it was not evicted, because another pod of its Node could not be evicted")
 
 
 def _entries(groups: t.Iterable[tuple[str, t.Iterable[tuple[Pod, str]]]]) -> list[PodEntry]:
@@ -261,6 +263,6 @@ def _refuse(pods: t.Mapping[str, SortedPods]) -> None:
     if refused:
         reasons = "; ".join(f"{one['pod']} on {one['node']}: {one['reason']}" for one in refused[:5])
         more = f"; {len(refused) - 5} more" if len(refused) > 5 else ""
-        raise ClusterError(f"Pods cannot be evicted: {reasons}{more}.", "Allow it by the option named, or end them "
-                           f"first. Nothing was changed on {fold(pods)}.", verb="evict", object=refused[0]["pod"],
-                           reason="Refused", blocked=refused)
+        raise ClusterError(f"Pods cannot be evicted: {reasons}{more}.", "Set the option that the reason names, or end "
+                           f"these pods first. Nothing was changed on {fold(pods)}.", verb="evict",
+                           object=refused[0]["pod"], reason="Refused", blocked=refused)

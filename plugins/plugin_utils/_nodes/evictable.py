@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which pods of a Node are evicted, which must not be, and which stay. Pure. PRIVATE.
 
-The rules are those of C(kubectl drain), Kubernetes 1.36: pods of DaemonSets stay because they would come back at once,
+The rules are those of C(kubectl drain), Kubernetes 1.36: pods of DaemonSets stay because they would be created again,
 mirror pods because they belong to the kubelet, and pods that have ended because they run nothing.
 """
 

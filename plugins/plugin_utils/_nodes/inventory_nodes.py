@@ -38,7 +38,7 @@ class Mig(t.TypedDict):
 
 
 class GpuNode(t.TypedDict):
-    """What the plugin documents as gpu_node. A value is None if it is not known."""
+    """The variable gpu_node, as the plugin documents it. A value is None if it is not known."""
 
     model: t.Optional[str]
     count: t.Optional[int]

@@ -63,8 +63,8 @@ def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool,
     """
     state = arguments["state"]
     if state == "present" and arguments["deploy"] is None and reported is None:
-        raise InputError("It is needed for state present, or hosts is.", "Give gpu_plan.cluster.deploy of a resolved "
-                         "plan, or the hosts whose labels their Nodes are to have.", path="deploy")
+        raise InputError("With state present, deploy or hosts is required.", "Set deploy to gpu_plan.cluster.deploy of "
+                         "a resolved plan, or set hosts to the hosts whose labels their Nodes get.", path="deploy")
     deploy = None if arguments["deploy"] is None else deploy_labels.parse_deploy(arguments["deploy"])
     adopt = label_keys.parse_adopt(arguments["adopt"])
     take_over = arguments.get("take_over", False)
@@ -119,7 +119,7 @@ def differing(client: Client, given: t.Mapping[str, t.Any],
 def invalid_labels(nodes: t.Iterable[Node], reported: t.Mapping[str, Labels]) -> dict[str, str]:
     """Maps a Node to the reason why the labels that its host has reported are invalid and are not written."""
     faults = {node.name: label_keys.wrong_feature(reported.get(node.name, {})) for node in nodes}
-    return {name: f"Node {name}: the labels from its host are invalid: {text}."
+    return {name: f"Node {name}: the labels that its host reports are invalid: {text}."
             for name, text in faults.items() if text}
 
 
@@ -163,8 +163,8 @@ def chosen(found: list[Node], names: t.Sequence[str] | None, reported: t.Mapping
     """The Nodes of a task: those in names, None for all; reported_only: only those whose hosts have reported labels."""
     known = {node.name for node in found}
     for path, given, hint in (
-            ("nodes", names or (), "Name Nodes as kubectl get nodes shows them, or leave the option out for all."),
-            ("hosts", reported or (), "Set gpu_node_name of a host whose Node has another name, or leave it out.")):
+            ("nodes", names or (), "Name Nodes as kubectl get nodes shows them, or omit the option for all Nodes."),
+            ("hosts", reported or (), "Set gpu_node_name of a host whose Node has another name, or omit the host.")):
         missing = sorted(set(given) - known)
         if missing:
             raise InputError(f"{server} has no Node {fold(missing)}.", hint, path=path, value=missing)
@@ -210,8 +210,8 @@ def _await_nfd(client: Client, seconds: float) -> list[Node]:
         if late:
             raise ClusterError(f"No Node of {client.server} got a label of Node Feature Discovery "
                                f"({label_keys.NFD}...) within {seconds:g} seconds.",
-                               "Look at the pods of node-feature-discovery: kubectl get pods -A | grep "
-                               "node-feature-discovery; or wait longer: wait_for_nfd.", object="Node", verb="list")
+                               "Check the pods of node-feature-discovery: kubectl get pods -A | grep "
+                               "node-feature-discovery. Or increase wait_for_nfd.", object="Node", verb="list")
         before = now
         time.sleep(PAUSE)
 
@@ -254,12 +254,12 @@ def notes(nodes: t.Sequence[Node], deploy: Deploy | None, terms: Terms) -> list[
     """Sentences for the user about the Nodes, in addition to the changes."""
     texts = []
     if nodes and not any(node.described for node in nodes):
-        texts.append("No Node carries labels of Node Feature Discovery, so that none is known to have a GPU. "
-                     "Deliver the component nfd, and give wait_for_nfd the seconds to wait for it.")
+        texts.append("No Node has labels of Node Feature Discovery, so it is not known which Nodes have a GPU. "
+                     "Deliver the component nfd, and set wait_for_nfd to the seconds to wait for its labels.")
     sandbox = [node.name for node in nodes if node.gpu and node.labels.get(WORKLOAD) in deploy_labels.SANDBOX]
     if sandbox:
-        texts.append(f"{fold(sandbox)}: {WORKLOAD} asks for virtual machines, which this version does not "
-                     "serve. No operand is delivered there.")
+        texts.append(f"{fold(sandbox)}: {WORKLOAD} requests virtual machines, which this version does not "
+                     "support. No operand is delivered there.")
     lost = [node for node in nodes if deploy_labels.seems_gone(node, deploy)]
     kept = [node.name for node in lost if not (node.ready or node.host is not None)]
     gone = [node for node in lost if node.name not in kept]

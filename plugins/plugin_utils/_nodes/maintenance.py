@@ -150,7 +150,7 @@ def left_by_runs(nodes: t.Mapping[str, Labels], me: Holder) -> dict[str, str]:
         why = printable(marks.get(REASON, "")).rstrip(".")[:_KEPT]
         how = f"left Node {name} cordoned" if cordon.ANNOTATION in marks else f"failed on Node {name}"
         found[name] = (f"An earlier run has {how}: {why}." if why else
-                       f"An earlier run was killed when it worked on Node {name}.")
+                       f"An earlier run was killed while it worked on Node {name}.")
     return found
 
 
@@ -182,9 +182,9 @@ class Maintenance:
         one = self._node()
         self._refuse_upgrade(one)
         if self._request.removing and not one.ready:
-            raise ClusterError(f"Node {one.name} is not Ready, so that its pods would not end.",
-                               f"See why with kubectl describe node {one.name}, or delete the Node if it is gone for "
-                               "good.", verb="get", object=f"Node {one.name}", reason="NotReady")
+            raise ClusterError(f"Node {one.name} is not Ready, so its pods would not end.",
+                               f"Find the cause with kubectl describe node {one.name}, or delete the Node if its "
+                               "host no longer exists.", verb="get", object=f"Node {one.name}", reason="NotReady")
         mps = self._mps()
         gentle = not self._request.evict and not mps
         preview = drain.Outcome() if gentle else self._drain(check=True)
@@ -258,7 +258,7 @@ class Maintenance:
         if reason:
             between = [Step("write the reason", f"Node {one.name}", reason)]
         elif not self._left(one) and (cordon.before(one) is not None or begun.cordoned):
-            between = [Step("uncordon", f"Node {one.name}", "it gets back its former state")]
+            between = [Step("uncordon", f"Node {one.name}", "its former state is restored")]
         if not check:
             if not reason and begun.ready:
                 one = self._await_ready(one)
@@ -271,7 +271,7 @@ class Maintenance:
         while not one.ready:
             if self._clock() >= end:
                 raise ClusterError(f"Node {one.name} is not Ready {self._request.drain.timeout:g} s after its host was "
-                                   "changed.", "Look at the kubelet and the container runtime of the host (journalctl "
+                                   "changed.", "Check the kubelet and the container runtime of the host (journalctl "
                                    "-u kubelet), and run again.", verb="get", object=f"Node {one.name}",
                                    reason="NotReady")
             self._sleep(_PAUSE)
@@ -288,14 +288,14 @@ class Maintenance:
     def _refuse_upgrade(one: NodeState) -> None:
         state = one.labels.get(UPGRADE, "")
         if state not in _UPGRADE_ENDED:
-            raise ClusterError(f"A driver upgrade is under way on Node {one.name} ({UPGRADE}={state}).",
+            raise ClusterError(f"A driver upgrade is in progress on Node {one.name} ({UPGRADE}={state}).",
                                "Wait until it has ended. If it was abandoned, remove the label.", verb="patch",
                                object=f"Node {one.name}", reason="Upgrading")
         # A change of the layout by this collection holds its Node; if the run was killed, the next run finishes it.
         layout = mig_labels.read(one)
         if layout.managed and layout.state in mig_labels.UNDER_WAY:
-            raise ClusterError(f"A change of the MIG layout is under way on Node {one.name}.",
-                               "Wait until its MIG manager has ended it.", verb="patch", object=f"Node {one.name}",
+            raise ClusterError(f"A change of the MIG layout is in progress on Node {one.name}.",
+                               "Wait until its MIG manager has completed it.", verb="patch", object=f"Node {one.name}",
                                reason="Changing")
 
     def _drain(self, check: bool) -> drain.Outcome:
@@ -310,8 +310,9 @@ class Maintenance:
             return []
         evictions = [step for step in preview.pending if step.action == "evict"]
         staying = [Step("stop", f"Pod {name}", "it uses a GPU", "drain").pending(
-            f"gpu_disruption is '{level}', and no level ends it, as {why}. Keep it off the Node; 'drain' and higher "
-            "wait for it only while a process of it holds a GPU") for name, why in self._staying()]
+            f"gpu_disruption is '{level}', and no level evicts this pod, because {why}. Keep it off the Node; at "
+            "'drain' and higher, a run waits for the pod only while one of its processes uses a GPU")
+                   for name, why in self._staying()]
         stops = [Step("stop", f"{client.get('name')} (pid {client.get('pid')})", "it uses a GPU", "drain")
                  for client in self._request.clients if self._request.evict and not client.get("container")]
         daemons = [Step("stop", f"MPS daemon {name}", "its clients would end", "idle")
@@ -319,8 +320,8 @@ class Maintenance:
         return [step.pending(level_too_low(level, step.needs)) for step in [*evictions, *stops, *daemons]] + staying
 
     def _start(self, one: NodeState, keys: t.Collection[str], evicts: bool) -> drain.Outcome:
-        """Executes the plan. Returns the outcome of the drain, empty without one. If something fails, the Node gets
-        back the state that it has in one.
+        """Executes the plan. Returns the outcome of the drain, empty if there was no drain. If something fails, the
+        Node gets back the state that it has in one.
 
         keys: the labels of the operands to pause; evicts: whether the Node is drained.
         """
@@ -343,7 +344,7 @@ class Maintenance:
         node.write(self._client, one.name, lambda live: self._as_before(live, one))
 
     def _taken(self, live: NodeState) -> NodePatch:
-        """The patch with which this run takes hold of the Node."""
+        """The patch with which this run holds the Node."""
         refuse_held(self._request.holder, [live])
         work = self._request.removing | self._left(live) if self._request.removing else ()
         mark = {REMOVING: ",".join(sorted(work))} if work else {}

@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The layouts that the cluster's MIG manager knows, read before a Node is asked for one. PRIVATE.
+"""The layouts that the MIG manager of the cluster has, read before a layout is requested for a Node. PRIVATE.
 
 The manager reads its layouts from the ConfigMap that its DaemonSet mounts. From GPU Operator 26.3 on, if no
 configuration of the user is mounted, it makes a ConfigMap C(NODE-mig-config) from the GPUs of each Node, and uses the
-mounted one only as a fallback. For a layout that it does not know, it sets the state C(failed) or removes the label.
+mounted one only as a fallback. For an unknown layout, it sets the state C(failed) or removes the label.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VOLUME, _OWN, _OF_NODE = "mig-parted-config", "CONFIG_FILE", "-mig-config"
 
 
 def refuse_unknown(client: Client, namespace: str, layout: str, nodes: t.Collection[str]) -> None:
-    """Raises InputError if the manager does not know the layout on one of the Nodes (empty: all Nodes that it serves).
+    """Raises InputError if the manager does not have the layout on one of the Nodes (empty: all Nodes that it serves).
 
     If the ConfigMaps cannot be read, for example because the user may not see them, nothing is refused.
     """

@@ -65,8 +65,8 @@ class NodeMig:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the vendor's manager has not finished the layout yet. A Node without a state is not waited for if the
-        requested layout is the default (MIG off)."""
+        """Whether the vendor's manager has not finished applying the layout yet. A Node without a state is not waited
+        for if the requested layout is the default (MIG off)."""
         return bool(self.layout) and self.state not in (SUCCESS, FAILED) and (
             bool(self.state) or self.layout != MIG_DEFAULT)
 
@@ -127,11 +127,12 @@ def explain(one: NodeMig, namespace: str, pod: str) -> tuple[str, str]:
         why = f": {one.reason}" if one.reason else ""
         return (f"the MIG manager could not apply {one.layout}, often because pods use the GPUs, or the GPUs do "
                 f"not support it{why}{paused}",
-                f"The reason is in its log: {look}. It does not try again by itself. Remove the cause, then {again}, "
-                "or request another layout.")
+                f"The reason is in its log: {look}. The MIG manager does not try again by itself. Remove the cause, "
+                f"then {again}, or request another layout.")
     if one.state == PENDING:
-        return (f"the MIG manager has not finished {one.layout}{paused}",
-                f"It evicts no pods: free the GPUs of {one.node} (gpuops.nvidia.node_drain). Its progress: {look}.")
+        return (f"the MIG manager has not finished applying {one.layout}{paused}",
+                f"The MIG manager evicts no pods: free the GPUs of {one.node} (gpuops.nvidia.node_drain). Its log: "
+                f"{look}.")
     if one.state == REBOOTING:
-        return f"the host reboots for {one.layout}", f"Wait for {one.node} to come back."
-    return f"the MIG manager has not begun {one.layout} yet", f"Check whether it runs on {one.node}: {look}."
+        return f"the host reboots to apply {one.layout}", f"Wait until {one.node} is Ready again."
+    return f"the MIG manager has not begun to apply {one.layout}", f"Check whether it runs on {one.node}: {look}."

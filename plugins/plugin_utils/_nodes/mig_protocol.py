@@ -33,10 +33,10 @@ class Request:
     names: the Nodes, empty for all Nodes of the vendor's manager; layout: empty for the one that a Node's label names;
     expected: the layout that the label requested when the run read it, None to accept any; seen: in check mode, maps a
     Node to the labels that an earlier task of the same run would have written; at_once: how many Nodes change at the
-    same time, a number or a percentage; max_fail: the percentage of Nodes that may fail before no further one is begun;
-    namespace: that of the operands; timeout: seconds for each wait; holder: this run, which holds the Nodes (they must
-    not be held by another run); release: whether it releases them; level: the allowed disruption; pause: whether the
-    operands that use GPUs are paused.
+    same time, a number or a percentage; max_fail: the percentage of Nodes that may fail before no further one is
+    changed; namespace: that of the operands; timeout: seconds for each wait; holder: this run, which holds the Nodes
+    (they must not be held by another run); release: whether it releases them; level: the allowed disruption; pause:
+    whether the operands that use GPUs are paused.
     """
 
     names: t.Sequence[str]
@@ -108,7 +108,7 @@ class Protocol:
         """Requests the layout from the vendor's manager, a few Nodes at a time, and waits until it is applied.
 
         Below the level C(idle) no new layout is requested; these requests are pending. If too many Nodes fail or exceed
-        the timeout, no further Nodes are begun. If the task names no Nodes, those that another run holds are left out
+        the timeout, no further Nodes are changed. If the task names no Nodes, those that another run holds are left out
         and reported at the end; if it does, raises ClusterError if one of them is held.
         """
         nodes = self._nodes()
@@ -143,7 +143,7 @@ class Protocol:
         return {**result, "failed": True, "msg": "\n".join(texts)} if texts else result
 
     def _taken(self, live: NodeState) -> dict[str, str | None]:
-        """The annotation with which this run takes hold of a Node, empty if it holds the Node already."""
+        """The annotation with which this run holds a Node, empty if it already holds the Node."""
         refuse_held(self._request.holder, [live])
         return {HELD: self._request.holder.text} if self._request.holder and not self._holds(live) else {}
 
@@ -236,8 +236,8 @@ class Protocol:
         return NodePatch({**changes, mig_labels.STATE: None} if changes else {})
 
     def _await_manager(self, names: t.Sequence[str], changed: t.Collection[str]) -> dict[str, NodeMig | None]:
-        """Waits for the manager. Returns the Nodes that have failed, exceed the timeout, whose label requests another
-        layout meanwhile, or were deleted (None)."""
+        """Waits for the manager. Returns the Nodes that have failed, that exceed the timeout, whose label requests
+        another layout meanwhile, or that were deleted (None)."""
         end, shown = self._clock() + self._request.timeout, self._clock()
         while True:
             answers = without_errors(self._client.many(lambda name: self._client.get("v1", "Node", name), names))

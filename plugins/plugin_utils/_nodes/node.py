@@ -110,6 +110,6 @@ def write(client: Nodes, name: str, change: t.Callable[[NodeState], NodePatch]) 
                 raise
         else:
             return True
-    raise ClusterError(f"Node {name}: others wrote it {_LOST_RACES} times while it was to be written.",
-                       "Look who does (kubectl get node -o yaml --show-managed-fields), and run again.", verb="patch",
-                       object=f"Node {name}", status=409, reason="Conflict")
+    raise ClusterError(f"Node {name}: it was not written, because other clients changed it {_LOST_RACES} times "
+                       "meanwhile.", "Find these clients (kubectl get node -o yaml --show-managed-fields), and run "
+                       "again.", verb="patch", object=f"Node {name}", status=409, reason="Conflict")

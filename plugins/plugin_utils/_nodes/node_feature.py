@@ -54,7 +54,7 @@ def publish(arguments: t.Mapping[str, t.Any], check_mode: bool,
     """
     state, adopt = arguments["state"], label_keys.parse_adopt(arguments["adopt"])
     if state == "present" and reported is None:
-        raise InputError("It is needed for state present.", "Name the hosts whose labels their Nodes are to have.",
+        raise InputError("It is required with state present.", "Name the hosts whose labels their Nodes get.",
                          path="hosts")
     client = Client(arguments["kubeconfig"], arguments["context"])
     if state != "gathered":

@@ -41,7 +41,7 @@ class Holder:
 
     @classmethod
     def of_process(cls, pid: int) -> Holder:
-        """The run with this process, taking a Node now."""
+        """This run, which takes hold of a Node now."""
         return cls(re.sub(r"[^\w.-]", "-", platform.node()) or "unknown", pid, _started(pid), time.time())
 
     @classmethod
@@ -60,12 +60,12 @@ class Holder:
         return f"{self.controller}/{self.pid}/{self.started}@{time.strftime(_TIME, time.gmtime(self.since))}"
 
     def is_same_run(self, other: Holder) -> bool:
-        """Whether both are one run, whenever it took its Nodes."""
+        """Whether both are the same run, even if it took hold of its Nodes at different times."""
         return (self.controller, self.pid, self.started) == (other.controller, other.pid, other.started)
 
     def must_wait_for(self, other: Holder) -> bool:
-        """Whether another run may still work: on this controller while its process lives, on another one until
-        EXPIRES."""
+        """Whether another run may still be working: on this controller as long as its process exists, on another one
+        until EXPIRES seconds have passed."""
         if self.is_same_run(other):
             return False
         if self.controller == other.controller:

@@ -35,7 +35,7 @@ def await_end(client: Client, names: t.Sequence[str], keys: t.Collection[str], v
         if not left:
             return
         if clock() >= end:
-            raise ClusterError(f"Operands do not end within {timeout:g} seconds: {', '.join(left)}.",
+            raise ClusterError(f"Operands did not end within {timeout:g} seconds: {', '.join(left)}.",
                                "Find out why with kubectl describe pod.", verb="wait", object=left[0], reason="Timeout")
         sleep(_PAUSE)
 

@@ -24,7 +24,7 @@ class Pod:
     """A pod of the API server.
 
     node: its Node; ended: whether none of its containers runs any more; ending: whether it was deleted; controller: the
-    kind of its controller, empty without one; owners: the uids of its owners; mirror: whether it belongs to the
+    kind of its controller, empty if none; owners: the uids of its owners; mirror: whether it belongs to the
     kubelet; mps: whether it is an MPS daemon; empty_dirs: whether it has emptyDir volumes; uses_gpu: whether it uses a
     GPU or a part of one, as far as its specification shows it.
     """

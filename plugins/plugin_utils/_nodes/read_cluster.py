@@ -204,7 +204,7 @@ def written(metadata: Live) -> frozenset[str]:
 
 
 def _is_openshift(client: Reader, nodes: Nodes) -> bool | None:
-    """Whether the API server has OpenShift's own API, by which the GPU Operator detects it, too. The server is asked
+    """Whether the API server has OpenShift's own API, by which the GPU Operator detects it, too. The server is queried
     only if a Node looks like one of OpenShift. None if the user may not read that."""
     if not any(node_is_openshift(node) for node in nodes.values()):
         return False

@@ -22,8 +22,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes i
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodePatch, NodeState
 
 _NOT_READY = "the Node is not Ready or is being removed, {}."
-_NO_GPUS = ("the kubelet offers no GPU (nvidia.com/gpu, nvidia.com/mig-...), {}. The operands' pods have to tolerate "
-            "it: daemonsets.tolerations of the policy.")
+_NO_GPUS = ("the kubelet offers no GPU (nvidia.com/gpu, nvidia.com/mig-...), {}. The operands' pods must tolerate "
+            "this taint: daemonsets.tolerations of the policy.")
 _UNVERIFIED = "not verified, {}."
 
 
@@ -84,7 +84,7 @@ def _missing(one: Live) -> str:
 def _notes(key: str, kept: t.Mapping[str, str]) -> list[str]:
     """Sentences about the Nodes that keep the taint. kept: maps these Nodes to the reasons."""
     found = {why: [name for name in kept if kept[name] == why] for why in (_NOT_READY, _NO_GPUS, _UNVERIFIED)}
-    return [f"{fold(names)}: {why.format(f'so that the taint {key} stays')}" for why, names in found.items() if names]
+    return [f"{fold(names)}: {why.format(f'so the taint {key} stays')}" for why, names in found.items() if names]
 
 
 def without(one: NodeState, key: str) -> NodePatch:
@@ -95,15 +95,15 @@ def without(one: NodeState, key: str) -> NodePatch:
 
 def _check(state: str, key: str | None, names: t.Sequence[str] | None) -> None:
     if not key:
-        raise InputError("The key of the taint is needed.", "Name the taint with which your Nodes come, such as "
+        raise InputError("The key of the taint is required.", "Set the key of the taint that new Nodes have, such as "
                          "startup-taint.cluster-autoscaler.kubernetes.io/gpu.", path="taint", value=key)
     if any(sign in key for sign in "=: "):
-        raise InputError(f"{key!r} is no key of a taint.", "Leave out its value and its effect, such as =true and "
-                         ":NoSchedule: whatever they are, taints of this key go.", path="taint", value=key)
+        raise InputError(f"{key!r} is no key of a taint.", "Omit the value and the effect, such as =true and "
+                         ":NoSchedule: all taints with this key are removed.", path="taint", value=key)
     if state == "present":
-        raise InputError("A startup taint is put on a Node as it comes, by its kubelet or its autoscaler.",
-                         "Set state absent to take it from Nodes that are verified.", path="state", value=state,
+        raise InputError("The kubelet or the autoscaler sets a startup taint, not this module.",
+                         "Set state absent to remove the taint from verified Nodes.", path="state", value=state,
                          allowed=["gathered", "absent"])
     if state == "absent" and names is None:
-        raise InputError("The Nodes that are ready are needed.", "Give what gpu_verify returned as verified.",
+        raise InputError("It is required with state absent.", "Set it to the result verified of gpu_verify.",
                          path="nodes", value=names)

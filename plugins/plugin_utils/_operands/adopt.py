@@ -38,18 +38,18 @@ def check(found: Operator, wanted: t.Sequence[Wanted], live: t.Mapping[Key, Obje
             and operator.owns(have) and have["metadata"]["uid"] not in own]
     if fixed:
         raise ClusterError(
-            f"Other pods are selected by what the operator made than by what is wanted here, and a selector can never "
-            f"change: {', '.join(fixed)}.", _REMOVE, verb="plan", object=fixed[0], reason="Immutable", found=fixed)
+            "These objects of the operator have another selector than the plan, and a selector cannot be "
+            f"changed: {', '.join(fixed)}.", _REMOVE, verb="plan", object=fixed[0], reason="Immutable", found=fixed)
     if left:
         raise ClusterError(
-            f"The operator runs what is not wanted here: {', '.join(left)}.", "Let the policy and gpu_placement have "
-            f"these too (gpu_policy: live is the operator's own policy), or: {_REMOVE}", verb="plan", object=left[0],
-            reason="Foreign", found=left)
+            f"The operator runs these objects, which are not in the plan: {', '.join(left)}.", "Enable them in the "
+            f"policy and gpu_placement (gpu_policy: live is the operator's own policy), or: {_REMOVE}", verb="plan",
+            object=left[0], reason="Foreign", found=left)
 
 
 _REMOVE = ("Stop the operator (kubectl scale deployment gpu-operator --replicas 0) and delete them (kubectl delete "
-           "daemonset); that ends their pods, which for a driver needs Nodes without work. Then run again. Nothing has "
-           "been changed.")
+           "daemonset), which ends their pods; first drain the Nodes of driver pods. Then run again. Nothing has been "
+           "changed.")
 
 
 # What to do about pods that another DaemonSet would adopt.
@@ -83,8 +83,8 @@ def wait_stopped(client: Client, found: Operator) -> None:
 
         if not apply.wait_until(gone, _PATIENCE):
             label = f"Deployment {space}/{name}"
-            raise ClusterError(f"{label} still has pods after {_PATIENCE:.0f} s, so that nothing was adopted.",
-                               "Look at these pods and their Node, then run again.", verb="stop", object=label,
+            raise ClusterError(f"{label} still has pods after {_PATIENCE:.0f} s, so nothing was adopted.",
+                               "Check these pods and their Node, then run again.", verb="stop", object=label,
                                reason="Timeout")
 
 
@@ -101,5 +101,5 @@ def notes(found: Operator, changes: t.Sequence[Change], live: t.Mapping[Key, Obj
     left = sorted({label_of(have) for have in live.values() if operator.owns(have)} - taken)
     more = f" and {len(left) - 8} more" if len(left) > 8 else ""
     return operator.notes(found) + ([
-        f"These stay with ClusterPolicy {found.policies[0]['metadata']['name']} and go when it is deleted: "
+        f"These objects still belong to ClusterPolicy {found.policies[0]['metadata']['name']} and are deleted with it: "
         f"{', '.join(left[:8])}{more}."] if left and found.policies else [])

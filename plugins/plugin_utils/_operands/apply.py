@@ -193,7 +193,7 @@ def _wait_gone(client: Client, change: Change) -> None:
 
     if not wait_until(gone, _PATIENCE):
         raise ClusterError(f"{change.label} is being removed and is not gone after {_PATIENCE:.0f} s.",
-                           "Look at its finalizers (metadata.finalizers) and at what should serve them.",
+                           "Check its finalizers (metadata.finalizers) and their controllers.",
                            verb="delete", object=change.label)
 
 
@@ -208,7 +208,7 @@ def _wait_established(client: Client, change: Change) -> None:
 
     if not wait_until(served, _PATIENCE):
         raise ClusterError(f"{change.label} is not served after {_PATIENCE:.0f} s.",
-                           "Look at its conditions (kubectl describe crd).", verb="apply", object=change.label)
+                           "Check its conditions (kubectl describe crd).", verb="apply", object=change.label)
 
 
 def _all_of(failed: t.Sequence[GpuopsError], done: t.Sequence[str]) -> ClusterError:

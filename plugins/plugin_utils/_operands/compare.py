@@ -82,7 +82,7 @@ def differences(want: t.Any, have: t.Any, path: str) -> list[str]:
 
 
 def same(want: t.Any, have: t.Any) -> bool:
-    """Whether two scalars mean the same to the server. An empty value and a missing one do."""
+    """Whether two scalars mean the same to the server. An empty value and a missing one mean the same."""
     if want == have or (not want and not have):
         return True
     if isinstance(want, (dict, list)) or isinstance(have, (dict, list)) or want is None or have is None:

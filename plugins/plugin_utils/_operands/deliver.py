@@ -48,8 +48,8 @@ def of_plan(cluster: t.Mapping[str, t.Any], only: t.Sequence[str] | None) -> tup
     only: limits both to these components. Raises InputError if it is not a plan of a cluster."""
     lacking = [key for key in ("namespace", "common", "components") if key not in cluster]
     if lacking:
-        raise InputError(f"It has no {', '.join(lacking)}, so it is no plan of a cluster.",
-                         "Give what gpu_policy returned as cluster.", path="cluster")
+        raise InputError(f"It has no {', '.join(lacking)}, so it is not the plan of a cluster.",
+                         "Set it to the result cluster of gpu_policy.", path="cluster")
     known = cluster["components"]
     unknown = [name for name in only or () if name not in known]
     if unknown:
@@ -180,16 +180,16 @@ def _ended_on(nodes: node_by_node.NodeByNode, leaving: t.Mapping[str, t.Collecti
 
 
 def _still_ending(client: Client, found: node_by_node.Found) -> tuple[node_by_node.Found, list[str]]:
-    """(found without some Nodes, a problem for each of these). On these Nodes, which a removal has left out of service,
-    a driver or MPS pod is still ending."""
+    """Returns (found without some Nodes, a problem for each of these Nodes). On them, which a removal has left out of
+    service, a driver or MPS pod is still ending."""
     left, problems = [], []
     for name, pods in found.pods.items():
         ending = () if pods or not maintenance.unfinished(found.nodes[name]) else node_by_node.ending_on(client, name)
         if ending:
             left.append(name)
-            problems.append(f"Node {name} is out of service since a removal, as {objects.label_of(ending[0])} has not "
-                            "ended. Look at its Node and at its log (kubectl describe pod). The run after its end puts "
-                            "the Node back.")
+            problems.append(f"Node {name} is out of service since a removal, because {objects.label_of(ending[0])} "
+                            "has not ended. Check the pod and its log (kubectl describe pod). When it has ended, the "
+                            "next run puts the Node back into service.")
     return node_by_node.without(found, left), problems
 
 
@@ -236,7 +236,7 @@ def _rolls(change: Change) -> bool:
 
 def _by_nodes(change: Change) -> Change:
     """The same change, but existing pods of the device plugin stay until their Node is taken out of service. It omits
-    our mark, so that the next run knows that the DaemonSet is not as wanted yet."""
+    our mark, so that the next run finds that the DaemonSet is not as desired yet."""
     if not _rolls(change):
         return change
     manifest = copy.deepcopy(t.cast(objects.Object, change.manifest))
@@ -246,7 +246,8 @@ def _by_nodes(change: Change) -> Change:
 
 
 def _waiting(pending: t.Sequence[PendingStep], level: str) -> list[str]:
-    """A sentence on what the changes that L(pending_changes.hold) has left out need; empty if there are none."""
+    """A sentence that says what is needed for the changes that L(pending_changes.hold) has left out; empty if there are
+    none."""
     if not pending:
         return []
     advice = (adopt.OUT_OF_THE_WAY if allows(level, NEEDS) else

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who owns which field of a live object, by its managedFields. Pure. PRIVATE to the collection.
+"""Determines from managedFields which manager owns which field of a live object. Pure. PRIVATE to the collection.
 
 A tree is the server's own format (FieldsV1): C({"f:containers": {'k:{"name":"a"}': {".": {}, "f:image": {}}}}). An
 empty mapping is a leaf, and C(.) stands for the container itself. If a manager changes the value of a field, the server

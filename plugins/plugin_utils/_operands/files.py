@@ -34,7 +34,7 @@ def write(folder: str, wanted: t.Sequence[Wanted], check: bool,
         return _write(folder, wanted, check, components)
     except OSError as error:
         raise InputError(f"{error.filename or folder} cannot be read or written: {error.strerror}.",
-                         "Name a folder of your own; it need not be there yet.", path="render_to",
+                         "Set a folder that you can write; it does not have to exist.", path="render_to",
                          value=folder) from error
 
 
@@ -105,7 +105,7 @@ def _former(folder: str) -> list[str]:
     if text is None:
         return []
     if not text.startswith(_HEAD):
-        raise InputError(f"{path} is not ours.", "Name an empty folder, or one that an earlier run wrote.",
+        raise InputError(f"{path} is not ours.", "Set an empty folder, or one that an earlier run has written.",
                          path="render_to", value=folder)
     listed = [str(name) for name in (load_data(text, path) or {}).get("resources") or []]
     return [name for name in listed if not os.path.isabs(name) and ".." not in name.split("/")]

@@ -78,21 +78,21 @@ def refuse(mine: t.Sequence[Object], drivers: t.Sequence[Object]) -> None:
     odd = [objects.label_of(one) for one in mine if _is_driver(one) and not _is_known(one, known)]
     if odd:
         raise ClusterError(
-            f"The operator gives drivers other names where Nodes have several systems, or an NVIDIADriver is new, and "
-            f"would not know these again: {', '.join(odd)}.", "Hand back without them: once their Nodes have no work, "
-            "run gpuops.nvidia.remove --tags driver, then run again. Nothing has been changed.",
+            f"The operator would not adopt these drivers, because its drivers have other names if Nodes have several "
+            f"operating systems or an NVIDIADriver is new: {', '.join(odd)}.", "Remove them first: when no pod on "
+            "their Nodes uses a GPU, run gpuops.nvidia.remove --tags driver, then run again. Nothing has been changed.",
             verb="plan", object=odd[0], reason="Foreign", found=odd)
 
 
 def refuse_unfinished(nodes: t.Sequence[Object]) -> None:
     """Raises ClusterError if a Node waits for its driver, or if a run has left it out of service: the operator does not
-    know these states. Pure."""
+    have these states. Pure."""
     found = [one["metadata"]["name"] for one in nodes
              if node_by_node.is_paused(one) or left_behind(one["metadata"].get("annotations") or {})]
     if found:
-        raise ClusterError(f"The work of an earlier run on {fold(found)} is not finished. No operator can finish it.",
-                           "Run the playbook site until no Node is pending, then run again. Nothing has been changed.",
-                           verb="plan", object=f"Node {found[0]}", reason="Unfinished", found=found)
+        raise ClusterError(f"An earlier run has not finished its work on {fold(found)}, and an operator cannot finish "
+                           "it.", "Run the playbook site until no Node is pending, then run again. Nothing has "
+                           "been changed.", verb="plan", object=f"Node {found[0]}", reason="Unfinished", found=found)
 
 
 def _is_known(daemon: Object, drivers: t.Mapping[str, Object]) -> bool:
@@ -122,8 +122,9 @@ def policy_step(policy: Object, policies: t.Sequence[Object]) -> list[Change]:
     have = found.pop(name, None)
     if found:
         # The operator follows only the oldest one.
-        raise ClusterError(f"ClusterPolicy {', '.join(found)} is there beside {name}, which the policy is called.",
-                           "Delete it, or export under its name.", verb="plan", object=f"ClusterPolicy {name}")
+        raise ClusterError(f"The cluster has the ClusterPolicy {', '.join(found)}, but the policy has the name {name}.",
+                           "Delete it, or give the exported policy its name.", verb="plan",
+                           object=f"ClusterPolicy {name}")
     if have is None:
         return [Change("create", kind, "", wanted, None)]
     differs = sorted({*compare.differences(wanted["spec"], have.get("spec") or {}, "spec"),
@@ -233,7 +234,7 @@ def _wait_noticed(client: Client, changes: t.Sequence[Change]) -> None:
 
         if not apply.wait_until(noticed, _PATIENCE):
             raise ClusterError(f"{change.label}: no controller has seen its change for {_PATIENCE:.0f} s; the operator "
-                               "was not started.", "Look whether kube-controller-manager runs, then run again.",
+                               "was not started.", "Check that kube-controller-manager runs, then run again.",
                                verb="patch", object=change.label, reason="Timeout")
 
 

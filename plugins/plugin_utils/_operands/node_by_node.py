@@ -15,9 +15,9 @@ new pod.
 
 A Node that cannot be taken out of service is skipped, for example because a disruption budget forbids it, another run
 holds the Node, or the Node is not Ready. If something goes wrong after that, the Node has failed. The first Node is
-served alone. If more Nodes fail than Terms.max_fail allows, no further Node is begun. Nodes on which an earlier run has
-failed come last. The next run finds the remaining pods by their labels, and a Node that was left out of service by its
-annotation.
+served alone. If more Nodes fail than Terms.max_fail allows, no further Node is changed. Nodes on which an earlier run
+has failed come last. The next run finds the remaining pods by their labels, and a Node that was left out of service by
+its annotation.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ class NodeByNode:
         return any(_is_mps(pod) for pods in self._found.pods.values() for pod in pods)
 
     def needed_rights(self) -> list[rights.Right]:
-        """The rights that L(run) needs."""
+        """The permissions that L(run) needs."""
         found = self._found
         pods = [pod for group in [*found.pods.values(), found.loose] for pod in group]
         spaces = sorted({pod["metadata"]["namespace"] for pod in pods})
@@ -342,7 +342,7 @@ class NodeByNode:
         if self._left:
             self._ask_server()
         loose = [_step(pod, "it runs on no Node") for pod in self._found.loose]
-        loose += [Step("pause", _of(component, name), "the former pod runs until its turn", "drain")
+        loose += [Step("pause", _of(component, name), "the former pod runs until this Node is changed", "drain")
                   for component, name in self._former()
                   if _labels(self._found.nodes[name]).get(GATES[component][0]) == "true"]
         return ([*loose, *(step for steps, _staying in previews for step in steps)],
@@ -436,14 +436,14 @@ class NodeByNode:
             self._try(name, functools.partial(self._end_on, name))
 
     def _stops(self) -> bool:
-        """Whether no further Node is begun, by the same rule as in the role maintenance."""
+        """Whether no further Node is changed, by the same rule as in the role maintenance."""
         return len(self._failed) * 100 > self._terms.max_fail * len(self._seen)
 
     def _error(self, ahead: bool = False) -> ClusterError:
         """The error about all Nodes that were not served. ahead: whether it is made before L(run)."""
         been = "will not be" if ahead else "have not been"
         told = {name: error.message for name, error in sorted(self._left.items())}
-        why = f"not begun, as {fold(self._failed)} failed before. See gpu_max_fail_percentage."
+        why = f"not changed, because {fold(self._failed)} failed before. See gpu_max_fail_percentage."
         stopped = f" {fold(self._untouched)}: {why}" if self._untouched else ""
         more = f" The reasons of {len(told) - _NAMED} more are in error.nodes." if len(told) > _NAMED else ""
         hints = dict.fromkeys(error.hint for error in self._left.values() if error.hint)
@@ -451,7 +451,7 @@ class NodeByNode:
         return ClusterError(
             f"The driver and MPS pods of {fold([*told, *self._untouched])} {been} {what}. "
             + " ".join(f"{name}: {text}" for name, text in [*told.items()][:_NAMED]) + more + stopped,
-            " ".join([*hints, "" if ahead else "Then run again: the next run goes on with these Nodes."]).strip(),
+            " ".join([*hints, "" if ahead else "Then run again: the next run continues with these Nodes."]).strip(),
             verb="delete", object=f"Node {next(iter(told))}", reason="Timeout", failed=sorted(self._failed),
             nodes={**told, **dict.fromkeys(sorted(self._untouched), why)},
             blocked=[pod for error in self._left.values() for pod in error.details.get("blocked") or ()])
@@ -476,7 +476,7 @@ class NodeByNode:
         ended = self._maintenance(name, check=True, begun=replace(begun, paused=stays), seen=seen).ended()
         ending_pods = [_step(pod, f"it runs on {name}") for pod in pods]
         if pods and DRIVER in leaving and (DRIVER, name) not in former:
-            ending_pods.insert(0, Step("pause", _of(DRIVER, name), "no driver is to come any more", "drain"))
+            ending_pods.insert(0, Step("pause", _of(DRIVER, name), "no driver is planned there any more", "drain"))
         resumed = {part: [Step("resume", _of(part, name), "", "drain" if pods else "never")] for part in comes}
         steps = [*begun.steps, *ending_pods, *resumed.get(DRIVER, ()), *ended.steps,
                  *resumed.get(MPS, ())]
@@ -504,7 +504,7 @@ class NodeByNode:
                 self._tell(f"{name} {'is skipped' if passed else 'has failed'}. {error}")
 
     def _ask_server(self) -> None:
-        """Raises GpuopsError if the API server fails, and not only single Nodes."""
+        """Raises GpuopsError if requests to the API server itself fail, and not only those for single Nodes."""
         self._client.count("v1", "Node", "")
 
     def _end_on(self, name: str) -> None:
@@ -555,9 +555,9 @@ class NodeByNode:
                 return
             if time.monotonic() >= end:
                 what = f"{label_of({'apiVersion': 'v1', 'kind': 'Pod', **pods[0]})} is not Ready" if pods else \
-                    f"No {'driver' if component == DRIVER else 'MPS'} pod has come to Node {name}"
-                raise ClusterError(f"{what} {limit:g} s after the former one has ended.", "Look at its DaemonSet and "
-                                   "at the log of the pod (kubectl describe pod).", verb="get", object=f"Node {name}",
+                    f"No {'driver' if component == DRIVER else 'MPS'} pod was created on Node {name}"
+                raise ClusterError(f"{what} {limit:g} s after the former one has ended.", "Check its DaemonSet and "
+                                   "the log of the pod (kubectl describe pod).", verb="get", object=f"Node {name}",
                                    reason="NoDriver")
             time.sleep(_PAUSE)
 
@@ -573,7 +573,7 @@ class NodeByNode:
                 return
             if time.monotonic() >= end:
                 raise ClusterError(f"{label_of(left[0])} has not ended {self._terms.timeout:g} s after it was deleted.",
-                                   "Look at its Node and at its log (kubectl describe pod).", verb="delete",
+                                   "Check its Node and its log (kubectl describe pod).", verb="delete",
                                    object=label_of(left[0]), reason="NotEnded")
             time.sleep(_PAUSE)
 

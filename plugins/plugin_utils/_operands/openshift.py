@@ -21,7 +21,8 @@ def rights(manifests: t.Sequence[Object], namespace: str) -> list[Object]:
     """Roles and bindings that allow the pods of DaemonSets to run privileged. If there is a Role, the rule is added to
     it.
 
-    The GPU Operator allows the node status exporter to use every SecurityContextConstraint; here it is only this one.
+    The GPU Operator allows the node status exporter to use every SecurityContextConstraint; this collection allows only
+    this one.
     """
     roles = {one["metadata"]["name"]: one for one in manifests if one["kind"] == "Role"}
     made: list[Object] = []

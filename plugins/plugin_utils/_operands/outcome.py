@@ -62,7 +62,7 @@ class Outcome:
         return {**result, "warnings": warnings} if warnings else result
 
     def _ordered_steps(self) -> list[Step]:
-        """All steps. Those on Nodes come after the deletion of the DaemonSets whose pods stay."""
+        """All steps. Steps on Nodes come after the deletion of the DaemonSets whose pods stay."""
         writes = [one for one in self.changes if one.writes]
         steps = [Step(one.action, one.label, _reason(one)) for one in writes]
         first = max((at for at, one in enumerate(writes, 1) if one.orphans or (

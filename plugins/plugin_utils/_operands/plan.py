@@ -25,9 +25,9 @@ _FIXED: t.Mapping[str, t.Tuple[str, t.Any]] = {
     "Secret": ("type", "Opaque")}
 _TEMPLATE = "spec.template"
 _LEVEL = "pod-security.kubernetes.io/enforce"
-_MAKE_ROOM = "Remove or rename these objects, or leave the component out that wants them."
+_MAKE_ROOM = "Remove or rename these objects, or leave out the component that needs them."
 _ADOPT = "Run adopt.yml: it adopts what a stopped operator has left."
-_MAKE_ANEW = "Delete it with its pods when its Nodes are idle (kubectl delete daemonset); the next run makes it anew."
+_MAKE_ANEW = "Delete it and its pods when its Nodes are idle (kubectl delete daemonset). The next run creates it again."
 _RELABEL = ("Correct the labels with kubectl label --overwrite namespace, or name another namespace (gpu_namespace) "
             "for the operands.")
 
@@ -126,9 +126,9 @@ def _rewritten(client: Client, manifest: Object, have: Object) -> list[str]:
     """Fields that we own according to managedFields and whose value an apply would change.
 
     Anybody can write under the name of our manager. Only the server can tell whether somebody has, or whether its
-    admission has changed our value. If a value differs, it is asked by a dry run. Definitions are left out, because
-    they are listed without their spec. So is an object for which the user or a webhook does not allow the dry run, or
-    a webhook fails: otherwise this object would prevent the plan of all others.
+    admission has changed our value. If a value differs, a dry run on the server shows this. Definitions are left out,
+    because they are listed without their spec. So is an object for which the user or a webhook does not allow the dry
+    run, or a webhook fails: otherwise this object would prevent the plan of all others.
     """
     if _is_definition(have):
         return []
@@ -181,7 +181,7 @@ def _left_behind(changes: t.Sequence[Change]) -> list[str]:
             selector = t.cast(Object, one.manifest)["spec"]["selector"].get("matchLabels") or {}
             labels = t.cast(Object, one.live)["spec"]["template"]["metadata"].get("labels") or {}
             if not selector.items() <= labels.items():
-                found.append(f"{one.label} has another selector than is wanted, which cannot be changed in place, and "
+                found.append(f"{one.label} has another selector than planned, which cannot be changed in place, and "
                              "its pods, which only a user may restart, lack the labels by which a new one would know "
                              "them.")
     return found
@@ -253,7 +253,7 @@ def _label_conflict(one: Wanted, have: Object) -> str:
     wrong = [f"{name} is '{labels[name]}' and must be '{value}'"
              for name, value in one.manifest["metadata"]["labels"].items()
              if name in labels and labels[name] != value and f"f:{name}" not in mine]
-    return f"The labels of {one.label}, which is not ours, forbid it: {', '.join(wrong)}." if wrong else ""
+    return f"The labels of {one.label}, which is foreign, forbid it: {', '.join(wrong)}." if wrong else ""
 
 
 def _refused_pods(changes: t.Sequence[Change]) -> list[str]:

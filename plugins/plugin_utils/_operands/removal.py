@@ -91,7 +91,7 @@ def execute(client: Client, changes: t.Sequence[Change], before: t.Sequence[Obje
 def end_pods(client: Client, changes: t.Sequence[Change], before: t.Sequence[Object], timeout: float, tell: Tell,
              nodes: NodeByNode, between: t.Sequence[Change] = ()) -> tuple[list[Change], ClusterError | None]:
     """Deletes DaemonSets without their pods, and ends these Node by Node. Arguments as for L(execute); between: changes
-    that are made when the DaemonSets are gone and before the first Node is begun.
+    that are made when the DaemonSets are gone and before the first Node is changed.
 
     Returns (the other changes, without the deletion of objects that pods on skipped Nodes need; the error that names
     the Nodes that were skipped or have failed).
@@ -119,7 +119,7 @@ def foreign_in(client: Client, namespace: str, ours: t.Collection[str] = ()) -> 
     """
     rows = client.namespaced_kinds()
     if rows is None:
-        return ["(this server does not say which kinds it has)"]
+        return ["(this server does not list its kinds)"]
     found = []
     answers = client.many(lambda row: client.list_row(row, namespace, metadata_only=True),
                           [row for row in rows if row.kind not in _RECORDS])
@@ -157,7 +157,7 @@ def _wait(client: Client, gone: t.Sequence[Object], timeout: float, tell: Tell) 
         if now - moved > timeout:
             raise _stuck([objects.label_of(one) for one in left], pods, timeout)
         if now - told >= _AGAIN:
-            tell(f"The removal runs for {now - begin:.0f} s. Left: {_said(len(left), pods)}.")
+            tell(f"The removal has run for {now - begin:.0f} s. Left: {_said(len(left), pods)}.")
             told = now
         time.sleep(pause)
         pause = min(pause * 1.5, _LONGEST_PAUSE)
@@ -174,8 +174,9 @@ def _left(client: Client, gone: t.Sequence[Object]) -> list[Object]:
 def _stuck(left: t.Sequence[str], pods: int, timeout: float) -> ClusterError:
     more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
     return ClusterError(
-        f"Nothing has gone for {timeout:.0f} s. Left: {_said(len(left), pods)}: {', '.join(left[:_NAMED])}{more}.",
-        "Look at their finalizers (metadata.finalizers) and at the pods that they wait for; the next run goes on.",
+        f"No object or pod was removed for {timeout:.0f} s. Left: {_said(len(left), pods)}: "
+        f"{', '.join(left[:_NAMED])}{more}.",
+        "Check their finalizers (metadata.finalizers) and the pods that they wait for; the next run continues.",
         verb="delete", object=left[0], reason="Timeout", left=left)
 
 

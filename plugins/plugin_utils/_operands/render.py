@@ -112,7 +112,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _combined(*mappings: t.Mapping[str, str]) -> dict[str, str]:
-    """One mapping of several. A later one takes precedence, as with Ansible's filter of this name."""
+    """Merges several mappings. A later one takes precedence, as with Ansible's filter of this name."""
     return {key: value for mapping in mappings for key, value in mapping.items()}
 
 

@@ -81,7 +81,7 @@ def selects(daemon_set: Object, labels: t.Mapping[str, str]) -> bool:
 
 
 def time_to_start(daemon_set: Object) -> float:
-    """The seconds that the kubelet gives the containers of a pod to start (their startupProbes), 0 without one."""
+    """The seconds that the kubelet gives the containers of a pod to start (their startupProbes), or 0."""
     probes = [one["startupProbe"] for one in daemon_set["spec"]["template"]["spec"].get("containers") or ()
               if one.get("startupProbe")]
     return max((float(one.get("initialDelaySeconds", 0)) + one.get("periodSeconds", 10) * one.get("failureThreshold", 3)

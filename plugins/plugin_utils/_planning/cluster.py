@@ -352,7 +352,7 @@ def _hook(context: Context) -> str:
 
 
 def _update_strategy(get: t.Callable[[str], Value]) -> Section:
-    """That of a DaemonSet whose pods no GPU client needs."""
+    """The update strategy of a DaemonSet whose pods no GPU client needs."""
     if get("daemonsets.updateStrategy") == "OnDelete":
         return {"type": "OnDelete"}
     unavailable = _number(str(get("daemonsets.rollingUpdate.maxUnavailable") or "1"))

@@ -116,7 +116,7 @@ def _together(found: t.Sequence[Profile]) -> Profile:
 
 
 def _fact(facts: HostFacts, path: str) -> str:
-    """The text of a fact, of a mapping that of its values; empty if it is not known."""
+    """The text of a fact, or of the values of a mapping; empty if it is not known."""
     value: object = facts
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None

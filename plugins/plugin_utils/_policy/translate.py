@@ -99,7 +99,7 @@ def translate_deprecated(kind: str, spec: Data, document: Document, root: tuple[
 
 
 def newer_keys(kind: str, spec: Data, document: Document, root: tuple[str, ...], release: Release) -> list[str]:
-    """Warnings about keys that the operator of this release does not know."""
+    """Warnings about keys that the operator of this release does not have."""
     return [f"{path_with_line(kind, path, document, root)} is new in {since}; the operator of release "
             f"{release.version} does not know it." for path, since in format_schemas.SINCE.items()
             if version_key(since) > version_key(release.version) and not _switched_off(get_path(spec, path))]

@@ -106,9 +106,9 @@ def check(plan: Document, ahead: bool, **given: Document | None) -> None:
     """
     whole = _part({**_PLAN, **({"checks": _FINDINGS} if ahead else {})}, cluster=Nullable(_CLUSTER_PLAN))
     shapes: dict[str, tuple[Shape, str]] = {
-        "plan": (whole if "hosts" in plan else _REFUSED, "Give all of what gpu_policy returned."),
+        "plan": (whole if "hosts" in plan else _REFUSED, "Set it to the complete result of gpu_policy."),
         "hosts": (HOSTS, "Give facts, checks, steps and pending of each host."),
-        "cluster": (CLUSTER, "Give what the documentation of cluster names.")}
+        "cluster": (CLUSTER, "Set the keys that the documentation of the option cluster lists.")}
     for option, value in {"plan": plan, **given}.items():
         shape, hint = shapes[option]
         fault = None if value is None else shape.fault(value)

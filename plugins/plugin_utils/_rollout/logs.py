@@ -35,7 +35,7 @@ class Log(t.NamedTuple):
 class FirstLogs:
     """The logs that a rollout reads while it waits: for each component and container the log of the first failed pod.
 
-    At most MOST logs.
+    It keeps at most MOST logs.
     """
 
     def __init__(self, client: Client, namespace: str) -> None:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A case: a release, a policy and nodes, what the GPU Operator was seen to make of them, and what we make of them."""
+"""A case: a release, a policy and Nodes, the objects that the GPU Operator created for them, and our objects."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ NAMES = tuple(sorted(path.stem for path in (FOLDER / "policies").glob("*.yaml"))
 
 
 def read(path: Path) -> Any:
-    """A file of this folder, by libyaml where it is."""
+    """Parses a file of this folder, with libyaml if it is installed."""
     return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def case(name: str) -> dict[str, Any]:
-    """``{release, nodes, values, spec, drivers, config_maps, secrets, service_monitors, like, facts}``; most optional.
+    """``{release, nodes, values, spec, drivers, config_maps, secrets, service_monitors, like, facts}``; most keys are
+    optional. spec: fields that the values of the chart do not have, which are set in the ClusterPolicy itself.
 
     spec: what is not among the chart's values, set in the ClusterPolicy itself.
     """
@@ -39,18 +40,18 @@ def case(name: str) -> dict[str, Any]:
 
 @cache
 def exceptions() -> list[dict[str, Any]]:
-    """``[{paths, policies, reason}]``: patterns of paths that may differ, in which policies, and why."""
+    """``[{paths, policies, reason}]``: patterns of the paths that may differ, for which policies, and why."""
     found: list[dict[str, Any]] = read(FOLDER / "exceptions.yaml")
     return found
 
 
 def matching(pattern: str) -> list[str]:
-    """The names of policies that a pattern means."""
+    """The names of the policies that match a pattern."""
     return [name for name in NAMES if fnmatchcase(name, pattern)]
 
 
 def seen(asked: dict[str, Any]) -> dict[str, Any]:
-    """The nodes as our reader of clusters returns them."""
+    """The Nodes as our reader of clusters returns them."""
     nodes = {}
     for name, node in asked["nodes"].items():
         system, version = node["os"].split()
@@ -66,7 +67,7 @@ def seen(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def documents(asked: dict[str, Any]) -> Any:
-    """The policy as values of the chart; as resources where NVIDIADrivers are among them."""
+    """The policy as values of the chart, or as resources if it has NVIDIADrivers."""
     if "drivers" not in asked:
         return merge(asked.get("values") or {}, asked.get("spec") or {})
     main = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"},
@@ -75,7 +76,7 @@ def documents(asked: dict[str, Any]) -> Any:
 
 
 def rendered(asked: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the operator's components are made of; NFD is not among them."""
+    """Our manifests for the components of the operator, without NFD."""
     release = releases.release(asked["release"])
     policy = formats.read(documents(asked), release)
     # The operator has no levels: it may do all.
@@ -85,12 +86,12 @@ def rendered(asked: dict[str, Any]) -> list[dict[str, Any]]:
 
 @cache
 def ours(name: str) -> list[dict[str, Any]]:
-    """What we make of a case; to be copied before it is changed."""
+    """Our facts of a case. Copy them before you change them."""
     return rendered(case(name))
 
 
 def like(facts: dict[str, Any], others: dict[str, str]) -> dict[str, Any]:
-    """Facts in which objects are replaced by others that resemble them. others: C({KIND | OTHER: KIND | NAME})."""
+    """Facts in which some objects are replaced by similar ones. others: C({KIND | OTHER: KIND | NAME})."""
     found = {path: value for path, value in facts.items() if " | ".join(path.split(" | ")[:2]) not in others.values()}
     return found | {other + path[len(one):]: value for other, one in others.items() for path, value in facts.items()
                     if path == one or path.startswith(f"{one} | ")}
@@ -98,12 +99,12 @@ def like(facts: dict[str, Any], others: dict[str, str]) -> dict[str, Any]:
 
 @cache
 def default_facts() -> dict[str, Any]:
-    """The operator's facts of the default policy."""
+    """The facts of the operator for the default policy."""
     return dict(flat(read(FOLDER / "default.yaml")))
 
 
 def expected(name: str) -> dict[str, Any]:
-    """The operator's facts: those of the default policy, and what differs from them."""
+    """The facts of the operator for a case: those of the default policy, with the differences of the case."""
     asked = case(name)
     facts = like(default_facts(), asked.get("like") or {})
     facts.update(asked["facts"])
@@ -127,5 +128,5 @@ def differences(name: str, manifests: list[dict[str, Any]]) -> tuple[list[str], 
 
 @cache
 def compared(name: str) -> tuple[list[str], set[str]]:
-    """The differences of a case."""
+    """The differences for one case."""
     return differences(name, ours(name))

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Manifests as facts: what counts about an object, without the defaults that an API server fills in."""
+"""Converts manifests to facts: the relevant fields of an object, without the defaults of an API server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def facts_of(manifests: Iterable[Manifest]) -> dict[str, dict[str, Any]]:
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf as (path, value); what is empty is no fact. A list is one leaf."""
+    """All leaves as (path, value); empty values are left out. A list is one leaf."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from flat(inner, f"{path} | {key}" if path else str(key))
@@ -122,7 +122,8 @@ def _notes(metadata: Manifest) -> dict[str, str]:
 
 
 def _rules(manifest: Manifest) -> dict[str, list[str]]:
-    """By ``group/resource`` the verbs; ``group/resource (names)`` where they are for some objects only."""
+    """Maps C(group/resource) to verbs; the key is C(group/resource (names)) if the verbs are limited to some
+    objects."""
     found: dict[str, set[str]] = {}
     for rule in manifest["rules"]:
         for group in rule["apiGroups"]:

@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What we render is what GPU Operators were seen to make of the same policy and nodes, fact by fact.
+"""For the same policy and Nodes, our manifests have the same facts as the objects of real GPU Operators.
 
-The operators ran on a live API server with simulated nodes. Every exception has its reason, in exceptions.yaml.
+These operators ran on a live API server with simulated Nodes. exceptions.yaml lists each exception with its reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def test_facts(name: str) -> None:
 
 
 def test_each_exception_is_needed() -> None:
-    """In every group of policies that it names, each of its patterns."""
+    """Each pattern is needed for each group of policies that it names."""
     needed = {name: cases.compared(name)[1] for name in cases.NAMES}
     unused = [(one["reason"], pattern) for one in cases.exceptions() for pattern in one["paths"]
               if not any(pattern in needed[name] for which in one["policies"] for name in cases.matching(which))]
@@ -38,7 +38,8 @@ def test_exceptions_are_few_and_have_reasons() -> None:
 
 
 def test_facts_are_many() -> None:
-    """The comparison is one of something: hundreds of facts, of all eight DaemonSets, and what policies change."""
+    """Guards against an empty comparison: there are hundreds of facts, of all eight DaemonSets, and policies change
+    them."""
     facts = cases.expected("default")
     assert len(facts) > 500
     assert len({path.split(" | ")[1] for path in facts if path.startswith("DaemonSet")}) == 8

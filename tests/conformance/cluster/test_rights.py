@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""No pod of ours may do what the operator's pod of the same name may not, whatever the policy."""
+"""No pod of ours has more permissions than the pod of the operator with the same name, whatever the policy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Right = tuple[str, str, str]  # cluster or namespace, group/resource (names), ve
 
 
 def rights(facts: dict[str, Any]) -> dict[str, set[Right]]:
-    """By DaemonSet what its account may do: the rules of all roles that are bound to it, one by one."""
+    """Maps each DaemonSet to the permissions of its service account: the rules of all roles that are bound to it, one
+    by one."""
     rules: dict[tuple[str, str], set[tuple[str, str]]] = {}
     bound: dict[tuple[str, str], dict[str, Any]] = {}
     accounts: dict[str, str] = {}
@@ -37,8 +38,8 @@ def rights(facts: dict[str, Any]) -> dict[str, set[Right]]:
 
 
 def wider(name: str, manifests: list[dict[str, Any]]) -> list[tuple[str, Right]]:
-    """What pods of ours may do beyond the operator's. A right for all objects covers those for some, one for the
-    cluster that for the namespace."""
+    """The permissions that our pods have in addition to those of the operator's pods. A permission for all objects
+    covers one for some objects, and a cluster-wide permission covers a namespaced one."""
     theirs = rights(cases.expected(name))
 
     def covered(pod: str, right: Right) -> bool:

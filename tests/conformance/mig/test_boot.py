@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The program that brings MIG back at boot, as the unit runs it, on simulated GPUs. Needs root (a mount namespace)."""
+"""The program that restores MIG at boot, run as the unit runs it, on simulated GPUs. Needs root (a mount namespace)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPLIT = {"profile": "3g.40gb", "start": 0, "compute": [[2, 0], [1, 2]]}
 
 
 class Host:
-    """A machine with what mig_config leaves on a host."""
+    """A machine with the files that mig_config leaves on a host."""
 
     def __init__(self, machine: Machine, folder: Path) -> None:
         self.machine = machine
@@ -37,7 +37,7 @@ class Host:
         (folder / "mig-boot.pyz").write_bytes(program(at_boot.__name__))
 
     def want(self, **gpus: Any) -> None:
-        """gpus: C(gpu0=[instances]), None for MIG off."""
+        """Writes the layout to restore. gpus: C(gpu0=[instances]), None for MIG off."""
         wanted = {}
         for name, instances in gpus.items():
             uuid, pci = self.of(int(name[3:]))
@@ -48,7 +48,7 @@ class Host:
         (self.folder / "etc" / "gpuops" / "mig.json").write_text(json.dumps(document))
 
     def of(self, index: int) -> tuple[str, str]:
-        """UUID and PCI address of a GPU."""
+        """UUID and PCI address of the GPU with this index."""
         words = self.machine.run("nvidia-smi", "-i", str(index), "--query-gpu=uuid,pci.bus_id",
                                  "--format=csv,noheader").stdout.strip().split(", ")
         return words[0].lower(), words[1].lower()[4:]
@@ -62,17 +62,17 @@ class Host:
                               capture_output=True, text=True, check=False)
 
     def writes(self) -> list[str]:
-        """The calls of the last run that change something."""
+        """The NVML calls of the last run that change something."""
         return [name for name in (self.folder / "trace").read_text().split()
                 if any(word in name for word in ("Create", "Destroy", "SetMigMode"))]
 
     def instance(self, gpu: int) -> list[str]:
-        """gpusim's words for the only compute instance of a GPU."""
+        """The description by gpusim of the only compute instance of a GPU."""
         found = [line.split() for line in self.machine.sim("show").splitlines() if line.startswith(f"ci {gpu} ")]
         return ["--gi", found[0][2], "--ci", found[0][3]]
 
     def stand(self) -> list[str]:
-        """Modes and GPU instances as the machine has them."""
+        """The current MIG modes and GPU instances of the machine."""
         lines = [line.split() for line in self.machine.sim("show").splitlines()]
         modes = [line.split("|")[7:10] for line in self.machine.sim("show").splitlines() if line.startswith("gpu ")]
         return [mode[1] for mode in modes] + [f"gi {line[1]} {line[3]}@{line[4]}" for line in lines if line[0] == "gi"]

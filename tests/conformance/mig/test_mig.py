@@ -31,7 +31,7 @@ NAMES = yaml.safe_load((ROOT / "tests/unit/mig/published_layouts.yml").read_text
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml_folder: Path) -> None:
-    """A journal of the test's own, and the machine's nvidia-smi for resets."""
+    """Gives each test a journal of its own, and the nvidia-smi of the machine for resets."""
     monkeypatch.setattr(work, "Journal", lambda concern, readonly: Journal(concern, str(tmp_path / "j"), readonly))
     monkeypatch.setattr(work, "Root", lambda: Root(str(tmp_path)))
     monkeypatch.setenv("PATH", f"{nvml_folder}:{os.environ['PATH']}")
@@ -47,7 +47,8 @@ def go(selected: str | None, state: str = "present", config: Any = None, checkpo
 
 
 def devices(host: Machine) -> list[dict[str, int]]:
-    """What the simulator itself says: by GPU, GPU instance profile enums by count; a dash for MIG off."""
+    """The state according to the simulator: for each GPU, the counts of its GPU instance profile enums; a dash for MIG
+    off."""
     found: list[dict[str, int]] = []
     for line in host.sim("show").splitlines():
         if line.startswith("gpu "):
@@ -60,7 +61,8 @@ def devices(host: Machine) -> list[dict[str, int]]:
 
 @pytest.mark.parametrize("model", BOARDS)
 def test_tables_are_what_the_device_reports(machine: Make, model: str) -> None:
-    """Plans made before a driver name the same profiles, ids and placements as plans made with it."""
+    """Plans that are made without a driver have the same profiles, ids and placements as plans that are made with
+    it."""
     machine(f"{model}=1")
     with Nvml() as nvml:
         device = nvml.devices()[0]
@@ -69,7 +71,7 @@ def test_tables_are_what_the_device_reports(machine: Make, model: str) -> None:
 
 
 def layouts_of(board: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """Every layout that a board has a published name for, and one of each profile, as counts by profile."""
+    """All layouts of a board that have a published name, and one instance of each profile, as counts by profile."""
     found = {f"all-{name.replace('+', '.')}": {name: row["instances"]} for name, row in board["profiles"].items()}
     for name, rows in NAMES.items():
         for devices, text in rows.items():
@@ -81,14 +83,14 @@ def layouts_of(board: dict[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def lies(host: Machine) -> list[tuple[str, int, int]]:
-    """The GPU instances of the only GPU as (profile enum, first unit, units), by the simulator itself."""
+    """The GPU instances of the only GPU as (profile enum, first unit, units), according to the simulator."""
     rows = [line.split() for line in host.sim("show").splitlines() if line.startswith("gi ")]
     return [(row[3], int(row[4]), int(row[5])) for row in rows]
 
 
 @pytest.mark.parametrize("model", BOARDS)
 def test_each_layout_after_each_other(machine: Make, model: str) -> None:
-    """Where instances lie is held against the published placements of the board."""
+    """The placements of the instances are compared with the published placements of the board."""
     host, profiles = machine(f"{model}=1"), BOARDS[model]["profiles"]
     layouts = layouts_of(BOARDS[model])
     assert len(layouts) > len(profiles), "there is all-balanced too"
@@ -173,9 +175,10 @@ def test_captured_runs_of_mig_parted_end_alike(machine: Make) -> None:
 
 
 def test_a_captured_run_of_the_mode_alone_ends_alike(machine: Make) -> None:
-    """mig-parted had wiped GPU 0 by a layout that does not fit; C(apply -m -c all-enabled) then left all as it was.
+    """mig-parted had removed all instances of GPU 0 for a layout that does not fit; C(apply -m -c all-enabled) then
+    changed nothing.
 
-    Here the GPUs are named whose mode is meant, whether it is off or on already.
+    Here the configuration names the GPUs whose mode is set, whether MIG is off or already on.
     """
     host = machine("a100-80=8")
     captured = [{}, *[{"2": 2}] * 7]
@@ -191,7 +194,7 @@ def test_a_captured_run_of_the_mode_alone_ends_alike(machine: Make) -> None:
 @pytest.mark.parametrize("name, words", [("nonesuch", "config has no configuration 'nonesuch'"),
                                          ("impossible", "2 x 4g.40gb do not fit together")])
 def test_what_is_wrong_is_refused_before_any_change(machine: Make, name: str, words: str) -> None:
-    """mig-parted wipes the first GPU before it finds out that a layout is impossible."""
+    """mig-parted removes the instances of the first GPU before it finds that a layout is impossible."""
     host = machine("a100-80=8")
     go("all-1g.10gb")
     before = host.sim("show")
@@ -201,14 +204,15 @@ def test_what_is_wrong_is_refused_before_any_change(machine: Make, name: str, wo
 
 
 def calls(path: Path) -> int:
-    """Calls since the last time."""
+    """The NVML calls since the last call of this function."""
     count = len(path.read_text().splitlines())
     path.write_text("")
     return count
 
 
 def test_calls_are_few(machine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against mig-parted 0.15 on the same eight GPUs: 1575 and 5391 calls to apply, 885 to find nothing to do."""
+    """For comparison, mig-parted 0.15 needs 1575 and 5391 calls to apply the layouts on the same eight GPUs, and 885 if
+    nothing is to do."""
     machine("a100-80=8")
     trace = tmp_path / "trace"
     monkeypatch.setenv("GPUSIM_TRACE", str(trace))

@@ -1,10 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A fleet as DCGM exporters tell it: a stand-in with their metrics and labels, for a real Prometheus to scrape.
+"""A simulated fleet that serves the metrics and labels of DCGM exporters, for a real Prometheus to scrape.
 
-Labels are those of NVIDIA/dcgm-exporter 4.8.3. n1 is well, but a Pod on its second GPU does nothing. n2 has a GPU cut
-by MIG, one in trouble, and one that was lost a few minutes ago. n3 does not answer, n4 answers without a GPU.
+The labels are those of NVIDIA/dcgm-exporter 4.8.3. The node n1 is healthy, but a pod on its second GPU does nothing. n2
+has a GPU in MIG mode, one with errors, and one that was lost a few minutes ago. n3 does not respond, and n4 responds
+without a GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Labels = dict[str, str]
 
 
 class Gpu(NamedTuple):
-    """A GPU, or an instance of one. pod: namespace and name of who holds it; instance: id and profile."""
+    """A GPU or a MIG instance. pod: namespace and name of the pod that uses it; instance: id and profile."""
 
     node: str
     index: int
@@ -65,7 +66,7 @@ SERVED, DOWN, SILENT = ("n1", "n2"), "n3", "n4"
 
 
 def values(gpu: Gpu, ago: float) -> dict[str, float]:
-    """By metric its value so many seconds before now (negative: after)."""
+    """Maps each metric to its value this many seconds ago (negative: in the future)."""
     idle, trouble = gpu.state == "idle", gpu.state == "trouble"
     past = HISTORY - ago
     found = {
@@ -95,14 +96,15 @@ def _line(name: str, labels: Labels, value: float) -> str:
 
 
 def page(node: str, start: float) -> str:
-    """What an exporter serves now, so long after the start; a lost GPU is not there any more."""
+    """The metrics page of an exporter, this long after the start; a lost GPU is no longer listed."""
     lines = [_line(name, gpu.labels, value) for gpu in GPUS if gpu.node == node and gpu.state != "lost"
              for name, value in values(gpu, start - time.time()).items()]
     return "".join(f"{line}\n" for line in lines)
 
 
 def history(start: float, honoured: bool = False) -> str:
-    """The time before the start, in the format of OpenMetrics, with the labels that Prometheus makes of both sides."""
+    """The metrics before the start, in the OpenMetrics format, with the labels that Prometheus combines from both
+    sides."""
     lines = []
     for gpu in GPUS:
         theirs = {f"exported_{key}" if key in _THEIRS and not honoured else key: value
@@ -114,7 +116,7 @@ def history(start: float, honoured: bool = False) -> str:
 
 
 class _Exporter(BaseHTTPRequestHandler):
-    """The path names the node: /n1."""
+    """Serves metrics; the path is the name of the node, such as /n1."""
 
     start: float
 
@@ -127,12 +129,13 @@ class _Exporter(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Silent."""
+        """Logs nothing."""
 
 
 @contextmanager
 def exporters(start: float, honoured: bool = False) -> Iterator[list[dict[str, Any]]]:
-    """Serves all of them; gives Prometheus' scrape_configs. A scrape that takes longer than they say counts as none."""
+    """Serves all exporters; yields the scrape_configs for Prometheus. A scrape that takes longer than its configured
+    timeout counts as failed."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Exporter", (_Exporter,), {"start": start}))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"127.0.0.1:{server.server_port}"

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""When each alert fires and when it does not: cases that promtool plays, at one sample a minute."""
+"""When each alert fires and when it does not: cases for promtool, with one sample per minute."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def played(cases: list[tuple[str, dict[str, str], int, int]]) -> dict[str, Any]:
-    """A file for promtool test rules."""
+    """Writes a file for promtool test rules."""
     return {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": [{
         "interval": "1m", "input_series": [{"series": name, "values": told} for name, told in series.items()],
         "promql_expr_test": [{
@@ -124,7 +124,7 @@ def test_cases(folder: Path) -> None:
 
 
 def test_a_wrong_case_is_found(folder: Path) -> None:
-    """promtool really compares."""
+    """Proves that promtool really compares."""
     alert, series, minute, count = CASES[0]
     (folder / "cases.yml").write_text(yaml.safe_dump(played([(alert, series, minute, 1 - count)])))
     assert promtool(folder, "test", "rules", "cases.yml").returncode == 1

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Every query of rules and dashboards returns data in a real Prometheus that scrapes exporters with DCGM's metrics."""
+"""Every query of the rules and dashboards returns data in a real Prometheus that scrapes exporters with the metrics of
+DCGM."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ FULL = "Requires gpu_monitoring.counters: full."
 
 @functools.lru_cache(maxsize=None)
 def standard() -> dict[str, dict[str, Any]]:
-    """With everything that can be asked for."""
+    """The rules and dashboards with all options enabled."""
     return rendered()
 
 
@@ -63,7 +64,7 @@ NAMED = [f"{name}: {panel['title']}" for name, panel, _expression in PANELS]
 
 
 class Prometheus:
-    """One that runs. ask: an answer of its HTTP API."""
+    """A running Prometheus. ask: returns an answer of its HTTP API."""
 
     def __init__(self, address: str) -> None:
         self.url = f"http://{address}/api/v1/"
@@ -79,18 +80,18 @@ class Prometheus:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """As the ServiceMonitor has it by default."""
+    """A Prometheus with the default settings of the ServiceMonitor."""
     yield from running(tmp_path_factory.mktemp("prometheus"))
 
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """One that honours the exporter's labels."""
+    """A Prometheus that honours the labels of the exporter."""
     yield from running(tmp_path_factory.mktemp("honest"), honoured=True)
 
 
 def running(folder: Path, honoured: bool = False) -> Iterator[Prometheus]:
-    """With an hour of history, the rules loaded and all targets scraped."""
+    """A Prometheus with an hour of history, with the rules loaded and all targets scraped."""
     programs, found = prometheus_programs(), rendered(HONEST if honoured else None)
     start = time.time()
     (folder / "history").write_text(fleet.history(start, honoured))
@@ -111,7 +112,7 @@ def running(folder: Path, honoured: bool = False) -> Iterator[Prometheus]:
 
 
 def _await(process: subprocess.Popen[bytes], log: Path) -> Prometheus:
-    """Until every target was scraped three times, and every rule was evaluated after that."""
+    """Waits until every target has been scraped three times and every rule has been evaluated after that."""
     end, scraped = time.monotonic() + 240, 0.0
     while time.monotonic() < end and process.poll() is None:
         time.sleep(0.3)
@@ -131,18 +132,18 @@ def _await(process: subprocess.Popen[bytes], log: Path) -> Prometheus:
 
 
 def _evaluated(group: dict[str, Any]) -> float:
-    """When the first of a group's rules was evaluated last; never is the year 1."""
+    """When a rule of the group was last evaluated, by the rule that was evaluated first; the year 1 means never."""
     return min(_timestamp(rule["lastEvaluation"]) for rule in group["rules"])
 
 
 def _timestamp(text: str) -> float:
-    """Of a time with nanoseconds and any zone."""
+    """Parses a time with nanoseconds in any time zone."""
     whole, fraction, zone = re.fullmatch(r"(.{19})(\.\d+)?(.*)", text).groups()  # type: ignore[union-attr]
     return 0.0 if whole < "1970" else datetime.fromisoformat(whole + zone).timestamp() + float(fraction or 0)
 
 
 def filled(expression: str) -> str:
-    """A query of a dashboard with All in its variables."""
+    """The query of a dashboard with all variables set to All."""
     return expression.replace("$node", ".*").replace("$gpu", ".*")
 
 
@@ -168,7 +169,7 @@ def test_every_column_of_a_table_has_a_heading_and_a_place(prometheus: Prometheu
 
 
 def test_no_number_takes_the_colours_that_grafana_gives_by_itself() -> None:
-    """Without thresholds of their own, numbers above 80 are red, be it nodes or watts."""
+    """Without explicit thresholds, Grafana shows every number above 80 in red, whether it counts nodes or watts."""
     for _name, panel, _expression in PANELS:
         if panel["type"] == "stat":
             first, *more = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
@@ -194,7 +195,7 @@ VALUES = {
 
 
 def number(served: Prometheus, place: str, boards: dict[str, dict[str, Any]]) -> float:
-    """What a panel shows."""
+    """The value that a panel shows."""
     board, _colon, title = place.partition(": ")
     panel = next(one for found in boards.values() if found["title"] == board for one in found["panels"]
                  if one["title"] == title)
@@ -227,13 +228,13 @@ def test_an_alert_is_about_the_right_ones_only(prometheus: Prometheus, alert: st
 
 
 def about(served: Prometheus, rule: dict[str, Any]) -> list[str]:
-    """Of whom a rule speaks now."""
+    """The GPUs or nodes for which a rule fires now."""
     found = [labels for labels, _value in served.query(rule["expr"])]
     return ["/".join(filter(None, (one.get("UUID") or one["instance"], one.get("GPU_I_ID")))) for one in found]
 
 
 def test_the_same_where_prometheus_honours_the_exporters_labels(honest: Prometheus) -> None:
-    """There a GPU that nobody holds carries the labels of the exporter's Pod."""
+    """With honoured labels, a GPU that no pod uses has the labels of the exporter's pod."""
     found = rendered(HONEST)
     assert {alert: about(honest, rule) for alert, rule in rules(found).items()} == FIRES
     boards = dashboards(found)
@@ -243,7 +244,7 @@ def test_the_same_where_prometheus_honours_the_exporters_labels(honest: Promethe
 
 
 def test_texts_of_alerts_are_whole(prometheus: Prometheus) -> None:
-    """A label that is not there, or a wrong template, shows in the text."""
+    """A missing label or a wrong template would be visible in the text."""
     alerts = {one["labels"]["alertname"]: one["annotations"] for one in prometheus.ask("alerts")["alerts"]}
     assert sorted(alerts) == sorted(FIRES), prometheus.ask("rules")
     for texts in alerts.values():
@@ -256,7 +257,7 @@ def test_texts_of_alerts_are_whole(prometheus: Prometheus) -> None:
 # -- names
 
 def test_the_seeds_panels_are_there() -> None:
-    """Five panels of a tutorial on the operator, with its queries but for the choice of node and GPU."""
+    """Five panels of a tutorial about the operator, with the same queries except for the selection of node and GPU."""
     board = next(one for one in dashboards().values() if one["title"] == "GPU nodes")
     found = {panel["title"]: re.sub(r"\{[^}]*\}", "", panel["targets"][0]["expr"]) for panel in board["panels"]}
     wanted = {

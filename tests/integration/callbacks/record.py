@@ -18,7 +18,7 @@ requirements: []
 
 
 class CallbackModule(CallbackBase):
-    """One line a result: C({kind, host, play, task, action, result})."""
+    """Writes one line for each result: C({kind, host, play, task, action, result})."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "notification"
@@ -30,7 +30,7 @@ class CallbackModule(CallbackBase):
         self.handle = open(os.environ["RECORD_FILE"], "a", encoding="utf-8")  # noqa: SIM115 - open as long as Ansible
 
     def v2_playbook_on_play_start(self, play) -> None:  # type: ignore[no-untyped-def]
-        """Remembers the play's name."""
+        """Remembers the name of the play."""
         self.play = play.get_name()
 
     def _line(self, kind: str, result) -> None:  # type: ignore[no-untyped-def]
@@ -40,17 +40,17 @@ class CallbackModule(CallbackBase):
         self.handle.flush()
 
     def v2_runner_on_ok(self, result) -> None:  # type: ignore[no-untyped-def]
-        """A task ended well."""
+        """Records a task that succeeded."""
         self._line("ok", result)
 
     def v2_runner_on_failed(self, result, ignore_errors=False) -> None:  # type: ignore[no-untyped-def]
-        """A task failed."""
+        """Records a task that failed."""
         self._line("failed", result)
 
     def v2_runner_on_unreachable(self, result) -> None:  # type: ignore[no-untyped-def]
-        """A host was not reached."""
+        """Records a host that was not reached."""
         self._line("unreachable", result)
 
     def v2_runner_on_skipped(self, result) -> None:  # type: ignore[no-untyped-def]
-        """A task was skipped."""
+        """Records a task that was skipped."""
         self._line("skipped", result)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A run over hosts that forge their answers, and the same run on a sound host alone."""
+"""Compares a run on hosts that forge their answers with the same run on a sound host alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHARED = ("release", "policy", "disruption", "placement", "cluster", "strict", "
 
 
 def beside(sound: str, run: user.Run, alone: user.Run, hosts: Iterable[str]) -> None:
-    """The run did to the sound host what the run did in which it is alone, and obeyed nobody else."""
+    """Checks that the run did the same to the sound host as the run on it alone, and obeyed no other host."""
     found = forged.OBEYED.search(run.output)
     assert found is None, repr(run.output[max(0, found.start() - 300):found.start() + 100])
     at = run.output.find("Traceback")
@@ -30,14 +30,14 @@ def beside(sound: str, run: user.Run, alone: user.Run, hosts: Iterable[str]) -> 
 
 
 def done(sound: str, run: user.Run) -> list[tuple[Any, ...]]:
-    """What was done on the sound host, in order, without tasks for the whole play, which are counted to its first host,
-    and without those that end the run for what was found on any host."""
+    """What was done on the sound host, in order. It omits tasks for the whole play, which are attributed to its first
+    host, and tasks that end the run because of findings on any host."""
     return [(line["play"], line["task"], line["kind"], line["result"].get("changed"), line["result"].get("plan"))
             for line in run.of(sound) if line["action"] not in (*user.ON_CONTROLLER, "ansible.builtin.fail")]
 
 
 def plan(run: user.Run) -> Data:
-    """The plan of all, or what stands for one where a playbook makes none."""
+    """The plan of all hosts, or its substitute if the playbook makes no plan."""
     found: Data = next(line["result"] for line in run.results if line["action"] == "gpuops.nvidia.gpu_policy")
     return found
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Answers of a host in wrong hands, made of what the modules of a sound one have printed."""
+"""Answers of a compromised host, derived from those that the modules of a sound host have printed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ READ = ("changed", "failed", "msg", "error", "plan", "pending", "diff", "compone
 
 
 def places(value: Any, path: Path = ()) -> Iterator[Path]:
-    """Where every value of a document stands; of a list only those of its first element."""
+    """The paths of all values of a document; of a list, only those of its first element."""
     if path:
         yield path
     items = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
@@ -70,7 +70,7 @@ def places(value: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def put(document: Data, path: Path, value: Any) -> Data:
-    """A copy with another value at a place."""
+    """A copy of a document with another value at a path."""
     made = copy.deepcopy(document)
     holder: Any = made
     for key in path[:-1]:
@@ -80,7 +80,7 @@ def put(document: Data, path: Path, value: Any) -> Data:
 
 
 def outputs(sound: str) -> list[bytes]:
-    """What is no answer, or not an answer alone. sound: the output of a module."""
+    """Outputs that are no answer, or that have more than an answer. sound: the output of a module."""
     whole = sound.encode()
     noise = ESCAPE.encode("utf-8", "surrogatepass")
     return [b"", b"null", b"[]", b"{", b"\xff\xfe\x00", whole * 2, b'{"a":' * 100_000,
@@ -91,7 +91,7 @@ def outputs(sound: str) -> list[bytes]:
 
 
 def of_facts(sound: str, many: int) -> list[bytes]:
-    """So many answers of gpu_info with one value exchanged each, from all over the facts."""
+    """This many answers of gpu_info, each with one replaced value, spread over all facts."""
     told = json.loads(sound)
     every = [("facts", *path) for path in places(told["facts"])]
     step = max(1, len(every) // many)
@@ -100,16 +100,16 @@ def of_facts(sound: str, many: int) -> list[bytes]:
 
 
 def of_variables(sound: str) -> list[bytes]:
-    """Answers that set a variable each."""
+    """Answers each of which sets a variable."""
     return [json.dumps({**json.loads(sound), "ansible_facts": {name: value}}).encode()
             for name, value in VARIABLES.items()]
 
 
 def of_read(sound: str) -> list[bytes]:
-    """Answers with one of the keys that are read, and a value for it that may be of any type and size."""
+    """Answers each of which has a value of any type and size for one of the keys that are read."""
     return [json.dumps({**json.loads(sound), key: value}).encode() for key in READ for value in VALUES]
 
 
 def of_keys(sound: str) -> list[bytes]:
-    """Answers with a further key each."""
+    """Answers each of which has an additional key."""
     return [json.dumps({**json.loads(sound), **more}).encode() for more in KEYS]

@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hosts of an inventory that are no machines: a program on the controller answers for the Python of each.
+"""Simulated hosts of an inventory: for each of them, a program on the controller replaces Python.
 
-No module of the collection runs, so that nothing is read from the controller or changed on it.
+No module of the collection runs, so nothing is read from the controller or changed on it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ ANSWERING = Path(__file__).parent / "python3"
 
 
 def prepare(folder: Path, facts: Data) -> None:
-    """Makes the answers of a sound host, which each host gives to whatever it has no other answer to."""
+    """Stores the answers of a sound host; each host returns them for modules without another answer."""
     (folder / "recorded").mkdir(parents=True)
     for module, answer in sound.answers(facts).items():
         (folder / "recorded" / f"{module}.1").write_text(json.dumps(answer))
 
 
 def host(folder: Path, name: str, answers: Mapping[str, bytes]) -> Data:
-    """The variables of a host of the inventory. answers: by module what it prints in place of a sound host's answer."""
+    """The variables of a host of the inventory. answers: maps modules to what the host prints instead of a sound
+    answer."""
     own = folder / name
     own.mkdir()
     shutil.copy(ANSWERING, own / "python3")
@@ -38,5 +39,5 @@ def host(folder: Path, name: str, answers: Mapping[str, bytes]) -> Data:
 
 
 def asked(folder: Path, name: str) -> set[str]:
-    """The modules that a host was asked to run."""
+    """The modules that were started on a host."""
     return {one.name.partition("call-")[2].rpartition(".")[0] for one in (folder / name).glob("call-*")}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the modules of a sound host answer, as forged answers begin with it."""
+"""The answers of the modules of a sound host, from which forged answers are derived."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOOLKIT: Data = {
 
 
 def answers(facts: Data) -> dict[str, Data]:
-    """By module its answer. facts: those of gpu_info."""
+    """Maps modules to their answers. facts: those of gpu_info."""
     return {
         "gpu_info": {"changed": False, "facts": facts},
         "nvidia_driver": {**CHANGE, "reboot_required": False, "mok": {"enrolled": None, "pending": False},
@@ -42,6 +42,6 @@ def answers(facts: Data) -> dict[str, Data]:
 
 
 def facts() -> Data:
-    """Of a host with one GPU and its driver loaded."""
+    """The facts of a host with one GPU and a loaded driver."""
     made: Data = facts_sample.driven(facts_sample.facts(["20b2 10de:1463"]), "580.126.20")
     return made

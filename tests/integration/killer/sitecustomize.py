@@ -1,18 +1,18 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Kills a module in the middle of its plan; copied to a lab host beside a wrapper of its Python.
+"""Kills a module in the middle of its plan; the file is copied to a lab host together with a wrapper of its Python.
 
-C(/run/kill-step) holds orders of two lines, a moment and the id of a step. The process gets SIGKILL right before that
-step is executed (C(before)), right after it (C(after)), or as soon as the step has put a file in its place that is not
-the collection's own record (C(written); after the step where it puts none).
+C(/run/kill-step) contains orders of two lines: a moment and the id of a step. The process is killed with SIGKILL right
+before that step is executed (C(before)), right after it (C(after)), or as soon as the step has replaced a file that is
+not a record of the collection (C(written); after the step if it replaces none).
 
-Of several orders the process itself carries out the last one. For each one before, it forks when it has just started,
-and the fork is killed: as if the module had been run as often, one run after the other. An order is removed from the
-file when it has been carried out, but for the last one. When a fork ends without being killed, the process itself goes
-on with its order, and that order is the first in the file.
+If there are several orders, the process itself carries out the last one. For each earlier order, it forks when it has
+just started, and the fork is killed: this is the same as several runs of the module, one after the other. An order is
+removed from the file when it has been carried out, but for the last one. If a fork ends without being killed, the
+process continues with its own order, and that order is the first in the file.
 
-It hooks the one function from which all modules execute steps, so the product needs no switch for it.
+It patches the only function from which all modules execute steps, so the product needs no switch for it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ RECORDS = "/var/lib/gpuops/"
 
 
 def die():  # type: ignore[no-untyped-def]
-    """Ends this process here and now."""
+    """Kills this process immediately."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def my_order():  # type: ignore[no-untyped-def]
-    """Moment and step of this process, which may be a fork."""
+    """The moment and the step of this process, which can be a fork."""
     with open(ORDERS, encoding="utf-8") as handle:
         lines = handle.read().splitlines()
     while len(lines) > 2:
@@ -76,10 +76,10 @@ def arm(module):  # type: ignore[no-untyped-def]
 
 
 class Hook(importlib.abc.MetaPathFinder):
-    """Lets the other finders load C(module_utils._result), then arms it."""
+    """An import hook that patches C(module_utils._result) after the other finders have loaded it."""
 
     def find_spec(self, fullname, path, target=None):  # type: ignore[no-untyped-def]
-        """Delegates, and wraps the loader of the one module that matters."""
+        """Delegates to the other finders, and wraps the loader of this one module."""
         if not fullname.endswith("gpuops.nvidia.plugins.module_utils._result"):
             return None
         sys.meta_path.remove(self)

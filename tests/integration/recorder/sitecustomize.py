@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Records what a module does to a host; copied to a lab host beside a wrapper of its Python.
+"""Records what a module does on a host; the file is copied to a lab host together with a wrapper of its Python.
 
-C(acts) beside this file gets a line of JSON for each signal that the process sends (its number, the process) and each
-program that it starts (its words): Python itself reports them, as audit events. C(nvml) gets the name of each call of
-the simulated NVML, by the process or by a program that it starts.
+C(acts) beside this file gets a line of JSON for each signal that the process sends (number and process) and for each
+program that it starts (arguments): Python reports both as audit events. C(nvml) gets the name of each call of the
+simulated NVML by the process or a program that it starts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ACTS = os.open(os.path.join(FOLDER, "acts"), os.O_WRONLY | os.O_APPEND | os.O_CR
 
 
 def words_of(event, args):  # type: ignore[no-untyped-def]
-    """A signal or a program as words; None for all other events."""
+    """The words of a signal or a program; None for all other events."""
     if event in ("os.kill", "os.killpg") and args[1]:
         return ["signal", args[1], args[0]]
     if event == "subprocess.Popen":

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hosts that answer every module of the collection as they like, all of them in one play beside a sound host."""
+"""Hosts that forge the answers of every module of the collection, all of them in one play with a sound host."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LONGEST = 300_000
 
 
 def task(module: str, output: bytes) -> Data:
-    """What the task of a module returns for what a host prints."""
+    """The result of the task of a module for this output of a host."""
     action = object.__new__(MODULES[module][0].ActionModule)
     shell = SimpleNamespace(tmpdir="/tmp/x", join_path=lambda *parts: "/".join(parts))
     action._connection = SimpleNamespace(_shell=shell)
@@ -67,7 +67,7 @@ def task(module: str, output: bytes) -> Data:
 
 
 def table(module: str) -> list[bytes]:
-    """The forged answers of a module."""
+    """The forged answers for a module."""
     text = json.dumps(SOUND[module])
     every = [*forged.of_variables(text), *forged.of_keys(text), *forged.outputs(text), *forged.of_read(text),
              *[json.dumps({**SOUND[module], "ansible_facts": {name: "x"}}).encode()
@@ -78,7 +78,7 @@ def table(module: str) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, list[tuple[bytes, Data]]]:
-    """By module its forged answers, each with what becomes of it."""
+    """Maps modules to their forged answers and the results for these."""
     with pytest.MonkeyPatch.context() as patch:
         # Ansible warns of what stands beside an answer.
         patch.setattr("ansible.plugins.action.display.warning",
@@ -109,7 +109,7 @@ def test_an_answer_is_plain_data_or_a_named_failure(results: dict[str, list[tupl
 
 
 def registered(results: dict[str, list[tuple[bytes, Data]]]) -> dict[str, Data]:
-    """By host its variables: every fourth forged answer, each of a host whose other answers are sound."""
+    """Maps hosts to their variables: every fourth forged answer, each on a host whose other answers are sound."""
     found: dict[str, Data] = {}
     for module, each in results.items():
         for number, (_output, told) in enumerate(each[::4]):
@@ -119,7 +119,7 @@ def registered(results: dict[str, list[tuple[bytes, Data]]]) -> dict[str, Data]:
 
 
 def test_all_of_them_in_one_play(results: dict[str, list[tuple[bytes, Data]]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sound host has the plan, the checks and the lines in reports that it has alone."""
+    """The sound host has the same plan, checks and lines in reports as in a play on it alone."""
     lines: list[str] = []
     monkeypatch.setattr(gpu_report, "display", SimpleNamespace(display=lines.append))
     good = {"sound": {result: task(module, json.dumps(SOUND[module]).encode())
@@ -156,7 +156,7 @@ def test_all_of_them_in_one_play(results: dict[str, list[tuple[bytes, Data]]], m
 
 @pytest.mark.parametrize(("playbook", "result"), [("site", "preflight_plan"), ("remove", "remove_from")])
 def test_no_host_sets_how_many_nodes_change_together(playbook: str, result: str) -> None:
-    """A host that was not reached, or is left out by --limit, may have anything in the cache of facts."""
+    """The fact cache can have any content for a host that was not reached or is left out by --limit."""
     loader = DataLoader()
     plays = yaml.safe_load((Path(__file__).parents[3] / "playbooks" / f"{playbook}.yml").read_text())
     # ansible-core 2.18 has no such function, and trusts every text.

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""gpu_policy as a playbook calls it: compare, export, a policy that stands in a cluster, errors. One run for all."""
+"""gpu_policy as a playbook calls it: compare, export, a policy from a cluster, errors. All tests use one run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def secret(component: str, name: str, value: str) -> dict[str, Any]:
 
 
 class Api(BaseHTTPRequestHandler):
-    """An API server that knows a few objects."""
+    """An API server with a few objects."""
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
@@ -62,11 +62,11 @@ class Api(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Silent."""
+        """Logs nothing."""
 
 
 def tasks(host: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """By name the options of a call."""
+    """Maps names to the options of a call."""
     plain = {"facts": {}, "overrides": {}}
     return {
         "compare": {"policy": "policy.yml", "compare_with": {"driver": {"version": "595.91.07"}}, "resolve": False},
@@ -101,7 +101,7 @@ def tasks(host: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, Any], str]]:
-    """By name what the calls returned, and what a user who asks for everything sees of them."""
+    """Maps names to the results of the calls, and to what a user sees of them with maximum verbosity."""
     folder = tmp_path_factory.mktemp("action")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -132,7 +132,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, An
 
 @pytest.fixture
 def results(run: tuple[dict[str, Any], str]) -> dict[str, Any]:
-    """By name what the calls returned."""
+    """Maps names to the results of the calls."""
     return run[0]
 
 
@@ -209,7 +209,7 @@ def test_errors(results: dict[str, Any]) -> None:
 
 
 def test_what_a_policy_names_is_looked_for(results: dict[str, Any]) -> None:
-    """The Secret is there, the ConfigMap is not; a preflight says it in the same words."""
+    """The Secret exists, but the ConfigMap does not; a preflight reports it with the same words."""
     error = results["named"]["error"]
     refusal, = error["refusals"]
     assert refusal["reason"].startswith("driver.repoConfig.configMapName: ConfigMap 'repos' is not in namespace mine")
@@ -219,19 +219,19 @@ def test_what_a_policy_names_is_looked_for(results: dict[str, Any]) -> None:
 
 
 def test_nodes_that_earlier_runs_have_left_are_named_and_go_into_the_plan(results: dict[str, Any]) -> None:
-    """Only a removal leaves a Node that may be put back without its host."""
+    """Only after a removal can a Node be put back into service without its host."""
     again = "The next run of site or remove that succeeds there puts it back into service."
     for name in ("only_place", "delivered"):
         removing, other, killed = sorted(results[name]["warnings"])
         assert removing == "An earlier run has failed on Node n2: it did not end. " + again
         assert other.startswith("An earlier run has failed on Node n3: it broke. Add the host of the Node to the")
-        assert killed.startswith("An earlier run was killed when it worked on Node localhost. ")
+        assert killed.startswith("An earlier run was killed while it worked on Node localhost. ")
         assert killed.endswith(again) is (name == "only_place")
     assert results["delivered"]["cluster"]["unfinished"] == ["n2"]
 
 
 def test_secrets_of_a_policy_are_not_printed(run: tuple[dict[str, Any], str]) -> None:
-    """The next tasks have them, as DaemonSets need them. What has no secret is printed as ever."""
+    """The next tasks get the secrets, because DaemonSets need them. A policy without secrets is printed as usual."""
     results, printed = run
     for name in ("address", "variable", "exported", "compared"):
         assert MARK in json.dumps(results[name]) and not results[name]["failed"], results[name]

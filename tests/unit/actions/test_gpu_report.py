@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""gpu_report as a task: what it takes from the run, what it prints, returns and writes."""
+"""gpu_report as a task: what it reads from the run, what it prints, returns and writes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def run() -> dict[str, Any]:
-    """task_vars at the end of a run of the fleet: what its tasks have registered."""
+    """task_vars at the end of a run on the fleet, with the registered results of its tasks."""
     found = fleet()
     made: dict[str, Any] = task_vars(**{host: {
         "preflight_found": {"facts": entry["facts"]} if entry["facts"] else {"unreachable": True},
@@ -66,7 +66,7 @@ def test_what_is_given_by_hand_counts_instead(printed: list[str]) -> None:
 
 
 def whole() -> dict[str, Any]:
-    """What gpu_report can be given: of a run with hosts and a cluster."""
+    """All options of gpu_report, from a run with hosts and a cluster."""
     found, cluster = fleet(), part()
     checks = [{"host": "gpu02", "check": "x", "severity": "warning", "text": "it is old", "fix": "", "new": 1}]
     return {"plan": {**found["plan"], "checks": checks, "cluster": cluster["plan"]}, "hosts": found["hosts"],
@@ -152,7 +152,8 @@ def test_without_a_plan_the_reason_is_told(printed: list[str], tmp_path: pathlib
 @pytest.mark.parametrize("error", [KeyError("gpus"), RecursionError("too deep"), AnsibleError("no such file")])
 def test_a_defect_of_the_plan_is_a_finding_of_the_report(
         printed: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Raised, it would end status.yml and preflight.yml before their reports; the facts may be what nobody can read."""
+    """If it were raised, status.yml and preflight.yml would end before their reports; the cause can be facts that
+    nobody can read."""
     def broken(*_given: Any, **_options: Any) -> None:
         raise error
 
@@ -169,11 +170,11 @@ def test_a_defect_of_the_plan_is_a_finding_of_the_report(
 
 
 def test_files_are_written_where_they_are_asked_for_and_said(printed: list[str], tmp_path: pathlib.Path) -> None:
-    """Folders are made. The document has what a program needs, the page what people see."""
+    """Folders are made. The document has what a program needs, and the page has what people see."""
     paths = {name: tmp_path / "new" / f"report.{name}" for name in ("html", "json")}
     found = report("result", plan=fleet()["plan"], html_path=str(paths["html"]), json_path=str(paths["json"]))
     assert {name: found[f"{name}_path"] for name in paths} == {name: str(path) for name, path in paths.items()}
-    assert printed[1:] == [f"Report: {paths['html']} (its folder was made)", f"Report: {paths['json']}"]
+    assert printed[1:] == [f"Report: {paths['html']} (its folder was created)", f"Report: {paths['json']}"]
     document = json.loads(paths["json"].read_text())
     assert set(document["hosts"]) == {"gpu01", "gpu02", "gpu03", "gpu04"}
     assert document["hosts"]["gpu02"]["pending"]["driver"][0]["id"] == "reload modules: nvidia"
@@ -183,7 +184,7 @@ def test_files_are_written_where_they_are_asked_for_and_said(printed: list[str],
 
 
 def test_check_mode_writes_nothing_and_says_what_would_change(printed: list[str], tmp_path: pathlib.Path) -> None:
-    """Also no folder. A second report of the same changes nothing, and its file is not touched."""
+    """Also no folder. A second report with the same content changes nothing, and its file is not written."""
     options = {"show": "result", "plan": fleet()["plan"], "html_path": str(tmp_path / "new" / "report.html")}
     found = act(gpu_report.ActionModule, options, run(), check=True)
     assert found["changed"] and found["html_path"] == options["html_path"] and list(tmp_path.iterdir()) == []
@@ -197,7 +198,7 @@ def test_check_mode_writes_nothing_and_says_what_would_change(printed: list[str]
 
 
 def test_what_a_cluster_says_reaches_no_terminal(printed: list[str], tmp_path: pathlib.Path) -> None:
-    """Pods, Nodes and events are named by others."""
+    """Others choose the names of pods, Nodes and events."""
     cluster = part()
     for check in cluster["checks"]:
         check["detail"] = check["hint"] = "\x1b]0;owned\x07\x9b2J"
@@ -213,7 +214,7 @@ def test_a_file_that_cannot_be_written_fails_the_task(printed: list[str], tmp_pa
 
 
 def test_a_cluster_alone_has_no_hosts_that_were_not_reached(printed: list[str]) -> None:
-    """A host from which the cluster is served is no GPU host, unless it is in the group of these."""
+    """A host from which the cluster is managed is no GPU host, unless it is in the group of GPU hosts."""
     variables: dict[str, Any] = task_vars(localhost={"preflight_cluster": {"checks": part()["checks"]}})
     plan = {**fleet()["plan"], "hosts": {}, "cluster": part()["plan"]}
     found = report("result", variables, plan=plan)
@@ -232,7 +233,7 @@ def test_a_cluster_that_is_given_counts_instead_of_what_was_registered(printed: 
 
 
 def test_what_was_refused_in_the_cluster_is_a_finding(printed: list[str]) -> None:
-    """Also where the play went on after it, so that the report has all findings."""
+    """The finding also exists if the play continued, so that the report has all findings."""
     variables = task_vars(localhost={"operands_result": {"failed": False, "error": {
         "message": "The user of this kubeconfig may not create configmaps.", "hint": "Give the user these rights."}}})
     cluster = {"plan": part()["plan"], "operands": {"error": {}}, "labels": None, "checks": None}

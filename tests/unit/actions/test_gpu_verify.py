@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""gpu_verify as a task on a host: what it compares, when it fails, and when it looks at the host once more.
+"""gpu_verify as a task on a host: what it compares, when it fails, and when it reads the host again.
 
-What the run saw at its beginning is no reason to fail.
+The state at the beginning of the run is no reason for a failure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GOOD = facts_sample.driven(copy.deepcopy(BARE), "595.91.07", "open")
 
 def states(before: dict[str, Any] | None, now: dict[str, Any], given: dict[str, Any] | None = None,
            check: bool = False) -> tuple[list[str], int]:
-    """(the states of the checks, how often the host was looked at)."""
+    """(the states of the checks, how often the host was read)."""
     action = ActionModule.__new__(ActionModule)
     action._task = SimpleNamespace(check_mode=check)
     looks: list[int] = []
@@ -55,7 +55,7 @@ def test_it_looks_again_before_it_fails(before: Any, now: Any, given: Any, check
 
 def verified(registered: dict[str, Any] | None = None, check: bool = False, now: dict[str, Any] | None = None,
              **options: Any) -> dict[str, Any]:
-    """What a task returns; now: what gpu_info would, None where nobody may ask it."""
+    """The result of the task. now: what gpu_info would return, None if it must not be called."""
     def info(task: Any) -> Any:
         assert now is not None, "the host was looked at"
         assert (task.action, task.args) == ("gpuops.nvidia.gpu_info", {})
@@ -122,8 +122,8 @@ def test_only_what_is_asked_for_is_compared() -> None:
 
 @pytest.mark.parametrize(("options", "words"), [
     ({"expected": EXPECTED, "components": ["drivers"]}, "component 'drivers' is not known"),
-    ({}, "one of expected and cluster is needed"),
-    ({"expected": EXPECTED, "cluster": {"components": {}}}, "one of expected and cluster is needed"),
+    ({}, "exactly one of these options is required"),
+    ({"expected": EXPECTED, "cluster": {"components": {}}}, "exactly one of these options is required"),
     ({"cluster": {"components": {}}}, "a cluster is never taken from the environment"),
 ])
 def test_options_that_cannot_be(options: dict[str, Any], words: str) -> None:

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""gpu_verify as a task on a cluster: which one it asks, what it waits for, what it says on the way and at the end."""
+"""gpu_verify as a task on a cluster: which cluster it reads, what it waits for, and its messages on the way and at the
+end."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def cluster(api: ApiServer, ready: int = 1) -> dict[str, Any]:
-    """A plan of two components; of the device plugin so many pods are ready on one Node."""
+    """A plan with two components; the device plugin has this number of ready pods on one Node."""
     made = fakes.plan("n1")
     made["kubeconfig"] = str(api.kubeconfig)
     made["components"] = {name: {"state": "present"} for name in NAMES} | {"driver": {"state": "absent"}}
@@ -44,7 +45,7 @@ def cluster(api: ApiServer, ready: int = 1) -> dict[str, Any]:
 
 
 def verified(check: bool = False, **options: Any) -> dict[str, Any]:
-    """Of pods alone: the plans here have no objects."""
+    """The result for pods only: the plans here have no objects."""
     return act(gpu_verify.ActionModule, {"compare": False, **options}, task_vars(localhost={}), check)
 
 
@@ -71,7 +72,7 @@ def test_only_what_is_asked_for_and_there_is_compared(api: ApiServer, told: list
 
 
 def test_check_mode_looks_once(api: ApiServer, told: list[str]) -> None:
-    """Nothing has been done yet, so that nothing has failed."""
+    """Nothing has been changed yet, so nothing has failed."""
     found = verified(True, cluster=cluster(api, 0))
     assert [one["state"] for one in found["checks"]] == ["ok", "pending"] and not found.get("failed")
     assert api.sent("list").count(f"list /apis/apps/v1/namespaces/{fakes.NAMESPACE}/daemonsets") == 1 and told == []

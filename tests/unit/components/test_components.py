@@ -19,7 +19,7 @@ OTHER_ROLES = {"maintenance", "preflight", "software"}
 
 
 def defined() -> dict[str, str]:
-    """By file of the package the name of the component that it defines."""
+    """Maps the files of the package to the components that they define."""
     files = sorted(path.stem for path in (ROOT / "plugins" / "plugin_utils" / "_components").glob("*.py"))
     modules = {name: importlib.import_module(f"{_components.__name__}.{name}") for name in files if name != "__init__"}
     return {name: module.COMPONENT.name for name, module in modules.items() if hasattr(module, "COMPONENT")}

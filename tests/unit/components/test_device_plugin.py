@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Sharing in a cluster: from gpu_sharing, the policy or the cluster to ConfigMap, pods and labels of Nodes."""
+"""Sharing in a cluster: from gpu_sharing, the policy or the cluster to the ConfigMap, the pods and the labels of
+Nodes."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ BOTH = read({"default": "dense", "configs": {"dense": four(), "plain": {}}})
 
 
 def marks(found: dict[str, Any]) -> list[str]:
-    """The checksums in the pods of those that read the configuration."""
+    """The checksums in the pods that read the configuration."""
     return [str(found[f"DaemonSet/{name}"]["spec"]["template"]["metadata"].get("annotations", {}).get(ANNOTATION))
             for name in (PLUGIN, MPS, GFD)]
 
@@ -160,7 +161,7 @@ def test_a_label_that_names_nothing_is_said() -> None:
 # -- the label
 
 def labelled(labels: dict[str, str], wanted: dict[str, str], ours: str = "") -> dict[str, str | None]:
-    """What the label's Node is given, beside deploy labels."""
+    """The labels that the Node gets in addition to deploy labels."""
     one = deploy_labels.Node("n1", {"feature.node.kubernetes.io/pci-10de.present": "true", **labels},
                              {deploy_labels.ANNOTATION: ours} if ours else {}, True)
     deploy = deploy_labels.parse_deploy({"components": {"device_plugin": True}, "plugin_configs": wanted})

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which driver DaemonSet serves which Node, as a scheduler would decide it."""
+"""Which driver DaemonSet selects which Node, according to the rules of the scheduler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UBUNTU22, UBUNTU24, RHEL94, RHEL96 = ("ubuntu", "22.04"), ("ubuntu", "24.04"), (
 
 
 def labelled(system: tuple[str, str], kernel: str = "5.15.0-84-generic", **labels: str) -> dict[str, Any]:
-    """A Node as NFD and feature discovery of deploy labels have labelled it."""
+    """A Node with the labels of NFD and with deploy labels."""
     made = node(system, **labels)
     made["labels"].update({
         "nvidia.com/gpu.deploy.driver": "true", f"{NFD}/kernel-version.full": kernel,
@@ -42,7 +42,7 @@ def policy(**section: Any) -> dict[str, Any]:
 
 
 def served(given: Any, cluster: dict[str, Any], **more: Any) -> dict[str, list[str]]:
-    """By Node the DaemonSets that its labels let in, as ``NAME TAG``."""
+    """Maps Nodes to the DaemonSets that their labels select, as C(NAME TAG)."""
     found: dict[str, list[str]] = {name: [] for name in cluster["nodes"]}
     for manifest in objects(given, cluster, **more).values():
         if manifest["kind"] != "DaemonSet" or not manifest["metadata"]["name"].startswith("nvidia-") \
@@ -57,7 +57,8 @@ def served(given: Any, cluster: dict[str, Any], **more: Any) -> dict[str, list[s
 
 
 def lets_in(spec: dict[str, Any], labels: dict[str, str]) -> bool:
-    """nodeSelector, and one of the terms of the affinity; of a term all expressions (Kubernetes, Assigning Pods)."""
+    """Whether nodeSelector and one of the terms of the affinity match; of a term, all expressions must match
+    (Kubernetes, Assigning Pods)."""
     affinity = spec["affinity"].get("nodeAffinity")
     terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"] if affinity else [{}]
     return spec["nodeSelector"].items() <= labels.items() and any(
@@ -77,7 +78,7 @@ def test_each_system_gets_its_own_image() -> None:
 
 
 def test_systems_may_need_different_drivers() -> None:
-    """What the GPUs of one system need is no burden for the others."""
+    """The requirements of the GPUs of one system do not affect the others."""
     volta = {"nvidia.com/gpu.family": "volta"}
     cluster = facts(labelled(UBUNTU22, **volta), labelled(RHEL94, **{"nvidia.com/gpu.family": "hopper"}))
     assert served(None, cluster) == {"n1": [f"{DRIVER}-ubuntu22.04 580.173.02-ubuntu22.04"],
@@ -125,7 +126,8 @@ def test_a_kernel_each_where_modules_come_built() -> None:
 
 
 def test_names_of_kernels() -> None:
-    """Without the machine, unless nothing else tells two kernels apart; a label has 63 characters."""
+    """The name does not contain the architecture, unless two kernels differ only in it; a label has at most 63
+    characters."""
     given = policy(usePrecompiled=True, version="580", repository="registry.example/mine")
     long = "5.14.0-570.12.1.el9_6.with_a_rather_long_name_of_someone.x86_64"
     cluster = facts(labelled(RHEL96, "5.14.0-570.12.1.el9_6.x86_64"), labelled(RHEL96, "5.14.0-503.el9_5.aarch64"),
@@ -151,7 +153,7 @@ def test_a_kernel_that_is_no_value_of_a_label_is_refused(kernel: str) -> None:
 
 
 def test_a_kernel_is_written_as_nfd_writes_it() -> None:
-    """A plus may stand neither in a label nor in the tag of an image."""
+    """Neither a label nor the tag of an image can contain a plus sign."""
     pool, = plan(BUILT, facts(labelled(("debian", "13"), "6.12.43+deb13-amd64")))["components"]["driver"]["pools"]
     assert pool["node_selector"] == {f"{NFD}/kernel-version.full": "6.12.43_deb13-amd64"}
     assert pool["images"]["driver"].endswith("driver:580-6.12.43_deb13-amd64-debian13")
@@ -160,7 +162,7 @@ def test_a_kernel_is_written_as_nfd_writes_it() -> None:
 @pytest.mark.parametrize("rival", ["5.15.0-84-GENERIC", "5.15.0_84-generic", "5.15.0-84-genericx86_64",
                                    "5.15.0..84-generic", "5.15.0-84-generic_x86_64"])
 def test_a_kernel_that_reads_the_same_renames_nothing_that_is_there(rival: str) -> None:
-    """Also when it goes again; and no two kernels have one name."""
+    """Nor when the kernel disappears again; two kernels never have the same name."""
     mine = f"{DRIVER}-{SOUND}-ubuntu22.04"
     there = {"driver_kernels": {mine: SOUND}}
 
@@ -201,7 +203,7 @@ def test_kernels_are_needed_where_modules_come_built() -> None:
 
 
 def test_nvidia_drivers() -> None:
-    """The default one takes what no other takes, also Nodes that come later."""
+    """The default NVIDIADriver gets the Nodes that no other selects, including Nodes that join later."""
     given = [driver("old", version="550.163.01", nodeSelector={"zone": "a", "age": "old"}),
              driver("next", version="610.57.04", nodeSelector={"canary": "yes"}), driver("rest", version="595.91.07")]
     cluster = facts(labelled(UBUNTU22, zone="a", age="old"), labelled(UBUNTU22, zone="a"), labelled(RHEL94, age="old"),
@@ -223,7 +225,8 @@ def test_nvidia_drivers() -> None:
     ({"uid": "", "there": {"ubuntu22.04": "x"}}, "x"),
     ({"uid": "", "there": {"ubuntu22.04-5.15": "x"}}, "nvidia-gpu-driver-most-ubuntu22.04")])
 def test_nvidia_drivers_in_the_cluster_keep_their_daemon_sets(known: Any, name: str) -> None:
-    """What is there stays; else the operator's name for a resource of this uid (seen with 26.7.0); else our own."""
+    """An existing name is kept; otherwise it is the operator's name for a resource with this uid (seen with 26.7.0),
+    otherwise our own."""
     cluster = {**facts(node()), "nvidia_drivers": {"most": known} if known else {}}
     policy = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": "most"}, "spec": {
         "driverType": "gpu", "image": "driver", "version": "595.91.07", "default": True}}
@@ -236,7 +239,7 @@ def test_nvidia_drivers_in_the_cluster_keep_their_daemon_sets(known: Any, name: 
 
 
 def test_nvidia_drivers_beside_a_cluster_policy() -> None:
-    """They count where the policy says so; what all DaemonSets share is the policy's."""
+    """NVIDIADrivers count if the policy enables them; the policy defines what all DaemonSets share."""
     shared = {"labels": {"team": "ml"}, "tolerations": [{"key": "team", "operator": "Exists"}]}
     beside = policy(useNvidiaDriverCRD=True)
     beside["spec"]["daemonsets"] = shared
@@ -269,7 +272,7 @@ def test_who_gets_no_driver_is_said() -> None:
     driver("a", nodeSelector={"zone": "a"}, usePrecompiled=True, version="580"),
     driver("b", nodeSelector={"zone": "b"}, driverType="vgpu-host-manager")]])
 def test_nvidia_drivers_that_select_no_node_with_a_gpu_get_no_daemon_set(given: Any) -> None:
-    """As if others had some; a Node without a GPU is not counted in their place."""
+    """The result is the same as if other NVIDIADrivers selected Nodes; Nodes without a GPU do not replace them."""
     made = plan(given, facts(labelled(UBUNTU22), node(RHEL94, gpu=False, zone="a")))
     part = made["components"]["driver"]
     assert (part["state"], part["because"]) == ("absent", ["no NVIDIADriver selects a Node with a GPU"])
@@ -290,7 +293,8 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("spec", "words"), FAULTY)
 def test_an_nvidia_driver_that_cannot_be_followed_keeps_no_other_from_its_nodes(spec: Any, words: str) -> None:
-    """What it has delivered so far stays as it is, and its Nodes keep their labels; no other driver goes there."""
+    """The objects that it has delivered so far do not change, and its Nodes keep their labels; no other driver is
+    delivered there."""
     good, bad = driver("a", nodeSelector={"zone": "a"}), driver("b", nodeSelector={"zone": "b"}, **spec)
     there = {"uid": "", "there": {"ubuntu22.04": "nvidia-gpu-driver-b-ubuntu22.04"}}
     cluster = {**facts(labelled(UBUNTU22, zone="a"), labelled(UBUNTU22, zone="b"), labelled(UBUNTU22)),
@@ -306,7 +310,7 @@ def test_an_nvidia_driver_that_cannot_be_followed_keeps_no_other_from_its_nodes(
     assert [pool["nodes"] for pool in made["pools"]] == [["n1"], ["n3"]]
     assert made["components"]["driver"]["kept"] == ["nvidia-gpu-driver-b-ubuntu22.04"]
     assert made["deploy"]["without_driver"] == []
-    assert "DaemonSet nvidia-gpu-driver-b-ubuntu22.04: not changed until its NVIDIADriver can be followed." in \
+    assert "DaemonSet nvidia-gpu-driver-b-ubuntu22.04: not changed until its NVIDIADriver can be resolved." in \
         made["notes"]
     with pytest.raises(PolicyError, match="n2: NVIDIADriver b"):
         plan(given, cluster, strict=True)
@@ -315,7 +319,7 @@ def test_an_nvidia_driver_that_cannot_be_followed_keeps_no_other_from_its_nodes(
 
 
 def test_what_stays_of_an_nvidia_driver_needs_no_other_one() -> None:
-    """The other Nodes have their driver as hosts."""
+    """The other Nodes have their driver on the host."""
     there = {"uid": "", "there": {"ubuntu22.04": "x"}}
     cluster = {**facts(labelled(UBUNTU22), labelled(UBUNTU22, zone="b")), "nvidia_drivers": {"b": there}}
     made = plan([driver("b", nodeSelector={"zone": "b"}, version="123"), driver("rest")], cluster, strict=False,
@@ -334,7 +338,7 @@ def test_an_nvidia_driver_without_a_node_is_no_fault() -> None:
 # -- ConfigMaps and Secrets
 
 def with_files(system: tuple[str, str], runtime: str = "containerd", **section: Any) -> dict[str, str]:
-    """By mount point the volume, of what a policy adds to the driver's container."""
+    """Maps mount points to the volumes that a policy adds to the driver container."""
     cluster = {**facts({**labelled(system), "runtime": runtime}),
                "config_maps": {"repos": {"my.file": ""}, "ca": {"ca.crt": ""}}}
     pod = next(one["spec"]["template"]["spec"] for name, one in objects(policy(**section), cluster).items()
@@ -362,7 +366,7 @@ def test_folders_of_each_system(system: tuple[str, str], repositories: str, cert
 
 
 def test_a_volume_has_the_name_of_its_config_map_where_it_can_have_it() -> None:
-    """The operator's has, and fails for names that hold a dot or are given twice."""
+    """The operator uses this name, and fails for names that contain a dot or occur twice."""
     cluster = {**facts(labelled(("ubuntu", "24.04"))), "config_maps": {"a.b": {"one.list": ""}, "c": {"two": ""}}}
     for names, expected in ((("a.b", "c"), ["repo-config", "c"]), (("c", "c"), ["c", "cert-config"])):
         given = policy(repoConfig={"configMapName": names[0]}, certConfig={"name": names[1]})
@@ -407,7 +411,7 @@ THERE: dict[str, Any] = {"config_maps": {"repos": {"a": ""}, "topology": {"nvidi
      "--from-file=gridd.conf --from-file=client_configuration_token.tok"),
 ])
 def test_what_a_policy_names_and_is_not_there(config_maps: Any, secrets: Any, reason: str, remedy: str) -> None:
-    """Before anything is changed, instead of pods that wait for ever; all at once."""
+    """Everything missing is reported at once before a change; otherwise pods would wait without end."""
     cluster = {**facts(labelled(UBUNTU22)), "config_maps": {**THERE["config_maps"], **config_maps},
                "secrets": {**THERE["secrets"], **secrets}}
     with pytest.raises(PolicyError) as caught:
@@ -432,7 +436,7 @@ def test_everything_that_is_not_there_is_named_at_once() -> None:
 
 
 def test_keys_that_nobody_knows() -> None:
-    """A Secret that the user may not read is taken as it is named; the keys of a ConfigMap become files."""
+    """A Secret that the user may not read is accepted by its name; the keys of a ConfigMap become files."""
     cluster = facts(labelled(UBUNTU22))
     assert plan(policy(secretEnv="pro"), cluster)["components"]["driver"]["pools"][0]["secret_env"] == "pro"
     with pytest.raises(PolicyError, match="driver.certConfig.name: the keys of ConfigMap 'ca' are not known"):

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The chart's values for Node Feature Discovery: what counts, and that the rest is named."""
+"""The chart values for Node Feature Discovery: the effective ones, and notes about all others."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""gpu_proxy in a cluster: as variables of what fetches packages, in capitals and in small letters, as GPU Operator 26.7
-has them for OpenShift's proxy."""
+"""gpu_proxy in a cluster becomes variables of all containers that download packages, in upper and lower case, as GPU
+Operator 26.7 sets them for the proxy of OpenShift."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def test_what_fetches_packages_has_it_and_nothing_else() -> None:
 
 
 def test_the_policy_has_the_last_word() -> None:
-    """In whichever letters: else two programs of one container would go two ways."""
+    """The policy takes precedence in upper and lower case; otherwise, two programs of one container could use different
+    proxies."""
     own = {"driver": {"env": [{"name": "https_proxy", "value": "http://own:1"}, {"name": "NO_PROXY", "value": ""}]}}
     assert proxies(objects(own, proxy=PROXY), "nvidia-driver-daemonset", "nvidia-driver-ctr") == {
         "HTTP_PROXY": "http://p.example:3128", "http_proxy": "http://p.example:3128",

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The scripts of ConfigMaps, run by sh on a temporary tree that stands for a container's root."""
+"""The scripts of ConfigMaps, run with sh on a temporary tree that represents the root of a container."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATHS = ("/run/nvidia", "/sys/module", "/host$", "/host/")
 
 
 class Container:
-    """A tree with stand-ins for programs; each prints its own name and environment."""
+    """A tree with replaced programs, each of which prints its name and its environment."""
 
     def __init__(self, root: Path, script: str, *programs: str) -> None:
         self.root = root

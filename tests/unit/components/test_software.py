@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What plans say of CUDA toolkit, DCGM, exporters and the CUDA sample on hosts, and how a host is judged by them."""
+"""The plans of CUDA toolkit, DCGM, exporters and the CUDA sample on hosts, and the checks of a host against them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def policy(**spec: t.Any) -> Data:
 
 def plan(given: t.Any = None, mine: Data | None = None, placement: t.Any = "hosts", release: str = "26.7.0",
          **host: t.Any) -> tuple[Data, list[str]]:
-    """(plan of the one host, notes)."""
+    """(the plan of the only host, notes)."""
     chosen = releases.release(release)
     told = resolve(formats.read(given, chosen), chosen, {"h": facts_sample.facts(["20b2"], **host)}, {"h": mine or {}},
                    placement)
@@ -119,7 +119,7 @@ NO_DRIVER = "no driver is installed on the host, and the plan does not deliver o
     ({"driver": "none"}, {}, NO_DRIVER), ({"driver": "cluster"}, {}, NO_DRIVER),
     ({}, {"driver_state": "adopted"}, NO_DRIVER), ({}, {"driver_state": "absent"}, "driver_state is absent")])
 def test_what_is_chosen_by_the_driver_is_left_out_without_one(placement: t.Any, mine: Data, reason: str) -> None:
-    """Its module would fail, also in a preview, and take with it what needs no driver."""
+    """Otherwise its module would fail, also in a preview, and with it components that need no driver."""
     given, placement = policy(nodeStatusExporter={"enabled": True}), {**placement, "cuda": "host"}
     made, notes = plan(given, mine, placement)
     assert list(made["software"]) == ["node_status_exporter"] and made["container_toolkit"]["placement"] == "host"

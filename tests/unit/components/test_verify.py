@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Facts against a plan: state and words of every check."""
+"""Compares facts with a plan: the state and the text of every check."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ BOARD = {**DRIVER, "state": "present", "persistenced": True, "fabric": {"manager
 
 
 def served(**services: dict[str, str]) -> dict[str, Any]:
-    """A host with NVSwitches on which these services are so, and all others run."""
+    """A host with NVSwitches on which these services have these states, and all others run."""
     known = {PERSISTENCED: RUNS, MANAGER: RUNS, **{f"nvidia-{name}.service": one for name, one in services.items()}}
     return changed(GOOD, driver={"services": known}, nvlink={"fabric": "nvswitch"})
 
@@ -66,7 +66,7 @@ DOCKER = {"version": "28.1.1", "running": True, "boot": "yes", "stale": None, "n
 
 
 def runtimes(kubernetes: str | None = None, **parts: dict[str, Any]) -> dict[str, Any]:
-    """The good host with other runtimes: keys of containerd laid over what it has."""
+    """The good host with other runtimes. The arguments replace keys of containerd."""
     host = changed(GOOD, driver={})
     for name, values in parts.items():
         host["runtimes"][name] = {**(host["runtimes"][name] or {}), **values}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The types of facts are those of the shapes that check the answers of hosts, and of what is made from a Node."""
+"""The types of facts match the shapes that validate the answers of hosts, and the facts of Nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NONE = type(None)
 
 
 def differences(hint: Any, shape: Any, path: str) -> Iterator[str]:
-    """Where a type has a key that its shape does not have, or excludes a null that the shape allows."""
+    """The places where a type has a key that its shape does not have, or excludes a null that the shape allows."""
     if isinstance(shape, shapes.Nullable):
         if NONE not in typing.get_args(hint) and hint is not Any:
             yield f"{path} can be null"

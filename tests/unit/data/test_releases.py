@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The release data: every file is whole, and says what the vendor publishes (transcribed here a second time)."""
+"""The release data: every file is complete, and agrees with what the vendor publishes (transcribed here a second
+time)."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ PARTS = ("version", "date", "components", "defaults", "drivers", "systems", "ope
 
 
 def transcribed() -> dict[str, dict[str, str]]:
-    """Components (and date) by release, of releases.txt."""
+    """Maps releases to components (and date), from releases.txt."""
     lines = (ROOT / "tests/unit/data/releases.txt").read_text(encoding="utf-8").splitlines()
     names = re.findall(r"[a-z_]+", " ".join(line for line in lines if re.match(r"# *(release \||  )", line)))
     known: dict[str, dict[str, str]] = {}
@@ -255,7 +256,7 @@ def test_faults_of_the_toolkit() -> None:
 
 @pytest.fixture(name="folder")
 def fixture_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[pathlib.Path]:
-    """A copy of the data that the matrix reads instead."""
+    """A copy of the data that is used instead of the original."""
     shutil.copytree(DATA / "gpu_operator", tmp_path / "gpu_operator")
     shutil.copy(DATA / "drivers.yml", tmp_path)
     monkeypatch.setattr(releases, "_FOLDER", str(tmp_path))
@@ -265,7 +266,8 @@ def fixture_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> t
 
 
 def add(folder: pathlib.Path, **changes: t.Any) -> None:
-    """gpu_operator/26.9.0.yml: the newest file with changes; None leaves a key out, a dot goes below components."""
+    """Writes gpu_operator/26.9.0.yml: the newest file with changes; None removes a key, and a dot selects a key below
+    components."""
     data = yaml.safe_load((folder / "gpu_operator" / "26.7.0.yml").read_text(encoding="utf-8")) | {"version": "26.9.0"}
     for key, value in changes.items():
         place, last = (data["components"], key.split(".")[1]) if "." in key else (data, key)

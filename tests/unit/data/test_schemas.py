@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The JSON schemas that editors use: as the reader has it, and good and bad documents."""
+"""The JSON schemas for editors: they agree with the reader, for valid and invalid documents."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Text that is no YAML, or is it without bounds: always one InputError with its line, before it costs anything."""
+"""Text that is not YAML, or is YAML without bounds: always one InputError with its line, before it uses much time or
+memory."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def keys(count: int) -> str:
 
 
 def chained(first: str, line: t.Callable[[str, str], str]) -> str:
-    """Each line has the former one ten times."""
+    """YAML in which each line contains the previous one ten times."""
     return first + "".join(line(new, ", ".join([f"*{old}"] * 10)) for old, new in zip("abcdef", "bcdefg"))
 
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the table of GPUs answers, against values written down from the sources that it names."""
+"""The results of the table of GPUs, compared with values transcribed from the sources that it names."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import (
 )
 def test_model(device: str, subsystem: str | None, name: str | None, architecture: str, mig: bool,
                last_branch: int | None, modules: str) -> None:
-    """Name, generation and what follows from it."""
+    """The name, the generation and the properties that follow from it."""
     model = model_of(device, subsystem)
     assert model is not None
     assert (model.name, model.architecture, model.mig_capable, model.last_branch, model.open_modules) == (
@@ -59,7 +59,7 @@ def test_model(device: str, subsystem: str | None, name: str | None, architectur
     ("2941", "nvlink5_rack", True), ("31c2", "nvlink5_rack", True), ("31c3", "none", True), ("2bb5", "none", False),
 ])
 def test_fabric(device: str, fabric: str, coherent: bool) -> None:
-    """Which switches a board may have, and whether its memory is one with a CPU's."""
+    """Which switches a board can have, and whether it shares memory with a CPU."""
     model = model_of(device)
     assert model is not None
     assert (model.fabric, model.coherent) == (fabric, coherent)
@@ -72,14 +72,14 @@ def test_fabric(device: str, fabric: str, coherent: bool) -> None:
     ("26b9", 46068, "535"), ("1db1", None, "384"), ("20b3", None, None),
 ])
 def test_memory_and_first_driver(device: str, memory: int | None, first: str | None) -> None:
-    """Totals and lower bounds."""
+    """Total memory and minimum driver versions."""
     model = model_of(device)
     assert model is not None
     assert (model.memory_mib, model.first_driver) == (memory, first)
 
 
 def test_unknown_id() -> None:
-    """An id that no list has is no model, whatever its subsystem."""
+    """An id that is in no list is no model, whatever its subsystem id."""
     assert model_of("ffff") is None
     assert model_of("ffff", "10de:1463") is None
 
@@ -90,12 +90,12 @@ def test_unknown_id() -> None:
     ("", None),
 ])
 def test_generation(device: str, generation: str | None) -> None:
-    """Cards that no table has: RTX 3080, GTX 1080 Ti, TITAN V, RTX 4080, RTX 5060 Ti, GTX 980, RTX 2070, an H100."""
+    """GPUs that are in no table:"""
     assert generation_of(device) == generation
 
 
 def test_table_and_ranges_agree() -> None:
-    """The ranges would say the same of every device of the table."""
+    """The ranges give the same result for every device of the table."""
     for model in MODELS.values():
         number = int(model.device_id, 16)
         assert [name for first, last, name in _GENERATIONS if first <= number <= last] == [model.architecture]
@@ -107,12 +107,12 @@ def test_table_and_ranges_agree() -> None:
     ((99, 0), "undefined"),
 ])
 def test_architecture(capability: tuple[int, int], name: str) -> None:
-    """Compute capability to architecture."""
+    """Maps a compute capability to an architecture."""
     assert architecture_of(*capability) == name
 
 
 def test_no_row_lost() -> None:
-    """Every id of the sources is there, once; exceptions belong to a device that also has a default."""
+    """Every id of the sources exists once; exceptions belong to a device that also has a default."""
     devices = {key for key in MODELS if ":" not in key}
     assert len(devices) == 81
     assert {key[:4] for key in MODELS} == devices

@@ -19,14 +19,14 @@ VERSION, KERNEL = "595.91.07", "6.1.0-28-amd64"
 
 
 class LocalJournal(Journal):
-    """A journal whose files lie below a made-up root, and are named as on a host."""
+    """A journal whose files are below a temporary root, but have the names of a host."""
 
     def __init__(self, root: Path) -> None:
         super().__init__("driver", root=str(root / "var/lib/gpuops/journal"))
         self.below = root
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """As the base class, without the record of former bytes."""
+        """The same as in the base class, without a record of the former content."""
         self.keep("file", path, {"state": "absent"})
         where = self.below / path[1:]
         where.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ class LocalJournal(Journal):
 
 @dataclass
 class Tree:
-    """The files of a made-up host."""
+    """The files of a simulated host."""
 
     folder: Path
 
@@ -46,7 +46,7 @@ class Tree:
         where.write_bytes(text.encode() if isinstance(text, str) else text)
 
     def link(self, path: str, target: str) -> None:
-        """Makes a symbolic link, in the place of another."""
+        """Creates a symbolic link, and replaces an existing one."""
         where = self._place(path)
         where.unlink(missing_ok=True)
         where.symlink_to(target)
@@ -63,7 +63,8 @@ class Tree:
 
 @dataclass
 class Made(Tree):
-    """A made-up host with one part of the driver's: its files, its answers to commands, what was asked."""
+    """A simulated host with one part of the driver: its files, its answers to commands, and the commands that were
+    run."""
 
     journal: LocalJournal
     answers: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -76,7 +77,7 @@ class Made(Tree):
     desired: DesiredDriver = DesiredDriver(VERSION, "open", delivered=True, source="cuda_repository")
 
     def run(self, argv: t.Sequence[str], **options: t.Any) -> Completed:
-        """Answers a command by its beginning; one that nobody foresaw does nothing and is well."""
+        """Answers a command by its beginning; an unknown command does nothing and succeeds."""
         self.asked.append(tuple(argv))
         self.inputs.append(options.get("stdin") or "")
         words = " ".join(argv)
@@ -84,7 +85,7 @@ class Made(Tree):
         return Completed(tuple(argv), rc, text, "")
 
     def works(self, **services: str) -> None:
-        """The driver runs; services: by the middle of their names, C(active) or C(inactive), enabled."""
+        """The driver works. services: maps parts of service names to C(active) or C(inactive); they are enabled."""
         units = {f"nvidia-{name}.service": Service(state, "enabled") for name, state in services.items()}
         self.now = replace(self.now, loaded=VERSION, flavour="open", library=VERSION, built=(VERSION,),
                            registered={VERSION: "nvidia"}, modules=("nvidia_uvm", "nvidia_modeset", "nvidia"),
@@ -100,7 +101,7 @@ class Made(Tree):
         return [f"{phase}/{step.id}" for phase, step in self.part(make, **spec).plan(self.now, self.desired)]
 
     def do(self, make: t.Type[Part], **spec: t.Any) -> Part:
-        """Plans and executes the part's own steps; returns the part."""
+        """Plans and executes the steps of the part itself; returns the part."""
         part = self.part(make, **spec)
         for _phase, step in part.plan(self.now, self.desired):
             part.execute(step)
@@ -109,7 +110,7 @@ class Made(Tree):
 
 @pytest.fixture
 def made(tmp_path: Path) -> t.Iterator[Made]:
-    """A bare host on which a driver is being installed."""
+    """A bare host on which a driver is installed."""
     journal = LocalJournal(tmp_path)
     with journal:
         yield Made(tmp_path, journal)

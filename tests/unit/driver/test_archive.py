@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Names, relations and holds of the archives of Ubuntu and Debian, and of NVIDIA's repository beside them."""
+"""Names, relations and holds of packages in the archives of Ubuntu and Debian, and in the repository of NVIDIA."""
 
 from __future__ import annotations
 

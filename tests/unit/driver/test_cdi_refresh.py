@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""When the CDI specification is refreshed after the driver."""
+"""When the CDI specification is updated after a change of the driver."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_unit_that_fails_does_not_fail_the_driver(made: t.Any) -> None:
     (MAKE, True), (START, True), (AGAIN, True), ("list modules for boot", False), (REFRESH, False),
     (RESUME_CLIENT, False)])
 def test_after_what_a_specification_names_has_changed(made: t.Any, action: str, refreshes: bool) -> None:
-    """One that was written while a node or a socket was missing lacks it."""
+    """A specification that was written while a device node or a socket was missing does not contain it."""
     made.works()
     steps = [Step("write file", "x"), Step(action, "x")]
     assert made.part(CdiRefresh).follow(steps, made.desired) == []
@@ -65,7 +65,7 @@ def test_after_what_a_specification_names_has_changed(made: t.Any, action: str, 
 
 @pytest.mark.parametrize(("unit", "refreshes"), [(PERSISTENCED, True), (FABRIC_MANAGER, False)])
 def test_what_may_wait_for_its_level_refreshes_nothing(made: t.Any, unit: str, refreshes: bool) -> None:
-    """The restart of the fabric manager comes last and stays pending below its level."""
+    """The restart of the fabric manager is the last step, and is pending below its level."""
     made.works()
     made.put(UNIT_FILE)
     assert bool(made.part(CdiRefresh).follow([Step(RESTART, unit)], made.desired)) is refreshes

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NVIDIA's repository for distributions with dnf: folders, names, versions that are held."""
+"""The repository of NVIDIA for distributions with dnf: folders, names, held versions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NVIDIA's repository for SUSE's distributions: generations, what goes, versions that are held."""
+"""The repository of NVIDIA for distributions of SUSE: generations, removed packages, held versions."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_a_node_for_each_gpu() -> None:
 
 @pytest.fixture
 def loaded(made: t.Any, monkeypatch: pytest.MonkeyPatch) -> t.Any:
-    """A host with one GPU on which the driver runs. Its devices are played by files: what is made is remembered."""
+    """A host with one GPU and a loaded driver. Files represent its devices; the created ones are recorded."""
     made.works()
     made.put("/proc/driver/nvidia/params",
              "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 44\nDeviceFileMode: 432\n")

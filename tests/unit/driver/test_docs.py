@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What docs/driver.md says of sources, variables and messages is what the code does."""
+"""The sources, variables and messages in docs/driver.md agree with the code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARCHES = ("x86_64", "aarch64")
 
 
 def sources() -> dict[tuple[str, str, str, str], str]:
-    """By source, distribution, version and machine what the page says."""
+    """Maps source, distribution, version and machine to the text of the page."""
     found = {}
     for source, systems, *cells in rows(PAGE, "sources"):
         for group in systems.split(";"):

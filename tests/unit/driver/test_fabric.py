@@ -76,7 +76,7 @@ def test_the_run_file_brings_no_manager(made: t.Any) -> None:
 @pytest.mark.parametrize(("version", "state", "expected"), [
     (NEW, "Completed", []), (NEW, "N/A", []),
     ("580.95.05", "Completed", [f"the fabric manager is 580.95.05, not {NEW}"]),
-    (NEW, "In Progress", ["the fabric of 1 GPUs is 'In Progress' after 0 s"]),
+    (NEW, "In Progress", ["the fabric state of 1 GPUs is 'In Progress' after 0 s"]),
 ])
 def test_truth(made: t.Any, monkeypatch: pytest.MonkeyPatch, version: str, state: str, expected: list[str]) -> None:
     monkeypatch.setattr(fabric_module, "_PATIENCE", 0)

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Messages of the kernel and the vendor's programs, and what an error makes of them; room on file systems."""
+"""Messages of the kernel and of the vendor's programs, and the errors that result from them; free space of file
+systems."""
 
 from __future__ import annotations
 
@@ -90,7 +91,8 @@ class Disk(t.NamedTuple):
     (1500, 0, "/var/lib has 1500 MiB left, and the driver needs 1924 MiB there"),
 ])
 def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, flag: int, words: str) -> None:
-    """What is needed adds up where folders share a file system; a folder that is to be made counts where it will be."""
+    """The required sizes are added if folders share a file system; a folder that does not exist yet counts where it
+    will be created."""
     root = folders(tmp_path)
     (tmp_path / "var/lib").mkdir()
     monkeypatch.setattr(os, "statvfs", lambda _path: Disk(free, flag))

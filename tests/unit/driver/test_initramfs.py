@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is made anew on the host: the initial RAM file system by its own program, modules of another flavour by DKMS."""
+"""What is rebuilt on the host: the initial RAM file system by its own program, modules of another flavour by DKMS."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_initramfs(made: Made, program: str, image: str, words: tuple[str, ...])
 
 
 def test_the_kernel_that_boots_next_has_an_initramfs_too(made: Made) -> None:
-    """Made before nouveau was denied, it would bring nouveau back at the next boot."""
+    """An initramfs from before nouveau was deny-listed would load nouveau again at the next boot."""
     part = Initramfs(Host(Spec(), made.run, Root(str(made.folder)), made.journal))
     newer = "6.1.0-31-amd64"
     made.put("/usr/sbin/update-initramfs")
@@ -51,7 +51,7 @@ def test_the_kernel_that_boots_next_has_an_initramfs_too(made: Made) -> None:
 
 
 def built(made: Made, license_name: str) -> None:
-    """DKMS has built the version; modinfo says of which flavour."""
+    """DKMS has built the version; modinfo reports its flavour."""
     made.put(f"/var/lib/dkms/nvidia/{VERSION}/{KERNEL}/x86_64/module/nvidia.ko")
     (made.folder / f"var/lib/dkms/nvidia/kernel-{KERNEL}-x86_64").symlink_to(f"{VERSION}/{KERNEL}/x86_64")
     made.answers[f"modinfo -k {KERNEL} -F license nvidia"] = (0, f"{license_name}\n")

@@ -43,7 +43,7 @@ def newer(made: t.Any) -> t.Any:
     ("apt cannot install nvidia-open: E: Unable to correct problems, you have held broken packages.", None),
 ])
 def test_headers_that_no_repository_has_any_more(said: str, name: str | None) -> None:
-    """Archives drop the headers of a kernel when the next one comes; the host still runs it."""
+    """Archives remove the headers of a kernel when the next one is published, but the host still runs it."""
     with pytest.raises(HostError) as caught, explain_missing_headers():
         raise HostError(said, "Look for held packages.")
     hint = caught.value.as_result()["error"]["hint"]

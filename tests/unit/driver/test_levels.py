@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Each act of nvidia_driver at each level: whole runs, and for the fabric the steps of its services."""
+"""Each act of nvidia_driver at each level: whole runs, and the steps of the services for the fabric."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BOX, SESSION = f"docker-{'ab' * 32}.scope", "session-1.scope"
 
 
 class Act(t.NamedTuple):
-    """The step and the command that it takes on a host with this driver and with a GPU client in this unit."""
+    """The step and its command on a host with this driver and with a GPU client in this unit."""
 
     step: str
     command: str
@@ -53,7 +53,7 @@ class Act(t.NamedTuple):
 
 
 class FabricAct(t.NamedTuple):
-    """What happens to a service of the fabric while a unit uses a GPU; None: nothing uses one."""
+    """What happens to a service of the fabric while a unit uses a GPU; None: no unit uses one."""
 
     service: str
     verb: str
@@ -65,7 +65,7 @@ def stop_service(model: Model) -> None:  # noqa: F811
 
 
 def rival(*users: str) -> t.Callable[[Model], None]:
-    """nouveau drives the GPU."""
+    """nouveau uses the GPU."""
     def prepare(model: Model) -> None:  # noqa: F811
         model.put(DENY_FILE[1:])
         model.loaded = dict.fromkeys(("nouveau", *users), "-")
@@ -74,7 +74,7 @@ def rival(*users: str) -> t.Callable[[Model], None]:
 
 
 def secure(model: Model) -> None:  # noqa: F811
-    """Ubuntu with Secure Boot, whose firmware has been asked to enrol DKMS's key."""
+    """Ubuntu with Secure Boot, where the enrolment of the key of DKMS has been requested."""
     model.put("etc/os-release", 'ID=ubuntu\nVERSION_ID="24.04"\n')
     model.put(VARIABLES.format("MokListRT")[1:], b"\6\0\0\0distributor")
     model.put(ASKED[1:], b"\7\0\0\0" + DER)
@@ -112,7 +112,7 @@ ACTS: dict[str, list[t.Union[Act, FabricAct]]] = {
 
 
 def carried_out(model: Model, act: Act, level: str) -> str:  # noqa: F811
-    """What a run says of the step, which is what it does."""
+    """What a run reports about the step, which equals what it does."""
     model.begin(act.driver)
     act.prepare(model)
     if act.unit:
@@ -130,7 +130,7 @@ def carried_out(model: Model, act: Act, level: str) -> str:  # noqa: F811
 
 
 def serviced(made: t.Any, act: FabricAct, level: str) -> str:
-    """What is done to the service."""
+    """What the run does with the service."""
     made.works(persistenced="active", fabricmanager="active", imex="active")
     if act.unit is not None:
         client(made, act.unit)
@@ -161,7 +161,7 @@ def test_an_act_needs_its_level(model: Model, made: t.Any, monkeypatch: pytest.M
 @pytest.mark.parametrize("level", ["idle", "drain"])
 def test_the_way_back_stops_a_service_from_drain_on(model: Model, monkeypatch: pytest.MonkeyPatch,  # noqa: F811
                                                     level: str) -> None:
-    """systemd starts a service again and again until it finds the new driver, which then fails."""
+    """systemd restarts a service until it finds the new driver, and the new driver then fails."""
     model.begin(OLD)
     model.fails = {f"start {PERSISTENCED} {NEW}"}
     answer = model._answer
@@ -184,7 +184,7 @@ def test_the_way_back_stops_a_service_from_drain_on(model: Model, monkeypatch: p
 
 def test_check_mode_foretells_that_a_key_waits_for_the_console(
         model: Model, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    """By it the playbook knows that no Node has to be taken out of service for the driver."""
+    """This tells the playbook that no Node has to be taken out of service for the driver."""
     model.begin(OLD)
     secure(model)
     (model.folder / ASKED[1:]).unlink()
@@ -208,8 +208,8 @@ def test_check_mode_foretells_that_a_key_waits_for_the_console(
 # -- hosts by chance
 
 class Guarded(Model):
-    """A host below drain: what disturbs a GPU client is an error of the test. late: a unit that takes the GPU as soon
-    as it can. loaded_before: whether modules were loaded before the run, which at never stay."""
+    """A host at a level below drain: a step that disturbs a GPU client fails the test. late: a unit that opens the GPU
+    as soon as it can. loaded_before: whether modules were loaded before the run; at never, they stay loaded."""
 
     level, late, loaded_before = "never", "", False
 

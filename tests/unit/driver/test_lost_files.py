@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A driver whose packages are installed and whose files are not there."""
+"""A driver whose packages are installed, but whose files are missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIBRARY = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.595.91.07"
 
 
 class Manager:
-    """A package manager whose packages are all installed. asked: those whose files were looked for."""
+    """A package manager whose packages are all installed. asked: the packages whose files were searched for."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

@@ -52,7 +52,7 @@ def test_text_and_back() -> None:
 
 
 @pytest.mark.parametrize(("listed", "wish", "expected"), [
-    (PARAMS, PROFILING, "nvidia has NVreg_RestrictProfilingToAdminUsers=1, but 0 is wanted"),
+    (PARAMS, PROFILING, "nvidia has NVreg_RestrictProfilingToAdminUsers=1, but 0 is desired"),
     (PARAMS.replace("Only: 1", "Only: 0"), PROFILING, ""),
     ("RestrictProfilingToAdminUsers: 0\n", PROFILING, ""),  # as drivers before 470 listed it
     (PARAMS, {"nvidia": {"NVreg_ResmanDebugLevel": -1}}, ""),
@@ -77,7 +77,7 @@ def test_parameters_of_other_modules_are_in_sysfs(made: t.Any) -> None:
     made.works()
     made.put("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm", "N\n")
     part = made.part(ModuleParameters, module_parameters={"nvidia_uvm": {"uvm_disable_hmm": True}})
-    assert "uvm_disable_hmm=N, but 1 is wanted" in part.reload(made.now)
+    assert "uvm_disable_hmm=N, but 1 is desired" in part.reload(made.now)
     assert "another file of modprobe.d" in part.disagreements(made.now, made.desired)[0]
     made.put("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm", "Y\n")
     assert (part.reload(made.now), part.disagreements(made.now, made.desired)) == ("", [])

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From situations to step ids, and what each level of disruption allows."""
+"""From the state of a host to step ids, and what each level of disruption allows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ALL = ("nvidia_uvm", "nvidia_modeset", "nvidia")
 
 
 def units(service: Service) -> dict[str, Service]:
-    """Of all units persistenced alone is there."""
+    """Only the unit persistenced exists."""
     return {**dict.fromkeys(SERVICES, Service("absent", "")), PERSISTENCED: service}
 
 
@@ -68,7 +68,7 @@ RIVAL = "unload conflicting module: nouveau"
 
 
 class Case(t.NamedTuple):
-    """What differs from the defaults of one planning."""
+    """The differences from the defaults of a plan."""
 
     situation: DriverState
     expected: list[str]
@@ -111,7 +111,7 @@ CASES = {
 
 @pytest.fixture
 def host(tmp_path: Path) -> t.Iterator[Host]:
-    """A file tree, a journal in it, and no command."""
+    """A file tree with a journal in it, and a runner without commands."""
     (tmp_path / "proc").mkdir()
     with Journal("driver", root=str(tmp_path / "journal")) as journal:
         yield Host(Spec(), run, Root(str(tmp_path)), journal, check=True)
@@ -208,8 +208,8 @@ def test_absent_with_holders_stays_pending(host: Host) -> None:
 
 
 @pytest.mark.parametrize(("situation", "expected"), [
-    (RUNNING, ""), (BARE, ""), (FORMER, f"{OLD} is loaded, but {NEW} is wanted"),
-    (replace(RUNNING, flavour="proprietary"), "the proprietary module is loaded, but the open one is wanted"),
+    (RUNNING, ""), (BARE, ""), (FORMER, f"{OLD} is loaded, but {NEW} is desired"),
+    (replace(RUNNING, flavour="proprietary"), "the proprietary module is loaded, but the open one is desired"),
     (replace(RUNNING, loaded=None, flavour=None), "the version of the loaded module is unknown"),
 ])
 def test_must_reload(situation: DriverState, expected: str) -> None:
@@ -234,7 +234,7 @@ def test_an_adopted_driver_needs_neither_dkms_nor_packages() -> None:
 
 @pytest.mark.parametrize("source", ["nvidia", "nvidia-current-open", ""])
 def test_a_driver_that_dkms_has_forgotten_is_registered_by_its_sources(made: t.Any, source: str) -> None:
-    """As after C(dkms remove --all). Without sources check mode fails as a run does."""
+    """The state is that after C(dkms remove --all). Without sources, check mode fails as a run does."""
     made.works()
     made.now = replace(made.now, built=(), registered={})
     if not source:

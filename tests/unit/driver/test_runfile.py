@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The .run installer: options of each branch, names, digests, the record, what is fetched and what is taken away."""
+"""The .run installer: the options for each branch, file names, digests, the record, downloads and removals."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ LENGTHS = {f"/{name}.run": length for name, length in (
 
 
 class Web(t.NamedTuple):
-    """A server and what it has."""
+    """A server with these files."""
 
     url: str
     files: dict[str, bytes]
@@ -169,7 +169,7 @@ def web() -> t.Iterator[Web]:
                 self.wfile.write(data or b"")
 
         def log_message(self, format: str, *args: t.Any) -> None:
-            """Nothing."""
+            """Logs nothing."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -212,7 +212,7 @@ def test_a_file_that_is_not_what_it_should_be_does_not_stay(web: Web, folder: Pa
 
 
 def test_the_signature_in_an_address_is_told_to_nobody_else(web: Web, folder: Path) -> None:
-    """Addresses of object stores are good for whoever reads them, and results and journals are kept."""
+    """The URL of an object store grants access to everyone who reads it, and results and journals are kept."""
     digest = hashlib.sha256(DATA).hexdigest()
     web.files[f"/{NAME}?sig=s3cr3t"] = DATA
     given = {"src": f"{web.url}/{NAME}?sig=s3cr3t", "checksum": f"sha256:{digest}"}
@@ -281,7 +281,7 @@ def test_the_digest_beside_a_file(monkeypatch: pytest.MonkeyPatch, place: str, t
 ])
 def test_no_redirect_of_a_digest_goes_over_http(monkeypatch: pytest.MonkeyPatch, hops: list[str],
                                                 message: str) -> None:
-    """Who answers on HTTP names any place, also one with a good certificate."""
+    """A server on HTTP can redirect to any place, including one with a valid certificate."""
     asked: list[str] = []
 
     def answer(_handler: t.Any, request: urllib.request.Request) -> t.Any:
@@ -366,7 +366,7 @@ def put(root: Path, path: str, text: str = "") -> Path:
 
 
 def quiet(argv: t.Sequence[str], **_words: t.Any) -> Completed:
-    """A command that does nothing."""
+    """A runner whose commands do nothing."""
     return Completed(tuple(argv), 0, "", "")
 
 
@@ -429,7 +429,7 @@ def actions(host: Host, now: t.Any = RUNNING, flavour: str = "open") -> list[str
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The archive has been fetched."""
+    """The archive is already downloaded."""
     monkeypatch.setattr(fetching, "is_downloaded", lambda archive, digest: True)
 
 
@@ -480,7 +480,7 @@ def test_a_driver_of_somebody_else(host: Host, here: None) -> None:
     ({"version": None, "runfile": None}, BARE, "The .run file to install is not known"),
     ({"version": "535.309.01"}, replace(BARE, nouveau="loaded"), "nouveau uses the GPUs"),
     ({"runfile": {"src": "/srv/a.run"}}, BARE, "has no digest"),
-    ({"version": None, "branch": "580", "runfile": {"src": URL}}, BARE, "branch 580 is wanted"),
+    ({"version": None, "branch": "580", "runfile": {"src": URL}}, BARE, "branch 580 is desired"),
 ])
 def test_refused(host: Host, change: dict[str, t.Any], now: t.Any, message: str) -> None:
     with pytest.raises(GpuopsError, match=message):

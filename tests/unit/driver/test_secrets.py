@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is secret in addresses is in no log and no result; what is not, is there to be read."""
+"""Secrets in URLs are in no log and no result; all other parts of a URL can be read there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECRET = "sig=c0ffee%2Babc123"
 
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: t.Any = nvidia_driver,
          **arguments: t.Any) -> tuple[str, str]:
-    """What a module prints, and what it sends to the system's log; it fails with its addresses in the message."""
+    """The output of a module, and what it sends to the system log; it fails with its URLs in the message."""
     logged: list[str] = []
 
     def fail() -> None:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which services run, stop for an unload and come back."""
+"""Which services run, stop before modules are unloaded, and start again."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_wish_that_is_taken_back(made: t.Any) -> None:
 
 
 def client(made: t.Any, unit: str = "") -> None:
-    """A process that has a GPU open: of a service, or of a container."""
+    """A process of a service or of a container that has opened a GPU."""
     made.put("/dev/nvidia0")
     made.put("/proc/4711/comm", "python3\n")
     made.put("/proc/4711/cgroup", f"0::/system.slice/{unit or 'docker-' + 'a' * 64 + '.scope'}\n")
@@ -184,7 +184,7 @@ def test_clients_that_have_started_since_the_plan_keep_the_service(made: t.Any, 
 
 @pytest.mark.parametrize("state", ["active", "inactive"])
 def test_a_service_that_has_started_since_the_plan_is_not_stopped_under_clients(made: t.Any, state: str) -> None:
-    """As by the scripts of packages. One that does not run is only disabled, whoever uses a GPU."""
+    """Package scripts can have started it. A service that does not run is only disabled, whoever uses a GPU."""
     made.works(persistenced="active", fabricmanager="inactive")
     made.journal.keep("service", MANAGER, {"state": "inactive", "enabled": "disabled"})
     part = made.part(Services)
@@ -223,7 +223,7 @@ def test_a_service_that_does_not_run_or_is_stopped_for_an_unload_interrupts_noth
 
 
 def test_to_enable_a_service_does_not_restart_it(made: t.Any) -> None:
-    """IMEX runs and is not enabled; its nodes have changed."""
+    """IMEX runs but is not enabled; its nodes have changed."""
     made.works(persistenced="active")
     made.now = replace(made.now, services={**made.now.services, IMEX: Service("active", "disabled")})
     made.desired = replace(made.desired, fabric="nvlink5_rack")

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Secure Boot: whose key signs, and what happens before it is enrolled."""
+"""Secure Boot: which key signs modules, and what happens before the key is enrolled."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Options against GPUs, and the vendor's repository by distribution."""
+"""The options are checked against the GPUs; the vendor's repository depends on the distribution."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reading a made-up host: modules, DKMS, nouveau, services, holders."""
+"""Reads a simulated host: modules, DKMS, nouveau, services, GPU clients."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Host(Tree):
 
     @property
     def root(self) -> Root:
-        """The tree as what is read."""
+        """The tree as a root to read."""
         return Root(str(self.folder))
 
     def run(self, argv: t.Sequence[str], **options: t.Any) -> Completed:
@@ -115,7 +115,7 @@ def test_modules_in_the_order_in_which_they_can_be_unloaded(loaded: Host) -> Non
 
 
 def test_who_has_a_gpu_open_as_a_part_of_the_driver() -> None:
-    """In the order of stopping: who uses another one stops before it."""
+    """The order is the order of stopping: a service that uses another one stops first."""
     assert tuple(f"nvidia-{name}.service" for name in (
         "dcgm-exporter", "dcgm", "topologyd", "gridd", "imex", "fabricmanager", "persistenced")) == SERVICES
 
@@ -168,7 +168,7 @@ def test_a_loaded_module_of_the_other_flavour(loaded: Host) -> None:
     ("nvidia", True), ("nvidia-open", True), ("nvidia-srv", True), ("nvidia-srv-open", True), ("nvidia-current", True),
     ("nvidia-current-open", True), ("nvidia-fs", False), ("nvidia-legacy-390", False), ("gdrdrv", False)])
 def test_dkms_knows_the_driver_by_several_names(host: Host, name: str, ours: bool) -> None:
-    """And other modules of the vendor beside it."""
+    """DKMS also has other modules of the vendor."""
     host.link(f"var/lib/dkms/{name}/kernel-{KERNEL}-{ARCH}", f"595.91.07/{KERNEL}/{ARCH}")
     host.put(f"var/lib/dkms/{name}/595.91.07/source/dkms.conf")
     host.put(f"var/lib/dkms/{name}/580.95.05/{KERNEL}/{ARCH}/module/nvidia.ko")  # built, not installed
@@ -238,7 +238,7 @@ def test_services_that_a_run_stops_hold_nothing(loaded: Host) -> None:
 
 
 def test_each_file_counts_for_its_own_module(loaded: Host) -> None:
-    """A file of a driver's service explains two references to one module, and none to another."""
+    """A file that a service of the driver has open explains two references to one module, and none to another."""
     files = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset", "/dev/nvidiactl", "/dev/nvidia0")
     loaded.process(100, "nvidia-persiste", *files, unit=PERSISTENCED)
     loaded.module("nvidia", 2 + 2 * 2)

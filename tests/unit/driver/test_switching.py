@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whole runs on a model of a host: what is asked when all is right, ways back, holders, killed runs."""
+"""Whole runs on a simulated host: the queries on a converged host, rollbacks, GPU clients, killed runs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ TRAIN = "train.service"
 
 @dataclass
 class Model(Tree):
-    """A host: what is on its disk, in its kernel, running; what fails there. lines: the commands that were run."""
+    """A host: what is on its disk, in its kernel and running, and what fails there. lines: the commands that were
+    run."""
 
     disk: str | None = None
     built: str | None = None
@@ -61,12 +62,12 @@ class Model(Tree):
     full: bool = False
 
     def check_free_space(self, *_words: t.Any) -> None:
-        """The disk has room for one driver; a second one that has come leaves none."""
+        """The disk has space for one driver; the installation of a second one fills it."""
         if self.full:
             raise HostError("The file system of /usr has 900 MiB left, the driver needs 1024 MiB there.")
 
     def begin(self, version: str | None) -> None:
-        """A GPU on the bus, and a driver at work."""
+        """A host with a GPU and a working driver."""
         self.put("etc/os-release", 'ID=debian\nVERSION_ID="12"\n')
         self.put("proc/sys/kernel/osrelease", KERNEL)
         self.put(f"lib/modules/{KERNEL}/build/Makefile")
@@ -81,7 +82,7 @@ class Model(Tree):
         self.show()
 
     def show(self) -> None:
-        """Brings the files to the state."""
+        """Writes the files that match the state."""
         for folder in ("sys/module", "proc/driver", "usr/lib/x86_64-linux-gnu", "var/lib/dkms"):
             shutil.rmtree(self.folder / folder, ignore_errors=True)
         for name, version in self.loaded.items():
@@ -154,7 +155,7 @@ class Model(Tree):
 
 
 class Delivery:
-    """Packages of the model."""
+    """The packages of the simulated host."""
 
     name, dkms = "cuda_repository", True
 
@@ -195,7 +196,7 @@ class Delivery:
 
 
 def place(made: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the module reads and writes is the model's."""
+    """The module reads and writes the simulated host."""
     monkeypatch.setattr(manage, "Journal", functools.partial(Journal, root=str(made.folder / "journal")))
     monkeypatch.setattr(manage, "check_free_space", made.check_free_space)
     monkeypatch.setattr(attempt, "choose", lambda host, _now: (Delivery(host, made), []))
@@ -232,7 +233,7 @@ def actions(result: dict[str, t.Any]) -> list[str]:
 
 
 def test_a_converged_host_is_asked_twice(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One dpkg-query, one systemctl show; apt not at all."""
+    """Two commands run: dpkg-query and systemctl show. apt does not run."""
     monkeypatch.undo()
     monkeypatch.setattr(manage, "Journal", functools.partial(Journal, root=str(model.folder / "journal")))
     monkeypatch.setattr(Apt, "is_configured", lambda *_words: True)
@@ -333,7 +334,7 @@ def test_a_file_system_that_refuses_leads_back_too(model: Model, monkeypatch: py
 @pytest.mark.parametrize("check", [True, False])
 def test_a_masked_file_is_told_before_anything_is_changed(model: Model, monkeypatch: pytest.MonkeyPatch,
                                                           check: bool) -> None:
-    """With a null device of the test: without the guard, this machine's own would be lost."""
+    """The test replaces the null device; otherwise, a defect would destroy that of this machine."""
     model.begin(OLD)
     null, masked = model.folder / "null", model.folder / BOOT_FILE[1:]
     os.mknod(null, stat.S_IFCHR | 0o666, os.makedev(1, 3))
@@ -478,7 +479,7 @@ def test_a_reboot_loads_what_is_held(model: Model) -> None:
 
 def test_a_driver_that_a_reboot_has_loaded_is_looked_at_before_the_former_one_is_forgotten(
         model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same where a run was killed after its last step."""
+    """The same applies if a run was killed after its last step."""
     model.begin(OLD)
     model.process(4711, "session-1.scope")
     present(model, NEW, "reboot")
@@ -551,7 +552,7 @@ def test_units_are_stopped_in_order() -> None:
 
 
 def waits(result: dict[str, t.Any], why: str) -> None:
-    """The unload and what follows it are pending, and the result names the job."""
+    """The unload and the steps after it are pending, and the result names the job."""
     assert "unload modules" not in actions(result) and result["pending"][0]["action"] == "unload modules"
     assert result["pending"][0]["pending_reason"] == why
     later = [step["pending_reason"] for step in result["pending"][1:]]
@@ -563,7 +564,7 @@ def waits(result: dict[str, t.Any], why: str) -> None:
 @pytest.mark.parametrize("where", ["present", "absent"])
 def test_a_job_that_starts_after_the_plan_keeps_its_services(model: Model, monkeypatch: pytest.MonkeyPatch,
                                                             where: str) -> None:
-    """A download may lie between the plan and the unload: clients are asked again before a service stops."""
+    """A download can take place between the plan and the unload, so clients are read again before a service stops."""
     model.begin(OLD)
 
     def start(what: t.Any) -> t.Any:
@@ -589,7 +590,8 @@ def test_a_job_that_starts_after_the_plan_keeps_its_services(model: Model, monke
 @pytest.mark.parametrize("late", ["systemctl stop", *(f"rmmod {name}" for name in (*MODULES[1:], MODULES[0]))])
 def test_a_job_that_starts_while_modules_go_keeps_a_whole_driver(model: Model, monkeypatch: pytest.MonkeyPatch,
                                                                 where: str, late: str) -> None:
-    """Whenever it comes: what is unloaded and stopped by then comes back, and what is pending names the job."""
+    """Whenever the job starts, modules that were unloaded and services that were stopped come back, and the pending
+    steps name the job."""
     model.begin(OLD)
     answer = model._answer
 
@@ -609,7 +611,7 @@ def test_a_job_that_starts_while_modules_go_keeps_a_whole_driver(model: Model, m
 
 
 def test_a_job_that_ends_is_followed_by_the_change(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next run does what was pending."""
+    """The next run executes the pending steps."""
     model.begin(OLD)
     monkeypatch.setattr(modules, "read_holders", lambda _root: [
         {"pid": 4711, "name": "python3", "gpu": None, "instance": None, "unit": None, "container": None}])
@@ -623,7 +625,7 @@ def test_a_job_that_ends_is_followed_by_the_change(model: Model, monkeypatch: py
 
 @pytest.mark.parametrize("where", ["present", "absent"])
 def test_modules_that_do_not_come_back_are_an_error(model: Model, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    """A module that is not loaded as before is no change that waits."""
+    """A module that could not be loaded again is an error, not a pending change."""
     model.begin(OLD)
     answer = model._answer
 

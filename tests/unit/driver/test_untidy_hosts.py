@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hosts as people have them: other distributions, hardware that hangs, full disks, values that the kernel refuses."""
+"""Hosts as they exist in practice: other distributions, hardware that hangs, full disks, values that the kernel
+refuses."""
 
 from __future__ import annotations
 

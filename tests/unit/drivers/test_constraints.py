@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What each constraint excludes, one by one: of all drivers exactly those, and where it does not hold none."""
+"""What each constraint excludes, one by one: exactly the listed drivers, and none if it does not apply."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Excluded = t.Callable[[Candidate], bool]
 
 
 def excluded(name: str, here: Situation = HOST, wish: Request = NOTHING) -> tuple[set[Candidate], set[Candidate], str]:
-    """All candidates, those that the constraints of this name exclude, and their texts."""
+    """All candidates, those that the constraints with this name exclude, and the texts of these constraints."""
     space = universe(tuple(Version.of(one) for one in VERSIONS), IN_CLUSTER if wish.cluster else ON_HOSTS,
                      wish.features)
     found = [one for one in constraints(space, here, wish, V26) if one.id == name]
@@ -39,7 +39,7 @@ def excluded(name: str, here: Situation = HOST, wish: Request = NOTHING) -> tupl
 
 
 def here(**changes: t.Any) -> Situation:
-    """A host that differs from L(HOST)."""
+    """A host with these differences from L(HOST)."""
     return t.cast(Situation, HOST.__class__(**{**vars(HOST), **changes}))
 
 
@@ -153,7 +153,7 @@ OLDER = ("390", "470", "520", "525", "525.85.12", "570.124", "570.133.20")
 
 
 def of_gpus(wish: Request, *devices: str) -> tuple[set[Candidate], set[Candidate], str]:
-    """As L(excluded), of what GPUs need, from older drivers too."""
+    """The same as L(excluded) for the requirements of GPUs, including older drivers."""
     space = universe(tuple(Version.of(one) for one in (*OLDER, *VERSIONS)), ON_HOSTS, wish.features)
     gpus = tuple(models(facts(list(devices))["gpus"]))
     found = [one for one in constraints(space, here(gpus=gpus), wish, V26) if one.id.startswith("gpu:")]

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Packages of a plan are those that the driver's module asks for: one fact, in one place."""
+"""The packages of a plan are those that the driver module requests: one fact, in one place."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_companions(version: str, arch: str, system: str, names: str) -> None:
 # -- the plan, and what the module asks a repository for
 
 class Everything:
-    """A package manager, and the view of a repository that has these packages and nothing else."""
+    """A package manager, and a view of a repository with only these packages."""
 
     def __init__(self, names: t.Iterable[str], version: str, leaders: t.Iterable[str]) -> None:
         self.version = version
@@ -124,7 +124,7 @@ def planned(known: dict[str, t.Any], mine: dict[str, t.Any]) -> dict[str, t.Any]
 
 
 def asked(known: dict[str, t.Any], plan: dict[str, t.Any], root: pathlib.Path) -> tuple[PackageDelivery, set[str]]:
-    """What the module asks for on this host when it is given the plan, as its role gives it."""
+    """The packages that the module requests on this host for the plan that its role passes."""
     host, system = known["host"], known["host"]["os"]
     for kernel in filter(None, (host["kernel"]["release"], host["kernel"]["newest_installed"])):
         (root / "boot").mkdir(exist_ok=True)

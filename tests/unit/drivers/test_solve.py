@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The solver against brute force: its explanations are as short as can be, and nothing in them is superfluous."""
+"""Compares the solver with brute force: its explanations are as short as possible, and contain nothing superfluous."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALL = (1 << CANDIDATES) - 1
 
 @st.composite
 def problems(draw: st.DrawFn) -> list[Constraint]:
-    """Up to nine constraints on eight candidates, most of them loose, so that conflicts are of all sizes."""
+    """Up to nine constraints on eight candidates, most of them loose, so that conflicts of all sizes occur."""
     found = []
     changeable = draw(st.sets(st.integers(0, 8)))
     for number in range(draw(st.integers(0, 9))):
@@ -38,12 +38,12 @@ def problems(draw: st.DrawFn) -> list[Constraint]:
 
 
 def satisfiable(constraints: tuple[Constraint, ...] | list[Constraint]) -> bool:
-    """By the definition: some candidate is allowed by each."""
+    """According to the definition: all constraints allow some candidate."""
     return any(all(one.allows >> bit & 1 for one in constraints) for bit in range(CANDIDATES))
 
 
 def smallest(constraints: list[Constraint]) -> int | None:
-    """The size of the smallest conflict, by looking at every subset."""
+    """The size of the smallest conflict, found by checking every subset."""
     sizes = [len(chosen) for size in range(len(constraints) + 1)
              for chosen in itertools.combinations(constraints, size) if not satisfiable(chosen)]
     return min(sizes, default=None)
@@ -63,7 +63,8 @@ def test_the_core_is_a_conflict_of_the_fewest(constraints: list[Constraint]) -> 
 @given(problems())
 @settings(max_examples=200, deadline=None)
 def test_what_frees_it_is_the_least(constraints: list[Constraint]) -> None:
-    """Of each id: the fewest others that must go with it, or none where no change of any suffices."""
+    """Maps each id to the minimum number of others that must be removed with it, or to None if no change of any
+    suffices."""
     ids = sorted({one.id for one in constraints})
     changeable = {one.id for one in constraints if one.change}
     for dropped in ids:
@@ -81,7 +82,8 @@ def test_what_frees_it_is_the_least(constraints: list[Constraint]) -> None:
 @given(problems())
 @settings(max_examples=200, deadline=None)
 def test_every_conflict_is_told(constraints: list[Constraint]) -> None:
-    """Without what the conflicts name and a user can change there is a candidate, or the last one nobody can end."""
+    """Without the named constraints that a user can change, there is a candidate, or the remaining conflict cannot be
+    resolved."""
     found = solve.conflicts(ALL, constraints)
     assert bool(found) == (not satisfiable(constraints))
     gone = {one.id for conflict in found for one in conflict if one.change}

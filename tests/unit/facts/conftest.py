@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host as a tree of files, for the tests of facts."""
+"""A host as a tree of files, for the tests of the facts."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ansible_collections.gpuops.nvidia.tests.unit.facts import trees
 
 @pytest.fixture(autouse=True)
 def x86_64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hosts are of that architecture, wherever the tests run."""
+    """The hosts have this architecture on every test machine."""
     monkeypatch.setattr("os.uname", lambda: type("uname", (), {"machine": "x86_64", "release": "", "nodename": ""}))
 
 
 class Host:
-    """A tree that tests add to, and its facts."""
+    """A tree to which tests add files, and its facts."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.run = trees.Answers()
 
     def system(self, text: str, kernel: str, device: str | None = "20b2", headers: bool = True) -> Host:
-        """os-release, the running kernel and one GPU."""
+        """Writes os-release, the running kernel and one GPU."""
         self.put("/etc/os-release", text)
         self.put("/proc/sys/kernel/osrelease", f"{kernel}\n")
         if headers:

@@ -1,9 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Facts of made-up hosts in the shape of gpu_info, written by hand, for whoever tests against facts.
+"""Facts of invented hosts in the structure of gpu_info, written by hand, for tests that need facts.
 
-Each function returns a fresh copy. The tests beside this file prove that gpu_info says exactly this of such hosts.
+Each function returns a fresh copy. The tests in this folder prove that gpu_info returns exactly these facts for such
+hosts.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MODULES = ("nouveau", "nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "n
 
 def gpu(pci: str, device_id: str, subsystem: str, model: str | None, architecture: str, capability: str, mig: bool,
         driver: str | None = None) -> Facts:
-    """A GPU as PCI ids tell it."""
+    """A GPU as far as its PCI ids describe it."""
     return {"pci": pci, "device_id": device_id, "subsystem": subsystem, "class": "0302", "model": model,
             "architecture": architecture, "mig_capable": mig, "kernel_driver": driver, "index": None, "uuid": None,
             "minor": None, "serial": None, "memory_mib": None, "compute_capability": capability, "mig": None,
@@ -34,7 +35,7 @@ def gpu(pci: str, device_id: str, subsystem: str, model: str | None, architectur
 
 
 def host(hostname: str, gpus: list[Facts], machine: str | None) -> Facts:
-    """A host before any driver, containerd running."""
+    """A host without a driver on which containerd runs."""
     return {
         "schema": 3,
         "host": {"hostname": hostname, "arch": "x86_64", "machine": machine, "secure_boot": False, "vendor": None,
@@ -66,7 +67,7 @@ def host(hostname: str, gpus: list[Facts], machine: str | None) -> Facts:
 
 
 def a100_before() -> Facts:
-    """Eight A100 80 GB, nothing installed, nouveau on the GPUs."""
+    """Eight A100 80 GB, nothing installed, nouveau uses the GPUs."""
     facts = host("a100-1", [gpu(pci, "20b2", "10de:1463", "NVIDIA A100-SXM4-80GB", "ampere", "8.0", True, "nouveau")
                             for pci in ADDRESSES], "DGXA100 920-23687-2530-000")
     facts["modules"]["nouveau"] = True
@@ -74,7 +75,7 @@ def a100_before() -> Facts:
 
 
 def a100_converged() -> Facts:
-    """The same with driver 595.91.07 and the container toolkit; the last GPU has seven 1g.10gb."""
+    """The same with driver 595.91.07 and the container toolkit; the last GPU has seven 1g.10gb instances."""
     facts = host("a100-1", [], "DGXA100 920-23687-2530-000")
     for index, pci in enumerate(ADDRESSES):
         board = gpu(pci, "20b2", "10de:1463", "NVIDIA A100-SXM4-80GB", "ampere", "8.0", True, "nvidia")
@@ -106,13 +107,13 @@ def l40s_before() -> Facts:
 
 
 def v100_before() -> Facts:
-    """Four V100: branch 580 is their last, without open modules."""
+    """Four V100: branch 580 is the last one that supports them, without open modules."""
     return host("v100-1", [gpu(pci, "1db5", "10de:1249", "Tesla V100-SXM2-32GB", "volta", "7.0", False)
                            for pci in ADDRESSES[:4]], "PowerEdge C4140")
 
 
 def mixed_before() -> Facts:
-    """A V100 and a B200 in one host, which no driver drives both."""
+    """A V100 and a B200 in one host; no driver supports both."""
     facts = host("mixed-1", [gpu(ADDRESSES[0], "1db5", "10de:1249", "Tesla V100-SXM2-32GB", "volta", "7.0", False),
                              gpu(ADDRESSES[1], "2901", "10de:1999", "NVIDIA B200", "blackwell", "10.0", True)],
                  "PowerEdge XE9680")

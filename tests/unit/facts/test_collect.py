@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whole hosts: a tree of files in, the sample facts out."""
+"""Whole hosts: the facts of a tree of files are equal to the sample facts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACTIVE = {tuple(trees.SYSTEMCTL): "Id=containerd.service\nActiveState=active\nUn
 
 
 def nvml_of(facts: dict[str, t.Any]) -> dict[str, t.Any]:
-    """The NVML snapshot that these facts would have come from."""
+    """The NVML snapshot that gives these facts."""
     keys = ("pci", "device_id", "subsystem", "model", "index", "uuid", "minor", "serial", "memory_mib",
             "compute_capability", "mig", "error")
     return {"available": True, "error": None, "driver": samples.DRIVER, "library": samples.DRIVER, "cuda": "13.2",
@@ -29,7 +29,7 @@ def nvml_of(facts: dict[str, t.Any]) -> dict[str, t.Any]:
 
 
 def test_a100_before_driver(tmp_path: Path) -> None:
-    """Everything from the bus and the file system; one command."""
+    """Everything comes from the bus and the file system; only one command runs."""
     trees.host(tmp_path, "a100-1", "DGXA100 920-23687-2530-000")
     trees.dpkg(tmp_path, CONTAINERD)
     for address in samples.ADDRESSES:
@@ -42,7 +42,7 @@ def test_a100_before_driver(tmp_path: Path) -> None:
 
 
 def test_a100_converged(tmp_path: Path) -> None:
-    """With driver, toolkit and NVML."""
+    """A host with driver, toolkit and NVML."""
     trees.host(tmp_path, "a100-1", "DGXA100 920-23687-2530-000")
     trees.dpkg(tmp_path, CONTAINERD, *(trees.package(name, version) for name, version in
                                        {**samples.DRIVER_PACKAGES, **samples.TOOLKIT_PACKAGES}.items()),
@@ -69,7 +69,7 @@ def test_a100_converged(tmp_path: Path) -> None:
 
 
 def test_files_of_packages_that_are_gone(tmp_path: Path) -> None:
-    """Of the package database alone a host without its libraries looks whole."""
+    """According to the package database alone, a host without its libraries would look complete."""
     trees.host(tmp_path, "a100-1", None)
     trees.dpkg(tmp_path, *(trees.package(name, "1-1") for name in ("libnvidia-ml1", "nvidia-container-toolkit-base")))
     library, program = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "/usr/bin/nvidia-ctk"
@@ -92,7 +92,7 @@ def test_files_of_packages_that_are_gone(tmp_path: Path) -> None:
 
 
 def test_h100_with_switches_and_adapter(tmp_path: Path) -> None:
-    """NVSwitches are bridges of the vendor, no GPUs."""
+    """NVSwitches are bridge devices of the vendor, not GPUs."""
     trees.host(tmp_path, "h100-1", "DGXH100")
     trees.dpkg(tmp_path, CONTAINERD)
     for address in samples.ADDRESSES:
@@ -129,7 +129,7 @@ SHOWN = ("LoadState=loaded\nActiveState=active\nUnitFileState=enabled\n\n"
     (True, SHOWN, [("active", "enabled"), ("absent", "masked"), ("absent", ""), ("inactive", "disabled")]),
     (True, "", None), (False, SHOWN, None)])
 def test_the_drivers_services(tmp_path: Path, systemd: bool, answer: str, wanted: t.Any) -> None:
-    """Where systemd does not answer, nothing is known of them, and nothing is known to be off."""
+    """If systemd does not respond, the state of the services is unknown, not off."""
     trees.put(tmp_path, "/sys/module/nvidia/version", "595.91.07\n")
     if systemd:
         (tmp_path / "run/systemd/system").mkdir(parents=True)
@@ -175,7 +175,7 @@ def test_a_journal_that_cannot_be_read_is_not_known(tmp_path: Path, monkeypatch:
 
 
 def test_empty_root(tmp_path: Path) -> None:
-    """Nothing readable at all is no error: every key is there, and what is unknown is null or empty."""
+    """A root without readable files is no error: every key exists, and unknown values are null or empty."""
     facts = collect(Root(str(tmp_path)), trees.Answers(), trees.NO_NVML)
     assert set(facts) == set(samples.no_gpu())
     assert facts["gpus"] == [] and facts["clients"] == []
@@ -188,7 +188,7 @@ def test_empty_root(tmp_path: Path) -> None:
 
 
 def test_all_samples_have_one_shape() -> None:
-    """What is a key in one sample is a key in all, those made for other tests included."""
+    """All samples have the same keys, including those of other tests."""
     shapes = []
     for make in (*samples.ALL.values(), facts_sample.facts, lambda: facts_sample.driven(facts_sample.facts(), "595.1")):
         facts = make()

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Facts of a Node that nobody has visited."""
+"""Facts of a Node whose host was not read."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def node(labels: dict[str, str] | None = None, **more: t.Any) -> dict[str, t.Any
 
 
 def shape(value: t.Any, levels: int = 3) -> t.Any:
-    """The keys, and keys of keys."""
+    """The keys, and the keys of nested mappings."""
     return {key: shape(part, levels - 1) for key, part in value.items()} if isinstance(value, dict) and levels else None
 
 
 @pytest.mark.parametrize("labels", [{}, A100])
 def test_same_shape(labels: dict[str, str]) -> None:
-    """Keys are those of gpu_info, whatever is known."""
+    """The keys are those of gpu_info, whatever is known."""
     found, whole = facts_of_node("n1", node(labels)), facts_sample.facts()
     assert shape(found, 2) == shape(whole, 2)
     assert [set(gpu) for gpu in found["gpus"]] == [set(whole["gpus"][0])] * len(found["gpus"])
@@ -45,7 +45,7 @@ def test_same_shape(labels: dict[str, str]) -> None:
 
 
 def test_described_node() -> None:
-    """Labels give the GPUs, the driver and the machine."""
+    """The GPUs, the driver and the machine come from labels."""
     found = facts_of_node("n1", node(A100, provider="aws"))
     assert len(found["gpus"]) == 8
     gpu = found["gpus"][7]
@@ -62,7 +62,7 @@ def test_described_node() -> None:
 
 
 def test_undescribed_node() -> None:
-    """Before feature discovery there is a GPU of which nothing is known, and nothing is made up."""
+    """Before feature discovery runs, there is a GPU without known properties, and nothing is invented."""
     found = facts_of_node("n1", node({"nvidia.com/gpu.present": "true"}, provider=None))
     gpu, = found["gpus"]
     assert {value for value in gpu.values() if value} == set()
@@ -80,7 +80,7 @@ def test_undescribed_node() -> None:
 ])
 def test_products(labels: dict[str, str], device: str | None, count: int, memory: int | None,
                   fabric: str | None) -> None:
-    """Partitioned, shared, of another generation, unknown."""
+    """Products that are partitioned, shared, of another generation, or unknown."""
     found = facts_of_node("n1", node({f"nvidia.com/gpu.{key}": value for key, value in labels.items()}))
     assert [(gpu["device_id"], gpu["memory_mib"]) for gpu in found["gpus"]] == [(device, memory)] * count
     assert found["nvlink"]["fabric"] == fabric
@@ -98,7 +98,7 @@ def test_products(labels: dict[str, str], device: str | None, count: int, memory
 ])
 def test_prepared_systems(image: str, os_id: str | None, version: str | None, immutable: bool | None,
                           family: str) -> None:
-    """Systems that no driver image is made for are told by the kubelet's word alone."""
+    """Systems without driver images are recognized only by what the kubelet reports."""
     host = facts_of_node("n1", node(os=None, os_image=image))["host"]
     assert (host["os"]["id"], host["os"]["version_id"], host["markers"]["immutable"], host["os"]["family"]) == (
         os_id, version, immutable, family)
@@ -112,13 +112,13 @@ def test_prepared_systems(image: str, os_id: str | None, version: str | None, im
     ("v1.33.5", {"microk8s.io/cluster": "true"}, "ubuntu", "microk8s"), ("v1.33.5", {}, "ubuntu", None),
 ])
 def test_whose_kubernetes(kubelet: str, labels: dict[str, str], system: str, kubernetes: str | None) -> None:
-    """By the kubelet's version, by labels, by the system."""
+    """The distribution of Kubernetes follows from the version of the kubelet, labels, or the system."""
     found = facts_of_node("n1", node(labels, kubelet=kubelet, os={"id": system, "version": "1"}))
     assert found["host"]["markers"]["kubernetes"] == kubernetes
 
 
 def test_driver_and_vgpu_labels() -> None:
-    """A driver that the operator found on the node; a vGPU guest; the older labels of the driver's version."""
+    """A driver that the operator found on the Node; a vGPU guest; the older labels for the version of the driver."""
     found = facts_of_node("n1", node({
         "nvidia.com/gpu.deploy.driver": "pre-installed", "nvidia.com/vgpu.present": "true",
         "nvidia.com/vgpu.host-driver-version": "580.65.05", "nvidia.com/vgpu.host-driver-branch": "r580_00",

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Single readers: odd systems, faults, what is not there."""
+"""Single readers: unusual systems, faults, missing data."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Package = installed_packages.Package
 
 
 def test_virtual_functions_and_audio_are_no_gpus(tmp_path: Path) -> None:
-    """SR-IOV functions of a vGPU host and the HDMI audio function are left out; VGA class counts."""
+    """SR-IOV functions of a vGPU host and the HDMI audio function are left out; devices of the VGA class count."""
     trees.pci(tmp_path, "0000:07:00.0", "26b9", pci_class="0300", driver="vfio-pci")
     trees.pci(tmp_path, "0000:07:00.1", "22ba", pci_class="0403", driver="snd_hda_intel")
     trees.pci(tmp_path, "0000:07:00.4", "26b9", pci_class="0302")
@@ -54,7 +54,7 @@ def test_virtual_functions_and_audio_are_no_gpus(tmp_path: Path) -> None:
 
 
 def config_space(capability: bytes, position: int = 0x68) -> bytes:
-    """A configuration space with one vendor-specific capability behind a power-management one."""
+    """A configuration space with one vendor-specific capability after a power-management one."""
     space = bytearray(256)
     space[0x06] = 0x10
     space[0x34] = 0x60
@@ -77,7 +77,7 @@ RECORD = b"\x00\x16" + b"580.65.06\0" + b"r580_00\0\0\0"
     (b"", None),
 ], ids=["guest", "second record", "other signature", "cut", "record of no length", "loop", "no list", "not readable"])
 def test_vgpu_guest(space: bytes, found: tuple[str, str] | None) -> None:
-    """The host driver's version, as the capability of a vGPU tells it."""
+    """The version of the host driver, from the capability of a vGPU."""
     assert pci.vgpu_host_driver(space) == found
 
 
@@ -92,14 +92,14 @@ def test_vgpu_guest(space: bytes, found: tuple[str, str] | None) -> None:
     ('# nothing\nID=nixos\n', "other", None),
 ])
 def test_families(tmp_path: Path, text: str, family: str, version: str | None) -> None:
-    """Families by ID, then by ID_LIKE."""
+    """The family follows from ID, then from ID_LIKE."""
     trees.put(tmp_path, "/etc/os-release", text)
     found = system.read_os(Root(str(tmp_path)))
     assert (found["family"], found["version_id"]) == (family, version)
 
 
 def test_headers(tmp_path: Path) -> None:
-    """A dangling build link is no headers; nor is a folder without a Makefile."""
+    """A dangling build link does not count as headers; nor does a folder without a Makefile."""
     root = Root(str(tmp_path))
     assert not system.has_headers(root, "6.1")
     trees.link(tmp_path, "/lib/modules/6.1/build", "/usr/src/linux-headers-6.1")
@@ -112,7 +112,7 @@ def test_headers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("value", "state"), [(b"\x06\0\0\0\x01", True), (b"\x06\0\0\0\x00", False), (None, None)])
 def test_secure_boot(tmp_path: Path, value: bytes | None, state: bool | None) -> None:
-    """On, off, UEFI without the variable."""
+    """Secure Boot is on, off, or the UEFI variable is missing."""
     (tmp_path / "sys/firmware/efi").mkdir(parents=True)
     if value is not None:
         trees.put(tmp_path, "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", value)
@@ -121,7 +121,7 @@ def test_secure_boot(tmp_path: Path, value: bytes | None, state: bool | None) ->
 
 @pytest.mark.parametrize(("value", "state"), [(b"\x06\0\0\0\x01", False), (b"\x06\0\0\0\x00", True)])
 def test_shim_that_validates_nothing(tmp_path: Path, value: bytes, state: bool) -> None:
-    """mokutil --disable-validation: the kernel loads what nobody has signed."""
+    """After mokutil --disable-validation, the kernel also loads unsigned modules."""
     for name, data in (("SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", b"\x06\0\0\0\x01"),
                        ("MokSBStateRT-605dab50-e046-4300-abb6-3dd810dd8b23", value)):
         trees.put(tmp_path, f"/sys/firmware/efi/efivars/{name}", data)
@@ -129,7 +129,7 @@ def test_shim_that_validates_nothing(tmp_path: Path, value: bytes, state: bool) 
 
 
 def test_no_uefi_is_no_secure_boot(tmp_path: Path) -> None:
-    """BIOS machines cannot have it."""
+    """Machines with a BIOS cannot have Secure Boot."""
     assert system.secure_boot(Root(str(tmp_path))) is False
 
 
@@ -145,21 +145,21 @@ def test_no_uefi_is_no_secure_boot(tmp_path: Path) -> None:
     ("nvidia-cuda-toolkit", False, False), ("nvidia-gds-12-8", False, False), ("containerd.io", False, False),
 ])
 def test_whose_package(name: str, driver: bool, toolkit: bool) -> None:
-    """Driver, toolkit or neither."""
+    """Packages of the driver, of the toolkit, or of neither."""
     packages = {name: Package("1", "")}
     assert bool(package_names.driver_packages(packages)) is driver
     assert bool(package_names.toolkit_packages(packages)) is toolkit
 
 
 def test_rpm_list() -> None:
-    """Epochs are kept, vendors tell the source."""
+    """Epochs are kept, and the vendor shows the source."""
     text = "bash\t5.1-9\tRocky\nnvidia-driver-cuda\t3:580.105.08-1.el9\tNVIDIA\nkernel\t5.14\tRocky\n"
     assert installed_packages.parse_rpm_list(text) == {"nvidia-driver-cuda": Package("3:580.105.08-1.el9", "NVIDIA")}
     assert installed_packages.upstream("3:580.105.08-1.el9") == "580.105.08"
 
 
 def test_rpm_is_asked_once(tmp_path: Path) -> None:
-    """On such a distribution one rpm command lists all."""
+    """On such a distribution, one rpm command lists all packages."""
     (tmp_path / "var/lib/rpm").mkdir(parents=True)
     run = trees.Answers({("rpm", "-qa"): "nvidia-open\t3:595.91.07-1\tNVIDIA\n"})
     assert list(installed_packages.read_packages(Root(str(tmp_path)), run, "redhat")) == ["nvidia-open"]
@@ -176,12 +176,12 @@ def test_rpm_is_asked_once(tmp_path: Path) -> None:
     ({}, None),
 ])
 def test_source(tmp_path: Path, packages: dict[str, Package], wanted: str | None) -> None:
-    """Who built the packages tells where they came from."""
+    """The packager shows where packages come from."""
     assert driver_module.source(Root(str(tmp_path)), packages, None) == wanted
 
 
 def test_source_runfile(tmp_path: Path) -> None:
-    """The installer's log, no package."""
+    """There is a log of the installer and no package."""
     trees.put(tmp_path, "/var/lib/nvidia/log", "")
     assert driver_module.source(Root(str(tmp_path)), {}, "580.65.06") == "runfile"
 
@@ -191,7 +191,7 @@ def test_source_runfile(tmp_path: Path) -> None:
     ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.261.03  Wed Jun 11", "proprietary"),
 ])
 def test_loaded_flavour(tmp_path: Path, text: str, wanted: str) -> None:
-    """The loaded module tells itself; packages would say otherwise."""
+    """The loaded module shows its flavour, even if packages suggest another one."""
     trees.put(tmp_path, "/proc/driver/nvidia/version", text)
     (tmp_path / "sys/module/nvidia").mkdir(parents=True)
     root = Root(str(tmp_path))
@@ -205,13 +205,13 @@ def test_loaded_flavour(tmp_path: Path, text: str, wanted: str) -> None:
     (["nvidia-kernel-open-dkms"], "open"), (["kmod-nvidia-latest-dkms"], "proprietary"), (["libnvidia-ml1"], None),
 ])
 def test_installed_flavour(tmp_path: Path, names: list[str], wanted: str | None) -> None:
-    """Before the module is loaded the packages tell."""
+    """Before the module is loaded, the packages show the flavour."""
     packages = dict.fromkeys(names, Package("1", ""))
     assert driver_module.flavour(Root(str(tmp_path)), None, packages) == wanted
 
 
 def test_mismatch_needs_reboot(tmp_path: Path) -> None:
-    """Another library than the loaded module, or the distribution's own request."""
+    """The library does not match the loaded module, or the distribution requests a reboot."""
     root = Root(str(tmp_path))
     assert versions.reboot_pending(root, "580.65.06", "595.91.07")
     assert not versions.reboot_pending(root, "595.91.07", "595.91.07")
@@ -224,7 +224,7 @@ def test_mismatch_needs_reboot(tmp_path: Path) -> None:
 
 
 def test_runtime_without_package(tmp_path: Path) -> None:
-    """A binary that no package owns is asked for its version; a stopped service is not running."""
+    """A binary without a package is run to get its version; a stopped service is not running."""
     trees.put(tmp_path, "/usr/local/bin/containerd", "")
     trees.put(tmp_path, "/etc/docker/daemon.json", '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}')
     (tmp_path / "run/systemd/system").mkdir(parents=True)
@@ -286,7 +286,7 @@ def test_whether_a_runtime_has_read_its_file(tmp_path: Path, since: int | None, 
 
 
 def test_a_change_in_the_future_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noted while the clock was wrong, it would be newer than every start."""
+    """A change that was recorded while the clock was wrong would be newer than every start."""
     path = tmp_path / "x.toml"
     path.write_text("")
     began = int(time.monotonic() * 1_000_000) - 9_000_000
@@ -301,7 +301,7 @@ def test_a_change_in_the_future_says_nothing(tmp_path: Path, monkeypatch: pytest
 
 
 class Nodes(Root):
-    """A tree with device nodes. modes: by path the mode of a device; a text for what is none."""
+    """A tree with device nodes. modes: maps paths to the modes of devices; a text stands for another kind of file."""
 
     def __init__(self, path: Path, modes: dict[str, int | str]) -> None:
         super().__init__(str(path))
@@ -350,7 +350,7 @@ def test_without_gpus_no_node_is_needed(tmp_path: Path) -> None:
 
 
 def rpm_line(package: str, state: int, flags: int, path: str, rest: str = "0\t8\t") -> str:
-    """As the query prints a file: rest is its time, the number of the algorithm and the digest."""
+    """A line as the query prints a file. rest: its time, the number of the algorithm and the digest."""
     return f"{package}\t{state}\t{flags}\t{path}\t{rest}\n"
 
 
@@ -411,7 +411,7 @@ def test_a_program_that_somebody_has_written_counts_as_lost(tmp_path: Path, fami
 
 
 def test_without_md5_nothing_is_said_of_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host in FIPS mode."""
+    """A host in FIPS mode has no MD5."""
     def refuse(name: str) -> t.Any:
         raise ValueError(f"unsupported hash type {name}")
 
@@ -435,7 +435,7 @@ def test_an_rpm_that_hangs_tells_nothing(tmp_path: Path) -> None:
 
 
 def test_clients(tmp_path: Path) -> None:
-    """A GPU's holder, an instance's holder, a holder of the control device, a bystander, ourselves."""
+    """Processes that use a GPU, an instance or the control device, an uninvolved process, and our own."""
     for name in ("nvidiactl", "nvidia0", "nvidia-caps"):
         trees.put(tmp_path, f"/dev/{name}", "")
     trees.put(tmp_path, "/proc/driver/nvidia-caps/mig-minors",
@@ -453,7 +453,7 @@ def test_clients(tmp_path: Path) -> None:
 
 
 def test_numbers_that_no_device_has_name_no_client(tmp_path: Path) -> None:
-    """Python converts no more than 4,300 digits."""
+    """Python does not convert numbers with more than 4,300 digits."""
     digits = "9" * 5000
     trees.put(tmp_path, "/dev/nvidia0", "")
     trees.put(tmp_path, "/proc/driver/nvidia-caps/mig-minors",
@@ -475,7 +475,8 @@ def snapshot(*gpus: dict[str, t.Any]) -> dict[str, t.Any]:
 
 
 def test_lost_gpu_stays_in_the_facts(tmp_path: Path) -> None:
-    """A GPU off the bus keeps what its PCI id tells; its index and the reason come from NVML."""
+    """A GPU that has fallen off the bus keeps the properties from its PCI id; its index and the reason come from
+    NVML."""
     for address in samples.ADDRESSES[:3]:
         trees.pci(tmp_path, address, "20b2", driver="nvidia")
     bus = pci.read_bus(Root(str(tmp_path)))
@@ -490,14 +491,14 @@ def test_lost_gpu_stays_in_the_facts(tmp_path: Path) -> None:
 
 
 def test_passthrough_gpu_is_not_missed(tmp_path: Path) -> None:
-    """NVML never lists a GPU that vfio-pci has: no error."""
+    """NVML never lists a GPU that vfio-pci uses; this is no error."""
     trees.pci(tmp_path, "0000:07:00.0", "26b9", driver="vfio-pci")
     gpus = gpus_module.merge_gpus(pci.read_bus(Root(str(tmp_path))), snapshot())
     assert (gpus[0]["error"], gpus[0]["kernel_driver"]) == (None, "vfio-pci")
 
 
 def test_nvml_wins_over_the_table(tmp_path: Path) -> None:
-    """A GPU no list has: NVML gives name, architecture and MIG capability."""
+    """For a GPU that is in no list, NVML gives name, architecture and MIG capability."""
     trees.pci(tmp_path, "0000:07:00.0", "ffff", driver="nvidia")
     gpus = gpus_module.merge_gpus(pci.read_bus(Root(str(tmp_path))), snapshot(
         {"pci": "0000:07:00.0", "index": 0, "uuid": "GPU-a", "model": "NVIDIA R100", "compute_capability": "13.0",
@@ -506,7 +507,7 @@ def test_nvml_wins_over_the_table(tmp_path: Path) -> None:
 
 
 def test_minor_from_proc(tmp_path: Path) -> None:
-    """Without NVML the driver's own folder tells which /dev/nvidiaN a GPU is."""
+    """Without NVML, the folder of the driver in /proc shows the /dev/nvidiaN of a GPU."""
     trees.put(tmp_path, "/proc/driver/nvidia/gpus/0000:07:00.0/information",
               "Model: \t\t NVIDIA A100-SXM4-80GB\nDevice Minor: \t 3\n")
     gpus = [{"pci": "0000:07:00.0", "minor": None}, {"pci": "0000:0f:00.0", "minor": 1}]

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Systems, kernels, firmware and machines of many kinds as trees of files, and what their facts say of them."""
+"""Many kinds of systems, kernels, firmware and machines as trees of files, and their facts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ CERTIFICATE = b"\x30\x82\x03\x0d" + bytes(range(256))
     (None, SHIM, False), ("/var/lib/dkms/mok.pub", None, None),
 ], ids=["ubuntu", "dkms", "akmods", "no key", "no list"])
 def test_secure_boot_with_a_key(host: Host, certificate: str | None, listed: str | None, enrolled: bool | None) -> None:
-    """Ubuntu 24.04 with Secure Boot: the key that DKMS signs with stands in shim's list between the vendor's own."""
+    """Ubuntu 24.04 with Secure Boot: the list of shim contains the signing key of DKMS between the keys of the
+    vendor."""
     host.system(UBUNTU, "6.8.0-45-generic").put(SECURE_BOOT, b"\x06\0\0\0\x01").put("/usr/bin/mokutil")
     host.put("/sys/kernel/security/lockdown", "none [integrity] confidentiality\n")
     if certificate:
@@ -37,14 +38,14 @@ def test_secure_boot_with_a_key(host: Host, certificate: str | None, listed: str
 
 
 def test_certificate_named_in_the_configuration_of_dkms(host: Host) -> None:
-    """Who signs with a key of the site says so there."""
+    """A site that signs with its own key configures its certificate there."""
     host.system(UBUNTU, "6.8.0-45-generic").put("/etc/site.der", CERTIFICATE).put(SHIM, b"\x06\0\0\0" + CERTIFICATE)
     host.put("/etc/dkms/framework.conf", "# mok_certificate=/none\nmok_certificate=/etc/site.der\n")
     assert host.facts()["host"]["mok"]["enrolled"] is True
 
 
 def test_certificate_named_in_a_file_of_its_own(host: Host) -> None:
-    """As the driver's module names it."""
+    """The file is named as the driver module names it."""
     host.system(UBUNTU, "6.8.0-45-generic").put("/var/lib/gpuops/mok/mok.der", CERTIFICATE)
     host.put(SHIM, b"\x06\0\0\0" + CERTIFICATE)
     assert host.facts()["host"]["mok"]["enrolled"] is False
@@ -53,7 +54,7 @@ def test_certificate_named_in_a_file_of_its_own(host: Host) -> None:
 
 
 def test_another_key_is_enrolled(host: Host) -> None:
-    """A key of somebody else does not let our modules in."""
+    """A key of somebody else does not allow our modules."""
     host.system(UBUNTU, "6.8.0-45-generic").put("/var/lib/dkms/mok.pub", CERTIFICATE).put(SHIM, b"\x06\0\0\0other")
     assert host.facts()["host"]["mok"] == {"tool": False, "enrolled": False}
 
@@ -82,7 +83,7 @@ def test_another_key_is_enrolled(host: Host) -> None:
     ("ID=bottlerocket\n", "6.1.102", None, None),
 ])
 def test_kernels(host: Host, system: str, kernel: str, flavour: str | None, package: str | None) -> None:
-    """What a kernel is called, and what builds modules for it."""
+    """The names of kernels, and the tools that build modules for them."""
     found = host.system(system, kernel).facts()["host"]["kernel"]
     assert (found["release"], found["flavour"], found["headers"], found["headers_package"]) == (
         kernel, flavour, True, package)
@@ -108,7 +109,7 @@ INDEX = "500 http://archive.ubuntu.com/ubuntu noble-updates/main amd64 Packages"
 ])
 def test_headers_in_the_index(host: Host, system: str, answers: dict[tuple[str, ...], str],
                               available: bool | None) -> None:
-    """Missing headers are looked up once; without a package manager nobody knows."""
+    """Missing headers are searched for once; without a package manager, it is unknown whether they are available."""
     host.system(system, "6.8.0-45-generic", headers=False)
     host.put("/var/lib/apt/lists/archive.ubuntu.com_ubuntu_dists_noble_main_binary-amd64_Packages.lz4")
     host.run = trees.Answers(answers)
@@ -119,7 +120,7 @@ def test_headers_in_the_index(host: Host, system: str, answers: dict[tuple[str, 
 
 @pytest.mark.parametrize("system", [UBUNTU, 'ID="sles"\nVERSION_ID="15.7"\n', "ID=flatcar\n"])
 def test_no_index(host: Host, system: str) -> None:
-    """An apt that was never updated knows nothing; of others there is no cheap way to ask."""
+    """Without package lists, apt finds no packages; other package managers have no cheap query."""
     host.system(system, "6.8.0-45-generic", headers=False).put("/var/lib/apt/lists/lock")
     assert host.facts()["host"]["kernel"]["headers_available"] is None
     assert host.run.asked == []
@@ -127,7 +128,7 @@ def test_no_index(host: Host, system: str) -> None:
 
 @pytest.mark.parametrize("how", ["no GPU", "headers", "driver"])
 def test_index_is_left_alone(host: Host, how: str) -> None:
-    """Nobody asks a package manager where nothing is to be built."""
+    """The package manager is not queried if nothing is to be built."""
     host.system(UBUNTU, "6.8.0-45-generic", None if how == "no GPU" else "20b2", headers=how == "headers")
     if how == "driver":
         host.put("/sys/module/nvidia/version", "580.126.20\n")
@@ -144,7 +145,7 @@ def test_index_is_left_alone(host: Host, how: str) -> None:
     (UBUNTU, "6.8.0-45-generic", [], None),
 ])
 def test_next_kernel(host: Host, system: str, kernel: str, installed: list[str], newest: str | None) -> None:
-    """The newest of what a boot loader would take."""
+    """The newest kernel that a boot loader would choose."""
     host.system(system, kernel)
     for name in installed:
         host.put(f"/boot/vmlinuz-{name}")
@@ -165,7 +166,7 @@ def test_next_kernel(host: Host, system: str, kernel: str, installed: list[str],
     ("/proc/cmdline", "BOOT_IMAGE=x modprobe.blacklist=nouveaux nouveau.modeset=1\n", False),
 ])
 def test_rhel_with_nouveau(host: Host, path: str, content: str, denied: bool) -> None:
-    """RHEL 9 with nouveau on the GPU, and what is to keep it away at the next boot."""
+    """RHEL 9 where nouveau uses the GPU, and the files that deny it at the next boot."""
     host.system(RHEL, "5.14.0-427.el9.x86_64").put("/sys/module/nouveau/refcnt", "1\n").put(path, content)
     found = host.facts()
     assert (found["modules"]["nouveau"], found["modules"]["nouveau_denied"]) == (True, denied)
@@ -185,7 +186,7 @@ DGX_PLATFORM="DGX Server for DGX H100"
     ("", "6.1.0"), ('\nDGX_OTA_VERSION="6.2.1"\nDGX_OTA_DATE="x"\n\nDGX_OTA_VERSION="6.3.2"\n', "6.3.2"),
 ])
 def test_dgx_os(host: Host, more: str, version: str) -> None:
-    """DGX OS by its own release file: the last update counts."""
+    """DGX OS is recognized by its own release file, in which the last update counts."""
     host.system(UBUNTU, "5.15.0-1042-nvidia", "2330").put("/etc/dgx-release", DGX + more)
     host.dmi(sys_vendor="NVIDIA", product_name="DGXH100")
     found = host.facts()["host"]
@@ -213,7 +214,7 @@ def test_dgx_os(host: Host, more: str, version: str) -> None:
 ])
 def test_markers(host: Host, release: str, paths: list[str], mounts: str, kubernetes: str | None,
                  immutable: bool) -> None:
-    """Whose Kubernetes a host belongs to, and whether packages can be installed at all."""
+    """The distribution of Kubernetes of a host, and whether packages can be installed."""
     host.system(release, "6.8.0-45-generic")
     for path in paths:
         host.put(path)
@@ -241,13 +242,13 @@ def test_markers(host: Host, release: str, paths: list[str], mounts: str, kubern
     ({"sys_vendor": "Unheard of"}, ["hypervisor"], "vm", None), ({}, [], None, None),
 ])
 def test_machines(host: Host, dmi: dict[str, str], flags: list[str], virtual: str | None, cloud: str | None) -> None:
-    """Clouds are told by DMI, virtual machines by the processor and named by DMI."""
+    """DMI identifies clouds; the processor shows virtual machines, and DMI names them."""
     found = host.system(UBUNTU, "6.8.0-45-generic").dmi(**dmi).cpu(*flags).facts()["host"]
     assert (found["virtual"], found["cloud"], found["vendor"]) == (virtual, cloud, dmi.get("sys_vendor"))
 
 
 def test_virtual_without_a_processor_flag(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arm has no such flag: DMI alone tells, and Amazon's bare metal is called so."""
+    """Arm has no such flag: only DMI identifies the machine, including the bare metal machines of Amazon."""
     monkeypatch.setattr("os.uname", lambda: type("uname", (), {"machine": "aarch64", "release": "", "nodename": ""}))
     host.system(UBUNTU, "6.8.0-45-generic").put("/proc/cpuinfo", "processor : 0\nFeatures : fp asimd\n")
     host.dmi(sys_vendor="Amazon EC2", product_name="g5g.metal")
@@ -257,7 +258,7 @@ def test_virtual_without_a_processor_flag(host: Host, monkeypatch: pytest.Monkey
 
 
 def test_vgpu_guest(host: Host) -> None:
-    """A guest with a vGPU says which driver its host runs."""
+    """A guest with a vGPU reports the driver version of its host."""
     space = bytearray(256)
     space[0x06], space[0x34] = 0x10, 0x60
     capability = b"\x09\x00\x1bVF" + b"\x00\x16" + b"580.65.05\0" + b"r580_00\0\0\0"

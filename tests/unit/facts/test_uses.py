@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is on a host: drivers, switches, who holds a GPU, runtimes."""
+"""What a host has: drivers, switches, GPU clients, runtimes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ansible_collections.gpuops.nvidia.tests.unit.facts.trees import UBUNTU
 
 
 def test_driver_of_a_container(host: Host) -> None:
-    """The driver container's root is mounted: no package of the host counts."""
+    """If the root of a driver container is mounted, packages of the host do not count."""
     host.system(UBUNTU, "6.8.0-45-generic").put("/run/nvidia/driver/usr/bin/nvidia-smi")
     host.put("/sys/module/nvidia/version", "580.126.20\n")
     trees.dpkg(host.path, trees.package("nvidia-firmware", "1"))
@@ -23,7 +23,7 @@ def test_driver_of_a_container(host: Host) -> None:
 
 
 def test_driver_of_an_image(host: Host) -> None:
-    """No package, no installer's trace, and yet it runs: it came with the image."""
+    """A running driver without a package and without traces of the installer was part of the image."""
     host.system("ID=cos\n", "6.1.112+").put("/sys/module/nvidia/version", "580.126.20\n")
     assert host.facts()["driver"]["source"] == "preinstalled"
 
@@ -54,7 +54,8 @@ def test_modules_that_dkms_installed_and_somebody_deleted(host: Host, index: str
 
 
 def test_dkms(host: Host) -> None:
-    """Installed for one kernel and built for another, built only, known only; other modules do not matter."""
+    """Modules that are installed for one kernel and built for another, only built, or only registered; other modules
+    are ignored."""
     host.system(UBUNTU, "6.8.0-45-generic")
     host.put(f"{DKMS}/nvidia/580.126.20/6.8.0-45-generic/x86_64/module/nvidia.ko")
     host.put(f"{DKMS}/nvidia/580.126.20/6.8.0-49-generic/x86_64/module/nvidia.ko")
@@ -77,7 +78,7 @@ def test_dkms(host: Host) -> None:
     ("2941", 0, "nvlink5_rack"), ("31c3", 0, "none"), ("26b9", 0, "none"), ("ffff", 0, "none"),
 ])
 def test_fabric(host: Host, device: str, switches: int, fabric: str) -> None:
-    """A100 with and without switches, HGX B200 and B300, GB200, DGX Station, L40S, something new."""
+    """A100 with and without switches, HGX B200 and B300, GB200, DGX Station, L40S, and an unknown GPU."""
     host.system(UBUNTU, "6.8.0-45-generic", device)
     for number in range(switches):
         trees.pci(host.path, f"0000:c{number}:00.0", "1af1", pci_class="0680")
@@ -103,7 +104,7 @@ IDENT = "0123456789ab" + "cd" * 26
     ("/", None, None),
 ])
 def test_who_holds_a_gpu(host: Host, group: str, unit: str | None, container: str | None) -> None:
-    """The systemd unit of a process, or the container that it runs in."""
+    """The systemd unit of a process, or its container."""
     host.system(UBUNTU, "6.8.0-45-generic").put("/dev/nvidia0").put("/dev/nvidiactl")
     host.put("/proc/driver/nvidia/gpus/0000:07:00.0/information", "Device Minor: \t 0\n")
     trees.process(host.path, 4711, "python3", "/dev/nvidia0", group=group)
@@ -112,7 +113,7 @@ def test_who_holds_a_gpu(host: Host, group: str, unit: str | None, container: st
 
 
 def test_holder_in_an_older_control_group(host: Host) -> None:
-    """Version 1 has a line for each controller, of which the one of systemd names the unit."""
+    """Version 1 has a line for each controller; that of systemd names the unit."""
     host.system(UBUNTU, "5.4.0-200-generic").put("/dev/nvidia0")
     trees.process(host.path, 5, "python3", "/dev/nvidia0")
     host.put("/proc/5/cgroup", "12:devices:/user.slice\n1:name=systemd:/system.slice/training.service\n0::/\n")
@@ -121,7 +122,7 @@ def test_holder_in_an_older_control_group(host: Host) -> None:
 
 
 def test_holder_that_only_nvml_sees(host: Host) -> None:
-    """A process that has ended, or lives where we do not see it, has no owner."""
+    """A process that has ended, or that is in another namespace, has no owner."""
     host.system(UBUNTU, "6.8.0-45-generic")
     told = {**trees.NO_NVML, "available": True,
             "clients": [{"pid": 99, "name": "python3", "gpu": "0000:07:00.0", "instance": 7}]}
@@ -146,7 +147,7 @@ CONTAINERD = trees.package("containerd.io", "1.7.28-1")
     ("/etc/containerd/config.toml", "[nvidia]\nnvidia = 1\n", False),
 ])
 def test_named_runtime(host: Host, path: str, text: str, found: bool) -> None:
-    """Only the runtime named nvidia counts, not any table in which the word stands."""
+    """Only the runtime named nvidia counts, not every table that contains the word."""
     host.system(UBUNTU, "6.8.0-45-generic").put(path, text)
     trees.dpkg(host.path, CONTAINERD)
     assert host.facts()["runtimes"]["containerd"]["nvidia"] is found
@@ -163,7 +164,7 @@ def test_named_runtime(host: Host, path: str, text: str, found: bool) -> None:
     ("podman", "podman", "/etc/containers/containers.conf.d/x.conf", '[engine]\nruntime = "nvidia"\n', False),
 ])
 def test_named_runtime_elsewhere(host: Host, name: str, package: str, path: str, text: str, found: bool) -> None:
-    """Docker, CRI-O and podman."""
+    """The same for Docker, CRI-O and Podman."""
     host.system(UBUNTU, "6.8.0-45-generic").put(path, text)
     trees.dpkg(host.path, trees.package(package, "1.0.0-1"))
     assert host.facts()["runtimes"][name]["nvidia"] is found

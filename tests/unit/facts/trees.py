@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""File trees that look like hosts to the readers, after the layout of real /sys, /proc and /var/lib/dpkg."""
+"""File trees that look like hosts to the readers, with the layout of real /sys, /proc and /var/lib/dpkg."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SYSTEMCTL = ["systemctl", "show", "--property=Id,LoadState,ActiveState,UnitFileS
 
 
 def put(root: Path, path: str, text: str | bytes) -> None:
-    """Writes a file with its folders."""
+    """Writes a file and creates its folders."""
     target = root / path.lstrip("/")
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(text if isinstance(text, bytes) else text.encode())
 
 
 def link(root: Path, path: str, target: str) -> None:
-    """Makes a symbolic link with its folders."""
+    """Creates a symbolic link and its folders."""
     place = root / path.lstrip("/")
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(target)
@@ -54,14 +54,14 @@ def pci(root: Path, address: str, device: str, subsystem: str = "10de:1463", pci
 
 def package(name: str, version: str, maintainer: str = "NVIDIA <maintainer@nvidia.com>",
             status: str = "install ok installed") -> str:
-    """A paragraph of dpkg's status file."""
+    """A paragraph of the status file of dpkg."""
     return (f"Package: {name}\nStatus: {status}\nPriority: optional\nSection: misc\nInstalled-Size: 10\n"
             f"Maintainer: {maintainer}\nArchitecture: amd64\nVersion: {version}\nDepends: libc6\n"
             f"Description: a package\n It says: more\n")
 
 
 def dpkg(root: Path, *paragraphs: str) -> None:
-    """dpkg's status file; the paragraphs stand between others. The packages have no files."""
+    """The status file of dpkg, with these paragraphs between others. The packages have no files."""
     put(root, "/var/lib/dpkg/status", "\n".join([package("adduser", "3.134"), *paragraphs, package("zlib1g", "1.2")]))
     for paragraph in paragraphs:
         put(root, f"/var/lib/dpkg/info/{paragraph.splitlines()[0].partition(': ')[2]}.list", "/.\n")
@@ -90,7 +90,7 @@ def process(root: Path, pid: int, name: str, *files: str, group: str = "/init.sc
 
 
 class Answers:
-    """A runner that answers from a table and records what it was asked."""
+    """A runner that answers from a table and records the commands."""
 
     def __init__(self, table: t.Mapping[tuple[str, ...], str] | None = None) -> None:
         self.table = dict(table or {})
@@ -98,7 +98,7 @@ class Answers:
 
     def __call__(self, argv: t.Sequence[str], *, timeout: float = 60, check: bool = True, stdin: str | None = None,
                  env: t.Mapping[str, str] | None = None, hint: str = "") -> Completed:
-        """The answer of the first entry whose words begin the command; a command without one is not there."""
+        """The answer of the first entry whose words begin the command; a command without an entry does not exist."""
         self.asked.append(list(argv))
         for words, answer in self.table.items():
             if tuple(argv[:len(words)]) == words:

@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What may be on a disk after a power cut: records the system calls below a folder, and plays them back in part.
+"""What can be on a disk after a power cut: records the system calls below a folder, and replays a part of them.
 
-The rules are those that POSIX gives, not those of one file system:
+The rules are those that POSIX guarantees, not those of one file system:
 
 - a change of a directory (a file or folder made, renamed or removed in it) is sure to be there only once that directory
   has been fsynced; of the later changes of one directory any number may be there, in their order, and directories are
@@ -11,7 +11,7 @@ The rules are those that POSIX gives, not those of one file system:
 - the content, mode and owner of a file are sure to be there only once the file has been fsynced; before that it may
   have its former content, none, or the new one.
 
-A process that is killed while the machine goes on is the case in which nothing is lost.
+If only a process is killed and the machine continues, nothing is lost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CALLS = ("fsync", "replace", "rename", "unlink", "remove", "mkdir", "rmdir", "s
 
 
 def read_tree(folder: Path) -> Tree:
-    """What stands below a folder."""
+    """The content of a folder as a tree."""
     found: Tree = {}
     for path in sorted(folder.iterdir()):
         if path.is_symlink():
@@ -45,7 +45,7 @@ def read_tree(folder: Path) -> Tree:
 
 
 def write_tree(tree: Tree, folder: Path) -> None:
-    """Puts a tree into an empty folder."""
+    """Writes a tree to an empty folder."""
     for name, node in tree.items():
         path = folder / name
         if isinstance(node, str):
@@ -60,7 +60,7 @@ def write_tree(tree: Tree, folder: Path) -> None:
 
 
 class Disk:
-    """Records what happens below a folder, whose content at the start is durable."""
+    """Records what happens below a folder, whose initial content is durable."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -73,17 +73,19 @@ class Disk:
         self._add_start()
 
     def record(self, patch: t.Any) -> None:
-        """From here on. patch: a MonkeyPatch; its context ends the recording, after which L(stop) is to be called."""
+        """Starts recording. patch: a MonkeyPatch; its context ends the recording, after which L(stop) must be
+        called."""
         for name in _CALLS:
             patch.setattr(os, name, self._recorded(name, getattr(os, name)))
 
     def stop(self) -> None:
-        """Takes what happened after the last call, and proves that nothing has escaped the record."""
+        """Records what happened after the last call, and proves that the record is complete."""
         self._look()
         assert self._tree(0, self._applied(len(self.events), {})) == read_tree(self.root)
 
     def images(self, ended: bool = False) -> t.Iterator[Tree]:
-        """Every tree that may be there after a power cut at any moment, each once; ended: after all that was done."""
+        """Every tree that can exist after a power cut at any moment, each once; ended: only after the last
+        operation."""
         seen: set[str] = set()
         for moment in range(len(self.events) if ended else 0, len(self.events) + 1):
             for choice in self._choices(moment):
@@ -109,14 +111,14 @@ class Disk:
         return call
 
     def _rename(self, old: str, new: str, moved: int) -> None:
-        """One change, which is there whole or not at all: names of the same directory only."""
+        """Records a rename as one change that exists completely or not at all; both names are in the same directory."""
         assert os.path.dirname(old) == os.path.dirname(new), "a rename between folders has no model here"
         self.events.append((self._live[os.path.dirname(new)],
                             ((os.path.basename(old), None), (os.path.basename(new), moved))))
         self._live[new] = self._live.pop(old)
 
     def _look(self) -> None:
-        """Appends what differs between the live folder and the record: names that came and went, contents."""
+        """Appends the differences between the live folder and the record: names and contents."""
         found = {str(self.root): False}
         for folder, folders, files in os.walk(self.root):
             found.update({os.path.join(folder, name): False for name in folders})
@@ -150,7 +152,7 @@ class Disk:
     # -- playing back
 
     def _applied(self, moment: int, kept: t.Mapping[int, int]) -> dict[int, t.Any]:
-        """Directories and files at a moment; of those in kept only that many of their events."""
+        """Directories and files at a moment, with only this many events of the objects in kept."""
         state = {ident: dict(was) if isinstance(was, dict) else was for ident, was in self.start.items()}
         count: dict[int, int] = {}
         for ident, what in self.events[:moment]:
@@ -165,7 +167,8 @@ class Disk:
         return state
 
     def _choices(self, moment: int) -> t.Iterator[dict[int, int]]:
-        """How many events of each object have reached the disk: at least those up to its last fsync."""
+        """The possible numbers of events of each object that have reached the disk: at least those up to its last
+        fsync."""
         of: dict[int, list[t.Any]] = {}
         for ident, what in self.events[:moment]:
             of.setdefault(ident, []).append(what)
@@ -183,5 +186,5 @@ class Disk:
 
 
 def _synced(events: t.Sequence[t.Any]) -> int:
-    """How many events there are up to the last fsync."""
+    """The number of events up to the last fsync."""
     return max((number + 1 for number, what in enumerate(events) if what == "sync"), default=0)

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host in wrong hands: whatever it answers, it sets no variable, reaches no terminal, and is one named failure."""
+"""A compromised host: no answer of it sets a variable or reaches a terminal, and each invalid answer is one named
+failure."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ ESCAPE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
 
 
 class Host:
-    """One task of a host action on a host that answers as told."""
+    """One task of a host action on a host with these answers."""
 
     def __init__(self, kind: type[HostAction], answer: t.Any) -> None:
         self.action = kind.__new__(kind)
@@ -54,13 +55,13 @@ class Host:
         self.action._remove_tmp_path = lambda *_path: None
 
     def run(self, variables: Data | None = None) -> Data:
-        """What the task returns."""
+        """The result of the task."""
         result: Data = self.action.run(None, variables or {})
         return result
 
 
 def full() -> Data:
-    """Facts in which every key that may be null or empty has a value."""
+    """Facts in which every key that can be null or empty has a value."""
     made = facts_sample.driven(facts_sample.facts(["20b2 10de:1463", "20b2 10de:1463"], secure_boot=True), "580.126.20")
     made["gpus"][0]["mig"] = {"enabled": True, "pending": True, "instances": [{
         "gi": 7, "profile": "1g.10gb", "profile_id": 19, "start": 0, "size": 1, "uuids": ["MIG-1"],
@@ -88,7 +89,7 @@ def full() -> Data:
 
 
 def places(value: t.Any, path: t.Tuple[t.Any, ...] = ()) -> t.Iterator[t.Tuple[t.Any, ...]]:
-    """Where every value of a document stands."""
+    """The paths of all values of a document."""
     if path:
         yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -97,7 +98,7 @@ def places(value: t.Any, path: t.Tuple[t.Any, ...] = ()) -> t.Iterator[t.Tuple[t
 
 
 def put(document: Data, path: t.Tuple[t.Any, ...], value: t.Any) -> Data:
-    """A copy with another value at a place."""
+    """A copy of a document with another value at a path."""
     made = copy.deepcopy(document)
     holder: t.Any = made
     for key in path[:-1]:
@@ -107,7 +108,7 @@ def put(document: Data, path: t.Tuple[t.Any, ...], value: t.Any) -> Data:
 
 
 def nested(levels: int) -> t.Any:
-    """A list in a list in a list ..."""
+    """A list in a list in a list, with this many levels."""
     value: t.Any = []
     for _level in range(levels):
         value = [value]
@@ -119,7 +120,7 @@ FORGED_VALUES: list[t.Any] = [None, True, 7, -7, 1.5, 10**40, 2**63, "", "x", "-
 
 
 def planned(facts: Data) -> None:
-    """Everything that the controller makes of a host's facts."""
+    """Everything that the controller computes from the facts of a host."""
     policy = formats.read(None, releases.release())
     plan: Data | None = None
     mine = {"mig_manager_selected": "all-balanced"}
@@ -156,7 +157,7 @@ def test_the_shape_is_that_of_real_facts_and_of_the_documentation() -> None:
 
 
 def test_every_value_of_full_facts_has_a_shape() -> None:
-    """So that none is left out by a null in the sample."""
+    """So no key is skipped because it is null in the sample."""
     def met(shape: Shape, value: t.Any) -> None:
         if isinstance(shape, Nullable):
             met(shape.shape, value)
@@ -176,7 +177,7 @@ def test_every_value_of_full_facts_has_a_shape() -> None:
 
 
 def test_hundreds_of_forged_facts() -> None:
-    """Each is a failure with a path, or facts from which plan, findings and reports are made like from any others."""
+    """Each is a failure with a path, or facts that give a plan, findings and reports like any others."""
     whole, refused, believed = full(), 0, 0
     for path in places(whole):
         for value in FORGED_VALUES:
@@ -219,7 +220,8 @@ def test_a_success_has_what_the_module_documents() -> None:
 
 
 def test_an_answer_sets_no_variable() -> None:
-    """Facts beat the inventory: one host would set the level of the whole fleet, or the registry of its images."""
+    """Facts take precedence over the inventory: one host could set the level of the whole fleet, or the registry of its
+    images."""
     forged = {"ansible_facts": {"gpu_disruption": "reboot", "gpu_image_registry": "evil.example", "ansible_host": "x",
                                 "gpu_labels": {"nvidia.com/gpu.count": "8"}},
               "ansible_stats": {"data": {"x": 1}}, "add_host": {"host_name": "x"}, "add_group": "x", "results": [1],
@@ -231,7 +233,7 @@ def test_an_answer_sets_no_variable() -> None:
 
 
 def test_the_python_that_ansible_has_found_stays_a_fact() -> None:
-    """It would be looked for at every task; the host itself cannot say so."""
+    """Otherwise, each task would search for Python; the host itself cannot set the variable."""
     host = Host(HostAction, {"ansible_facts": {"discovered_interpreter_python": "/x", "other": 1}})
     assert host.run() == {}
     host.action._discovered_interpreter_key = "discovered_interpreter_python"
@@ -255,12 +257,12 @@ def test_labels_are_text_by_text(labels: t.Any) -> None:
     {"unread": [1]}, {"anything": nested(60)}, {"reboot_required": "yes"}, {"mok": True}, {"mok": {"pending": 1}},
     {"touched": 7}, {"touched": [[]]}, {"holders": {}}, {"holders": [{"pid": "1"}]}, {"holders": [{"container": 7}]}])
 def test_what_the_controller_reads_of_any_answer(answer: Data) -> None:
-    """A report is made of the answers of all hosts, so that one of another shape would end it for all."""
+    """A report contains the answers of all hosts, so one invalid answer would end it for all."""
     assert Host(HostAction, answer).run()["error"]["kind"] == answer_shapes.KIND
 
 
 def test_nothing_reaches_a_terminal() -> None:
-    """A process may call itself anything, and root's terminal obeys."""
+    """A process can have any name, and a terminal of root executes control sequences."""
     step = {"id": f"stop: {ESCAPE}", "action": "stop", "target": ESCAPE, "reason": f"{ESCAPE}\n\tx", "needs": "drain",
             "assumed": False}
     told = Host(HostAction, {"msg": ESCAPE, "plan": [step], ESCAPE: [{"deep": (ESCAPE,)}], "stdout": "a\rb",
@@ -273,7 +275,7 @@ def test_nothing_reaches_a_terminal() -> None:
 
 
 def test_warnings_of_a_module_are_objects_and_printable() -> None:
-    """ansible-core 2.18 has texts."""
+    """In ansible-core 2.18, warnings are texts."""
     messages = pytest.importorskip("ansible.module_utils._internal._messages")
     warning = messages.WarningSummary(event=messages.Event(msg=ESCAPE, help_text=f"{ESCAPE}x"))
     told, = Host(HostAction, {"warnings": [warning], "changed": False}).run()["warnings"]
@@ -281,7 +283,7 @@ def test_warnings_of_a_module_are_objects_and_printable() -> None:
 
 
 def test_a_table_shows_no_sequences() -> None:
-    """What comes from a cluster passes by no host's door."""
+    """Data from a cluster is not validated like an answer of a host."""
     style = terminal.Style(paint=lambda text, state: f"\x1b[31m{text}\x1b[0m" if state else text)
     table = style.table(["host"], [[terminal.Cell(ESCAPE), terminal.Cell("x", "failed")]])
     assert "\x9b" not in table and "\x1b]" not in table and "\x1b[31m" in table
@@ -307,7 +309,7 @@ def test_one_forged_host_is_left_out_and_the_others_have_a_plan(monkeypatch: pyt
 
 @pytest.mark.parametrize("name", ["gpu_node_name", "gpu_profile", "device_plugin_config", "gpu_disruption"])
 def test_a_host_with_a_forged_fact_is_left_out_and_the_others_have_a_plan(name: str) -> None:
-    """Also in the part of the cluster, which names Nodes by hosts. The fact may come from a cache."""
+    """The same applies to the part of the cluster, which names Nodes by hosts. The fact can come from a cache."""
     options = {"placement": "hybrid", "render_to": "manifests", "node_os": ["ubuntu24.04"]}
     forged = {"preflight_found": {"facts": full()}, "ansible_facts": {name: "a"}, name: "a"}
     variables = task_vars(a={"preflight_found": {"facts": full()}}, b=forged)
@@ -320,7 +322,8 @@ def test_a_host_with_a_forged_fact_is_left_out_and_the_others_have_a_plan(name: 
 
 
 def test_options_never_rest_on_a_hosts_own_facts() -> None:
-    """The tasks for all run on whichever host is first, and a fact of setup or of a cache beats the inventory."""
+    """Tasks for all hosts run on the first host, and a fact of setup or of a cache takes precedence over the
+    inventory."""
     forged = {"inventory_hostname": "a", "ansible_facts": {"gpu_take_over": True}}
     for kind in (Info, Labels):
         assert Host(kind, {"facts": full()}).run(forged)["error"]["path"] == "hostvars.a.gpu_take_over"
@@ -331,7 +334,7 @@ def test_options_never_rest_on_a_hosts_own_facts() -> None:
 
 @pytest.mark.parametrize("options", [{"resolve": False}, {"resolve": False, "export": "cluster_policy"}])
 def test_a_forged_first_host_does_not_end_what_concerns_no_host(options: Data, tmp_path: pathlib.Path) -> None:
-    """remove.yml and hand_back.yml begin with such a task, once for all hosts; then the forged host fails by itself."""
+    """remove.yml and hand_back.yml begin with such a task, once for all hosts; later, only the forged host fails."""
     folders = {name: tmp_path / name for name in ("inventory", "evil")}
     for name, folder in folders.items():
         folder.mkdir()
@@ -356,7 +359,7 @@ def test_a_forged_first_host_does_not_end_what_concerns_no_host(options: Data, t
 
 @pytest.mark.parametrize("kind", [Info, HostAction, toolkit.ActionModule])
 def test_what_is_printed_beside_an_answer(kind: type[Asking], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ansible warns of it as it is; and what is nested deeper than Python reads would end the task with an error."""
+    """Ansible prints it in a warning; deeper nesting than Python can parse would end the task with an error."""
     said: list[str] = []
     monkeypatch.setattr("ansible.plugins.action.display.warning", said.append)
     action = kind.__new__(kind)
@@ -383,7 +386,7 @@ def test_a_task_on_an_answer_without_end_is_a_named_failure() -> None:
 
 
 def test_whether_a_host_is_believed_is_not_its_to_say() -> None:
-    """What is kept of such an error has keys that the host's own would not have."""
+    """The stored form of such an error has keys that an error of the host itself cannot have."""
     plain = {"kind": answer_shapes.KIND, "message": "y", "hint": "z"}
     for error in (plain, {**plain, "path": "x"}):
         told = Host(Info, {"failed": True, "msg": "x", "error": error}).run()

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writing files: what is never replaced, what a replaced file keeps, and what an error says."""
+"""Writes files: what is never replaced, which attributes a replaced file keeps, and the text of errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _device(path: Path) -> None:
 
 
 def _identities(folder: Path) -> list[tuple[str, int, int, int]]:
-    """Name, inode, mode and time of change of what is in a folder. Reading a link moves its time of access."""
+    """Name, inode, mode and change time of everything in a folder. Reading a link changes its access time."""
     found = [(path.name, path.lstat()) for path in sorted(folder.iterdir())]
     return [(name, info.st_ino, info.st_mode, info.st_mtime_ns) for name, info in found]
 
@@ -65,7 +65,7 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path, kind: str, linked: bool
 
 @as_root
 def test_a_mask_is_named_and_respected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shown with a null device of the test: without the guard, this machine's own would be lost."""
+    """The test replaces the null device; otherwise, a defect would destroy that of this machine."""
     path, null = tmp_path / "x.conf", tmp_path / "null"
     _device(null)
     monkeypatch.setattr(os, "devnull", str(null))
@@ -88,7 +88,7 @@ def test_a_link_and_linked_folders_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("exists", [True, False])
 @pytest.mark.parametrize("folder", [True, False])
 def test_root_follows_no_link_of_another_user_to_what_is_not_theirs(tmp_path: Path, folder: bool, exists: bool) -> None:
-    """A service may own the folder into which we write; with a link of its user, root would write anywhere."""
+    """The folder can belong to a service; through a link of its user, root could write to any place."""
     (tmp_path / "etc").mkdir()
     if exists:
         (tmp_path / "etc" / "x").write_bytes(b"root's")
@@ -162,7 +162,7 @@ def test_a_replaced_file_keeps_acl_and_labels(tmp_path: Path, name: str) -> None
 
 
 def test_a_replaced_file_gets_no_acl_from_its_folder(tmp_path: Path) -> None:
-    """The one that was there before had none."""
+    """The former file had no ACL."""
     path = tmp_path / "key"
     path.write_bytes(b"theirs")
     path.chmod(0o640)
@@ -214,7 +214,7 @@ def test_a_full_file_system_is_told_before_anything_is_changed(
 @pytest.mark.parametrize("marked", ["file", "folder"])
 def test_what_is_immutable_is_told_before_anything_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                               marked: str) -> None:
-    """chattr needs a file system that knows it, which not every machine of the tests has."""
+    """chattr needs a suitable file system, which not every test machine has."""
     path = tmp_path / "x.conf"
     path.write_bytes(b"theirs")
     check_writable(str(path))

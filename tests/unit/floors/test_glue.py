@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How every module ends, whatever the user and the host are like."""
+"""How every module ends, with any user input and any host."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._module_main import 
 
 
 class Ended(Exception):
-    """The module has printed its result."""
+    """Raised when the module has printed its result."""
 
 
 class Module:
-    """What finish asks of AnsibleModule."""
+    """The part of AnsibleModule that finish uses."""
 
     _diff = False
 
@@ -37,7 +37,7 @@ def ended(work: t.Callable[[], dict[str, t.Any]]) -> dict[str, t.Any]:
 
 
 def test_a_state_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
-    """It says what is there."""
+    """The error names what is in its place."""
     (tmp_path / "gpuops").write_text("in the way")
 
     def work() -> dict[str, t.Any]:
@@ -49,7 +49,7 @@ def test_a_state_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -
 
 
 def test_what_is_installed_is_for_all_users(tmp_path: Path) -> None:
-    """root of a hardened host has umask 077: folders and what packages' scripts write would be root's alone."""
+    """root on a hardened host has umask 077, so only root could read folders and files that package scripts write."""
     path = tmp_path / "lib/python/pynvml.py"
 
     def work() -> dict[str, t.Any]:
@@ -67,7 +67,7 @@ def test_what_is_installed_is_for_all_users(tmp_path: Path) -> None:
 
 
 def test_a_message_that_quotes_something_very_long_is_cut() -> None:
-    """As a word of a file, or a number of a document."""
+    """A long word of a file, or a long number in a document."""
     def work() -> dict[str, t.Any]:
         raise HostError(f"{'x' * 100_000} is no word.", "Mend the file.")
 

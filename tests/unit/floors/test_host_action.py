@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How pynvml reaches a host: only where its module asks for it, and it leaves nothing behind."""
+"""How pynvml is copied to a host: only if its module needs it, and without leaving files behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DONE = {"changed": False, "gpus": []}
 
 
 class Action(host.HostAction):
-    """One task on a host that answers as told, in order."""
+    """One task on a host that returns these answers in order."""
 
     def __init__(self, answers: list[dict[str, t.Any]], environment: t.Any = None) -> None:
         self.answers = answers
@@ -63,7 +63,7 @@ def test_a_host_that_lacks_it_gets_the_controllers_for_the_task(environment: t.A
 
 
 def test_a_folder_that_the_task_has_on_the_host_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without pipelining there is one for the module; a second one would stay behind."""
+    """Without pipelining, there is already a folder for the module; a second one would remain on the host."""
     action = Action([ASKS, DONE])
     action._connection._shell.tmpdir = "/tmp/of-the-task"
     assert action.run(None, {}) == DONE

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Out of a zip, as Ansible sends them, our modules are compiled once and no garbage is looked for."""
+"""Modules that Ansible sends in a zip file are compiled once, and garbage collection is off."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_each_module_is_compiled_once(tmp_path: Path) -> None:
 
 
 def test_other_processes_collect_garbage() -> None:
-    """The controller's, in which tasks follow each other, import the same modules from folders."""
+    """The processes of the controller, which run many tasks, import the same modules from folders."""
     words = f"import gc; from {PACKAGE.replace('/', '.')} import _module_main; print(gc.isenabled())"
     done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"

@@ -107,7 +107,7 @@ def test_a_link_stays_a_link(root: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dangling", [False, True])
 @pytest.mark.parametrize("act", ["write", "remove"])
 def test_a_link_returns(root: Path, tmp_path: Path, act: str, dangling: bool) -> None:
-    """Also one that led to no file, and one that we removed."""
+    """The same applies to a link without a target, and to one that we removed."""
     real, link = tmp_path / "real", tmp_path / "link"
     if not dangling:
         real.write_bytes(b"old")
@@ -164,7 +164,7 @@ def test_a_second_run_waits_for_the_first_and_then_says_so(root: Path) -> None:
 @pytest.mark.parametrize("made_again", [False, True])
 def test_the_lock_is_that_of_the_file_which_stands_there(root: Path, monkeypatch: pytest.MonkeyPatch,
                                                          made_again: bool) -> None:
-    """The former holder removes its lock at its end: between our opening it and our locking it, say."""
+    """The former holder removes its lock at its end, for example between our opening and our locking of the file."""
     real = fcntl.flock
 
     def flock(handle: t.Any, how: int) -> None:
@@ -180,7 +180,7 @@ def test_the_lock_is_that_of_the_file_which_stands_there(root: Path, monkeypatch
 
 
 def test_only_root_reads_the_journal(root: Path, tmp_path: Path) -> None:
-    """Former contents may hold passwords."""
+    """Former contents can contain passwords."""
     target = tmp_path / "auth.conf"
     target.write_bytes(b"password = x")
     target.chmod(0o644)
@@ -232,7 +232,7 @@ def test_the_owner_returns(root: Path, tmp_path: Path) -> None:
 
 
 def test_a_file_that_stands_as_before_is_not_written(root: Path, tmp_path: Path) -> None:
-    """Whoever put it back may have changed its mode since, and is right."""
+    """Whoever restored it may also have changed its mode, which is then kept."""
     target = tmp_path / "f"
     target.write_bytes(b"old")
     with Journal("demo", root=str(root)) as journal:
@@ -267,7 +267,7 @@ def test_what_another_concern_has_made_elsewhere_is_not_ours_to_keep(root: Path,
 
 
 def test_a_folder_that_we_make_again_goes_with_our_file(root: Path, tmp_path: Path) -> None:
-    """It was somebody else's, who has removed it with all that was in it."""
+    """The folder belonged to somebody else, who has removed it with its content."""
     new = tmp_path / "a" / "f"
     new.parent.mkdir()
     with Journal("demo", root=str(root)) as journal:
@@ -281,7 +281,7 @@ def test_a_folder_that_we_make_again_goes_with_our_file(root: Path, tmp_path: Pa
 
 
 def test_what_a_killed_run_left_beside_a_file_goes_with_the_next_write(root: Path, tmp_path: Path) -> None:
-    """And nothing else: the file of somebody else that looks alike stays."""
+    """A similar file of somebody else stays."""
     target = tmp_path / "f"
     with Journal("demo", root=str(root)) as journal:
         (tmp_path / ".f.gpuops-x1y2z3").touch()

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The journal where others have their hands in: its folder, its files, links, runs at the same time, failing disks."""
+"""The journal when others interfere: its folder, its files, links, parallel runs, failing disks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PARTS = {"state": "", "folder": "journal", "blobs": "journal/demo.blobs", "journ
 @pytest.mark.parametrize("readonly", [True, False])
 @pytest.mark.parametrize("part", PARTS)
 def test_what_others_could_have_written_is_refused(root: Path, tmp_path: Path, part: str, readonly: bool) -> None:
-    """It says what root puts back. The message names the place and its mode; nothing is changed."""
+    """The journal decides what root restores. The message names the path and its mode; nothing is changed."""
     target = tmp_path / "f"
     target.write_bytes(b"theirs")
     _write(root, target)
@@ -82,7 +82,7 @@ def test_what_belongs_to_others_is_refused(root: Path, tmp_path: Path, part: str
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("../../f")])
 def test_what_is_no_file_is_said(root: Path, tmp_path: Path, make: t.Callable[[Path], None], name: str,
                                  readonly: bool) -> None:
-    """Also in check mode, which needs no lock: a run would fail."""
+    """Check mode reports it, too, although it needs no lock: a run would fail."""
     root.mkdir(parents=True, mode=0o700)
     make(root / name)
     with pytest.raises(JournalError, match=f"{name} is not a file. Check it"):
@@ -138,7 +138,7 @@ def test_a_journal_of_another_shape_is_damage(root: Path, document: t.Any) -> No
 
 @pytest.mark.parametrize("moment", ["before", "between", "after"])
 def test_the_folder_may_go_while_the_lock_is_taken(root: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
-    """Another concern's run ends, and removes the folder that it leaves empty."""
+    """The run of another concern ends and removes the folder, which is empty."""
     real = _journal.make_folders
 
     def make_folders(path: str, mode: int = 0o755) -> None:
@@ -161,7 +161,7 @@ def test_the_folder_may_go_while_the_lock_is_taken(root: Path, monkeypatch: pyte
 
 def test_a_file_that_goes_is_not_kept_by_another_meanwhile(root: Path, tmp_path: Path,
                                                            monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would be gone with the other one's record saying that it is there."""
+    """Otherwise, the file would be removed although the record of the other run says that it exists."""
     target = tmp_path / "f"
     _write(root, target)
     other = threading.Thread(target=_write, args=(root, target, OURS, "other"))
@@ -182,7 +182,7 @@ def test_a_file_that_goes_is_not_kept_by_another_meanwhile(root: Path, tmp_path:
 
 
 def test_a_file_that_comes_is_kept_once(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two that keep it at the same time: neither takes what the other has put there for what was there before."""
+    """Two runs keep the file at the same time: neither records the content of the other as the former one."""
     target = tmp_path / "f"
     other = threading.Thread(target=_write, args=(root, target, NEWER, "other"))
     real = _journal.describe
@@ -212,7 +212,7 @@ def _start(other: threading.Thread) -> None:
 
 def test_an_update_of_our_own_file_is_no_edit_after_kills(root: Path, tmp_path: Path,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs that were killed between the record and the file, each with another content."""
+    """Runs were killed between the record and the write of the file, each with another content."""
     target = tmp_path / "f"
     _write(root, target, b"first")
     for data in (b"second", b"third"):
@@ -238,7 +238,7 @@ def test_an_update_by_another_concern_is_no_edit(root: Path, tmp_path: Path) -> 
 
 
 def test_former_bytes_go_with_their_entry(root: Path, tmp_path: Path) -> None:
-    """They may be keys: with the entry, and those that a killed run has left."""
+    """The bytes can be keys. They are removed with the entry, including those that a killed run has left."""
     for name in ("key", "other"):
         (tmp_path / name).write_bytes(name.encode())
         _write(root, tmp_path / name)
@@ -267,7 +267,8 @@ def test_the_labels_of_a_file_that_is_gone_return(root: Path, tmp_path: Path, na
 
 @pytest.fixture
 def null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in for the null device: a failing test must not cost this machine its own. A pipe is no file either."""
+    """A replacement for the null device: a failing test must not destroy that of this machine. A pipe is not a regular
+    file either."""
     os.mkfifo(tmp_path / "null")
     monkeypatch.setattr(os, "devnull", str(tmp_path / "null"))
     return tmp_path / "null"
@@ -308,7 +309,8 @@ def test_a_folder_in_the_place_of_our_file_stays(root: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize("dangling", [False, True])
 @pytest.mark.parametrize("since", ["replaced", "led elsewhere", "removed"])
 def test_a_link_that_somebody_has_changed_since(root: Path, tmp_path: Path, since: str, dangling: bool) -> None:
-    """What was written through it goes back; a file in its place makes room; where it leads by now is its owner's."""
+    """Content that was written through the link is restored; a file in its place is removed; its new target belongs to
+    somebody else."""
     real, link, new = tmp_path / "real", tmp_path / "link", tmp_path / "new"
     if not dangling:
         real.write_bytes(b"theirs")
@@ -385,7 +387,7 @@ def test_a_link_of_another_user_is_not_kept(root: Path, tmp_path: Path) -> None:
 
 def test_what_a_full_disk_has_refused_is_recorded_by_the_next_change(root: Path, tmp_path: Path,
                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the same run, too: it may go on with going back."""
+    """The same applies within a run, which can continue with the rollback."""
     target, real = tmp_path / "f", _journal.write_atomic
     room: list[bool] = []
 
@@ -411,7 +413,7 @@ FAULTS = ((tempfile, "mkstemp"), (os, "fsync"), (os, "replace"), (os, "mkdir"), 
 
 
 def _failing(patch: pytest.MonkeyPatch, number: int, at: int) -> list[str]:
-    """From its at-th call on, each of these fails once with an error number; what has been called."""
+    """Makes each of these calls fail once with an error number, from the at-th call on; returns the calls."""
     calls: list[str] = []
 
     def wrap(name: str, real: t.Callable[..., t.Any]) -> t.Callable[..., t.Any]:
@@ -430,7 +432,7 @@ def _failing(patch: pytest.MonkeyPatch, number: int, at: int) -> list[str]:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("case", CASES)
 def test_a_disk_that_fails_at_any_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str, number: int) -> None:
-    """What was there stays or is on record; the run again, and then a removal, give all of it back."""
+    """The former state exists or is recorded; another run and then a removal restore all of it."""
     before, act = CASES[case]
     monkeypatch.setattr(os, "fsync", lambda _handle: None)
     for at in range(200):

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A library that is cut off is not loaded, as reading it would end the process of the module."""
+"""A truncated library is not loaded, because reading it would kill the process of the module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._software.manage imp
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """What the linker was asked for, on a host with the libraries of two folders; it finds none."""
+    """The libraries that were requested from the linker, on a host with those of two folders; it finds none."""
     found: list[str] = []
 
     def link(name: str) -> t.Any:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NVML as plain data: through pynvml on the lab's library, with GPUs that are healthy, ill, busy or not there."""
+"""NVML as plain data, through pynvml on the library of the lab, with GPUs that are healthy, faulty, busy or missing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 @pytest.fixture
 def sliced(machine: Make) -> t.Iterator[tuple[Machine, Nvml]]:
-    """An A100 in MIG mode with 3g at 4 in two parts, 1g at 0; and a second A100."""
+    """An A100 in MIG mode with a 3g instance at 4 in two parts and a 1g instance at 0; and a second A100."""
     host = machine("a100-80=2")
     with Nvml() as nvml:
         device = nvml.set_mode(nvml.devices()[0], True)
@@ -121,7 +121,7 @@ def test_parts_and_instances_go(sliced: tuple[Machine, Nvml]) -> None:
 @pytest.mark.parametrize("meanwhile", ["destroyed", "closed", "mode"])
 def test_a_handle_that_is_used_again_is_another_instance(machine: Make, monkeypatch: pytest.MonkeyPatch,
                                                          meanwhile: str) -> None:
-    """Where an instance lies is remembered by its handle: no longer than the handle stands for it."""
+    """The placement of an instance is cached by its handle, only as long as the handle is valid for it."""
     machine("a100-80=1")
     monkeypatch.setattr(_nvml, "_address", lambda _handle: 1)
     with Nvml() as nvml, Nvml() as other:
@@ -253,7 +253,7 @@ c_nvmlGpuFabricInfo_t = nvmlDeviceGetMPSComputeRunningProcesses_v3 = None
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A Python without pynvml but in folders of the test's: python, role and shipped."""
+    """A Python that has pynvml only in folders of the test: python, role and shipped."""
     monkeypatch.delitem(sys.modules, "pynvml", raising=False)
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: None)
     monkeypatch.setattr("ansible_collections.gpuops.nvidia.plugins.module_utils._pynvml.PYTHON_PATH",
@@ -266,7 +266,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def _used(bare: Path) -> str:
-    """Whose pynvml is used, as its first call fails with that name."""
+    """Which pynvml is used: its first call fails with that name."""
     importlib.invalidate_caches()
     nvml = Nvml()
     nvml.open()

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What travels to a host with each task: little more than an empty module, which is 163 KB."""
+"""The size of what each task sends to a host: little more than an empty module, which is 163 KB."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The journal after a kill or a power cut between any two system calls: what stood there before can always return."""
+"""The journal after a kill or a power cut between any two system calls: the former content can always be restored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THEIRS, OURS, NEWER = b"# theirs\r\n", b"ours\n", b"ours, newer\n"
 
 
 class Place:
-    """A host's disk below one folder: C(etc/app.conf), which is theirs, and two files that are ours alone."""
+    """The disk of a host below one folder: C(etc/app.conf), which is theirs, and two files that are ours alone."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -42,7 +42,7 @@ class Place:
             journal.remove_file(self.paths[name])
 
     def remove(self, concern: str = "demo") -> None:
-        """What a removal does: everything on record returns."""
+        """Does what a removal does: restores all recorded content."""
         with self.journal(concern) as journal:
             for path in journal.of_kind("file"):
                 journal.restore_file(path)
@@ -81,7 +81,7 @@ CASES: dict[str, tuple[list[Act], Act]] = {
 
 
 def check(image: Place, theirs: Tree) -> None:
-    """What stands there is theirs, or on record with what stood there before and as our own."""
+    """Checks that the content is theirs, or that it is recorded as our own with the former content."""
     journals = []
     for concern in ("demo", "other"):
         with Journal(concern, root=image.journal().root, readonly=True) as journal:
@@ -97,14 +97,15 @@ def check(image: Place, theirs: Tree) -> None:
 
 
 def _units(image: Place) -> list[tuple[str, object]]:
-    """What the journal of a disk has on record of units."""
+    """The records of units in the journal of a disk."""
     with Journal("demo", root=image.journal().root, readonly=True) as journal:
         return [(name, journal.get("unit", name)) for name in journal.of_kind("unit")]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_was_there_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    """Recorded once; then each permitted disk is read, and a removal, or the run again and then a removal, follow."""
+    """The run is recorded once. Then each possible disk is read, and a removal follows, or another run and then a
+    removal."""
     before, act = CASES[case]
     monkeypatch.setattr(os, "fsync", lambda _handle: None)  # what it is for is what the recorder models
     one = place(tmp_path / "host")
@@ -137,7 +138,7 @@ def test_what_was_there_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_what_is_recorded_is_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model itself: a write without fsync may be lost, a rename without that of its folder, too."""
+    """Tests the model itself: a write without fsync can be lost, and so can a rename without fsync of its folder."""
     (tmp_path / "f").write_bytes(b"old")
     disk = Disk(tmp_path)
     with monkeypatch.context() as patch:

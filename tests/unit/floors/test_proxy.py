@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A proxy as users write it, and that no password of one is shown."""
+"""A proxy as users write it; its password is never shown."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ APT = "/usr/lib/apt/apt-helper"
 
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
-    """The URL of one, and the addresses that it was asked for; it answers everything itself."""
+    """The URL of a proxy, and the addresses that were requested from it; it answers every request itself."""
     asked: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -131,7 +131,7 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
 @pytest.mark.parametrize("what", ["run", "curl", "apt"])
 def test_what_fetches_on_hosts_goes_through_it(what: str, proxy: tuple[str, list[str]], tmp_path: Path,
                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    """The .run file, the keys of RPM repositories, and apt: by the programs themselves."""
+    """The programs themselves download through it: the .run file, the keys of RPM repositories, and apt."""
     url, target = f"http://nowhere.invalid/{what}", tmp_path / "got"
     if {"curl": shutil.which("curl"), "apt": os.path.exists(APT)}.get(what, True) in (None, False):
         pytest.skip(f"{what} is not here")

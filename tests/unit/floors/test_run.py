@@ -37,6 +37,6 @@ def test_an_input_error_names_the_place() -> None:
 
 
 def test_a_program_that_cannot_be_started_is_126(tmp_path: Path) -> None:
-    """A file without the right to run, or for another machine."""
+    """A file that is not executable, or that is for another architecture."""
     (tmp_path / "nvidia-smi").write_text("")
     assert run([str(tmp_path / "nvidia-smi")], check=False).rc == 126

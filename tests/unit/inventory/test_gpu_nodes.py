@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The inventory of Nodes: variables, groups, what users compose, and the cache."""
+"""The inventory of Nodes: variables, groups, composed variables, and the cache."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ A100 = {GPU: "true", "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB", "nvidia.
 
 def node(name: str, labels: dict[str, str], ready: bool = True, resources: dict[str, str] | None = None,
          address: str = "", **spec: Any) -> Object:
-    """A Node as the API server has it. address: its InternalIP, by default one of its own."""
+    """A Node as the API server returns it. address: its InternalIP, by default a unique one."""
     return {"metadata": {"name": name, "labels": labels}, "spec": spec, "status": {
         "conditions": [{"type": "Ready", "status": "True" if ready else "Unknown"}],
         "allocatable": {"cpu": "8", **(resources or {})},
@@ -53,7 +53,7 @@ FLEET = [
 
 
 class Asked:
-    """Stands for the client; counts lists."""
+    """Replaces the client; counts list requests."""
 
     count = 0
     fails = False
@@ -70,7 +70,7 @@ class Asked:
 
 
 def load() -> gpu_nodes.InventoryModule:
-    """The plugin as Ansible's loader gives it, which does not work without installed collections."""
+    """The plugin without Ansible's loader, which works only for installed collections."""
     options = {}
     for text in (constructed.ModuleDocFragment.DOCUMENTATION, inventory_cache.ModuleDocFragment.DOCUMENTATION,
                  gpu_nodes.DOCUMENTATION):
@@ -104,12 +104,12 @@ def read(folder: Path, use_cache: bool = True, inventory: InventoryData | None =
 
 
 def groups(found: InventoryData, host: str) -> set[str]:
-    """The groups of a host, but for all and ungrouped."""
+    """The groups of a host, except all and ungrouped."""
     return {group.name for group in found.hosts[host].get_groups()} - {"all", "ungrouped"}
 
 
 def reached(found: InventoryData) -> dict[str, str | None]:
-    """By host the address at which Ansible reaches it, None for its name."""
+    """Maps hosts to the addresses at which Ansible reaches them, None for the name."""
     return {name: host.get_vars().get("ansible_host") for name, host in found.hosts.items()}
 
 
@@ -127,7 +127,7 @@ def test_hosts_and_groups(tmp_path: Path) -> None:
 
 
 def test_a_node_that_leaves_and_one_that_offers_network_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first is not ready any more, though its kubelet reports; the other has no GPU."""
+    """The first is no longer Ready, although its kubelet reports; the other has no GPU."""
     leaving = node("e", A100, resources={"nvidia.com/gpu": "8"})
     leaving["metadata"]["deletionTimestamp"] = "2026-11-22T07:00:00Z"
     monkeypatch.setattr(Asked, "list", lambda *asked: [leaving, node("nic", {}, resources={"nvidia.com/hostdev": "8"})])
@@ -136,7 +136,7 @@ def test_a_node_that_leaves_and_one_that_offers_network_cards(tmp_path: Path, mo
 
 
 def test_variables(tmp_path: Path) -> None:
-    """What a kubelet says is never a template."""
+    """No report of a kubelet is used as a template."""
     variables = read(tmp_path).hosts["a"].get_vars()
     assert variables["ansible_host"] == "10.0.0.7" and variables["gpu_node_name"] == "a"
     labels = variables["gpu_node"].pop("labels")
@@ -162,14 +162,14 @@ HOSTILE = ["-oProxyCommand=touch /tmp/owned", "a b", "a;b", "$(id)", "`id`", "{{
 
 
 def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is shown as warnings from now on."""
+    """The warnings from now on."""
     said: list[str] = []
     monkeypatch.setattr(Display, "warning", lambda _self, text, *_more, **_options: said.append(text))
     return said
 
 
 def test_hostile_addresses_and_names() -> None:
-    """ansible_host, or a host's name where there is none, is an argument of ssh on the controller."""
+    """ansible_host, or else the name of the host, becomes an argument of ssh on the controller."""
     assert [one for one in HOSTILE if inventory_nodes.is_address(one) or inventory_nodes.is_name(one)] == []
 
 
@@ -187,7 +187,7 @@ def test_addresses_of_the_controller_itself() -> None:
 
 
 def test_an_address_that_is_none_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next type counts, and the Node is named."""
+    """The next address type is used, and a warning names the Node."""
     bad = [*HOSTILE, *ELSEWHERE]
     said, nodes = warnings(monkeypatch), [node(f"n{number}", A100) for number in range(len(bad))]
     for number, (one, address) in enumerate(zip(nodes, bad)):
@@ -208,7 +208,7 @@ def test_an_address_that_is_none_is_not_used(tmp_path: Path, monkeypatch: pytest
 
 
 def addresses(*nodes: tuple[str, str, str]) -> list[Object]:
-    """Nodes by C((name, type of an address, address)), each line one address."""
+    """Nodes from lines of C((name, type of an address, address))."""
     made = {name: node(name, A100) for name, _kind, _address in nodes}
     for name in made:
         made[name]["status"]["addresses"] = [{"type": kind, "address": address} for one, kind, address in nodes
@@ -219,7 +219,7 @@ def addresses(*nodes: tuple[str, str, str]) -> list[Object]:
 @pytest.mark.parametrize("claim", ["10.0.0.7", "::ffff:10.0.0.7", "FD00:0::7", "fd00::7", "gpu-7.example.com"])
 def test_an_address_that_two_nodes_give_is_used_for_neither(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, claim: str) -> None:
-    """Tasks for the Node that lies would run on the other one. One warning names both."""
+    """Otherwise, tasks for the Node with the false address would run on the other one. One warning names both."""
     said = warnings(monkeypatch)
     found = addresses(("evil", "InternalIP", claim), ("gpu-7", "InternalIP", "10.0.0.7"),
                       ("gpu-7", "InternalIP", "fd00::7"), ("gpu-7", "Hostname", "GPU-7.example.com"),
@@ -233,7 +233,7 @@ def test_an_address_that_two_nodes_give_is_used_for_neither(
 
 
 def test_the_name_of_a_node_is_no_address_of_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody takes a Node's own name away from it by giving it as an address."""
+    """No Node can use the name of another Node as its address."""
     said = warnings(monkeypatch)
     found = addresses(("evil", "Hostname", "gpu-7"), ("gpu-7", "Hostname", "gpu-7"), ("gpu-8", "Hostname", "gpu-8"))
     monkeypatch.setattr(Asked, "list", lambda *asked: found)
@@ -243,7 +243,7 @@ def test_the_name_of_a_node_is_no_address_of_another_one(tmp_path: Path, monkeyp
 
 
 def test_a_name_that_leads_elsewhere_is_no_address_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ansible takes a host's name where it has no ansible_host."""
+    """Without ansible_host, Ansible connects to the name of the host."""
     said = warnings(monkeypatch)
     found = addresses(("10.0.0.7", "Other", "x"), ("gpu-7", "InternalIP", "10.0.0.7"), ("127.1", "InternalIP", "::1"),
                       ("10.0.0.8", "InternalIP", "10.0.0.8"), ("8", "InternalIP", "10.0.0.9"), ("gpu-9", "Other", "x"))
@@ -269,7 +269,7 @@ def test_a_node_has_the_name_of_a_node(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "all", "ungrouped"])
 def test_a_node_is_not_what_ansible_calls_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Tasks for the controller (hosts: localhost, delegate_to) would go to its address."""
+    """Otherwise, tasks for the controller (hosts: localhost, delegate_to) would go to the address of the Node."""
     said = warnings(monkeypatch)
     monkeypatch.setattr(Asked, "list", lambda *asked: [node(name, A100), node("b", A100)])
     assert set(read(tmp_path).hosts) == {"b"}
@@ -322,7 +322,7 @@ def test_what_users_compose(tmp_path: Path) -> None:
 
 
 def test_the_cache(tmp_path: Path, asked: type[Asked]) -> None:
-    """One list for two readings; another context is another cluster; a refresh asks again."""
+    """Two reads use one list request; another context is another cluster; a refresh requests the list again."""
     options: Any = {"cache": True, "cache_plugin": "jsonfile", "cache_connection": str(tmp_path / "cache")}
     first = read(tmp_path, **options)
     again = read(tmp_path, **options)
@@ -355,7 +355,7 @@ def test_what_another_version_has_cached_does_not_count(
 
 
 def test_the_form_that_caches_keep() -> None:
-    """Whoever changes these names increases fleet.SCHEMA."""
+    """A change of these names requires a new fleet.SCHEMA."""
     found = inventory_nodes.describe(FLEET[0])
     assert inventory_nodes.SCHEMA == 1
     assert " ".join(found) == "name addresses reachable gpu gpu_node"

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What hosts have told, by their Nodes."""
+"""The labels that hosts have reported, by Nodes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ LABELS = {"nvidia.com/gpu.count": "8"}
 
 
 class HostVars(dict[str, Any]):
-    """As Ansible's; templates of gpu_node_name are done."""
+    """Like the class of Ansible; gpu_node_name is templated."""
 
     def raw_get(self, host: str) -> Any:
-        """Without templating."""
+        """Returns the variables without templating."""
         return self[host]
 
 
 def variables(**hosts: dict[str, Any]) -> dict[str, Any]:
-    """Of a task."""
+    """The variables of a task."""
     return {"hostvars": HostVars(hosts)}
 
 
 def test_facts_by_node() -> None:
-    """Those of this run or of a fact cache; a variable of the inventory is none."""
+    """The facts of this run or of a fact cache count; a variable of the inventory does not."""
     fact = {"ansible_facts": {"gpu_labels": LABELS}}
     hosts = variables(a={**fact, "gpu_node_name": "node-a"}, b=fact, c={"gpu_labels": LABELS}, d={}, e=fact)
     found = read_labels(hosts, ["a", "b", "c", "d", "a"])
@@ -37,7 +37,7 @@ def test_facts_by_node() -> None:
 
 
 def test_a_host_cannot_say_which_node_it_is() -> None:
-    """A fact wins over the inventory, so that one in wrong hands would label another's Node."""
+    """A fact takes precedence over the inventory, so a compromised host could label the Node of another one."""
     spoofed = {"ansible_facts": {"gpu_labels": LABELS, "gpu_node_name": "control-1"}, "gpu_node_name": "control-1"}
     found = read_labels(variables(a=spoofed, b={"ansible_facts": {"gpu_labels": LABELS}}), ["b", "a"])
     assert found.labels == {"b": LABELS} and found.refused == ["a"] and found.nodes == {"b": "b"}
@@ -55,7 +55,7 @@ def test_a_host_that_is_not_believed_has_told_nothing() -> None:
 
 
 def test_labels_that_were_taken_back_are_not_told() -> None:
-    """As by state absent: without any label of a GPU the Node would count as one that has lost it."""
+    """As with state absent: without any label of a GPU, the Node would count as one that has lost it."""
     assert read_labels(variables(a={"ansible_facts": {"gpu_labels": {}}}), ["a"]).silent == ["a"]
 
 
@@ -66,7 +66,7 @@ def test_hosts_that_could_not_read_all_of_their_gpus() -> None:
 
 
 def test_values_that_are_no_strings_are_labels_all_the_same() -> None:
-    """As a YAML file of a fact cache gives them."""
+    """The YAML file of a fact cache can contain such values."""
     fact = {"nvidia.com/gpu.count": 8, "nvidia.com/mig.capable": True, "nvidia.com/vgpu.present": False}
     assert read_labels(variables(a={"ansible_facts": {"gpu_labels": fact}}), ["a"]).labels == {
         "a": {**LABELS, "nvidia.com/mig.capable": "true", "nvidia.com/vgpu.present": "false"}}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which hosts are Nodes, how many are disturbed at a time, and one host that cannot follow the policy."""
+"""Which hosts are Nodes, how many are disturbed at a time, and a host that cannot get its plan."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_host_of_a_cluster_that_is_not_named_is_not_drained(level: str, here: 
     ("reboot", "", "kubeadm", "idle"), ("drain", "", "k3s", "idle"), ("drain", "", None, "drain"),
     ("drain", "node-a", "kubeadm", "drain"), ("idle", "", "kubeadm", "idle"), ("never", "", "kubeadm", "never")])
 def test_a_removal_has_the_same_limit(level: str, node: str, kubernetes: str | None, here: str) -> None:
-    """The playbook looks at a host only where the answer matters."""
+    """The playbook checks a host only if the result matters."""
     play = yaml.safe_load((ROOT / "playbooks" / "remove.yml").read_text(encoding="utf-8"))[1]
     removal = {"disruption": level, "hosts": {"a": {"node": {"name": node, "left": False} if node else {}}}}
     looks = not node and level in ("drain", "reboot")

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is taken from host variables, and from where files are read."""
+"""What is read from host variables, and from which folders files are read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ansible_collections.gpuops.nvidia.tests.unit.simulated import host_facts as
 
 
 class HostVars(dict):  # type: ignore[type-arg]
-    """Ansible's hostvars: templated by index, raw by raw_get."""
+    """Ansible's hostvars: templated with an index, not templated with raw_get."""
 
     def raw_get(self, host: str) -> Any:
         return self[host]
@@ -74,7 +74,7 @@ def test_errors_of_modules() -> None:
 
 
 def test_a_host_that_stops_answering_in_the_preview_has_an_error() -> None:
-    """Where the play ignores that, the result is no failure to Ansible."""
+    """If the play ignores the error, Ansible does not count the result as a failure."""
     gone = {"unreachable": True, "msg": "Failed to connect."}
     found = task_vars(a={"driver_result": gone}, b={"software_result": gone}, c={"driver_result": {"plan": []}})
     said = {"message": "Failed to connect.", "hint": ""}
@@ -83,7 +83,7 @@ def test_a_host_that_stops_answering_in_the_preview_has_an_error() -> None:
 
 
 def test_what_was_never_asked_is_no_success() -> None:
-    """The preview of a host ends at the first task that fails, whether or not it has a result of a module."""
+    """The preview of a host ends at the first failed task, whether or not this task has a result of a module."""
     asked = ["driver", "container_toolkit", "mig_manager", "dcgm", "validator"]
     ended = {"driver_result": {"failed": True, "msg": "broke"}, "preflight_failure": "Install the driver: \x1bbroke"}
     found = task_vars(a=ended, b={"mig_manager_result": {"skipped": True}, "software_result": {"components": {}},
@@ -98,7 +98,7 @@ def test_what_was_never_asked_is_no_success() -> None:
 
 
 def test_errors_of_the_cluster() -> None:
-    """Also such as the module did not make itself, for example of an option that cannot be templated."""
+    """Including errors that the module did not raise itself, for example of an option that cannot be templated."""
     error = {"kind": "cluster", "message": "no.", "hint": "do."}
     broken = {"failed": True, "msg": "broke"}
     found = task_vars(a={"operands_result": {"skipped": True}, "deploy_labels_result": broken},
@@ -149,7 +149,7 @@ def test_files_are_found_beside_the_inventory_then_the_playbook(tmp_path: pathli
 
 
 def test_facts_of_another_version_are_refused() -> None:
-    """And any others of another shape: they are given by hand, so the error is the user's to see."""
+    """So are facts with another structure: they are set by hand, so the user gets the error."""
     mine = facts_sample.facts()
     assert inventory_vars.checked_facts({"a": mine, "b": None}) == {"a": mine, "b": None}
     with pytest.raises(InputError, match="facts.a: it is a mapping without host; allowed: the keys schema, "):
@@ -166,7 +166,7 @@ LIE = {"preflight_found": {"failed": False, "error": {"kind": "answer", "path": 
 
 
 def test_a_host_that_is_not_believed_has_no_facts_and_a_reason() -> None:
-    """Another error of gpu_info is none of these: such a host has failed, and is named by Ansible."""
+    """Another error of gpu_info is different: such a host has failed, and Ansible names it."""
     broken = {"preflight_found": {"failed": True, "error": {"kind": "host", "message": "x"}}}
     found = task_vars(a=LIE, b=FOUND, c=broken, d={})
     assert inventory_vars.facts(found) == {"a": None, "b": {"gpus": []}, "c": None, "d": None}
@@ -176,7 +176,7 @@ def test_a_host_that_is_not_believed_has_no_facts_and_a_reason() -> None:
 @pytest.mark.parametrize("name", ["gpu_disruption", "gpu_take_over", "mig_manager_nodes", "driver_result",
                                   "inventory_dir"])
 def test_facts_that_set_a_variable_of_ours_count_for_nobody(name: str) -> None:
-    """They win over the inventory: one host would speak for all others."""
+    """Such facts take precedence over the inventory: one host could set the variable for all others."""
     forged = {**FOUND, "ansible_facts": {name: "x", "gpu_labels": {}, "distribution": "Debian"}, name: "x"}
     found = task_vars(a=forged, b={**FOUND, "gpu_disruption": "never"})
     found["groups"] = {"gpu_hosts": ["a", "b"]}
@@ -196,7 +196,7 @@ def test_facts_that_set_a_variable_of_ours_count_for_nobody(name: str) -> None:
     (inventory_vars.node_profiles, "gpu_profile", {"a": "x", "b": "y", "": "y"}, {"b": "y", "": "y"}),
     (inventory_vars.node_names, "gpu_node_name", {"a": "x", "b": "y"}, {"a": "a", "b": "y"})])
 def test_what_a_node_gets_is_the_inventorys_to_say(look: Any, name: str, before: Any, after: Any) -> None:
-    """What the facts of a host say of it does not count, and ends nothing for the others."""
+    """The facts of a host about its Node are ignored, and do not end the run for the other hosts."""
     found = task_vars(a={name: "x"}, b={name: "y"})
     found["groups"] = {"gpu_hosts": ["a", "b"], "gpu_control": ["b"]}
     assert look(found) == before
@@ -212,7 +212,7 @@ def test_a_control_host_whose_facts_are_forged_speaks_for_no_node() -> None:
 
 
 def test_a_host_with_a_forged_name_is_no_node_of_another_host() -> None:
-    """Its Node counts as not ready as long as nobody has looked at it."""
+    """Its Node counts as not ready until it has been verified."""
     forged = {"gpu_node_name": "b", "ansible_facts": {"gpu_node_name": "b"}}
     found = task_vars(a=forged, b={**FOUND, "preflight_checked": {"checks": []}}, c=forged, d={"gpu_node_name": "c"})
     found["groups"] = {"gpu_hosts": ["a", "b", "c", "d"]}
@@ -221,7 +221,7 @@ def test_a_host_with_a_forged_name_is_no_node_of_another_host() -> None:
 
 
 def test_reserved_are_all_variables_of_roles_and_playbooks() -> None:
-    """Options, defaults and registered results of roles, and what playbooks read of a user."""
+    """Options, defaults and registered results of roles, and the variables of users that playbooks read."""
     root = pathlib.Path(__file__).parents[3]
     names = {*components.VARIABLES, *components.SECRETS, *(f"gpu_{name}" for name in settings.DEFAULTS)}
     for path in root.glob("roles/*/meta/argument_specs.yml"):
@@ -254,7 +254,7 @@ def test_what_waits_as_its_node_stays_in_service_is_pending(kept: bool) -> None:
 
 
 def test_what_waits_beside_new_instances_names_what_is_in_its_way() -> None:
-    """Only operands were paused, so that the module worked at the level never."""
+    """Only operands were paused, so the module worked at the level never."""
     create, mode = {"id": "create MIG instances: a", "needs": "never"}, {"id": "enable MIG mode: b", "needs": "idle"}
     obstacle = {"id": "evict: Pod a/b", "needs": "drain", "pending_reason": "gpu_disruption is 'idle'"}
     found = task_vars(a={"mig_manager_result": {"plan": [create], "pending": [{**mode, "pending_reason": "never"}]},

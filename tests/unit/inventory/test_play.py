@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The play's own variables count on every host, beneath what only the inventory knows."""
+"""The variables of the play itself apply to every host, with lower precedence than those of the inventory."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class HostVars(dict[str, Any]):
     """Ansible's hostvars."""
 
     def raw_get(self, host: str) -> Any:
-        """Untemplated."""
+        """Returns the variables without templating."""
         return self[host]
 
 
 def seen(play: dict[str, Any]) -> dict[str, Any]:
-    """task_vars of the first host."""
+    """The task_vars of the first host."""
     hostvars = play_vars.PlayHostVars(HostVars(HOSTS), play, lambda value, variables: value.format(**variables))
     return {"ansible_play_hosts_all": ["a", "b"], "inventory_hostname": "a", "hostvars": hostvars}
 

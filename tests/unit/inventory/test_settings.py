@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The fleet's variables: the task wins, then the hosts, who must agree, then the default."""
+"""The variables of the fleet: the task takes precedence, then the hosts, which must have the same value, then the
+default."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A variable that Ansible cannot template costs its own host its plan, not those of the others."""
+"""If Ansible cannot template a variable of a host, only this host has no plan."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HYBRID = {"placement": "hybrid", "render_to": "manifests", "node_os": ["ubuntu24
 
 
 def task_vars(folder: Path, control: tuple[str, ...] = (), **hosts: dict[str, Any]) -> dict[str, Any]:
-    """Of the first host of a real inventory; control: the hosts that only stand for a cluster."""
+    """The task_vars of the first host of a real inventory; control: the hosts that only represent a cluster."""
     inventory = folder / "inventory.json"
     groups = {"gpu_hosts": [host for host in hosts if host not in control], "gpu_control": control}
     inventory.write_text(json.dumps({"all": {"hosts": hosts, "children": {
@@ -41,7 +41,7 @@ def task_vars(folder: Path, control: tuple[str, ...] = (), **hosts: dict[str, An
                                   "driver_signing_key", "device_plugin_config"])
 @pytest.mark.parametrize("value", ["{{ undefined_thing }}", "{{ 'a' | there_is_no_such_filter }}", "{{ 1 / 0 }}"])
 def test_one_host_is_left_out_and_the_others_have_a_plan(tmp_path: Path, name: str, value: str) -> None:
-    """Also where it comes first, and so runs the task for all."""
+    """Also if it is the first host, which runs the task for all hosts."""
     wrong = task_vars(tmp_path, a={name: value}, b={}, c={})
     plan = act(gpu_policy.ActionModule, HYBRID, wrong)
     assert not plan.get("failed"), plan
@@ -68,7 +68,7 @@ def test_a_host_of_which_another_variable_is_wrong_stays_the_node_that_it_is(tmp
 
 
 def test_what_no_host_can_say_ends_the_run(tmp_path: Path) -> None:
-    """The default would take the place of what the user meant for all."""
+    """Otherwise, the default would replace the value that the user has set for all hosts."""
     wrong = {"gpu_release": "{{ undefined_thing }}"}
     told = act(gpu_policy.ActionModule, {}, task_vars(tmp_path, a=wrong, b=wrong))
     assert told["failed"] and told["error"]["path"] == "hostvars.a.gpu_release", told

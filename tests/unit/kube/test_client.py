@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the client asks of an API server, and what it makes of its answers, good and bad."""
+"""The requests of the client to an API server, and its results for successful and failed answers."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def node(name: str = "n1", **labels: str) -> Object:
 
 
 def always(api: ApiServer, reply: Any) -> None:
-    """The answer to everything."""
+    """The answer to every request."""
     api.before = lambda request: reply
 
 
 def first(api: ApiServer, *replies: Any) -> None:
-    """The answers to the next requests; then the server answers by itself."""
+    """The answers to the next requests; after that, the server itself answers."""
     left = list(replies)
     api.before = lambda request: left.pop(0) if left else None
 
@@ -50,7 +50,7 @@ def test_a_list_has_all_pages_and_says_what_its_items_are(api: ApiServer, client
 
 def test_a_server_that_never_answers_is_given_up_soon_and_said(
         api: ApiServer, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It accepts connections, as a load balancer without a server behind it does."""
+    """It accepts connections, like a load balancer without a server behind it."""
     silent = threading.Event()
     api.before = lambda request: silent.wait(20) and None
     said = r"127.0.0.1:\d+ accepts connections, but did not answer the request to list nodes within 0.2 s, 2 times"
@@ -80,7 +80,7 @@ def test_a_list_whose_later_pages_have_expired_begins_anew(api: ApiServer, clien
 
 
 def test_a_server_on_which_every_later_page_has_expired_is_asked_once_for_all(api: ApiServer, client: Client) -> None:
-    """And not for ever, also where it gives pages to those who ask for none."""
+    """The request ends also if the server returns pages to a client that requests none."""
     asked: list[Request] = []
 
     def expiring(request: Request) -> Reply:
@@ -222,7 +222,7 @@ def test_an_eviction_rides_through_a_broken_server_and_raises_what_is_forbidden(
 
 
 def test_rights_are_asked_for_one_by_one(api: ApiServer, client: Client) -> None:
-    """A server that does not answer such reviews answers the request itself."""
+    """If a server does not support such reviews, the request itself is sent."""
     api.allowed = lambda asked: asked["verb"] == "patch"
     row = kinds.find("apps/v1", "DaemonSet")
     assert client.may("patch", row, "s") and not client.may("delete", row, "s")
@@ -278,7 +278,7 @@ def test_the_version(api: ApiServer, client: Client) -> None:
 
 
 def test_many_come_at_once_in_their_order_with_errors_in_place(client: Client) -> None:
-    """All of them wait for each other: one after the other they would never end."""
+    """All of them wait for each other: one after the other, they would never end."""
     together = threading.Barrier(3, timeout=60)
 
     def one(item: int) -> int:
@@ -401,7 +401,7 @@ FAULTS: dict[str, tuple[Any, str, int]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_one_message_after_a_bounded_time(api: ApiServer, client: Client, clock: Clock, fault: str,
                                                      act: Any) -> None:
-    """Also in the middle of a run: the first request is answered."""
+    """Also in the middle of a run, after a successful first request."""
     api.put(node(), MAP)
     client.version()
     api.requests.clear()

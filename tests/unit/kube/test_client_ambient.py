@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Only the kubeconfig that is named counts. Ambient ones lead to a trap that notes every connection."""
+"""Only the named kubeconfig counts. All other kubeconfigs lead to a server that records every connection."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MANIFESTS = {"component": "demo",
 
 
 class Trap:
-    """A server that answers 404 and remembers who came."""
+    """A server that answers 404 and records its clients."""
 
     def __init__(self, folder: Path) -> None:
         self.paths: list[str] = []
@@ -72,7 +72,8 @@ def named(tmp_path: Path) -> Iterator[Trap]:
 
 
 def operands(ambient: Trap, *calls: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-    """Calls of C(operands) in one play, each of which may fail, where everything around leads to the trap."""
+    """Calls of C(operands) in one play, each of which can fail; all ambient kubeconfigs lead to the recording
+    server."""
     home = ambient.kubeconfig.parents[1]
     play = home / "play.json"
     play.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": [
@@ -120,7 +121,7 @@ def test_an_unusable_kubeconfig_is_said(tmp_path: Path, content: str | None, mes
 
 @pytest.mark.parametrize("path", ["{named}:x/config", "{named}:{named}"])
 def test_a_path_is_never_taken_for_several(named: Trap, path: str) -> None:
-    """The library would read those of them that exist, so another cluster might be meant."""
+    """The library would read the existing ones of several paths, so another cluster could be used."""
     file = Path(path.format(named=named.kubeconfig))
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("")

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where objects are looked for, how much of them is read, and when a GPU Operator forbids to go on."""
+"""Where objects are searched for, how much of them is read, and when a GPU Operator prevents the run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_foreign_objects_are_read_where_something_is_wanted_and_nowhere_else(api
 
 
 def test_a_namespace_with_our_label_is_searched_too(api: ApiServer, client: Client) -> None:
-    """Such as the one of a run that had another gpu_namespace."""
+    """For example the Namespace of a run with another gpu_namespace."""
     api.put(make("Namespace", "former", "", metadata={"labels": OURS}), make("Namespace", "x", ""),
             make("ConfigMap", "a", "former", metadata={"labels": OURS}), make("ConfigMap", "a", "x"))
     assert found(client) == {("Namespace", "", "former"), ("Namespace", "", "x"), ("ConfigMap", "former", "a")}
@@ -64,7 +64,7 @@ def test_kinds_that_only_users_have_are_read_where_they_are_wanted_or_all_goes(
 
 def test_of_definitions_namespaces_and_secrets_of_others_only_metadata_are_read(
         api: ApiServer, client: Client) -> None:
-    """In a large cluster the whole of them is many MB; and nobody else's secrets are our business."""
+    """In a large cluster, the complete objects would be many MB; and the Secrets of others must not be read."""
     api.put(make("CustomResourceDefinition", "d", "", "apiextensions.k8s.io/v1", spec={}),
             make("Namespace", "s", "", metadata={"labels": OURS}, spec={}), make("Secret", "x", "s", data={"a": "eA=="},
                                                                                 metadata={"labels": OURS}),
@@ -80,7 +80,7 @@ def test_of_definitions_namespaces_and_secrets_of_others_only_metadata_are_read(
 
 
 def test_a_list_that_is_refused_is_an_error(api: ApiServer, client: Client) -> None:
-    """Else what is there would count as gone."""
+    """Otherwise, existing objects would count as missing."""
     api.before = lambda request: status(403, "no") if request.path.endswith("configmaps") else None
     with pytest.raises(ClusterError, match="configmaps: the API server refused to list it"):
         found(client, make("ConfigMap"))
@@ -107,7 +107,7 @@ def operand(name: str, owner: Object = POLICY) -> Object:
 ])
 def test_a_cluster_that_an_operator_owns_is_left_alone(
         api: ApiServer, client: Client, there: list[Object], said: str) -> None:
-    """An operator that runs without a policy, or a policy that nobody follows and nothing belongs to, is no owner."""
+    """An operator without a policy is no owner, nor is a policy that no operator uses and that owns nothing."""
     api.put(*there)
     if said:
         with pytest.raises(ClusterError, match="A GPU Operator manages this cluster: ClusterPolicy") as error:

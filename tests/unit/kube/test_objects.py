@@ -122,7 +122,7 @@ def test_a_run_for_one_component_leaves_the_files_of_others(tmp_path: Path) -> N
 
 
 def test_a_diff_shows_no_secret(tmp_path: Path) -> None:
-    """A pod's variables are in its file, as the pod needs them. Without a secret the texts are shown as they are."""
+    """The file has the variables of the pod as the pod needs them. Without a secret, the texts are shown unchanged."""
     def pod(**variables: str) -> dict[str, Any]:
         return item(env=[{"name": name, "value": value} for name, value in variables.items()])
 
@@ -158,7 +158,7 @@ def test_a_file_is_no_folder(tmp_path: Path, check: bool) -> None:
 
 @pytest.mark.parametrize("inside", ["demo", "demo/01-configmap-x.yaml", "kustomization.yaml"])
 def test_a_link_does_not_lead_out_of_the_folder(tmp_path: Path, inside: str) -> None:
-    """Others may write into the repository that the folder is in."""
+    """Others may be able to write to the repository that contains the folder."""
     outside, link = tmp_path / "outside", tmp_path / "out" / inside
     link.parent.mkdir(parents=True)
     link.symlink_to(outside)
@@ -169,7 +169,7 @@ def test_a_link_does_not_lead_out_of_the_folder(tmp_path: Path, inside: str) -> 
 
 @pytest.mark.parametrize("name", ["../mine.yaml", "demo/../../mine.yaml", "{folder}/mine.yaml"])
 def test_a_list_of_files_does_not_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
-    """The index of an earlier run says what goes; others may have written into it."""
+    """The index of an earlier run decides which files are removed; others may have written to it."""
     folder, mine = tmp_path / "out", tmp_path / "mine.yaml"
     mine.write_text("a: 1")
     files.write(str(folder), objects.wanted({"demo": [item()]}), check=False)

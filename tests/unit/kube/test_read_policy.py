@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The policy that stands in a cluster."""
+"""Reads the policy from a cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import expor
 
 
 class Fake:
-    """A server that knows the kinds of these objects."""
+    """A server that has the kinds of these objects."""
 
     server = "https://10.0.0.1:6443"
 
@@ -32,7 +32,7 @@ class Fake:
 
 
 def item(name: str, **spec: Any) -> dict[str, Any]:
-    """As the API server has it."""
+    """The object as the API server returns it."""
     return {"metadata": {"name": name, "uid": "1", "managedFields": [{"manager": "helm"}], "annotations": {"a": "b"}},
             "spec": spec, "status": {"state": "ready", "conditions": []}}
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One error names all rights that the user lacks, before anything is written."""
+"""One error names all missing permissions of the user, before anything is written."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ DOCUMENT = pathlib.Path(__file__).parents[3] / "docs" / "cluster.md"
 
 
 def documented() -> dict[str, Any]:
-    """The ClusterRole that users copy."""
+    """The documented ClusterRole, which users copy."""
     text = next(text for text in DOCUMENT.read_text().split("```yaml\n") if "\nkind: ClusterRole\n" in text[:99])
     found: dict[str, Any] = yaml.safe_load(text.partition("```")[0])
     return found
 
 
 def held(role: dict[str, Any], asked: dict[str, Any]) -> bool:
-    """As the server's authorizer reads a role that is bound in the whole cluster."""
+    """Whether a role that is bound in the whole cluster allows a request, by the rules of the authorizer."""
     resource = "/".join(part for part in (asked["resource"], asked.get("subresource", "")) if part)
     return any(asked["group"] in rule["apiGroups"] and resource in rule["resources"] and asked["verb"] in rule["verbs"]
                for rule in role["rules"])
 
 
 def guarded(api: ApiServer, role: dict[str, Any], used: set[tuple[str, str]]) -> None:
-    """A server that answers each request as the role has it. used: gets (verb, resource) of what was allowed."""
+    """A server that answers each request according to the role. used: gets (verb, resource) of the allowed requests."""
     api.allowed = lambda asked: held(role, asked)
 
     def before(request: Request) -> Reply | None:
@@ -71,7 +71,7 @@ def guarded(api: ApiServer, role: dict[str, Any], used: set[tuple[str, str]]) ->
 
 
 def may(api: ApiServer, rule: Callable[[dict[str, Any]], bool]) -> None:
-    """A user of whom the reviews say this, and to whom the server answers accordingly where it lists."""
+    """A user with these permissions: the reviews and the list requests are answered accordingly."""
     api.allowed = rule
 
     def before(request: Request) -> Reply | None:
@@ -139,7 +139,7 @@ def test_who_may_not_give_rights_away_may_write_roles_with_his_own(api: ApiServe
 @pytest.mark.parametrize("labelled", [False, True])
 def test_who_removes_all_needs_the_right_for_nodes_that_are_labelled(
         api: ApiServer, client: Client, plan: dict[str, Any], labelled: bool) -> None:
-    """The labels go after the operands."""
+    """The labels are removed after the operands."""
     deliver.present(client, *deliver.of_plan(plan, None), check=False)
     marks = {deploy_labels.ANNOTATION: "nvidia.com/gpu.present"} if labelled else {}
     api.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "annotations": marks}})
@@ -173,7 +173,7 @@ def test_rights_to_read_are_named_at_once(api: ApiServer, client: Client, plan: 
 
 
 def test_the_namespace_of_the_operands_counts(api: ApiServer, client: Client, plan: dict[str, Any]) -> None:
-    """A user may have his rights there alone."""
+    """A user can have permissions only there."""
     may(api, lambda asked: asked["namespace"] == SPACE)
     found = drift.differences(client, plan, None)[0]
     assert "may not list" in found.cause and "configmaps" not in found.cause.partition("To write")[0]

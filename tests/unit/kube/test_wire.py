@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What all connections of a cluster share."""
+"""What all connections to a cluster share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from urllib3.connection import HTTPSConnection
 
 
 def test_a_connection_changes_nothing_of_the_context_that_others_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """urllib3 would set the protocols anew for each, while OpenSSL copies them for another thread's connection."""
+    """urllib3 would set the protocols again for each connection while OpenSSL copies them for the connection of another
+    thread."""
     changes: list[Any] = []
     real = ssl.SSLContext.set_alpn_protocols
     monkeypatch.setattr(ssl.SSLContext, "set_alpn_protocols",

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hosts and the labels that they must have, written down and not computed.
+"""Hosts and their expected labels, written by hand and not computed.
 
-A host's labels are words C(key=value); a key without a slash stands under C(nvidia.com/). Sources: C(captured), output
-of gpu-feature-discovery 0.20.0 on simulated GPUs (whose PCI class is ours); C(read), its source (internal/lm);
+The labels of a host are words C(key=value); a key without a slash has the prefix C(nvidia.com/). Sources: C(captured),
+output of gpu-feature-discovery 0.20.0 on simulated GPUs (whose PCI class is ours); C(read), its source (internal/lm);
 C(ours), what is our own decision.
 """
 
@@ -35,7 +35,7 @@ _ATTRIBUTES = ("memory", "multiprocessors", "slices.gi", "slices.ci", "engines.c
 
 
 def mig(profile: str, *values: int) -> MigDevice:
-    """A MIG device with its attributes in the order above."""
+    """A MIG device with its attributes in the above order."""
     return MigDevice(profile, dict(zip(_ATTRIBUTES, values)))
 
 
@@ -69,7 +69,7 @@ def node(*gpus: Gpu, **other: t.Any) -> Node:
 
 
 def bare(*gpus: Gpu, **other: t.Any) -> Node:
-    """A host before any driver: only PCI ids speak."""
+    """A host without a driver, for which only PCI ids are known."""
     return Node(tuple(gpu._replace(memory_mib=None) for gpu in gpus), machine="PowerEdge R760xa", **other)
 
 

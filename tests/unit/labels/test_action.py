@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The fact gpu_labels over one lost reading: a play on this machine, whose GPUs a module of the test tells."""
+"""The fact gpu_labels when a GPU cannot be read once: a play on this machine, with a simulated module for the GPUs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ TARGETS = ("node", "node_feature")
 
 @pytest.fixture(scope="module")
 def results() -> tuple[dict[str, Any], dict[tuple[str, int], Any]]:
-    """What the actions return: by name of FACTS, and by target and number of REMOVALS."""
+    """The results of the actions: by name of FACTS, and by target and number of REMOVALS."""
     facts = [(arguments, {"labels": LOST, "ansible_facts": {"gpu_labels": LOST}, "unread": unread}, former)
              for arguments, unread, former, _count in FACTS.values()]
     removals = [{"target": target, **given} for target in TARGETS for given, _nodes in REMOVALS]
@@ -73,7 +73,7 @@ def results() -> tuple[dict[str, Any], dict[tuple[str, int], Any]]:
 
 @pytest.mark.parametrize("name", FACTS)
 def test_fact(results: tuple[dict[str, Any], dict[tuple[str, int], Any]], name: str) -> None:
-    """What was said before for the same strategy stays while a GPU cannot be read."""
+    """While a GPU cannot be read, the former labels for the same strategy stay."""
     result = results[0][name]
     assert result["labels"] == result["ansible_facts"]["gpu_labels"]
     assert result["labels"]["nvidia.com/gpu.count"] == FACTS[name][-1]
@@ -83,5 +83,5 @@ def test_fact(results: tuple[dict[str, Any], dict[tuple[str, int], Any]], name: 
 @pytest.mark.parametrize("number", range(len(REMOVALS)))
 def test_removal_from_the_nodes_of_some_hosts(results: tuple[dict[str, Any], dict[tuple[str, int], Any]], target: str,
                                               number: int) -> None:
-    """And from no other; whether a host has told anything does not count."""
+    """The labels of other Nodes stay, whether or not a host has reported labels."""
     assert results[1][target, number] == {"nodes": REMOVALS[number][1], "told": None}

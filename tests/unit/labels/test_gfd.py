@@ -20,7 +20,7 @@ from ansible_collections.gpuops.nvidia.tests.unit.labels.situations import A100,
 
 
 def labels_of(words: str) -> dict[str, str]:
-    """Labels from words; one that stands twice is a mistake in the table."""
+    """Labels from words; a duplicate is a mistake in the table."""
     pairs = [word.split("=", 1) for word in words.split()]
     labels = {key if "/" in key else f"nvidia.com/{key}": value for key, value in pairs}
     assert len(labels) == len(pairs), [key for key, _value in pairs if [k for k, _v in pairs].count(key) > 1]
@@ -29,18 +29,18 @@ def labels_of(words: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("situation", situations_more.ALL, ids=lambda situation: situation.name)
 def test_situation(situation: Situation) -> None:
-    """All labels, none more, none less."""
+    """Exactly the expected labels, no more and no less."""
     found = compute_labels(situation.node, situation.strategy, parse_sharing(situation.sharing))
     assert found == labels_of(situation.labels)
 
 
 def test_enough_situations() -> None:
-    """None got lost, none stands twice."""
+    """No situation is missing or duplicated."""
     assert len({situation.name for situation in situations_more.ALL}) == len(situations_more.ALL) >= 75
 
 
 def test_a_long_product_makes_room_for_what_follows() -> None:
-    """63 characters fit: the model is cut, so that what it is cut into can still be read."""
+    """The value has at most 63 characters: the model is shortened so that the suffix remains readable."""
     pro = Gpu("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, (12, 0), mig_capable=True, mig_enabled=True)
     board = pro._replace(mig_devices=(situations.mig("1g.24gb+me.all", 24192, 46, 1, 1, 1, 4, 4, 4, 1),))
     key = "nvidia.com/mig-1g.24gb.me.all.product"
@@ -55,14 +55,14 @@ def test_a_long_product_makes_room_for_what_follows() -> None:
     {"machine": "-[ThinkSystem " + "x" * 70 + "]-"}, {"vgpu": ("580.65\0x\n", "\ufffd\ufffdr580_00")},
     {"gpus": (sliced(A100._replace(name=None)),)}, {"gpus": (A100._replace(name="NVIDIA " + "Very Long " * 9),)}])
 def test_every_value_can_be_one(facts: dict[str, t.Any]) -> None:
-    """Whatever firmware and board say: one wrong value and the Node would get none of them."""
+    """Firmware and board can report any text: with one invalid value, the Node would get none of the labels."""
     for strategy in ("none", "single", "mixed"):
         labels = compute_labels(node(A100)._replace(**facts), strategy)
         assert wrong_feature(labels) == ""
 
 
 def test_mig_devices_that_nobody_could_read_make_no_layout_invalid() -> None:
-    """Else the first labels of a host would say that nothing can be had, and the next ones the contrary."""
+    """Otherwise, the first labels of a host would say that no resource is available, and the next ones the opposite."""
     unread = sliced(A100)._replace(mig_devices=None)
     labels = compute_labels(node(*2 * [unread]), "single")
     assert (labels["nvidia.com/gpu.product"], labels["nvidia.com/gpu.replicas"]) == ("NVIDIA-A100-SXM4-80GB", "0")
@@ -73,7 +73,7 @@ def test_mig_devices_that_nobody_could_read_make_no_layout_invalid() -> None:
 
 
 def test_what_one_gpu_of_a_model_does_not_tell_another_may() -> None:
-    """The first one may have fallen off the bus."""
+    """The first GPU can have fallen off the bus."""
     labels = compute_labels(node(A100._replace(capability=None, memory_mib=None), A100))
     whole = compute_labels(node(A100, A100))
     assert labels == whole and labels["nvidia.com/gpu.family"] == "ampere"
@@ -91,7 +91,7 @@ def test_before_a_driver_runs_memory_is_not_told() -> None:
 
 
 def test_mps_excludes_mig() -> None:
-    """gpu-feature-discovery ends with an error there; so do we."""
+    """gpu-feature-discovery ends with an error in this case, and so does this collection."""
     sharing = parse_sharing(situations.mps("nvidia.com/gpu", 2))
     with pytest.raises(HostError, match="MPS"):
         compute_labels(node(A100, sliced(A100, M1G)), "mixed", sharing)
@@ -103,12 +103,12 @@ def test_mps_excludes_mig() -> None:
     ("PowerEdge R760xa rev.", "PowerEdge-R760xa-rev"), ("x" * 62 + " y", "x" * 62), ("x" * 70, "x" * 63), ("...", ""),
 ])
 def test_sanitise(text: str, value: str) -> None:
-    """Foreign characters go, blanks become one dash, and what comes out can be the value of a label."""
+    """Invalid characters are removed, whitespace becomes one dash, and the result is valid as the value of a label."""
     assert sanitise(text) == value
 
 
 def test_labels_of_each_model_are_valid() -> None:
-    """Kubernetes: a name or value has at most 63 characters and begins and ends with a letter or digit."""
+    """In Kubernetes, a name or value has at most 63 characters, and begins and ends with a letter or digit."""
     valid = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")
     models = {model.name: model for model in MODELS.values() if model.name}
     gpus = [Gpu(name, 100, model.compute_capability, model.mig_capable) for name, model in models.items()]
@@ -124,12 +124,12 @@ def test_labels_of_each_model_are_valid() -> None:
     {"sharing": None}, {"timeSlicing": None},
 ])
 def test_not_shared(document: dict[str, t.Any] | None) -> None:
-    """No sharing in many forms."""
+    """Many forms of a configuration without sharing."""
     assert parse_sharing(document) == Sharing()
 
 
 def test_devices_and_rename_of_a_resource_are_ignored() -> None:
-    """As the device plugin ignores them."""
+    """The device plugin ignores them, too."""
     resource = {"name": "nvidia.com/gpu", "rename": "nvidia.com/x", "devices": [0], "replicas": 2}
     assert parse_sharing({"timeSlicing": {"resources": [resource]}}) == Sharing("time-slicing", {"nvidia.com/gpu": 2})
 
@@ -149,7 +149,7 @@ def test_devices_and_rename_of_a_resource_are_ignored() -> None:
     ({"mps": {"resources": [{"name": "gpu", "count": 2}]}}, "sharing.mps.resources[0].count"),
 ])
 def test_wrong_sharing(document: dict[str, t.Any], path: str) -> None:
-    """One error that names the place."""
+    """One error that names the path."""
     with pytest.raises(InputError) as caught:
         parse_sharing(document)
     assert caught.value.details["path"] == path

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From facts to nodes, and the feature file of Node Feature Discovery."""
+"""From facts to labels, and the feature file of Node Feature Discovery."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LABELS = {"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "NVIDIA-A100-SX
 
 
 def test_converged_host() -> None:
-    """All that NVML told reaches the labels."""
+    """Everything that NVML has reported reaches the labels."""
     node, unread = node_from_facts(samples.a100_converged())
     assert unread == []
     labels = compute_labels(node, "mixed")
@@ -44,7 +44,7 @@ def test_converged_host() -> None:
 
 
 def test_before_a_driver() -> None:
-    """No NVML: the PCI ids speak, and nothing about CUDA."""
+    """Without NVML, labels come from the PCI ids, and there is none about CUDA."""
     node, unread = node_from_facts(samples.a100_before())
     labels = compute_labels(node, "single")
     assert unread == [] and node.driver is None
@@ -55,7 +55,7 @@ def test_before_a_driver() -> None:
 
 @pytest.mark.parametrize("sample", samples.ALL)
 def test_labels_of_every_sample(sample: str) -> None:
-    """Each sample has a count that is its GPUs of the first model, or none without GPUs."""
+    """In each sample, the count is the number of GPUs of the first model; without GPUs there is none."""
     facts = samples.ALL[sample]()
     labels = compute_labels(node_from_facts(facts)[0])
     first = [gpu for gpu in facts["gpus"] if gpu["model"] == facts["gpus"][0]["model"]]
@@ -63,13 +63,13 @@ def test_labels_of_every_sample(sample: str) -> None:
 
 
 def lose(gpu: dict[str, t.Any]) -> None:
-    """What gpu_info says of a GPU that fell off the bus."""
+    """The facts of gpu_info for a GPU that has fallen off the bus."""
     gpu.update(dict.fromkeys(("uuid", "minor", "serial", "memory_mib", "mig")),
                error="The GPU does not answer: GPU_IS_LOST.")
 
 
 def test_a_lost_gpu_moves_no_label_of_full_gpus() -> None:
-    """Its siblings fill in, and it is named."""
+    """Its siblings provide the values, and the GPU is named."""
     facts = samples.a100_converged()
     whole = compute_labels(node_from_facts(facts)[0])
     lose(facts["gpus"][2])
@@ -79,7 +79,7 @@ def test_a_lost_gpu_moves_no_label_of_full_gpus() -> None:
 
 
 def test_a_driver_that_does_not_answer_is_told() -> None:
-    """All its GPUs are unread, those of virtual machines are not; PCI ids still speak."""
+    """All its GPUs are unread, except those of virtual machines; labels from PCI ids still exist."""
     facts = samples.a100_before()
     for gpu in facts["gpus"]:
         gpu["kernel_driver"] = "nvidia"
@@ -92,7 +92,7 @@ def test_a_driver_that_does_not_answer_is_told() -> None:
 
 
 def test_all_gpus_lost() -> None:
-    """PCI ids still tell the model."""
+    """The PCI ids still show the model."""
     facts = samples.a100_converged()
     for gpu in facts["gpus"]:
         lose(gpu)
@@ -102,7 +102,7 @@ def test_all_gpus_lost() -> None:
 
 
 def test_an_unread_mig_device_is_told() -> None:
-    """A device without attributes makes its GPU unread."""
+    """If a MIG device has no attributes, its GPU counts as unread."""
     facts = samples.a100_converged()
     device = facts["gpus"][7]["mig"]["instances"][3]["devices"][0]
     facts["gpus"][7]["mig"]["instances"][3]["devices"][0] = {"ci": 0, "uuid": device["uuid"]}
@@ -112,7 +112,7 @@ def test_an_unread_mig_device_is_told() -> None:
 
 
 def test_memory_that_was_not_read_is_told() -> None:
-    """A model that tells its memory and did not now is unread; one that never does is whole."""
+    """A GPU is unread if its model reports memory but this GPU did not; a model that never reports it is complete."""
     facts = samples.a100_converged()
     facts["gpus"] = facts["gpus"][:1]
     facts["gpus"][0]["memory_mib"] = None
@@ -122,7 +122,7 @@ def test_memory_that_was_not_read_is_told() -> None:
 
 
 def test_gpus_of_virtual_machines_do_not_count() -> None:
-    """As for GFD: what NVML does not have is no GPU of this host."""
+    """As in GFD, a GPU that NVML does not have does not belong to this host."""
     facts = samples.a100_converged()
     facts["gpus"][0].update(kernel_driver="vfio-pci", index=None, uuid=None, mig=None)
     node, unread = node_from_facts(facts)
@@ -133,7 +133,7 @@ def test_gpus_of_virtual_machines_do_not_count() -> None:
 
 
 def test_text() -> None:
-    """SortedPods lines; comments and values with an equals sign survive reading."""
+    """The lines are sorted; comments and values with an equals sign survive reading."""
     assert render(LABELS) == "nvidia.com/gpu.count=8\nnvidia.com/gpu.product=NVIDIA-A100-SXM4-80GB\n"
     assert parse(render(LABELS)) == LABELS
     assert parse("# note\n\na=b=c\nflag\n") == {"a": "b=c", "flag": ""}
@@ -154,7 +154,7 @@ class Host:
         self.journal = root / "journal"
 
     def run(self, labels: dict[str, str] | None, kill: t.Callable[[Step], None] | None = None) -> list[str]:
-        """Makes the file say labels, or takes it back (None). Returns the ids of the steps."""
+        """Writes labels to the file, or removes it (None). Returns the ids of the steps."""
         with Journal("labels", root=str(self.journal)) as journal:
             feature_file = FeatureFile(journal, str(self.file))
             steps = feature_file.plan_absent() if labels is None else feature_file.plan_present(labels)
@@ -163,7 +163,7 @@ class Host:
         return [step.id for step in steps]
 
     def tree(self) -> set[str]:
-        """Everything in the folder but the empty journal folders' parents."""
+        """Everything in the folder, except the empty parent folders of the journal."""
         return {str(path.relative_to(self.root)) for path in self.root.rglob("*")}
 
 
@@ -175,7 +175,7 @@ def host(tmp_path: Path) -> Host:
 
 
 def test_life_of_the_file(host: Host) -> None:
-    """Written, left alone, changed, repaired, taken back without a trace."""
+    """The file is written, left unchanged, modified by others, repaired, and removed without a trace."""
     written = [f"write feature file: {host.file}"]
     assert host.run(LABELS) == written
     assert host.file.read_text() == render(LABELS)
@@ -190,7 +190,7 @@ def test_life_of_the_file(host: Host) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_refused_by_the_plan(host: Host) -> None:
-    """So that check mode says it too."""
+    """So check mode reports it, too."""
     host.file.mkdir(parents=True)
     host.file.rmdir()
     host.file.symlink_to("/dev/null")
@@ -200,7 +200,7 @@ def test_a_file_that_cannot_be_written_is_refused_by_the_plan(host: Host) -> Non
 
 
 def test_a_file_that_was_there_comes_back(host: Host) -> None:
-    """Its bytes and mode, and what else stands in the folder."""
+    """The content and mode of the file and the other files in the folder are restored."""
     host.file.parent.mkdir(parents=True)
     host.file.write_text("mine=1\n")
     host.file.chmod(0o640)
@@ -212,7 +212,7 @@ def test_a_file_that_was_there_comes_back(host: Host) -> None:
 
 
 def test_lines_of_others_stay(host: Host) -> None:
-    """Where somebody added a line since, only ours go."""
+    """If somebody has added a line since, only our lines are removed."""
     host.run(LABELS)
     host.file.write_text(host.file.read_text() + "rack=12\n")
     host.run(None)
@@ -221,7 +221,7 @@ def test_lines_of_others_stay(host: Host) -> None:
 
 
 def test_a_folder_that_others_use_stays(host: Host) -> None:
-    """We made the folder; somebody else put a file there."""
+    """We created the folder, and somebody else put a file into it."""
     host.run(LABELS)
     (host.file.parent / "gfd").write_text("other\n")
     host.run(None)
@@ -229,7 +229,7 @@ def test_a_folder_that_others_use_stays(host: Host) -> None:
 
 
 def test_gpus_that_leave_the_bus_are_believed_the_second_time(tmp_path: Path) -> None:
-    """Eight, seven once, eight, then seven for good, then six."""
+    """Eight GPUs, seven once, eight again, then seven permanently, then six."""
     def look(gpus: int, readonly: bool = False) -> bool:
         with Journal("labels", root=str(tmp_path), readonly=readonly) as journal:
             return is_first_loss(journal, gpus)
@@ -246,7 +246,7 @@ def test_gpus_that_leave_the_bus_are_believed_the_second_time(tmp_path: Path) ->
 
 @pytest.mark.parametrize("version", [VERSION + 1, 0, True, float(VERSION), None])
 def test_a_journal_of_another_format_is_left_to_its_reader(tmp_path: Path, version: t.Any) -> None:
-    """It says what is wrong; a shortcut around it would hide that."""
+    """The reader of the journal reports the problem; a shortcut around it would hide it."""
     path = tmp_path / "labels.json"
     document = {"version": VERSION, "unfinished": None,
                 "entries": [{"kind": "reading", "key": "gpus", "before": None, "after": {"gpus": 8, "fewer": False}}]}
@@ -258,9 +258,9 @@ def test_a_journal_of_another_format_is_left_to_its_reader(tmp_path: Path, versi
 
 @pytest.mark.parametrize("labels", [LABELS, None], ids=["present", "absent"])
 def test_killed_around_the_step(host: Host, labels: dict[str, str] | None) -> None:
-    """Killed before or after the act: the next run comes to the same end."""
+    """Killed before or after the step: the next run has the same result."""
     class Killed(Exception):
-        """Stands for the end of the process."""
+        """Represents the end of the process."""
 
     def before(step: Step) -> None:
         raise Killed

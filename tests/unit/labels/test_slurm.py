@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""GPUs as generic resources of Slurm, and the files that say so."""
+"""GPUs as generic resources of Slurm, and the files that configure them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OTHER = [LINES[0], LINES[1].replace("nvidia0", "nvidia1")]
 
 
 def test_a_host_with_mig_on_one_gpu() -> None:
-    """Written down from gres.conf(5): seven whole GPUs by their file, seven MIG devices by three files each."""
+    """According to gres.conf(5): seven whole GPUs with one file each, seven MIG devices with three files each."""
     facts = samples.a100_converged()
     labels = compute_labels(node_from_facts(facts)[0], "mixed")
     described = gres_lines(resources(facts, TABLE), NODE, labels)
@@ -52,7 +52,7 @@ def test_a_host_with_mig_on_one_gpu() -> None:
 
 
 def test_minors_are_not_indices() -> None:
-    """The device file is named by the minor number, whatever NVML's order."""
+    """The name of the device file contains the minor number, whatever the order in NVML."""
     facts = samples.a100_converged()
     facts["gpus"] = facts["gpus"][:2]
     facts["gpus"][0]["minor"], facts["gpus"][1]["minor"] = 5, 0
@@ -76,7 +76,7 @@ def test_a_mig_device_without_its_capability_is_refused() -> None:
     ("NVIDIA RTX 6000 (Ada):x,y", "nvidia_rtx_6000_ada_x_y"),
 ])
 def test_type(text: str, type_: str) -> None:
-    """What Slurm's requests cannot hold becomes an underscore."""
+    """Characters that are not allowed in requests of Slurm become underscores."""
     assert slurm_name(text) == type_
 
 
@@ -87,12 +87,12 @@ def test_type(text: str, type_: str) -> None:
     ("r[1-2]n[1-9]", "r2n5", True), ("r[1-2]n[1-9]", "r3n5", False), ("gpu.a1", "gpuxa1", False),
 ])
 def test_node_names(names: str | None, node: str, meant: bool) -> None:
-    """Slurm's lists of hosts."""
+    """Host lists of Slurm."""
     assert matches(names, node) is meant
 
 
 class Host:
-    """A folder of Slurm with a journal; the device files in devices are there."""
+    """A Slurm folder with a journal; the device files in devices exist."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -100,13 +100,13 @@ class Host:
         self.turn_to("slurm")
 
     def turn_to(self, folder: str) -> None:
-        """Another value of slurm_folder."""
+        """Sets another value of slurm_folder."""
         self.folder = self.root / folder
         self.folder.mkdir(parents=True)
         self.conf, self.ours = self.folder / "gres.conf", self.folder / "gpuops-gres.conf"
 
     def run(self, lines: list[str] | None, kill: t.Callable[[SlurmFiles, Step], None] | None = None) -> list[str]:
-        """Makes the files say lines, or takes them back (None). Returns the actions."""
+        """Writes lines to the files, or removes them (None). Returns the actions."""
         with Journal("slurm", root=str(self.root / "journal")) as journal:
             files = SlurmFiles(journal, str(self.folder), self.devices.__contains__)
             steps = files.plan_absent() if lines is None else files.plan_present(lines, NODE)
@@ -127,7 +127,7 @@ def host(tmp_path: Path) -> Host:
 @pytest.mark.parametrize("before", [None, "", "AutoDetect=nvml\n# no newline at the end",
                                     "NodeName=login Name=gpu File=/dev/nvidia0\nName=shard Count=8\n"])
 def test_life(host: Host, before: str | None) -> None:
-    """Written, left alone, changed, repaired, taken back without a trace."""
+    """The files are written, left unchanged, modified by others, repaired, and removed without a trace."""
     if before is not None:
         host.conf.write_text(before)
     tree = host.tree()
@@ -154,7 +154,7 @@ def test_what_others_wrote_since_stays(host: Host) -> None:
 
 @pytest.mark.parametrize("edited", [False, True])
 def test_another_folder(host: Host, edited: bool) -> None:
-    """Nothing of ours is left in the former one, and a removal finds it though it is not told of it."""
+    """Nothing of ours is left in the former folder, and a removal finds it without the option."""
     host.conf.write_text("AutoDetect=nvml\n")
     host.run(LINES)
     former = host.conf
@@ -172,7 +172,7 @@ def test_another_folder(host: Host, edited: bool) -> None:
 
 
 def test_another_name_of_the_same_folder(host: Host) -> None:
-    """A link to it, and a detour: nothing has moved."""
+    """A link to the folder and a path with a detour: nothing has moved."""
     host.run(LINES)
     (host.root / "link").symlink_to(host.folder)
     for name in ("link", "slurm/../slurm/"):
@@ -189,7 +189,7 @@ def test_a_file_that_somebody_has_removed_does_not_come_back(host: Host) -> None
 
 
 def test_a_link_that_leads_nowhere_is_refused(host: Host) -> None:
-    """Before anything is changed: the link would be lost at the removal."""
+    """It is refused before a change, because the removal would lose the link."""
     host.conf.symlink_to(host.root / "shared" / "gres.conf")
     with pytest.raises(HostError, match="shared/gres.conf, which does not exist"):
         host.run(LINES)
@@ -197,7 +197,7 @@ def test_a_link_that_leads_nowhere_is_refused(host: Host) -> None:
 
 
 def test_a_link_is_followed(host: Host) -> None:
-    """As where the configuration lies on a shared file system."""
+    """For example if the configuration is on a shared file system."""
     shared = host.root / "shared.conf"
     shared.write_text("AutoDetect=nvml\n")
     host.conf.symlink_to(shared)
@@ -208,7 +208,7 @@ def test_a_link_is_followed(host: Host) -> None:
 
 
 def test_no_gpu_leaves_no_file(host: Host) -> None:
-    """And once there was one, the file stays, without lines."""
+    """If there was a GPU before, the file stays, without lines."""
     assert host.run([]) == [] and host.tree() == {}
     host.run(LINES)
     assert host.run([]) == ["write gres file"] and host.ours.read_text().startswith("# Written by")
@@ -219,7 +219,7 @@ def test_no_gpu_leaves_no_file(host: Host) -> None:
                                   "NodeName=x,gpu-a1 Name = gpu Count=1 # ours",
                                   "NodeName=gpu-a1 \\\n  Name=gpu File=/dev/nvidia0"])
 def test_gpus_that_are_described_already_are_refused(host: Host, line: str) -> None:
-    """Before anything is changed, and the line is named."""
+    """They are refused before a change, and the line is named."""
     host.conf.write_text(f"# GPUs\n{line}\n")
     tree = host.tree()
     with pytest.raises(HostError, match="line 2"):
@@ -228,7 +228,7 @@ def test_gpus_that_are_described_already_are_refused(host: Host, line: str) -> N
 
 
 def test_gpus_that_an_included_file_describes_are_refused(host: Host) -> None:
-    """Also where two files include each other; a file that is not there describes nothing."""
+    """Also if two files include each other; a missing file describes nothing."""
     (host.folder / "site").mkdir()
     more = host.folder / "site" / "gpus.conf"
     more.write_text(f"include {host.conf}\n\nNodeName=gpu-b1 Name=gpu File=/dev/nvidia0\n")
@@ -242,7 +242,7 @@ def test_gpus_that_an_included_file_describes_are_refused(host: Host) -> None:
 
 
 def test_a_missing_device_file_is_refused(host: Host) -> None:
-    """slurmd would not start."""
+    """slurmd would not start without it."""
     host.devices = []
     with pytest.raises(HostError, match="/dev/nvidia0"):
         host.run(LINES)
@@ -257,13 +257,13 @@ def test_without_slurm(host: Host) -> None:
 
 
 class Killed(Exception):
-    """Stands for the end of the process."""
+    """Represents the end of the process."""
 
 
 @pytest.mark.parametrize(("lines", "after", "number"), [
     *itertools.product([LINES, None], [False, True], [0, 1])])
 def test_killed_around_each_step(host: Host, lines: list[str] | None, after: bool, number: int) -> None:
-    """The next run comes to the same end, and what is included is always there."""
+    """The next run has the same result, and an included file always exists."""
     seen = itertools.count()
 
     def kill(files: SlurmFiles, step: Step) -> None:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host's GPUs in memory, with the rules of MIG and nothing else: stands where NVML stands."""
+"""The GPUs of a host in memory, with only the rules of MIG; replaces NVML."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Model:
     # -- for tests
 
     def counts(self) -> dict[str, t.Any]:
-        """Per GPU: None with MIG off, else devices by name as mig-parted counts them."""
+        """Per GPU: None with MIG off, otherwise devices by name as mig-parted counts them."""
         result: dict[str, t.Any] = {}
         for device in self.gpus:
             names: dict[str, int] = {}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A reset that a change of the MIG mode needs: services that watch the GPUs step aside for it."""
+"""A change of the MIG mode needs a reset: services that watch the GPUs are stopped for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ GPU = Device(0, None, "0000:07:00.0", "20b2", "10de:1463")
 
 
 class Machine:
-    """A GPU whose mode changes with a reset, and DCGM without its exporter. sticks: not even a reset changes it."""
+    """A GPU whose mode changes with a reset, and DCGM without its exporter. sticks: even a reset does not change the
+    mode."""
 
     def __init__(self, resets: bool, sticks: bool = False, exporter: str = "failed") -> None:
         self.resets, self.sticks, self.exporter = resets, sticks, exporter
@@ -86,7 +87,7 @@ OTHER = GPU._replace(number=1, pci="0000:0f:00.0", handle=1)
 
 
 def switch(machine: Machine, folder: Path, paused: t.Sequence[str] = ()) -> dict[str, Device]:
-    """Executes the step, while other services are stopped already; the devices as they are known afterwards."""
+    """Executes the step while other services are already stopped; returns the devices that are known afterwards."""
     with Journal("mig", str(folder / "journal")) as journal:
         pauses = Pauses(machine, journal)
         pauses.stop(paused)
@@ -108,7 +109,7 @@ def test_services_step_aside_for_a_reset(tmp_path: Path) -> None:
 
 
 def test_services_start_in_the_reverse_order_of_stopping(tmp_path: Path) -> None:
-    """The exporter asks the engine."""
+    """The exporter depends on the engine."""
     machine = Machine(True, exporter="active")
     switch(machine, tmp_path)
     assert machine.calls == [
@@ -136,12 +137,12 @@ def test_an_instance_that_has_gone_meanwhile_needs_no_destroying(tmp_path: Path)
 
 
 def test_all_gpus_are_opened_anew_after_a_reset(tmp_path: Path) -> None:
-    """A reset ends our session, so the handles of all others are void, too."""
+    """A reset ends the NVML session, so the handles of all other GPUs are invalid, too."""
     assert {pci: device.handle for pci, device in switch(Machine(True), tmp_path).items()} == {GPU.pci: 2, OTHER.pci: 2}
 
 
 def test_what_was_stopped_before_the_reset_stays_so_after_it(tmp_path: Path) -> None:
-    """A service that holds the GPU comes back at the end of the run, when its GPU stands as planned."""
+    """A service that uses the GPU starts at the end of the run, when its GPU is as planned."""
     machine = Machine(True)
     switch(machine, tmp_path, ["train.service"])
     assert "systemctl start train.service" not in machine.calls

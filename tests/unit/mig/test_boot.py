@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What mig_config leaves on a host for the next boot: planned as run, repaired, taken out. On files of the test."""
+"""What mig_config leaves on a host for the next boot: planned as executed, repaired, removed. Uses only files of the
+test."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ REMEMBER, INSTALL, REMOVE = ("remember MIG for boot: {0}", "install boot unit: g
 
 
 class Host:
-    """A host whose folders lie in one of the test, and whose systemctl only makes and removes the link."""
+    """A host whose folders are in one of the test, and whose systemctl only creates and removes the link."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
@@ -72,7 +73,7 @@ class Host:
         return self.work.run()
 
     def last(self, result: dict[str, t.Any]) -> list[str]:
-        """The steps for the boot."""
+        """The steps for the next boot."""
         words = ("remember", "install boot", "remove boot")
         return [step["id"] for step in result["plan"] if step["id"].startswith(words)]
 
@@ -164,7 +165,7 @@ def test_the_layout_of_a_gpu_that_does_not_answer_is_kept_for_the_boot(
 
 
 def test_without_loaded_modules_the_plan_starts_from_what_is_kept(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ampere keeps its mode without a driver; and what the file has already is not written again."""
+    """Ampere keeps its mode without a driver; existing content of the file is not written again."""
     host.go()
     functions = tuple(Function(pci, "10de", "20b2", "10de:0000", "0302", None) for pci in (A, B))
     monkeypatch.setattr(pci_module, "read_bus", lambda _root: Bus(functions, (), False, None))

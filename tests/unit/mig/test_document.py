@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""MIG configurations as people have them, and the place that an error names."""
+"""MIG configurations as users write them, and the path that an error names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""mig-parted's format and the device tables."""
+"""The format of mig-parted, and the device tables."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_refusals(config: t.Any, words: str) -> None:
 
 
 def test_mig_on_a_gpu_without_it_is_refused_where_it_is_named() -> None:
-    """C(all) passes them over, as mig-parted does."""
+    """C(all) skips them, as in mig-parted."""
     gpus = [target(0), target(1, "26b9")]
     with pytest.raises(InputError, match=r"mig-configs.one\[0\]: GPU 0000:01:00.0 \(model 26b9\) does not support MIG"):
         resolve(document(entry(devices=[0, 1])), *gpus)
@@ -103,7 +103,7 @@ def test_names_of_gpus_that_are_not_there() -> None:
 
 
 def test_names_of_devices() -> None:
-    """Attributes in any order, a compute instance that fills its GPU instance by its long name."""
+    """Attributes in any order, and the long name of a compute instance that fills its GPU instance."""
     wishes = resolve(document(entry(mig_devices={"3c.3g.40gb": 1, "1c.3g.40gb": 3, "1g.10gb+me": 1})))
     assert wishes["0000:00:00.0"].devices == {("3g.40gb", 3): 1, ("3g.40gb", 1): 3, ("1g.10gb+me", 1): 1}
     both = target(0)._replace(profiles=[Profile("1g.10gb+gfx,me", 1, 7, 1, 1, 1, (0,))])
@@ -138,7 +138,7 @@ def test_selection() -> None:
 
 
 def test_generated_names_are_those_of_the_vendors_mig_manager() -> None:
-    """NVIDIA GPU Operator, the generated ConfigMap: names on an A100 80GB and on an A30."""
+    """From the generated ConfigMap of the NVIDIA GPU Operator: names on an A100 80GB and on an A30."""
     expected = {
         "20b2": {"all-1g.10gb": 7, "all-1g.10gb.me": 1, "all-1g.20gb": 4, "all-2g.20gb": 3, "all-3g.40gb": 2,
                  "all-4g.40gb": 1, "all-7g.80gb": 1},
@@ -158,7 +158,7 @@ def test_generated_names_are_those_of_the_vendors_mig_manager() -> None:
     ("2bb5", {("1g.24gb", 1): 2, ("2g.48gb", 2): 1}),
 ])
 def test_balanced(device_id: str, devices: dict[tuple[str, int], int]) -> None:
-    """As the vendor's static configuration has it for these device ids."""
+    """As in the vendor's static configuration for these device ids."""
     assert profile_names.generate("all-balanced", [target(0, device_id)])["0000:00:00.0"].devices == devices
 
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who holds a GPU: named by pid, unit and container, stopped where that is allowed, and started again."""
+"""The clients of a GPU: named by pid, unit and container, stopped if allowed, and started again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CGROUPS = {SERVICE: "/system.slice/train.service", SECOND: "/system.slice/serve.
 
 
 class Host:
-    """A host on which processes end when their service is stopped or they get a signal."""
+    """A host on which processes end when their service is stopped or when they get a signal."""
 
     def __init__(self, folder: Path, model: Model) -> None:
         self.root, self.model = folder / "root", model
@@ -45,7 +45,7 @@ class Host:
             (self.root / f"proc/{pid}/cgroup").write_text(f"0::{group}\n")
 
     def opens(self, pid: int, pci: str, minor: int) -> None:
-        """A process with the GPU's device open, of which NVML knows nothing."""
+        """A process that has opened the device of the GPU, but that NVML does not list."""
         folder = self.root / f"proc/{pid}/fd"
         folder.mkdir(exist_ok=True)
         (folder / "7").symlink_to(f"/dev/nvidia{minor}")
@@ -82,7 +82,7 @@ class Host:
 
 
 def place(made: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the module reads, writes, starts and signals is the host's."""
+    """Everything that the module reads, writes, starts and signals belongs to the simulated host."""
     journal = str(made.root.parent / "j")
     monkeypatch.setattr(work, "Journal", lambda concern, readonly: Journal(concern, journal, readonly))
     monkeypatch.setattr(work, "Root", lambda: Root(str(made.root)))
@@ -125,15 +125,16 @@ def test_holders_are_named_and_stopped_by_their_own_means(host: Host) -> None:
 
 
 def test_a_process_in_a_pod_is_never_signalled(host: Host) -> None:
-    """Only an eviction respects disruption budgets; its pod is named, and all of its GPU waits at every level."""
+    """Only an eviction respects disruption budgets. The pod is named, and all changes of its GPU are pending at every
+    level."""
     (host.root / f"var/log/pods/ml_train-0_{UID}").mkdir(parents=True)
     host.model.clients_of[A] = [(SERVICE, 0), (POD, 1), (NEXT, 6)]
     for level in ("never", "idle", "drain", "reboot"):
         waiting = go(host, "all-7g.80gb", level)
         assert waiting["pending"][0]["id"].startswith(f"stop GPU clients: {A} job ({SERVICE}, train.service), job (")
         assert waiting["pending"][0]["pending_reason"] == (
-            "in use by pod ml/train-0, pod ffff2c3d-1111-2222-3333-444455556666; evict through the Node: run playbook "
-            "gpuops.nvidia.mig, or gpuops.nvidia.node_drain")
+            "in use by pod ml/train-0, pod ffff2c3d-1111-2222-3333-444455556666; evict these pods: run the playbook "
+            "gpuops.nvidia.mig or the module gpuops.nvidia.node_drain")
         assert host.calls == [] and host.model.counts()[A] == {"1g.10gb": 7}
     assert host.model.counts()[B] == {"7g.80gb": 1}
 
@@ -147,7 +148,8 @@ def test_a_service_of_a_systemd_in_a_pod_is_none_of_the_host(host: Host) -> None
 
 
 def test_a_transient_service_cannot_be_started_again(host: Host) -> None:
-    """It is of a user who has called systemd-run: ended as any other process where MIG needs it, and by no driver."""
+    """A user has started it with systemd-run. A change of MIG ends it like any other process; a change of the driver
+    does not."""
     transient = host.root / "run/systemd/transient/train.service"
     transient.parent.mkdir(parents=True)
     transient.touch()
@@ -171,7 +173,7 @@ def test_a_pod_that_is_not_in_the_way_hinders_nothing(host: Host) -> None:
 
 def test_a_client_that_is_in_a_pod_when_it_would_be_signalled_is_not(host: Host,
                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    """Process ids are given anew: what was planned is asked again before a service stops."""
+    """Process ids are reused, so clients are read again before a service stops."""
     host.model.clients_of[A] = [(SERVICE, 0), (BOX, 1)]
     apply = apply_module.Executor.__call__
 
@@ -180,7 +182,7 @@ def test_a_client_that_is_in_a_pod_when_it_would_be_signalled_is_not(host: Host,
         apply(executor, step)
 
     monkeypatch.setattr(apply_module.Executor, "__call__", later)
-    with pytest.raises(HostError, match="processes in pods are never signalled.*Evict through the Node"):
+    with pytest.raises(HostError, match="processes in pods are never signalled.*Evict these pods"):
         go(host, "all-7g.80gb")
     assert host.calls == [] and host.model.counts()[A] == {"1g.10gb": 7}
 
@@ -196,7 +198,7 @@ def test_a_gpu_that_a_pod_holds_open_is_freed_through_its_node(host: Host, monke
     monkeypatch.setattr(host.model, "destroy_compute", refuse)
     host.opens(POD, A, 0)
     assert go(host, "all-7g.80gb", "idle")["pending"][0]["pending_reason"].startswith(
-        f"in use by watcher ({POD}, pod {UID}) since the plan was made; evict through the Node")
+        f"in use by watcher ({POD}, pod {UID}) since the plan was made; evict these pods")
 
 
 def test_a_service_on_two_gpus_is_started_once_after_both(host: Host) -> None:
@@ -207,7 +209,7 @@ def test_a_service_on_two_gpus_is_started_once_after_both(host: Host) -> None:
 
 
 def test_services_start_in_the_reverse_order_of_stopping(host: Host) -> None:
-    """The first one stopped may need the others."""
+    """The service that stopped first can depend on the others."""
     host.model.clients_of = {A: [(SERVICE, 0)], B: [(SECOND, 0), (SERVICE, 1)]}
     check = go(host, "all-7g.80gb", check=True)
     done = go(host, "all-7g.80gb")
@@ -219,7 +221,7 @@ def test_services_start_in_the_reverse_order_of_stopping(host: Host) -> None:
 
 
 def test_who_is_not_in_the_way_goes_on(host: Host) -> None:
-    """A change of instances takes away only what is on those that go."""
+    """A change of instances affects only the clients of the instances that are removed."""
     host.model.clients_of[A] = [(SERVICE, 6), (SECOND, 0)]
     document = {"version": "v1", "mig-configs": {"one": [
         {"devices": "all", "mig-enabled": True, "mig-devices": {"3g.40gb": 1, "1g.10gb": 1}}]}}
@@ -322,7 +324,7 @@ def test_in_use_by_nobody_who_is_listed_is_an_error(host: Host, monkeypatch: pyt
 @pytest.mark.parametrize(("level", "before"), [("idle", []), ("drain", []), ("drain", [(SERVICE, 6)])])
 def test_a_process_that_comes_after_the_plan_leaves_its_gpu_pending(  # noqa: PLR0913
         host: Host, monkeypatch: pytest.MonkeyPatch, gone: int, level: str, before: list[t.Any]) -> None:
-    """The other GPU is changed. gone: how many idle instances have been destroyed by then, which come back."""
+    """The other GPU is changed. gone: how many idle instances have been destroyed by then; they are created again."""
     destroy, made = host.model.destroy_compute, []
 
     def refuse(device: t.Any, compute: t.Any) -> None:
@@ -370,7 +372,7 @@ def test_of_a_shared_gpu_instance_only_the_busy_part_waits(host: Host) -> None:
 
 
 def test_where_the_part_is_not_told_it_may_be_any(host: Host) -> None:
-    """NVML tells the GPU instance of a process always, its compute instance not always."""
+    """NVML always reports the GPU instance of a process, but not always its compute instance."""
     document = {"version": "v1", "mig-configs": {name: [
         {"devices": "all", "mig-enabled": True, "mig-devices": {"1c.3g.40gb": count}}]
         for name, count in (("six", 6), ("five", 5), ("three", 3))}}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The placement planner: situations, and random ones against an exhaustive search."""
+"""The placement planner: fixed situations, and random ones that are compared with an exhaustive search."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def board(device_id: str = A100) -> Board:
 
 
 def full(grid: Board, *places: tuple[str, int], busy: t.Container[int] = ()) -> Layout:
-    """GPU instances, each filled by one compute instance."""
+    """GPU instances, each with one compute instance that fills it."""
     placements = (Placement(name, start, ((grid.profiles[name].slices, 0),)) for name, start in sorted(
         places, key=lambda place: place[1]))
     return tuple(item._replace(busy=item.compute) if item.start in busy else item for item in placements)
@@ -87,7 +87,7 @@ def test_possible(device_id: str, wanted: dict[str, int]) -> None:
 
 
 def test_busy_is_spared_even_where_more_idle_ones_go() -> None:
-    """The 3g can lie at 0 or 4: two idle ones at 4 go rather than the busy one at 0."""
+    """The 3g instance can be placed at 0 or 4: two idle instances at 4 are destroyed rather than the busy one at 0."""
     grid = board()
     present = full(grid, ("1g.10gb", 0), ("1g.10gb", 4), ("1g.10gb", 5), busy={0})
     target = grid.target(present, wish(grid, **{"3g.40gb": 1, "1g.10gb": 3}))
@@ -116,7 +116,7 @@ def test_only_the_missing_compute_instance_is_made() -> None:
 
 
 def test_gpu_instance_left_without_compute_instance_serves_again() -> None:
-    """What a run that was killed between the two creations leaves."""
+    """A run that was killed between the two creations leaves this state."""
     grid = board()
     present = (Placement("1g.10gb", 3, ()),)
     target = grid.target(present, wish(grid, **{"1g.10gb": 1}))
@@ -141,7 +141,7 @@ def test_of_several_compute_instances_the_idle_one_goes() -> None:
     ("3g.40gb", 4, ((2, 0), (1, 1))),
 ], ids=str)
 def test_what_somebody_has_edited_is_no_layout(values: t.Any) -> None:
-    """Else the instances that are there would be destroyed for some that cannot be created."""
+    """Otherwise, existing instances would be destroyed for others that cannot be created."""
     assert not board().holds((Placement(*values),))
 
 
@@ -187,7 +187,7 @@ def fillings(total: int) -> list[tuple[tuple[int, int], ...]]:
 
 
 def gpu_instances(profiles: dict[str, t.Any], names: t.Sequence[str]) -> t.Iterator[tuple[Place, ...]]:
-    """All sets of GPU instances of these profiles that lie beside each other."""
+    """All sets of GPU instances of these profiles that fit beside each other."""
     places = [(name, start) for name in names for start in profiles[name]["starts"]]
 
     def more(index: int, chosen: tuple[Place, ...], taken: frozenset[int]) -> t.Iterator[tuple[Place, ...]]:
@@ -208,7 +208,7 @@ def gpu_instances(profiles: dict[str, t.Any], names: t.Sequence[str]) -> t.Itera
 
 def exhaustive(profiles: dict[str, t.Any], present: set[Device], busy: set[Device],
                wanted: dict[tuple[str, int], int]) -> tuple[int, int] | None:
-    """(busy lost, lost) at the least over all layouts, None where there is none."""
+    """The minimum C((busy lost, lost)) over all layouts, None if there is no layout."""
     best: tuple[int, int] | None = None
     every = {name: fillings(profiles[name]["slices"]) for name, _slices in wanted}
     for places in gpu_instances(profiles, sorted({name for name, _slices in wanted})):
@@ -265,7 +265,7 @@ def random_wish(profiles: dict[str, t.Any], chance: random.Random, whole: bool) 
 @pytest.mark.parametrize("whole", [True, False], ids=["gpu instances", "compute instances"])
 @pytest.mark.parametrize("name", BOARDS)
 def test_never_more_destroyed_than_an_exhaustive_search(name: str, whole: bool) -> None:
-    """Random layouts come out right or are refused, on every board of which placements are published."""
+    """Random layouts are planned correctly or refused, on every board with published placements."""
     profiles, grid = BOARDS[name]["profiles"], board(BOARDS[name]["device"])
     chance, refused = random.Random(f"{name} {whole}"), 0
     for _ignored in range(60):

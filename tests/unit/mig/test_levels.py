@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Each act of mig_config at each level: runs on a host whose GPU a service, a container, a pod or nobody uses."""
+"""Each act of mig_config at each level: runs on a host whose GPU is used by a service, a container, a pod or nobody."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ RESET = f"nvidia-smi --gpu-reset -i {A}"
 
 
 class Act(t.NamedTuple):
-    """What is asked of GPU A, on which seven instances are; the step and the call that this takes.
+    """The request for GPU A, which has seven instances, with the step and the call that it needs.
 
-    clients: those that NVML lists on an instance; opens: those that only have the GPU open. pending: whether a mode
-    that is set waits for a reset.
+    clients: those that NVML lists on an instance; opens: those that have only opened the GPU. pending: whether a new
+    mode waits for a reset.
     """
 
     selected: str
@@ -71,7 +71,7 @@ ACTS: dict[str, list[Act]] = {
 
 
 def carried_out(host: Host, act: Act, level: str) -> str:  # noqa: F811
-    """Whether a run does the act. What is not done is pending, and then nothing at all has been done."""
+    """Whether a run does the act. Otherwise, the act is pending, and nothing has been done at all."""
     host.model.placed[A].pop(3)  # free space
     host.model.clients_of[A] = [(pid, number) for number, pid in enumerate(act.clients)]
     for pid in act.opens:
@@ -120,7 +120,7 @@ LAYOUTS = st.one_of(st.none(), st.dictionaries(st.sampled_from(PROFILES), st.int
 
 
 def reach(host: Host, layouts: t.Sequence[t.Any], level: str) -> dict[str, t.Any] | None:  # noqa: F811
-    """The result of a run that is asked for a layout of each GPU, None where one does not fit."""
+    """The result of a run with these requested layouts of the GPUs, None if one does not fit."""
     entries = [{"devices": [number], "mig-enabled": layout is not None, "mig-devices": layout or {}}
                for number, layout in enumerate(layouts)]
     request = work.Request("present", {"version": "v1", "mig-configs": {"x": entries}}, "x", None, level, False)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Every layout that the vendor offers by name comes out of the profiles of the GPUs that it is for."""
+"""Every named layout of the vendor follows from the profiles of its GPUs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CAPABLE = list(boards.known())
 
 
 def counts(text: str) -> dict[str, int]:
-    """Of C(1g.10gb x 2, 2g.20gb x 1)."""
+    """Counts from a text such as C(1g.10gb x 2, 2g.20gb x 1)."""
     return {name: int(count) for name, count in (row.split(" x ") for row in text.split(", ") if " x " in row)}
 
 
@@ -30,7 +30,7 @@ def target(device_id: str) -> profile_names.Target:
 
 
 def generated(name: str, gpu: profile_names.Target) -> dict[str, int] | None:
-    """What a name asks of a GPU, None where it does not suit; it must also have a place there."""
+    """The layout that a name requests on a GPU, None if it is not for this GPU; the layout must also fit."""
     try:
         wish = profile_names.generate(name, [gpu])["gpu"]
     except InputError:
@@ -57,7 +57,7 @@ def test_a_published_name(name: str) -> None:
 
 
 def _larger(gpu: profile_names.Target) -> profile_names.Target:
-    """The same board with the memory of the pre-production one."""
+    """The same board with the memory of the pre-production model."""
     sizes = {"93gb": "95gb", "186gb": "189gb"}
     rows: list[t.Any] = []
     for profile in gpu.profiles or ():
@@ -67,7 +67,7 @@ def _larger(gpu: profile_names.Target) -> profile_names.Target:
 
 
 def test_every_profile_of_the_tables_has_a_name() -> None:
-    """Those that the vendor's file lacks (1g.5gb of other boards, say) are there all the same."""
+    """Names that the file of the vendor lacks (such as 1g.5gb of other boards) exist, too."""
     for device in _CAPABLE:
         gpu = target(device)
         for profile in gpu.profiles or ():

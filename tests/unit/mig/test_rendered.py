@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Plans of mig_config for GPUs that need not be there."""
+"""Plans of mig_config for GPUs that need not exist."""
 
 from __future__ import annotations
 

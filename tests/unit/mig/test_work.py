@@ -33,7 +33,7 @@ BALANCED = {"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1}
 
 @pytest.fixture(autouse=True)
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A journal and a root of the test's own."""
+    """Gives each test its own journal and root."""
     root = tmp_path / "gpuops" / "journal"
     monkeypatch.setattr(work_module, "Journal",
                         lambda concern, readonly: Journal(concern, str(root), readonly, wait=0.3))
@@ -194,7 +194,7 @@ def test_what_a_gpu_had_that_does_not_answer_stays_on_record(
 
 @pytest.mark.parametrize(("device_id", "profile", "enabled"), [("20b2", "1g.10gb", True), ("2330", "1g.10gb", False)])
 def test_check_mode_plans_from_what_a_reload_of_the_driver_leaves(device_id: str, profile: str, enabled: bool) -> None:
-    """Instances go; the mode stays on Ampere alone."""
+    """A reload removes all instances; only Ampere keeps the mode."""
     model = Model((A, device_id))
     go(model, f"all-{profile}")
     request = work_module.Request("present", None, f"all-{profile}", None, "idle", True, None, True)
@@ -224,7 +224,7 @@ def test_what_fits_is_kept() -> None:
 
 
 def test_what_lies_elsewhere_is_not_moved() -> None:
-    """Instances count by what they are: of those that are wanted none is made again at another place."""
+    """Only the profile of an instance counts: a wanted instance is never created again at another place."""
     model = hosts()
     device = model.gpus[0]
     model.modes[A] = [True, True]
@@ -249,7 +249,7 @@ def test_never_leaves_mode_and_instances_and_says_why() -> None:
 
 
 def test_never_leaves_instances_that_nobody_uses() -> None:
-    """Making one takes nothing away; destroying one does, even where no process is on it just now."""
+    """Creating an instance disturbs nobody; destroying one can, even if no process uses it at the moment."""
     model = hosts()
     go(model, "all-1g.10gb")
     model.writes.clear()
@@ -271,7 +271,7 @@ def test_a_busy_gpu_waits_while_the_other_goes_on() -> None:
 
 @pytest.mark.parametrize("wanted, before", [("all-1g.10gb", None), ("all-disabled", {}), ("all-enabled", None)])
 def test_a_gpu_in_use_does_not_change_its_mode(wanted: str, before: t.Any) -> None:
-    """No instance goes, and yet whoever uses the GPU would lose it."""
+    """No instance is removed, but a client of the GPU would lose it."""
     model = hosts()
     if before is not None:
         go(model, "all-enabled")
@@ -321,7 +321,7 @@ def test_refused_before_anything_changes(wanted: t.Any, words: str) -> None:
 
 @pytest.mark.parametrize("number", range(1, 19))
 def test_a_failing_write_gives_the_gpu_its_former_layout(number: int) -> None:
-    """From 3g + 3g to seven small ones there are 2 x 2 destructions and 7 x 2 creations."""
+    """A change from 3g + 3g to seven small instances needs 2 x 2 destructions and 7 x 2 creations."""
     model = Model((A, "20b2"))
     go(model, "all-3g.40gb")
     model.writes.clear()
@@ -630,7 +630,8 @@ def test_a_killed_run_tells_them_later(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_instances_in_free_space_wait_where_operands_have_to_learn_of_them() -> None:
-    """On a Node, in the pass for all hosts. What the level forbids has its own reason. B has to change its mode."""
+    """This is a Node, in the first pass for all hosts. A step that the level forbids has its own reason. GPU B must
+    change its mode."""
     model = hosts()
     go(model, "all-1g.10gb", devices=[A])
     model.placed[A].pop(3)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Nodes that are emptied and given back: budgets, order, refusals, time, runs that were killed."""
+"""Nodes are drained and uncordoned: budgets, order, refusals, time limits, killed runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Object = dict[str, Any]
 
 
 def pod(name: str, node: str = "n1", gpu: str = "nvidia.com/gpu", owner: str = "ReplicaSet", **more: Any) -> Object:
-    """A pod in the namespace of work; gpu: what its container asks for, empty for none."""
+    """A pod in the namespace work. gpu: the GPU resource that its container requests, empty for none."""
     asked = {"resources": {"limits": {gpu: "1"}}} if gpu else {}
     owners = [{"kind": owner, "controller": True}] if owner else []
     return {"metadata": {"name": name, "namespace": "work", "uid": f"uid-{name}", "ownerReferences": owners,
@@ -32,8 +32,9 @@ def pod(name: str, node: str = "n1", gpu: str = "nvidia.com/gpu", owner: str = "
 
 
 class Cluster:
-    """An API server in memory. said: by pod what an eviction is answered with, one after the other, then it goes;
-    tried: the same for dry runs, which by default say that it goes.
+    """An API server in memory. said: maps pods to the answers for evictions, one after the other, after which the pod
+    is evicted; tried: the same for dry runs, which succeed by default. tried: the same for dry runs, which by default
+    say that it goes.
 
     lasting: seconds between the eviction and the end of a pod.
     """
@@ -105,12 +106,12 @@ class Cluster:
     many = staticmethod(one_by_one)
 
     def drain(self, level: str = "drain", tell: Callable[[str], None] = lambda line: None, **more: Any) -> Drain:
-        """A task on all Nodes."""
+        """Drains all Nodes."""
         request = Request(list(self.nodes), level=level, **more)
         return Drain(self, request, tell, self.clock, self.clock.sleep)  # type: ignore[arg-type]
 
     def state(self, name: str = "n1") -> tuple[bool, bool | None]:
-        """(cordoned, cordoned before, as the annotation says)."""
+        """(whether the Node is cordoned, whether it was cordoned before, according to the annotation)."""
         one = NodeState.read(self.nodes[name])
         return one.cordoned, cordon.before(one)
 
@@ -167,14 +168,14 @@ BUDGET = Later(10, "The disruption budget pdb-a needs 1 healthy pods and has 1 c
 
 
 def test_no_pod_ends_while_a_budget_keeps_another_one() -> None:
-    """Of its Node; other Nodes are emptied meanwhile."""
+    """The budget protects a pod of the same Node; other Nodes are drained meanwhile."""
     cluster = Cluster(pod("a"), pod("worker"), pod("plain", gpu=""), pod("free", node="n2"), names=("n1", "n2"))
     cluster.tried["worker"] = [BUDGET] * 99
     result = cluster.drain(timeout=60, evictions=EvictionOptions(only_gpu=False)).drained().as_dict()
     assert cluster.asked == [(100, "free")] and set(cluster.pods) == {"a", "worker", "plain"}
     assert [(one["pod"], one["budget"]) for one in result["blocked"]] == [
         ("work/worker", "pdb-a"), ("work/a", ""), ("work/plain", "")]
-    assert result["blocked"][1]["reason"] == "it was not asked to end, as another pod of its Node could not be evicted"
+    assert result["blocked"][1]["reason"] == "it was not evicted, because another pod of its Node could not be evicted"
     assert cluster.state("n1") == (False, None) and len(cluster.trials) < 40
     cluster.tried["worker"], now = [BUDGET], cluster.clock.now
     assert not cluster.drain(evictions=EvictionOptions(only_gpu=False)).drained().as_dict()["blocked"]
@@ -194,7 +195,7 @@ def test_what_blocks_is_named_and_the_node_is_as_before(cordoned: bool) -> None:
     assert result["blocked"] == [
         {"node": "n1", "pod": "work/worker", "budget": "pdb-a",
          "reason": "The disruption budget pdb-a needs 1 healthy pods and has 1 currently"},
-        {"node": "n2", "pod": "work/slow", "budget": "", "reason": "it was asked to end and has not done so"}]
+        {"node": "n2", "pod": "work/slow", "budget": "", "reason": "it was evicted or deleted, but has not ended"}]
     assert result["msg"].startswith("n[1-2] could not be emptied within 60 seconds; 2 pods are still there. "
                                     "work/worker on n1: The disruption budget pdb-a")
     assert cluster.state("n1") == (cordoned, None) and cluster.state("n2") == (False, None)
@@ -203,7 +204,7 @@ def test_what_blocks_is_named_and_the_node_is_as_before(cordoned: bool) -> None:
 
 @pytest.mark.parametrize("error", [False, True])
 def test_what_an_earlier_task_has_cordoned_stays_cordoned(error: bool) -> None:
-    """As before a reboot: the pods with GPUs have gone, the others do not go."""
+    """As before a reboot: the pods with GPUs have ended, the others stay."""
     cluster = Cluster(pod("worker"), pod("plain", gpu=""))
     cluster.drain().drained().as_dict()
     cluster.said["plain"] = [ClusterError("Pod work/plain: forbidden.", status=403) if error else Later(10, "x")] * 9
@@ -282,7 +283,7 @@ def test_what_stays_and_what_uses_a_gpu() -> None:
     ({"metadata": {"annotations": {"cdi.k8s.io/x": "intel.com/gpu=0", "note": "nvidia.com/gpu=0"}}}, False),
 ])
 def test_a_gpu_may_be_used_without_a_container_that_asks_for_one(more: Object, uses: bool) -> None:
-    """A pod that is not seen is neither evicted nor listed, and holds the GPU when MIG is to change."""
+    """Otherwise, such a pod would be neither evicted nor listed, and would use the GPU when MIG changes."""
     one = pod("x", gpu="", **{**more, "metadata": dict(more.get("metadata", {}))})
     if "containers" in more:
         one["spec"]["containers"] = more["containers"]
@@ -291,7 +292,7 @@ def test_a_gpu_may_be_used_without_a_container_that_asks_for_one(more: Object, u
 
 
 def test_a_killed_run_is_gone_on_with_and_given_back() -> None:
-    """It had cordoned, and evicted one of two."""
+    """The killed run had cordoned the Node and evicted one of two pods."""
     cluster = Cluster(pod("a"), pod("b"))
     node.write(cluster, "n1", cordon.cordon)
     del cluster.pods["a"]
@@ -332,7 +333,7 @@ def test_a_node_that_others_write_meanwhile() -> None:
     cluster.drain().drained().as_dict()
     assert cluster.state() == (True, False)
     cluster.races = 99
-    with pytest.raises(ClusterError, match="others wrote it 20 times"):
+    with pytest.raises(ClusterError, match="other clients changed it 20 times"):
         cluster.drain().uncordoned().as_dict()
 
 
@@ -351,7 +352,7 @@ def test_a_pod_that_comes_meanwhile_goes_too() -> None:
 
 
 def test_a_pod_that_comes_meanwhile_and_may_not_be_evicted_blocks_its_node() -> None:
-    """Nothing evicts it, and a Node that still has it is not empty."""
+    """Nothing evicts the pod, and the Node is not drained while it has this pod."""
     cluster = Cluster(pod("worker"), lasting=2)
     sleep = cluster.clock.sleep
 
@@ -375,13 +376,13 @@ def test_pods_have_the_time_to_end_that_is_asked_for_or_their_own() -> None:
 
 
 def test_a_pod_that_was_not_asked_says_why() -> None:
-    """One was ending before; the other waits for it, as it has a GPU."""
+    """One pod was ending before; the other waits for it, because that one has a GPU."""
     cluster = Cluster(pod("ending"), pod("plain", gpu=""))
     cluster.ends["ending"] = 10_000
     result = cluster.drain(evictions=EvictionOptions(only_gpu=False), timeout=60).drained().as_dict()
     assert [(one["pod"], one["reason"]) for one in result["blocked"]] == [
-        ("work/ending", "it is ending since its deletion"),
-        ("work/plain", "it was not its turn before the pods with GPUs had ended")]
+        ("work/ending", "it was deleted and has not ended yet"),
+        ("work/plain", "it is evicted only after the pods with GPUs have ended")]
     assert not cluster.asked
 
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Nodes whose hosts have told of their GPUs, and whose labels are whose."""
+"""Nodes whose hosts have reported their GPUs, and the owners of their labels."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ LISTED = "nfd.node.kubernetes.io/feature-labels"
 
 
 def host(labels: t.Mapping[str, str], told: t.Mapping[str, str] | None = None) -> Node:
-    """A Node whose host has told."""
+    """A Node whose host has reported labels."""
     return dataclasses.replace(node(labels, ready=False), host=dict(TOLD if told is None else told))
 
 
 def test_features_and_deploy_labels_go_together() -> None:
-    """Also where no NFD has looked; and what the host says of MIG decides about its manager at once."""
+    """Also without NFD; the report of the host about MIG decides at once about its MIG manager."""
     now = after(host({"a/b": "c"}))
     assert now.labels == {"a/b": "c", **TOLD, **OPERATOR, f"{D}mig-manager": "true",
                           "nvidia.com/mig.config": "all-disabled"}
@@ -63,7 +63,7 @@ def test_features_and_deploy_labels_go_together() -> None:
 
 
 def test_each_plan_leaves_the_other_family_as_it_is() -> None:
-    """One task that knows what is delivered, another that knows what hosts have told."""
+    """One task has the delivered components, another the reports of hosts."""
     told = after(host({**GPU}), None)
     assert added(told, GPU) == TOLD
     both = after(dataclasses.replace(told, host=None))
@@ -74,7 +74,7 @@ def test_each_plan_leaves_the_other_family_as_it_is() -> None:
 
 
 def test_a_feature_is_a_statement() -> None:
-    """A wrong value, and an empty one, is put right where it is ours; one of somebody else stays."""
+    """An owned label with a wrong or empty value is corrected; the label of another owner stays."""
     full = after(host({}), None)
     wrong = dataclasses.replace(full, labels={**full.labels, "nvidia.com/gpu.count": "9",
                                               "nvidia.com/gpu.sharing-strategy": "none"})
@@ -86,7 +86,8 @@ def test_a_feature_is_a_statement() -> None:
 
 @pytest.mark.parametrize("prefix", ["", "gpus."])
 def test_what_nfd_keeps_up_is_left_to_it(prefix: str) -> None:
-    """Even if it was ours, and it is not taken when ours go; once NFD has dropped it, it is ours again."""
+    """This applies even if the label was ours, and the label is not removed with ours; after NFD has dropped it, it is
+    ours again."""
     full = after(host({}), None)
     listed = {f"{prefix}{LISTED}": "system-os_release.ID,nvidia.com/gpu.product"}
     taken = dataclasses.replace(full, labels={**full.labels, "nvidia.com/gpu.product": "of-gfd"},
@@ -103,7 +104,7 @@ def test_what_nfd_keeps_up_is_left_to_it(prefix: str) -> None:
 
 
 def test_what_is_adopted_is_ours() -> None:
-    """Put right, listed, and taken back; but not a wish of a user, nor what NFD keeps up."""
+    """It is corrected, listed and removed, except for requests of users and labels that NFD maintains."""
     left = {"nvidia.com/gpu.count": "9", "nvidia.com/gpu.family": "volta", f"{D}driver": "true", f"{D}client": "false"}
     adopt = label_keys.parse_adopt([*left, "nvidia.com/gpu.product"])
     before = dataclasses.replace(host({**left, "nvidia.com/gpu.product": "x"}), adopt=adopt,
@@ -120,7 +121,8 @@ def test_what_is_adopted_is_ours() -> None:
 
 
 def test_two_tasks_that_disagree_about_a_gpu_are_at_rest() -> None:
-    """The host has lost it and NFD still names it, or the other way round: each task keeps a sighting of its own."""
+    """The host has lost the GPU and NFD still names it, or the reverse: each task stores its own time of
+    observation."""
     full = after(after(host({**GPU}), None), ALL)
     told = after(dataclasses.replace(full, host=NONE_TOLD), None)
     assert HOST_GONE in told.annotations and told.labels == full.labels
@@ -134,7 +136,7 @@ def test_two_tasks_that_disagree_about_a_gpu_are_at_rest() -> None:
 
 
 def test_a_task_that_is_done_leaves_the_sighting_to_the_other() -> None:
-    """Features gone, deploy labels not yet: what has been counted is not lost, and nothing is written twice."""
+    """Feature labels are removed, deploy labels not yet: the stored times stay, and nothing is written twice."""
     full = after(host({}), ALL)
     lost = after(dataclasses.replace(full, host=NONE_TOLD), None)
     features = after(lost, None, NOW + GONE_AFTER)
@@ -144,14 +146,14 @@ def test_a_task_that_is_done_leaves_the_sighting_to_the_other() -> None:
 
 
 def test_a_task_that_nobody_told_anything_writes_nothing() -> None:
-    """Of a Node that carries a sighting, say."""
+    """For example on a Node with a stored time of observation."""
     lost = dataclasses.replace(after(host({**GPU}), None), host=None)
     assert plan_present(dataclasses.replace(lost, annotations={**lost.annotations, GONE: "2026-11-22T06:00:00Z"}),
                         None) is None
 
 
 def test_lists_of_an_nfd_that_is_no_more_do_not_stand_in_the_way() -> None:
-    """Once adopted, its labels are ours also without the option; other names of the lists stay."""
+    """After the adoption, its labels are ours also without the option; other names of the lists stay."""
     left = {"nvidia.com/gpu.count": "9", "nvidia.com/gpu.product": "x"}
     before = dataclasses.replace(host(left), annotations={LISTED: "cpu-model.id,nvidia.com/gpu.count",
                                                           f"gpus.{LISTED}": "nvidia.com/gpu.product"})
@@ -183,7 +185,7 @@ def test_a_host_is_believed_about_its_gpus_only(labels: dict[str, str]) -> None:
 
 
 def test_every_label_of_gpu_feature_discovery_is_a_feature() -> None:
-    """In all situations of the table; and a host with GPUs is told from one without."""
+    """In all situations of the table; a host with GPUs is distinguished from one without."""
     for one in situations_more.ALL:
         labels = compute_labels(one.node, one.strategy, parse_sharing(one.sharing))
         assert label_keys.wrong_feature(labels) == "", one.name
@@ -224,7 +226,7 @@ _DEPLOYS = st.one_of(st.none(), st.builds(
 @settings(max_examples=400, deadline=None)
 @given(_NODES, _DEPLOYS, st.booleans())
 def test_foreign_labels_are_never_touched(before: Node, deploy: Deploy | None, removal: bool) -> None:
-    """What others wrote stays, but for what would attract an operand where none may run; a second plan is empty."""
+    """Labels of others stay, except those that would start an operand where none may run; a second plan is empty."""
     change = plan_absent(before) if removal else plan_present(before, deploy)
     if change is None:
         return

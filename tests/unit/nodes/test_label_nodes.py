@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Deploy labels on many Nodes: requests, waiting, failures, differences."""
+"""Deploy labels on many Nodes: requests, waits, failures, differences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OURS = {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.deploy.client": "true"
 
 
 class Server:
-    """An API server in memory, behind the methods of the client. nodes: name to labels."""
+    """An API server in memory, with the methods of the client. nodes: maps names to labels."""
 
     def __init__(self, nodes: dict[str, dict[str, str]]) -> None:
         self.server = "https://lab"
@@ -69,7 +69,7 @@ class Server:
 
     def run(self, state: str = "present", check: bool = False, told: dict[str, dict[str, str]] | None = None,
             unread: tuple[str, ...] = (), **options: Any) -> dict[str, Any]:
-        """The task on this server; the requests of this run alone are kept."""
+        """Runs the task on this server; only the requests of this run are kept."""
         self.asked = []
         given = {"state": state, "kubeconfig": "k", "context": None, "nodes": None, "wait_for_nfd": 0,
                  "deploy": DEPLOY, "adopt": [], "gone_after": 600, **options}
@@ -78,7 +78,7 @@ class Server:
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, dict[str, str]]], Server]:
-    """Makes the server that the task finds; no operator lives there."""
+    """Creates the server for the task, without an operator."""
     def make(nodes: dict[str, dict[str, str]]) -> Server:
         server = Server(nodes)
         monkeypatch.setattr(label_nodes, "Client", lambda kubeconfig, context: server)
@@ -95,7 +95,8 @@ FLEET = {**{f"gpu-{number}": GPU for number in range(1, 4)}, "cpu": {f"{NFD}syst
 
 
 def test_one_list_and_one_patch_for_each_that_differs(serve: Serve) -> None:
-    """Check mode asks the same and writes nothing; the second run writes nothing; removal leaves nothing."""
+    """Check mode sends the same read requests and writes nothing; the second run writes nothing; a removal leaves
+    nothing."""
     server = serve(FLEET)
     before = {name: dict(labels) for name, labels in server.labels.items()}
     said = server.run(check=True)
@@ -133,7 +134,7 @@ def test_a_difference_shows_what_goes_and_what_changes(serve: Serve) -> None:
 
 
 def test_single_nodes_that_fail_are_named(serve: Serve) -> None:
-    """The others are done. A Node that has just been deleted is none of them."""
+    """The others are served. A Node that has just been deleted is no failure."""
     server = serve(FLEET)
     server.refuses = {"gpu-2": 403, "gpu-3": 404}
     result = server.run()
@@ -144,7 +145,8 @@ def test_single_nodes_that_fail_are_named(serve: Serve) -> None:
 
 
 def test_labels_of_an_operator_are_taken_over(serve: Serve) -> None:
-    """What is wanted too stays as it is, in one write; what is not delivered goes; a user's false stays his own."""
+    """One write keeps the labels that are also wanted and removes those of components that are not delivered; a false
+    of the user stays."""
     theirs = {**OURS, "nvidia.com/gpu.deploy.dcgm": "true", "nvidia.com/gpu.deploy.node-status-exporter": "false"}
     server = serve({"gpu-1": {**GPU, **theirs}})
     result = server.run(take_over=True)
@@ -173,7 +175,7 @@ def test_options_are_checked_before_anything_is_asked(serve: Serve) -> None:
 
 
 def test_a_live_operator_is_refused_before_nodes_are_read(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking is free."""
+    """Reading is always allowed."""
     def refuse(client: Any) -> None:
         raise ClusterError("An operator lives here.")
 
@@ -187,7 +189,7 @@ def test_a_live_operator_is_refused_before_nodes_are_read(serve: Serve, monkeypa
 
 
 def test_only_nodes_that_seem_to_have_lost_their_gpu_are_read_whole(serve: Serve) -> None:
-    """The first sighting is kept; the labels go when it has stayed so."""
+    """The time of the first observation is stored; the labels are removed after the delay."""
     server = serve(FLEET)
     server.run()
     for name in ("gpu-1", "gpu-3"):
@@ -210,7 +212,7 @@ def test_only_nodes_that_seem_to_have_lost_their_gpu_are_read_whole(serve: Serve
 
 
 def test_what_hosts_have_told_is_in_the_same_patch(serve: Serve) -> None:
-    """And alone without deploy: then about these Nodes only."""
+    """Without deploy, too, but then only for these Nodes."""
     server = serve(FLEET)
     told = {"gpu-1": TOLD, "cpu": {"nvidia.com/vgpu.present": "false"}}
     result = server.run(told=told)
@@ -227,7 +229,7 @@ def test_what_hosts_have_told_is_in_the_same_patch(serve: Serve) -> None:
 
 
 def test_one_lost_reading_moves_no_label_of_a_host(serve: Serve) -> None:
-    """What was not there is written as it was read."""
+    """The task that reports the reading has the former labels."""
     server = serve(FLEET)
     server.run(told={"gpu-1": TOLD})
     lost = {**TOLD, "nvidia.com/gpu.count": "7"}
@@ -252,7 +254,7 @@ def test_what_others_keep_is_told_by_groups(serve: Serve) -> None:
 @pytest.mark.parametrize("nfd, expected", [("none", "8"), ("foreign", "4")])
 def test_lists_of_nfd_count_while_one_is_there(serve: Serve, monkeypatch: pytest.MonkeyPatch, nfd: str,
                                                expected: str) -> None:
-    """Asked for only where somebody wants to adopt what they name."""
+    """The list is read only if labels that it names are to be adopted."""
     server = serve({"gpu-1": {**GPU, "nvidia.com/gpu.count": "4"}})
     server.annotations["gpu-1"] = {"nfd.node.kubernetes.io/feature-labels": "nvidia.com/gpu.count"}
     monkeypatch.setattr(label_nodes.read_cluster, "whose_nfd", lambda client: client.asked.append("nfd") or nfd)
@@ -265,7 +267,7 @@ def test_lists_of_nfd_count_while_one_is_there(serve: Serve, monkeypatch: pytest
 
 
 def test_a_host_that_is_not_believed_fails_its_node_alone(serve: Serve) -> None:
-    """Its deploy labels come all the same; so do the labels of the others."""
+    """It still gets its deploy labels; so do the other Nodes."""
     server = serve(FLEET)
     result = server.run(told={"gpu-1": {**TOLD, "node-role.kubernetes.io/control-plane": ""}, "gpu-3": TOLD})
     assert result["failed"] and list(result["failures"]) == ["gpu-1"] and "control-plane" in result["msg"]
@@ -274,7 +276,7 @@ def test_a_host_that_is_not_believed_fails_its_node_alone(serve: Serve) -> None:
 
 
 def test_waiting_for_nfd_lets_the_others_catch_up(serve: Serve) -> None:
-    """The first label ends the silence; as long as more Nodes get theirs, it is not time yet."""
+    """The wait continues as long as more Nodes get their first label."""
     server = serve({name: {} for name in FLEET})
 
     def label_one(count: int) -> None:
@@ -296,7 +298,7 @@ def test_where_hosts_have_told_only_an_nfd_of_ours_is_waited_for(serve: Serve) -
 
 
 def test_nfd_that_stays_away(serve: Serve) -> None:
-    """A failure after the time, a note without one; check mode does not wait."""
+    """After the time limit this is a failure, without a limit it is a note; check mode does not wait."""
     server = serve({name: {} for name in FLEET})
     with pytest.raises(ClusterError, match=r"within 0\.02 seconds"):
         server.run(wait_for_nfd=0.02)
@@ -336,13 +338,13 @@ def test_many_names_are_short(names: list[str], text: str) -> None:
 
 
 def wrote(manager: str, *labels: str, **more: str) -> dict[str, Any]:
-    """A record of who wrote which labels of a Node."""
+    """A record of who has written which labels of a Node."""
     return {"manager": manager, "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", **more,
             "fieldsV1": {"f:metadata": {"f:labels": {".": {}, **{f"f:{label}": {} for label in labels}}}}}
 
 
 def test_labels_whose_list_is_lost_go_with_a_removal(serve: Callable[[dict[str, dict[str, str]]], Server]) -> None:
-    """What others have written of ours is named."""
+    """Labels of ours that others have written since are named."""
     server = serve({"gpu-1": GPU, "gpu-2": GPU, "cpu-1": {}})
     server.run()
     del server.annotations["gpu-1"][ANNOTATION]
@@ -359,7 +361,7 @@ def test_labels_whose_list_is_lost_go_with_a_removal(serve: Callable[[dict[str, 
 
 
 def test_numbers_that_do_not_follow_each_other_are_cut_off_too() -> None:
-    """One line about half of a thousand Nodes is not for reading."""
+    """One line with half of a thousand Nodes would not be readable."""
     said = label_nodes.fold(f"gpu-{number:04d}" for number in range(0, 894, 2))
     assert said == "gpu-[" + ",".join(f"{number:04d}" for number in range(0, 24, 2)) + "] and 435 more"
     assert label_nodes.fold(["a-1", "a-2", "a-4", "b"]) == "b, a-[1-2,4]"

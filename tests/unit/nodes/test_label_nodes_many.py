@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which deploy labels a Node gets, and what is ours among them."""
+"""Which deploy labels a Node gets, and which of them are ours."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from ansible_collections.gpuops.nvidia.tests.unit.simulated.nodes import (
 
 @pytest.mark.parametrize("seen", [f"{NFD}pci-{kind}10de.present" for kind in ("", "0302_", "0300_")])
 def test_a_gpu_node_gets_what_the_operator_writes(seen: str) -> None:
-    """And the annotation lists exactly that."""
+    """The annotation lists exactly these labels."""
     labels = {**SYSTEM, seen: "true"}
     now = after(node(labels))
     assert added(now, labels) == OPERATOR
@@ -62,7 +62,7 @@ def test_a_node_without_a_gpu_is_not_written(labels: dict[str, str]) -> None:
 
 
 def test_only_what_is_delivered_is_labelled() -> None:
-    """A component that is off, and one that the host has, get no label; the next plan takes theirs away."""
+    """A disabled component, and one that is on the host, get no label; the next plan removes theirs."""
     labels = after(node(GPU)).labels
     less = Deploy(ALL.components - {"dcgm_exporter"}, {"n": frozenset({"driver"}), "other": frozenset(NAMES)})
     now = after(after(node(GPU)), less)
@@ -78,7 +78,7 @@ def test_the_mig_manager_comes_with_capable_gpus() -> None:
 
 
 def test_no_layout_where_the_policy_has_none_or_the_node_has_one() -> None:
-    """A layout of the user is never ours."""
+    """A layout of the user never becomes ours."""
     assert "nvidia.com/mig.config" not in after(node({**GPU, **CAPABLE}), Deploy(frozenset(NAMES))).labels
     chosen = {**GPU, **CAPABLE, "nvidia.com/mig.config": "all-1g.10gb"}
     now = after(node(chosen))
@@ -88,7 +88,8 @@ def test_no_layout_where_the_policy_has_none_or_the_node_has_one() -> None:
 
 
 def test_where_no_layout_may_change_none_is_asked_for_and_none_is_taken_back() -> None:
-    """Instances that were made by hand would be destroyed; a label that goes is a layout that the manager rejects."""
+    """Otherwise, instances that were created by hand would be destroyed; without the label, the manager would reject
+    the layout."""
     quiet = dataclasses.replace(ALL, mig_changes=False)
     fresh = after(node({**GPU, **CAPABLE}), quiet)
     assert f"{D}mig-manager" in fresh.labels and "nvidia.com/mig.config" not in fresh.labels
@@ -111,7 +112,7 @@ def test_mig_capability(labels: dict[str, str], expected: bool | None) -> None:
 
 
 def test_feature_labels_that_vanish_stop_no_mig_manager() -> None:
-    """It stops feature discovery itself while it works."""
+    """The MIG manager itself stops feature discovery while it works."""
     full = after(node({**GPU, **CAPABLE}))
     bare = Node("n", {key: value for key, value in full.labels.items() if key not in CAPABLE}, full.annotations)
     assert plan_present(bare, ALL) is None
@@ -125,7 +126,7 @@ def test_feature_labels_that_vanish_stop_no_mig_manager() -> None:
 
 @pytest.mark.parametrize("value", ["false", "pre-installed", "paused-for-driver-upgrade", "true_paused-for-mig-change"])
 def test_a_value_is_honoured(value: str) -> None:
-    """Whether it was there first, or has replaced ours."""
+    """Whether the value existed first or has replaced ours."""
     first = after(node({**GPU, f"{D}driver": value}))
     assert first.labels[f"{D}driver"] == value and f"{D}driver" not in first.ours
     full = after(node(GPU))
@@ -138,7 +139,7 @@ def test_a_value_is_honoured(value: str) -> None:
 
 
 def test_a_driver_that_is_pre_installed_stays_so_while_others_come_and_go() -> None:
-    """A Node whose driver pods were ours: without its label the next plan would start one there."""
+    """The driver pods of this Node were ours: without the label, the next plan would start one there."""
     full = after(node(GPU))
     now = Node("n", {**full.labels, f"{D}driver": "pre-installed"}, full.annotations)
     for deploy in (Deploy(ALL.components - {"driver"}), ALL, Deploy(ALL.components, {"n": frozenset({"driver"})}), ALL):
@@ -152,7 +153,7 @@ def test_an_empty_value_counts_as_none() -> None:
 
 
 def test_an_empty_label_keeps_the_mig_manager_off() -> None:
-    """The one label of which the operator looks only whether it is there."""
+    """For this label alone, the operator checks only whether it exists."""
     now = after(node({**GPU, **CAPABLE, f"{D}mig-manager": ""}))
     assert now.labels[f"{D}mig-manager"] == "" and f"{D}mig-manager" not in now.ours
     assert "nvidia.com/mig.config" not in now.labels
@@ -162,7 +163,7 @@ def test_an_empty_label_keeps_the_mig_manager_off() -> None:
 
 
 def test_labels_of_another_kind_of_workload_go() -> None:
-    """But from Nodes for virtual machines, and but for a wish."""
+    """Except on Nodes for virtual machines, and except for a request of a user."""
     vm = {f"{D}vfio-manager": "true", f"{D}sandbox-validator": "paused-for-driver-upgrade", f"{D}kata-manager": "false"}
     assert {key: value for key, value in after(node({**GPU, **vm})).labels.items() if key in vm} == {
         f"{D}kata-manager": "false"}
@@ -179,7 +180,7 @@ def test_a_label_deleted_by_hand_comes_back() -> None:
 
 
 def test_a_wrong_answer_about_the_gpu_is_put_right() -> None:
-    """gpu.present is no wish."""
+    """gpu.present is not a request of a user."""
     now = after(node({**GPU, "nvidia.com/gpu.present": "false"}))
     assert now.labels["nvidia.com/gpu.present"] == "true"
 
@@ -187,7 +188,7 @@ def test_a_wrong_answer_about_the_gpu_is_put_right() -> None:
 @pytest.mark.parametrize("switch", [{f"{D}operands": "false"}, {"nvidia.com/gpu.workload.config": "vm-passthrough"},
                                     {"nvidia.com/gpu.workload.config": "vm-vgpu"}])
 def test_a_node_that_is_kept_free(switch: dict[str, str]) -> None:
-    """Nothing that attracts an operand is left, of whomever it is; what the user wrote is."""
+    """No label that starts an operand is left, whoever owns it; other labels of users stay."""
     full = after(node({**GPU, **CAPABLE, f"{D}dcgm": "true", f"{D}device-plugin": "false"}))
     now = after(Node("n", {**full.labels, **switch}, full.annotations))
     assert {key: value for key, value in now.labels.items() if key not in {**GPU, **CAPABLE}} == {
@@ -202,7 +203,8 @@ def test_workload_container_is_the_default() -> None:
 
 
 def test_a_leftover_label_does_not_bring_a_second_driver() -> None:
-    """Where the host has the driver, the label that a GPU Operator left is taken, but no other and no switch."""
+    """If the host has the driver, the label that a GPU Operator has left is removed, but no other label and no
+    switch."""
     left = {**GPU, f"{D}driver": "true", f"{D}container-toolkit": "false", f"{D}dcgm": "true"}
     deploy = Deploy(frozenset(NAMES), {"n": frozenset({"driver", "container_toolkit"})})
     now = after(node(left), deploy)
@@ -216,13 +218,14 @@ def test_a_leftover_label_does_not_bring_a_second_driver() -> None:
 
 
 def lose(full: Node, ready: bool = True) -> Node:
-    """NFD does not see the GPU any more."""
+    """NFD no longer finds the GPU."""
     return dataclasses.replace(full, ready=ready, labels={
         key: value for key, value in full.labels.items() if "pci-" not in key})
 
 
 def test_a_gpu_that_is_gone() -> None:
-    """At first only the sighting is kept; when it has stayed away, its labels go, and come back with it."""
+    """First, only the time of observation is stored; after the delay, the labels are removed. They return with the
+    GPU."""
     full = after(node({**GPU, **CAPABLE}))
     seen = after(lose(full))
     assert seen.labels == lose(full).labels
@@ -236,7 +239,7 @@ def test_a_gpu_that_is_gone() -> None:
 
 
 def test_a_gpu_that_comes_back_in_time() -> None:
-    """NFD restarted: nothing but the sighting has moved, and the next one counts from then."""
+    """NFD was restarted: only the stored time has changed, and the next delay starts from then."""
     full = after(node(GPU))
     seen = after(lose(full))
     back = after(dataclasses.replace(seen, labels={**seen.labels, **GPU}), now=NOW + 60)
@@ -265,7 +268,7 @@ def test_removal_takes_the_sighting_along() -> None:
 
 
 def test_a_gpu_that_is_gone_takes_labels_of_others_along() -> None:
-    """Their operands would run where there is nothing; what a Node without a mark of a GPU carries is not looked at."""
+    """Otherwise, their operands would run without a GPU; a Node that never had a GPU is ignored."""
     lost = {**SYSTEM, "nvidia.com/gpu.present": "true", f"{D}dcgm": "true", f"{D}driver": "false",
             f"{D}dra-driver": "true"}
     seen = after(node({**GPU, f"{D}dra-driver": "true"}))
@@ -276,7 +279,7 @@ def test_a_gpu_that_is_gone_takes_labels_of_others_along() -> None:
 
 
 def test_a_flap_moves_nothing() -> None:
-    """A Node that is not ready, or without any label of NFD, however long."""
+    """A Node that is not ready, or that has no label of NFD, for any time."""
     full = after(node(GPU))
     lost = dataclasses.replace(lose(full, ready=False), annotations={**full.annotations, GONE: "2026-11-01T00:00:00Z"})
     assert plan_present(lost, ALL) is None
@@ -290,7 +293,7 @@ def test_a_flap_moves_nothing() -> None:
 
 
 def test_removal_takes_exactly_the_listed_keys() -> None:
-    """Also paused ones; foreign keys, and a wish that replaced our value, stay."""
+    """Paused labels, too. Foreign keys stay, and so does a request that has replaced our value."""
     foreign = {**GPU, **CAPABLE, "nvidia.com/gpu.deploy.nvsm": "true", f"{D}dcgm-exporter": "true", "a/b": "c"}
     full = after(node(foreign))
     users = {f"{D}driver": "pre-installed", f"{D}gpu-feature-discovery": "false",
@@ -306,12 +309,12 @@ def test_removal_takes_exactly_the_listed_keys() -> None:
 
 
 def written(full: Node, *labels: str) -> Node:
-    """The same without the list of what is ours, as the API server knows it: who wrote these labels."""
+    """The same without the list of our labels; the managed fields show who has written them."""
     return dataclasses.replace(full, annotations={}, written=frozenset(labels))
 
 
 def test_a_list_that_is_lost_is_made_again_of_what_the_server_knows() -> None:
-    """Others' labels, and what they have written since, stay theirs."""
+    """Labels of others, and those that they have changed since, stay theirs."""
     full = after(node({**GPU, D + "dcgm": "true"}))
     lost = written(full, *full.ours)
     assert after(lost).annotations == full.annotations
@@ -320,7 +323,7 @@ def test_a_list_that_is_lost_is_made_again_of_what_the_server_knows() -> None:
 
 
 def test_what_is_in_the_list_counts_where_there_is_one() -> None:
-    """Who changes MIG pauses labels of others, too, and gives them their former value."""
+    """A change of MIG also pauses the labels of other owners, and restores their former values."""
     full = after(node({**GPU, D + "driver": "true"}))
     more = dataclasses.replace(full, written=full.ours | {D + "driver"})
     change = plan_absent(more)
@@ -384,13 +387,13 @@ def test_a_wrong_option_is_named(wrong: dict[str, t.Any], path: str) -> None:
 
 
 def test_every_component_of_the_cluster_has_its_label() -> None:
-    """Those of the contract between plan and labels."""
+    """The labels are those on which plan and labels agree."""
     assert set(NAMES) - set(deploy_labels.LABELS) == {"nfd"}
 
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_driver_label_of_a_former_operator_stays_while_pods_may_not_end(lost: bool) -> None:
-    """The driver moves to the host, or the GPU is gone: driver pods may run by a label that was there before."""
+    """The driver moves to the host, or the GPU is lost: driver pods can run because of a label that existed before."""
     deploy = Deploy(frozenset(NAMES), {"n": frozenset({"driver"})}, pods_may_end=False)
     full = after(node({**GPU, f"{D}driver": "true"}), ALL)
     before = dataclasses.replace(full, labels={**full.labels, f"{NFD}pci-10de.present": "false" if lost else "true"},

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A Node out of service and back: what is written, what is refused, what a killed run leaves."""
+"""A Node is taken out of service and put back: what is written, what is refused, what a killed run leaves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OTHER = Holder("there", 8, 80, 1000.0)
 
 
 class Site(Cluster):
-    """A cluster with a Node that has labels, and the operand that one of them attracts."""
+    """A cluster with a Node that has labels, and the operand that one of them starts."""
 
     def __init__(self, *pods: Object, labels: dict[str, str] | None = None, cordoned: tuple[str, ...] = ()) -> None:
         super().__init__(*pods, cordoned=cordoned)
@@ -69,7 +69,7 @@ class Site(Cluster):
 
     @property
     def running(self) -> list[str]:
-        """The pods of the Node, without operands that are paused."""
+        """The pods of the Node, without paused operands."""
         return [one["metadata"]["name"] for one in self.list("v1", "Pod", field_selector="spec.nodeName=n1")]
 
     @property
@@ -87,7 +87,7 @@ class Site(Cluster):
 
 
 def operand(name: str = "plugin", uid: str = "plugin", **more: Any) -> Object:
-    """A pod of a DaemonSet that is given GPUs without asking for one."""
+    """A pod of a DaemonSet that gets GPUs without requesting them."""
     containers = [{"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}]
     return pod(name, gpu="", owner="DaemonSet", **{"containers": containers, "metadata": {"ownerReferences": [
         {"kind": "DaemonSet", "controller": True, "uid": uid}]}, **more})
@@ -126,7 +126,7 @@ def test_check_names_the_same_steps_and_writes_nothing() -> None:
 
 @pytest.mark.parametrize("level", ["idle", "drain"])
 def test_check_names_the_same_steps_where_a_killed_run_has_paused_operands_for_mig(level: str) -> None:
-    """A run resumes them first, so that it pauses them again."""
+    """A run resumes them first, so it pauses them again."""
     def steps(check: bool) -> list[str]:
         site = Site(operand(), labels={**LABELS, f"{D}device-plugin": mig_labels.PAUSED, f"{D}dcgm-exporter": PAUSED,
                                        mig_labels.STATE: mig_labels.PENDING})
@@ -172,11 +172,11 @@ def test_idle_evicts_nobody_and_waits_for_who_uses_a_gpu() -> None:
     pod("uses", owner="Node", metadata={"annotations": {"kubernetes.io/config.mirror": "x"}})])
 @pytest.mark.parametrize("mps_daemon", [False, True])
 def test_idle_waits_for_every_pod_that_uses_a_gpu_but_operands(uses: Object, mps_daemon: bool) -> None:
-    """Also for one that an eviction would not end: of a DaemonSet, or of the kubelet."""
+    """Also for a pod that an eviction would not end: one of a DaemonSet or of the kubelet."""
     site = Site(operand(), *([mps()] if mps_daemon else []), uses)
     result = site.run("started", "idle")
     assert [(step["id"], step["needs"]) for step in result["pending"]] == [("stop: Pod work/uses", "drain")]
-    assert "and no level ends it, as it belongs to" in result["pending"][0]["pending_reason"]
+    assert "and no level evicts this pod, because it belongs to" in result["pending"][0]["pending_reason"]
     assert not result["started"] and not site.bodies
     uses["status"]["phase"] = "Succeeded"
     assert site.run("started", "idle")["started"] and "mps" not in site.running
@@ -197,7 +197,7 @@ def test_a_pod_of_a_daemon_set_that_comes_while_the_operands_end_keeps_an_idle_n
 
 
 def test_a_pod_that_comes_while_the_operands_end_keeps_an_idle_node_in_service() -> None:
-    """Below drain the Node is not cordoned, so pods still come to it until its device plugin has ended."""
+    """Below drain, the Node is not cordoned, so new pods can start until its device plugin has ended."""
     class Filling(Site):
         def merge_patch(self, *words: Any) -> Object:
             if PAUSED in words[-1]["metadata"].get("labels", {}).values():
@@ -216,7 +216,7 @@ def test_a_pod_that_comes_while_the_operands_end_keeps_an_idle_node_in_service()
 
 
 def mps(**more: Any) -> Object:
-    """The MPS daemon of a Node, which ends where the device plugin is paused."""
+    """The MPS daemon of a Node, which ends when the device plugin is paused."""
     return operand("mps", metadata={"labels": {"app": MPS_DAEMON}, "ownerReferences": [
         {"kind": "DaemonSet", "controller": True, "uid": "plugin"}]}, **more)
 
@@ -253,7 +253,7 @@ def test_where_the_rest_must_wait_instances_in_free_space_need_not() -> None:
     ("idle", True, ["evict: Pod work/job"]), ("never", True, ["evict: Pod work/job", "stop: MPS daemon work/mps"])])
 def test_no_mps_daemon_is_ended_for_instances_in_free_space_unless_the_level_allows_it(
         level: str, job: bool, pending: list[str]) -> None:
-    """Its end is that of its clients. It has the label of the device plugin."""
+    """Its clients end with it. It has the label of the device plugin."""
     site = Site(operand(), mps(), *([pod("job")] if job else []))
     for check in (True, False):
         begun = site.run("started", level, check=check, evict=False, creates=True)
@@ -320,7 +320,7 @@ def test_nodes_that_earlier_runs_have_left_are_named_with_the_reason() -> None:
              "mine": {HELD: MINE.text}}
     found = maintenance.left_by_runs(nodes, later)
     assert list(found) == ["killed", "failed", "removing"]
-    assert found["killed"] == "An earlier run was killed when it worked on Node killed."
+    assert found["killed"] == "An earlier run was killed while it worked on Node killed."
     assert found["failed"].startswith("An earlier run has left Node failed cordoned: Pod s/driver")
     assert found["failed"].isprintable() and found["failed"].endswith(" has not ended.")
     assert found["removing"].startswith("An earlier run has failed on Node removing: xxx")
@@ -328,7 +328,7 @@ def test_nodes_that_earlier_runs_have_left_are_named_with_the_reason() -> None:
 
 
 def test_a_budget_that_stays_gives_everything_back_and_no_operand_was_ever_paused() -> None:
-    """Among them the MPS daemon, whose end would end the very pods that the budget protects."""
+    """This includes the MPS daemon: its end would end the pods that the budget protects."""
     site = Site(operand(), pod("job"))
     site.said["job"] = [BUSY] * 100
     result = site.run("started")
@@ -351,7 +351,7 @@ def test_operands_are_paused_after_the_last_pod_that_uses_a_gpu_has_ended() -> N
 
 
 def test_what_an_earlier_run_has_left_stays_when_an_eviction_is_refused() -> None:
-    """Its host may be changed by half, so that the Node must not come back into service."""
+    """Its host can be changed partially, so the Node must not be put back into service."""
     left = {HELD: OTHER.text, REASON: "it failed", maintenance.REMOVING: "driver", cordon.ANNOTATION: "false"}
     paused = {**LABELS, f"{D}device-plugin": PAUSED, f"{D}dcgm-exporter": "true"}
     later = Holder("here", 7, 70, 1000.0 + EXPIRES)
@@ -373,12 +373,12 @@ def test_what_an_earlier_run_has_left_stays_when_an_eviction_is_refused() -> Non
 
 
 class Killed(BaseException):
-    """The run ends here, as by SIGKILL."""
+    """Ends the run here, as SIGKILL does."""
 
 
 @pytest.mark.parametrize("refused", [False, True])
 def test_a_run_that_is_killed_at_any_request_is_resumed(refused: bool) -> None:
-    """The requests: each write of the Node and each eviction, before and after the server has carried it out."""
+    """The run is killed at each write of the Node and each eviction, before and after the server has executed it."""
     class Deadly(Site):
         left = 0
 

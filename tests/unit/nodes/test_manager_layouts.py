@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A layout that the cluster's MIG manager does not know is refused before a Node is asked for it."""
+"""A layout that the MIG manager of the cluster does not have is refused before it is requested for a Node."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def world(api: ApiServer, policy: Any = None, release: str = "26.7.0") -> None:
-    """What is delivered for this policy, and a Node that its MIG manager serves."""
+    """The delivered objects of this policy, and a Node that its MIG manager serves."""
     api.put({"apiVersion": "v1", "kind": "Node", "metadata": {
         "name": "n1", "labels": {"nvidia.com/gpu.deploy.mig-manager": "true"}}})
     api.put(*({**one, "metadata": {**one["metadata"], "labels": {"app": "nvidia-mig-manager"}}}
@@ -104,11 +104,11 @@ def test_files_of_other_kinds_name_no_layout() -> None:
 @pytest.mark.parametrize("text", ["a: " + "[" * 5000 + "]" * 5000, "- " * 2000, "? " * 2000, "[" * 100_000],
                          ids=["flow", "lists", "complex keys", "open"])
 def test_a_config_map_without_bounds_names_no_layout(text: str) -> None:
-    """Every ConfigMap of the operands' namespace is read, whoever has made it."""
+    """Every ConfigMap in the namespace of the operands is read, whoever has created it."""
     assert names_in({"a": text, "b": "mig-configs: {off: [], 1: []}"}) == ["off", "1"]
 
 
 def test_a_default_layout_that_the_configuration_lacks_is_refused() -> None:
-    """A MIG manager that is asked for it would only fail."""
+    """The MIG manager would fail for such a request."""
     with pytest.raises(PolicyError, match=r"default \(all-disabled\) is not a layout .* small, large"):
         plan({"migManager": {"config": {**OWN["migManager"]["config"], "default": "all-disabled"}}})

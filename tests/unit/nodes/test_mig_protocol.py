@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The labels of MIG: what is paused and resumed, what is said, what is left to the vendor's manager."""
+"""The labels of MIG: what is paused and resumed, which states are set, what is left to the vendor's manager."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LABELS = {PLUGIN: "true", GFD: "false", DCGM: "paused-for-driver-upgrade", f"{D}
 
 
 class Server:
-    """An API server in memory. each: called before every look at a Node with the number of looks."""
+    """An API server in memory. each: called with the number of the request before every read of a Node."""
 
     server = "https://lab"
 
@@ -66,7 +66,7 @@ class Server:
     many = staticmethod(one_by_one)
 
     def run(self, state: str, *names: str, tell: Callable[[str], None] = lambda line: None, **more: Any) -> Object:
-        """A task."""
+        """Runs the task."""
         protocol = Protocol(self, Request(names, **{"level": "idle", **more}), tell, self.clock, self.clock.sleep)  # type: ignore[arg-type]
         result: Object = getattr(protocol, state)()
         return result
@@ -142,7 +142,7 @@ def test_operands_are_waited_for_by_who_owns_them() -> None:
     server.pods = [{"metadata": {"namespace": "ops", "name": "p-u1", "uid": "p", "ownerReferences": [{"uid": "u1"}]},
                     "spec": {"nodeName": "n1"}}]
     server.each = lambda server, look: None
-    with pytest.raises(ClusterError, match="Operands do not end within 30 seconds: ops/p-u1"):
+    with pytest.raises(ClusterError, match="Operands did not end within 30 seconds: ops/p-u1"):
         server.run("changing", "n1", timeout=30)
 
 
@@ -173,7 +173,8 @@ def test_a_change_holds_its_node_until_it_is_settled() -> None:
 
 
 def test_only_what_a_killed_run_left_is_recovered() -> None:
-    """Its annotation stays, as it may have taken the Node out of service as well. The vendor's manager may be at it."""
+    """The annotation of the killed run stays, because that run can have taken the Node out of service, too. The
+    vendor's manager may be working on the Node."""
     gone, me = Holder("elsewhere", 7, 7, 1_000_000), Holder("here", 8, 8, 2_000_000)
     server = Server(n1={**LABELS, STATE: "pending", PLUGIN: mig_labels.PAUSED}, n2={**LABELS, STATE: "success"},
                     n3=LABELS,
@@ -228,7 +229,8 @@ MANAGED = {MANAGER: "true", CONFIG: "all-disabled", STATE: "success"}
 
 
 def worker(server: Server, look: int) -> None:
-    """The manager: takes a wish up after three looks, and is done after three more; a layout named bad fails."""
+    """Simulates the manager: it starts a request after three reads and completes it after three more; a layout named
+    bad fails."""
     for labels in server.labels.values():
         if MANAGER not in labels:
             continue
@@ -252,7 +254,7 @@ def test_the_manager_is_asked_and_seen_to_the_end() -> None:
 
 
 def test_below_idle_no_other_layout_is_asked_for() -> None:
-    """The manager destroys instances. A Node that is asked for the layout already is seen to the end."""
+    """The manager would destroy instances. A Node that already has this request is followed until its end."""
     server = Server(worker, n1=MANAGED, n2={**MANAGED, CONFIG: "all-1g.10gb", STATE: "pending"}, n3=MANAGED)
     for check in (True, False):
         result = server.run("requested", layout="all-1g.10gb", level="never", check=check)
@@ -288,7 +290,7 @@ def test_a_failed_node_stops_further_ones_and_says_what_to_do() -> None:
 
 
 def test_a_node_that_another_run_holds_is_left_out_unless_it_was_named() -> None:
-    """A kubelet can renew the annotation for ever: that is its own Node's loss."""
+    """A kubelet can renew the annotation without end: this affects only its own Node."""
     server = Server(worker, n1=MANAGED, n2=MANAGED, n3=MANAGED)
     server.annotations["n2"] = {HELD: Holder("elsewhere", 7, 7, 1_000_000).text}
     me = Holder("here", 8, 8, 1_000_000)
@@ -312,11 +314,11 @@ def test_one_that_never_ends_is_told_with_what_it_left() -> None:
     server, lines = Server(n1=stuck), []
     result = server.run("requested", tell=lines.append, timeout=60)
     assert result["failed"] and server.clock.now == pytest.approx(160)
-    assert "has not finished all-1g.10gb; it has left device-plugin paused" in result["msg"]
+    assert "has not finished applying all-1g.10gb; it has left device-plugin paused" in result["msg"]
     assert len(lines) == 3 and lines[0] == "n1: all-1g.10gb pending"
     # Nobody takes the wish up.
     server = Server(n1={**MANAGED, CONFIG: "all-1g.10gb", STATE: ""})
-    assert "has not begun all-1g.10gb yet" in server.run("requested", timeout=5)["msg"]
+    assert "has not begun to apply all-1g.10gb" in server.run("requested", timeout=5)["msg"]
 
 
 def test_one_that_goes_and_one_that_others_ask_are_not_done() -> None:

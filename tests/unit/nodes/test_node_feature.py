@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NodeFeature objects of what hosts tell: requests, whose labels are whose, GPUs that are gone."""
+"""NodeFeature objects with the reports of hosts: requests, owners of labels, lost GPUs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Object = dict[str, Any]
 
 
 class Server:
-    """An API server in memory, with Node Feature Discovery as L(nfd)."""
+    """An API server in memory, with Node Feature Discovery simulated by L(nfd)."""
 
     def __init__(self) -> None:
         self.server = "https://lab"
@@ -44,7 +44,7 @@ class Server:
         return list(self.features.values())
 
     def knows(self, api_version: str, kind: str) -> bool:
-        """Whether the kind is there."""
+        """Whether the server has this kind."""
         return self.known
 
     def apply(self, item: Object) -> None:
@@ -65,7 +65,7 @@ class Server:
             item[part] = {**item[part], field: {key: value for key, value in merged.items() if value is not None}}
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str, uid: str) -> bool:
-        """Of the very object."""
+        """Deletes exactly this object."""
         self.asked.append(f"delete {namespace}/{name}")
         assert self.features.pop(name)["metadata"]["uid"] == uid
         return True
@@ -73,7 +73,7 @@ class Server:
     many = staticmethod(one_by_one)
 
     def nfd(self) -> None:
-        """Makes labels of the objects, and takes those away that no object asks for any more."""
+        """Sets labels from the objects, and removes labels that no object requests any more."""
         for node in self.nodes.values():
             for key in node["annotations"].pop(LISTED, "").split(","):
                 node["labels"].pop(key, None)
@@ -84,7 +84,7 @@ class Server:
 
     def run(self, told: dict[str, dict[str, str]] | None = None, state: str = "present", check: bool = False,
             unread: tuple[str, ...] = (), **options: Any) -> Object:
-        """The task on this server."""
+        """Runs the task on this server."""
         self.asked = []
         given = {"state": state, "kubeconfig": "k", "context": None, "nodes": None, "adopt": [], "gone_after": 600,
                  "namespace": "gpu", **options}
@@ -93,7 +93,7 @@ class Server:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
-    """The server that the task finds; no operator lives there."""
+    """The server for the task, without an operator."""
     made = Server()
     monkeypatch.setattr(node_feature, "Client", lambda kubeconfig, context: made)
     monkeypatch.setattr(node_feature, "refuse_operator", lambda client: client.asked.append("guard"))
@@ -104,7 +104,7 @@ FLEET = {"a": TOLD, "b": TOLD, "cpu": NO_GPU}
 
 
 def test_one_lost_reading_moves_nothing_that_is_published(server: Server) -> None:
-    """What was not there is written as it was read."""
+    """The task that reports the reading has the former labels."""
     server.run({"a": TOLD})
     lost = {**TOLD, "nvidia.com/gpu.count": "7"}
     server.run({"a": lost, "b": lost}, unread=("a", "b"))
@@ -112,7 +112,8 @@ def test_one_lost_reading_moves_nothing_that_is_published(server: Server) -> Non
 
 
 def test_life_of_the_objects(server: Server) -> None:
-    """Named by check mode, made, left alone also when NFD has made labels of them, repaired, taken back."""
+    """Check mode names the objects; they are created, left unchanged after NFD has set labels from them, repaired, and
+    removed."""
     said = server.run(FLEET, check=True)
     assert server.asked == ["guard", "list Node", "list NodeFeature"] and not server.features
     assert server.run(FLEET) == said and said["changed"]
@@ -139,7 +140,7 @@ def test_life_of_the_objects(server: Server) -> None:
 
 
 def test_what_nfd_keeps_up_for_others_is_left_out(server: Server) -> None:
-    """GPU feature discovery publishes there; what our own target node has written is taken over by NFD."""
+    """GPU feature discovery publishes there; NFD takes over labels that our target node has written."""
     server.nodes["a"] = {"labels": {"nvidia.com/gpu.product": "x"}, "annotations": {LISTED: "nvidia.com/gpu.product"}}
     server.nodes["b"] = {"labels": dict(TOLD), "annotations": {ANNOTATION: ",".join(TOLD)}}
     result = server.run(FLEET)
@@ -165,7 +166,7 @@ def test_a_gpu_that_is_gone(server: Server) -> None:
 
 
 def test_an_object_that_goes_meanwhile_is_no_failure(server: Server) -> None:
-    """NFD takes it where its Node is gone; another refusal is one."""
+    """NFD removes the object of a Node that no longer exists; another refusal is a failure."""
     server.run(FLEET)
     server.refuses = {"gpuops-a": 404, "gpuops-b": 403}
     less = {"nvidia.com/gpu.count": "7"}

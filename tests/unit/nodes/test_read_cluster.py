@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Live objects, and the facts that become of them."""
+"""Live objects, and the facts that are derived from them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NFD_KIND, MONITORS = "nodefeatures.nfd.k8s-sigs.io", "servicemonitors.monitoring
 
 
 class Fake:
-    """What read_cluster asks, answered from memory; it counts the requests."""
+    """Answers the requests of read_cluster from memory, and counts them."""
 
     server = "https://10.0.0.1:6443"
 
@@ -95,7 +95,7 @@ CLAIM = {"node.openshift.io/os_id": "rhel"}
     ([node(**CLAIM), node("n2", **CLAIM)], {VERSIONS: {}}, True),
 ])
 def test_the_server_says_whether_it_is_openshift(nodes: list[Any], definitions: dict[str, Any], expected: bool) -> None:
-    """One request, and only where a Node says so."""
+    """One request, and only if a Node indicates it."""
     client = Fake(definitions, Node=nodes)
     assert read_cluster(client)["openshift"] is expected
     assert client.asked.count(VERSIONS) == (nodes != [node()])
@@ -148,7 +148,7 @@ def test_whose_nfd(definition: dict[str, str] | None, deployments: list[Any], da
 
 
 class Objects:
-    """Objects of one namespace; what is forbidden may not be read."""
+    """The objects of one namespace; some must not be read."""
 
     def __init__(self, forbidden: str = "", **objects: Any) -> None:
         self.objects = objects
@@ -165,7 +165,7 @@ class Objects:
 
 
 def test_what_a_policy_names() -> None:
-    """Of a Secret no more is read than that it is there."""
+    """For a Secret, only its existence is read."""
     client = Objects("hidden", repos={"data": {"b": "", "a": ""}}, empty={}, pro={"data": {"TOKEN": "eA=="}})
     assert read_named(client, "ns", {"ConfigMap": ["repos", "empty", "gone"], "Secret": ["pro", "lost", "hidden"]}) == {
         "config_maps": {"repos": {"b": "", "a": ""}, "empty": {}, "gone": None},
@@ -223,7 +223,8 @@ def test_daemon_sets_of_kernels() -> None:
 
 
 def test_daemon_sets_of_nvidia_drivers() -> None:
-    """The operator's by their owner, ours by our annotation, which win; what goes or is another's does not count."""
+    """Those of the operator by their owner, ours by our annotation, which takes precedence; objects that are being
+    removed or belong to others do not count."""
     def made(name: str, owner: str = "", mine: str = "", **more: Any) -> dict[str, Any]:
         return {"metadata": {
             "name": name, "labels": {"nvidia.com/node.os-version": "ubuntu22.04", **more.pop("labels", {})},
@@ -249,7 +250,7 @@ def test_daemon_sets_of_nvidia_drivers() -> None:
 
 
 def test_labels_that_we_have_written_are_read_if_the_list_is_lost() -> None:
-    """The plan then knows the same labels as ours as the task that writes labels."""
+    """The plan then has the same owned labels as the task that writes labels."""
     driver, foreign = label_keys.DEPLOY + "driver", label_keys.DEPLOY + "dcgm"
     one = node(**{f"{PCI}10de.present": "true", driver: "true", foreign: "true"})
     one["metadata"]["managedFields"] = [

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The startup taint: from which Nodes it is taken, and that no other is."""
+"""The startup taint: the Nodes from which it is removed; other taints stay."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def node(name: str, *taints: Object, ready: str = "True", **resources: str) -> O
 
 
 class Server:
-    """Nodes in memory. races: before a patch somebody else is faster so often."""
+    """Nodes in memory. races: how often another client writes before our patch."""
 
     def __init__(self, *nodes: Object) -> None:
         self.server = "https://lab"
@@ -49,7 +49,7 @@ class Server:
         return copy.deepcopy(self.nodes[name])
 
     def merge_patch(self, api_version: str, kind: str, name: str, namespace: None, body: Object) -> None:
-        """Refused where the version is not the Node's."""
+        """Applies a patch; refuses it if the resourceVersion differs."""
         one = self.nodes[name]
         if self.races:
             self.races -= 1
@@ -65,14 +65,14 @@ class Server:
 
 def run(monkeypatch: pytest.MonkeyPatch, server: Server, names: list[str] | None, state: str = "absent",
         check: bool = False, unready: tuple[str, ...] = (), taint: str | None = KEY) -> Object:
-    """The task."""
+    """Runs the task."""
     monkeypatch.setattr(startup_taints, "Client", lambda kubeconfig, context: server)
     return startup_taints.release({"state": state, "taint": taint, "nodes": names, "kubeconfig": "k",
                                    "context": None}, check, unready)
 
 
 def test_one_patch_for_each_that_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others keep it: not verified, a host that is not as planned, no GPU offered; other taints stay everywhere."""
+    """Other Nodes keep the taint: not verified, host not as planned, no GPU offered. Other taints always stay."""
     server = Server(node("a", THEIRS, OURS), node("b", OURS), node("c", OURS), node("d", OURS, gpu="0"),
                     node("e", THEIRS), node("f", OURS))
     before = copy.deepcopy(server.nodes)
@@ -93,7 +93,7 @@ def test_one_patch_for_each_that_is_verified(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_node_that_cannot_serve_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its kubelet's word is an old one, it is on its way out, or what it offers are network cards."""
+    """The report of its kubelet is old, the Node is being removed, or the offered resources are network cards."""
     leaving = node("b", OURS)
     leaving["metadata"]["deletionTimestamp"] = "2026-11-22T07:00:00Z"
     server = Server(node("a", OURS, ready="Unknown"), leaving, node("c", OURS, hostdev="8"),
@@ -141,12 +141,12 @@ def check(ok: bool, *nodes: str, desired: int = 3, ready: int = 3) -> Check:
     ([check(False, "b", ready=1)], []), ([check(False, desired=0, ready=0)], []), ([check(False, "", ready=2)], []),
     ([check(False, "a"), check(False, "c", "cpu", ready=1)], ["b"])])
 def test_nodes_are_verified_by_what_is_not_said_of_them(checks: list[Check], expected: list[str]) -> None:
-    """A pod that lacks without a name may be on any of them."""
+    """A missing pod without a name can be on any of them."""
     assert verified(["a", "b", "c"], checks) == expected
 
 
 def test_a_node_whose_host_is_not_as_planned_is_not_ready() -> None:
-    """Nor one that was not looked at in this run."""
+    """Nor is a Node that was not checked in this run."""
     class HostVars(dict[str, Any]):
         def raw_get(self, host: str) -> Any:
             return self[host]

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whose fields are whose when a manifest is applied, as far as mappings go: a list is one field. Pure."""
+"""Which manager owns which fields when a manifest is applied, for mappings only: a list counts as one field. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def tree_of(value: Any) -> Object:
 
 
 def unlike(theirs: Object, mine: Object, live: Any, body: Any) -> Object:
-    """A manager's tree without the fields to which a manifest gives another value."""
+    """The tree of a manager without the fields for which a manifest has another value."""
     left = {}
     for name, sub in theirs.items():
         here, want = (one.get(name[2:]) if isinstance(one, dict) else None for one in (live, body))
@@ -31,7 +31,7 @@ def unlike(theirs: Object, mine: Object, live: Any, body: Any) -> Object:
 
 
 def pruned(live: Any, former: Object, keep: list[Object]) -> Any:
-    """Without what a manager had and nobody has any more."""
+    """The object without fields that a manager had and that no manager has any more."""
     left = dict(live)
     for name, sub in former.items():
         key, having = name[2:], [tree[name] for tree in keep if name in tree]

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who owns what of a GPU Operator's cluster, what is refused, and what the steps are, as data."""
+"""The owners of objects in the cluster of a GPU Operator, refusals, and the steps, as data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def deployment(replicas: int = 1, labels: dict[str, str] | None = None, **annota
 
 
 def daemon_set(name: str, app: str = "", owner: Any = ..., **labels: str) -> dict[str, Any]:
-    """owner: None for nobody; the ClusterPolicy where it is left out."""
+    """owner: None for nobody, by default the ClusterPolicy."""
     owner = POLICY if owner is ... else owner
     return {"apiVersion": "apps/v1", "kind": "DaemonSet",
             "metadata": {"name": name, "namespace": "gpu-operator", "uid": name, "labels": labels,
@@ -71,8 +71,8 @@ def test_an_operator_that_would_come_back(labels: dict[str, str], annotations: d
     ("cordon-required", 1, True), ("validation-required", 1, True), ("pod-restart-required", 0, False),
     ("upgrade-done", 1, False), ("upgrade-required", 1, False), ("upgrade-failed", 1, False), ("", 1, False)])
 def test_an_upgrade_ends_before_its_operator(state: str, replicas: int, refused: bool) -> None:
-    """A stopped one ends nothing any more: waiting for it would be in vain. All such Nodes are named, and what to do
-    where a Node says so without an upgrade."""
+    """A stopped operator never completes an upgrade, so a wait would never end. All such Nodes are named, with the
+    advice for a Node that has this label without an upgrade."""
     found = Operator(POLICIES, deployments=[deployment(replicas)], nodes=[
         {"metadata": {"name": "gpu-1", "labels": {"nvidia.com/gpu-driver-upgrade-state": state}}},
         {"metadata": {"name": "gpu-2", "labels": {"nvidia.com/gpu-driver-upgrade-state": state}}},
@@ -105,12 +105,12 @@ def test_what_it_runs_beside_is_named_but_not_the_operator_itself() -> None:
     own = {"apiVersion": "apps/v1", "kind": "Deployment", **deployment()}
     own["metadata"]["ownerReferences"] = [POLICY]
     adopt.check(found, wanted(daemon_set("a")), live(daemon_set("a"), own))
-    with pytest.raises(ClusterError, match="not wanted here: DaemonSet gpu-operator/nvidia-vfio-manager"):
+    with pytest.raises(ClusterError, match="not in the plan: DaemonSet gpu-operator/nvidia-vfio-manager"):
         adopt.check(found, wanted(daemon_set("a")), live(daemon_set("a"), daemon_set("nvidia-vfio-manager")))
 
 
 def test_stop_and_start_are_each_others_inverse() -> None:
-    """The former number is kept on the Deployment; at rest there is nothing to stop."""
+    """The Deployment stores the former number of replicas; a stopped operator need not be stopped."""
     step, = operator.stop(Operator(POLICIES, deployments=[deployment(2)]))
     assert step.id == "stop: Deployment gpu-operator/gpu-operator" and step.manifest is not None
     assert step.manifest["spec"] == {"replicas": 0}
@@ -126,7 +126,7 @@ def test_stop_and_start_are_each_others_inverse() -> None:
 
 
 class Stopping:
-    """The operator's Deployment look by look: (generation seen by its controller, replicas, pods)."""
+    """The operator's Deployment, one entry for each read: (generation seen by its controller, replicas, pods)."""
 
     def __init__(self, *looks: tuple[int, int, int]) -> None:
         self.looks = list(looks)
@@ -140,7 +140,7 @@ class Stopping:
 
 
 def test_an_operator_has_stopped_once_its_controller_wants_no_pod(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the first look its pod is being replaced: there is none, and another one comes."""
+    """At the first read, its pod is being replaced: there is none, and another one is created."""
     client = Stopping((1, 1, 0), (1, 1, 1), (2, 1, 1), (2, 0, 1), (2, 0, 0))
     monkeypatch.setattr("time.sleep", lambda _seconds: client.looks.pop(0))
     adopt.wait_stopped(client, Operator(POLICIES, deployments=[deployment()]))  # type: ignore[arg-type]
@@ -158,7 +158,7 @@ def test_what_stays_with_the_policy_is_named() -> None:
     there = live(daemon_set("a"), daemon_set("b"), daemon_set("c", owner=None))
     changes = [Change("adopt", kinds.find("apps/v1", "DaemonSet"), "driver", daemon_set("a"), daemon_set("a"))]
     note, = adopt.notes(Operator(POLICIES), changes, there)
-    assert note == ("These stay with ClusterPolicy cluster-policy and go when it is deleted: "
+    assert note == ("These objects still belong to ClusterPolicy cluster-policy and are deleted with it: "
                     "DaemonSet gpu-operator/b.")
 
 
@@ -169,7 +169,7 @@ def ours(name: str, component: str, kind: str = "DaemonSet", pod: dict[str, str]
 
 
 def test_what_is_handed_back() -> None:
-    """Not Node Feature Discovery, which no operator owns, nor a user's own manifests, nor what others made."""
+    """Not Node Feature Discovery, which the operator does not own, nor manifests of users, nor objects of others."""
     there = live(ours("driver", "driver"), ours("nvidia", "cluster"), ours("nfd", "nfd"), ours("mine", "dashboards"),
                  daemon_set("theirs"))
     assert [one["metadata"]["name"] for one in hand_back.ours(there)] == ["driver", "nvidia"]
@@ -183,7 +183,7 @@ def test_drivers_that_the_operator_would_not_know(name: str, pod: dict[str, str]
     if known:
         hand_back.refuse([ours(name, "driver", pod=pod)], [])
     else:
-        with pytest.raises(ClusterError, match=f"would not know these again: DaemonSet gpu-operator/{name}"):
+        with pytest.raises(ClusterError, match=f"would not adopt these drivers.*DaemonSet gpu-operator/{name}"):
             hand_back.refuse([ours(name, "driver", pod=pod)], [])
 
 
@@ -193,7 +193,8 @@ def test_drivers_that_the_operator_would_not_know(name: str, pod: dict[str, str]
     ("nvidia-gpu-driver-ubuntu22.04-7c5cf494fd", "a45a87ac-a43e-43a8-90a0-ad7524afa2b5", "5.15.0-84-generic", False),
     ("nvidia-gpu-driver-canary-ubuntu22.04", "a45a87ac-a43e-43a8-90a0-ad7524afa2b5", "", False)])
 def test_drivers_of_nvidia_drivers_are_known_by_their_uid(name: str, uid: str, kernel: str, known: bool) -> None:
-    """As named by the operator of 26.7.0 for an NVIDIADriver of this uid; one that was made anew has another."""
+    """The names are those that operator 26.7.0 gives for an NVIDIADriver with this uid; a recreated one has another
+    uid."""
     daemon = ours(name, "driver", pod={"nvidia.com/node.os-version": "ubuntu22.04"})
     daemon["metadata"]["annotations"] = {"gpuops.nvidia/driver": "canary"}
     if kernel:
@@ -220,7 +221,7 @@ def revision(number: int, name: str, ours: bool, owner: str = "nvidia-driver-dae
     ([], None),
 ])
 def test_the_drivers_template_is_the_operators_last(revisions: list[tuple[int, str, bool]], template: Any) -> None:
-    """A template that we took over as it was has still the operator's revision; other DaemonSets' do not count."""
+    """A template that was adopted without a change still has the operator's revision; other DaemonSets do not count."""
     daemon = daemon_set("nvidia-driver-daemonset", owner=None)
     back = hand_back.former(daemon, [*(revision(*one) for one in revisions), revision(9, "x", False, "other")])
     assert (back and back["spec"]["template"]) == (template and {"spec": {"nodeName": template}})
@@ -236,7 +237,7 @@ def test_the_policy_is_written_only_where_it_says_something_else() -> None:
     more = {**there, "spec": {"driver": {"enabled": True, "version": "580.173.02"}}}
     step, = hand_back.policy_step(policy, [more])
     assert (step.action, step.reasons) == ("update", ["spec.driver.version"])
-    with pytest.raises(ClusterError, match="ClusterPolicy other is there beside p"):
+    with pytest.raises(ClusterError, match="The cluster has the ClusterPolicy other, but the policy has the name p"):
         hand_back.policy_step(policy, [{**there, "metadata": {"name": "other"}}])
     # An export of no resource has no name of its own.
     assert hand_back.policy_step({**policy, "metadata": {}}, [there]) == []

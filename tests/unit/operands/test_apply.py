@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a run sends to an API server, in which order, and what becomes of it when others write too."""
+"""The requests of a run to an API server and their order, and the result if others write at the same time."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def pods(name: str = "d", strategy: str = "RollingUpdate", **selector: str) -> O
 
 
 def run(client: Client, *manifests: Object, check: bool = False) -> dict[str, Any]:
-    """A run of a component C(c) that has these manifests."""
+    """Runs operands for a component C(c) with these manifests."""
     return deliver.present(client, objects.wanted({"c": manifests}), ["c"], check)
 
 
 def added(api: ApiServer, path: str, key: str, value: str, manager: str = "kubectl-edit") -> None:
-    """Another hand adds a key to a ConfigMap."""
+    """Another client adds a key to a ConfigMap."""
     item = api.objects[path]
     item["data"] = {**item["data"], key: value}
     item["metadata"]["managedFields"].append({"manager": manager, "operation": "Update", "apiVersion": "v1",
@@ -52,7 +52,7 @@ def added(api: ApiServer, path: str, key: str, value: str, manager: str = "kubec
 
 
 def once(api: ApiServer, verb: str, path: str, do: Any) -> None:
-    """do: what happens right before the first such request is answered; it may be the answer."""
+    """do: is called right before the first such request is answered; it can return the answer."""
     left = [do]
 
     def before(request: Request) -> Reply | None:
@@ -117,7 +117,7 @@ def test_of_many_failures_all_are_told_and_a_few_are_in_the_message(api: ApiServ
 
 
 def test_check_mode_has_the_server_try_and_changes_nothing(api: ApiServer, client: Client) -> None:
-    """What stands on a Namespace that is not there yet cannot be tried."""
+    """Objects in a Namespace that does not exist yet cannot be tried."""
     run(client, SPACE, settings(key="1"))
     before = copy.deepcopy(api.objects)
     api.requests.clear()
@@ -132,7 +132,7 @@ def test_check_mode_has_the_server_try_and_changes_nothing(api: ApiServer, clien
 
 
 def test_a_value_that_another_hand_has_set_under_our_name_is_put_back(api: ApiServer, client: Client) -> None:
-    """The record says that it is ours: what the server would make of our manifest says that it is not."""
+    """The record of owners names us, but a dry run of our manifest shows the difference."""
     run(client, SPACE, settings(key="1"))
     api.objects[f"{MAPS}/a"]["data"]["key"] = "theirs"
     preview = run(client, SPACE, settings(key="1"), check=True)
@@ -144,15 +144,15 @@ def test_a_value_that_another_hand_has_set_under_our_name_is_put_back(api: ApiSe
 
 
 def mirrored(item: Object) -> str:
-    """As a webhook has images come from a mirror."""
+    """Changes images to a mirror, as a webhook does."""
     if "data" in item:
         item["data"]["key"] = f"mirror/{item['data']['key'].rpartition('/')[2]}"
     return ""
 
 
 def test_a_value_that_the_servers_admission_sets_stays(api: ApiServer, client: Client) -> None:
-    """It would set it again. A webhook that cannot be tried, denies or fails, or a user who may not write, says
-    nothing: the object needs no write."""
+    """The admission would set the value again. If a webhook cannot be tried, denies or fails, or if the user may not
+    write, there is no result: the object needs no write."""
     api.admission = mirrored
     run(client, SPACE, settings(key="1"))
     for refusal in (None, status(400, "the webhook does not support dry run"), status(403), status(422, "denied"),
@@ -168,12 +168,12 @@ def test_a_value_that_the_servers_admission_sets_stays(api: ApiServer, client: C
 
 
 def twice(item: Object) -> str:
-    """As the server refuses a ConfigMap that has a key in two forms."""
+    """Refuses a ConfigMap that has a key in two forms, as the server does."""
     return "data[key]: Invalid value" if {*item.get("data", ())} & {*item.get("binaryData", ())} else ""
 
 
 def test_check_mode_takes_foreign_fields_over_as_the_run_does(api: ApiServer, client: Client) -> None:
-    """A field of another type that stands beside ours is refused: it goes in the same request."""
+    """A field of another type that cannot exist together with ours is refused, so it is removed in the same request."""
     run(client, SPACE, settings(key="1"))
     item = api.objects[f"{MAPS}/a"]
     del item["data"]
@@ -243,7 +243,7 @@ def test_keys_that_another_hand_adds_go(api: ApiServer, client: Client) -> None:
 
 
 def test_keys_that_another_hand_adds_while_they_are_taken_over_go_too(api: ApiServer, client: Client) -> None:
-    """Whoever was faster keeps nothing, and nothing is written over an object that was not read."""
+    """Keys of another client are removed, too, and no object is overwritten that was not read."""
     run(client, SPACE, settings(key="1"))
     added(api, f"{MAPS}/a", "first", "2")
     once(api, "patch", f"{MAPS}/a", lambda: added(api, f"{MAPS}/a", "second", "3", "another"))
@@ -295,7 +295,7 @@ def test_a_hand_that_writes_all_the_time_is_named(api: ApiServer, client: Client
 @pytest.mark.parametrize(("strategy", "propagation"), [("RollingUpdate", "Foreground"), ("OnDelete", "Orphan")])
 def test_what_cannot_be_changed_in_place_is_gone_before_it_is_made_anew(
         api: ApiServer, client: Client, clock: Clock, strategy: str, propagation: str) -> None:
-    """Pods that only a user restarts stay."""
+    """Pods that only a user may restart stay."""
     run(client, SPACE, pods(strategy=strategy, more="x"))
     path, begin = f"{DAEMONS}/d", clock.now
     former = api.objects[path]["metadata"]
@@ -317,7 +317,7 @@ def test_what_cannot_be_changed_in_place_is_gone_before_it_is_made_anew(
 
 
 def test_an_object_that_is_going_is_waited_for_and_made_again(api: ApiServer, client: Client, clock: Clock) -> None:
-    """Another one of that name counts as gone."""
+    """If another object with this name exists, the former one counts as removed."""
     run(client, SPACE, settings())
     path, begin = f"{MAPS}/a", clock.now
     api.objects[path]["metadata"].update(deletionTimestamp="x", finalizers=["x"])
@@ -381,7 +381,7 @@ def test_a_definition_that_is_not_established_is_waited_for(api: ApiServer, clie
 
 
 def test_what_an_operator_made_becomes_ours_in_one_write(api: ApiServer, client: Client) -> None:
-    """Its other owners stay, and its labels; a run that is killed after it leaves an object with an owner."""
+    """Its other owners and its labels stay; if a run is killed afterwards, the object has an owner."""
     beside = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "x"}
     theirs = settings(key="1")
     theirs["metadata"].update(labels={"app": "a"}, ownerReferences=[POLICY, beside], managedFields=[
@@ -404,7 +404,7 @@ def test_what_an_operator_made_becomes_ours_in_one_write(api: ApiServer, client:
 
 
 def test_an_operators_object_that_nobody_has_touched_changes_its_owner_too(api: ApiServer, client: Client) -> None:
-    """Nothing of it differs, so that no field has to be taken over."""
+    """It has no differences, so no field must be taken over."""
     theirs = settings(key="1")
     theirs["metadata"].update(ownerReferences=[POLICY], managedFields=[])
     api.put(SPACE, theirs)
@@ -414,7 +414,7 @@ def test_an_operators_object_that_nobody_has_touched_changes_its_owner_too(api: 
 
 
 def test_a_foreign_object_loses_our_marks_and_keeps_everything_else(api: ApiServer, client: Client) -> None:
-    """A definition that others use, a Namespace that was there before."""
+    """A definition that others use, and a Namespace that existed before."""
     run(client, SPACE)
     marked = copy.deepcopy(api.objects[f"{SPACES}/s"])
     assert objects.APPLIED in marked["metadata"]["annotations"]
@@ -430,7 +430,7 @@ def test_a_foreign_object_loses_our_marks_and_keeps_everything_else(api: ApiServ
 
 
 def test_what_is_released_is_nobodys(api: ApiServer, client: Client) -> None:
-    """The records of others stay; with none of them the server is not to make one up."""
+    """The records of other managers stay; if there are none, the server must not create one."""
     row, path = kinds.find("v1", "ConfigMap"), f"{MAPS}/a"
     run(client, SPACE, settings(key="1"))
     api.objects[path]["metadata"]["labels"]["mine"] = "x"

@@ -73,7 +73,7 @@ def named(*names: str, **values: str) -> list[dict[str, Any]]:
 ])
 def test_order_counts_where_it_means_something(
         part: str, want: list[Any], have: list[Any], drift: bool) -> None:
-    """Nobody owns it: init containers run, and values that name others are resolved, in this order."""
+    """Nobody owns the order: init containers run in this order, and so are values resolved that refer to others."""
     tree = {"f:spec": {f"f:{part}": {key(name=item["name"]): {".": {}, "f:name": {}, "f:value": {}} for item in want}}}
     manifest = {**MANIFEST, "spec": {part: want}}
     assert compare.drifted(manifest, live({part: have}, entry(tree))) == ([f"spec.{part}"] if drift else [])
@@ -141,7 +141,7 @@ OWNED: field_owners.Tree = {"f:env": {key(name="A"): {".": {}, "f:name": {}}}, "
 ])
 def test_what_a_repair_leaves_is_ours_and_what_nobody_owns(
         want: dict[str, Any], have: dict[str, Any], theirs: field_owners.Tree, after: dict[str, Any]) -> None:
-    """A field that may not stand beside ours is gone; defaults of the server stay."""
+    """A field that cannot exist together with ours is removed; defaults of the server stay."""
     entries = entry({"f:spec": OWNED}), entry({"f:spec": theirs}, "edit", "Update")
     after = {**after, "address": "10.1.2.3"}
     repaired = field_owners.repaired({**MANIFEST, "spec": want}, live({**have, "address": "10.1.2.3"}, *entries))
@@ -175,7 +175,7 @@ def test_before_shows_no_defaults_and_our_spelling() -> None:
 
 
 def test_what_the_server_would_fill_in_again_is_no_difference() -> None:
-    """A client that writes whole objects owns defaults too; another value than the default counts."""
+    """A client that writes whole objects also owns defaults; a value that differs from the default counts."""
     want = {**MANIFEST, "spec": {"replicas": 2}}
     tree = {"f:spec": {"f:schedulerName": {}, "f:securityContext": {}, "f:restartPolicy": {}}}
     have = live({"replicas": 2, "schedulerName": "default-scheduler", "securityContext": {}, "restartPolicy": "Never"},
@@ -184,7 +184,7 @@ def test_what_the_server_would_fill_in_again_is_no_difference() -> None:
 
 
 def test_secrets_in_variables_and_addresses_are_hidden() -> None:
-    """That they differ from the other side is shown."""
+    """Only the fact that they differ is shown."""
     def item(**values: str) -> dict[str, Any]:
         return {**MANIFEST, "spec": {"env": [{"name": name, "value": value} for name, value in values.items()]}}
 
@@ -213,7 +213,8 @@ def test_a_manifest_that_changed_is_compared_by_value() -> None:
 
 
 def test_a_mapping_that_has_lost_its_fields_is_no_leaf() -> None:
-    """A resource without a schema: who changes the only field of spec leaves us C(f:spec) with nothing below."""
+    """In a resource without a schema, a client that changes the only field of spec leaves us C(f:spec) without
+    content."""
     rules = {"apiVersion": "m/v1", "kind": "PrometheusRule", "metadata": {"name": "x"},
              "spec": {"groups": [{"name": "a", "rules": [{"alert": "A"}]}]}}
     theirs = entry({"f:spec": {"f:groups": {}}}, "kubectl-edit", "Update")
@@ -234,7 +235,7 @@ def test_what_is_added_inside_an_empty_mapping_is_foreign() -> None:
     "1e30000000", "1e-30000000", "1e1000", "9" * 5000, "1" + "0" * 200 + "k", ".", "", "\u0663", "1Gi\n", "NaN",
     float("nan"), float("inf"), True, None, [], {}, b"1"])
 def test_what_is_no_quantity_or_beyond_all(value: Any) -> None:
-    """A quantity of somebody else's object must not keep the run busy without end."""
+    """A quantity in the object of another owner must not take unlimited time."""
     assert compare.quantity(value) is None
 
 

@@ -55,7 +55,7 @@ def merged(*policies: dict[str, Any]) -> dict[str, Any]:
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """(path, value); what a list names by C(name) or C(mountPath) counts by that."""
+    """(path, value) of all leaves; list items with a C(name) or C(mountPath) are identified by it."""
     if isinstance(value, dict) and value:
         for key, inner in value.items():
             yield from leaves(inner, f"{path}.{key}" if path else str(key))
@@ -70,15 +70,15 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 @functools.lru_cache(maxsize=None)
 def rendered(name: str, cluster: str) -> Flat:
-    """The leaves of a component's objects. cluster: what of the plan it depends on, as JSON."""
+    """The leaves of the objects of a component. cluster: the part of the plan that it depends on, as JSON."""
     every = {f"{one['kind']}/{one['metadata']['name']} {path.replace('spec.template.spec.', '')}": value
              for one in render(name, json.loads(cluster)) for path, value in leaves(one)}
     return {path: value for path, value in every.items() if "DRIVER_CONFIG_DIGEST" not in path}
 
 
 def flat(policy: dict[str, Any], runtime: str = "containerd") -> Flat:
-    """By C(KIND/NAME PATH) every leaf; paths of pods without what all have in common. The digest of the driver's
-    settings follows from them."""
+    """Maps C(KIND/NAME PATH) to all leaves; paths of pods without their common prefix. The digest of the driver
+    settings is left out, because it follows from them."""
     made = plan(policy, facts(node(runtime=runtime), monitors=True))
     shared = {key: made[key] for key in ("namespace", "psa", "common")}
     found: Flat = {}
@@ -97,7 +97,7 @@ _PLACES = re.compile(r"(?:\S+ )(?:containers|initContainers|volumes)\([^)]*\)(?:
 
 
 def wholes(path: str) -> list[str]:
-    """What a leaf is part of, from the outside: object, container or volume, mount."""
+    """The wholes that contain a leaf, from the outermost: object, container or volume, mount."""
     names = [path.split(" ")[0]]
     match = _PLACES.match(path)
     if match:
@@ -106,8 +106,8 @@ def wholes(path: str) -> list[str]:
 
 
 def difference(before: Flat, after: Flat) -> Flat:
-    """By path the new value, None where it is gone. An object or a container that is new is one entry, and so is
-    whatever is gone as a whole."""
+    """Maps paths to new values, None for a removed one. A new object or container is one entry, and so is everything
+    that is removed as a whole."""
     there, then = ({whole for path in one for whole in wholes(path)} for one in (before, after))
     found: Flat = {}
     for path in {*before, *after}:
@@ -124,7 +124,8 @@ def difference(before: Flat, after: Flat) -> Flat:
 
 
 def expected(row: dict[str, Any], value: Any) -> Flat:
-    """What a row says: C(sets) has by path or by a list of paths one value, C($) in it is that of the field."""
+    """The expectation of a row: C(sets) maps a path, or a list of paths, to one value, in which C($) is that of the
+    field."""
     found = {path: value if new == "$" else new for path, new in (row.get("sets") or {}).items()}
     for group in row.get("also") or ():
         found.update({path.replace("*", name): value if new == "$" else new
@@ -158,7 +159,7 @@ def test_field_that_all_components_have(section: str, one: dict[str, Any], key: 
 
 
 def shared_effect(one: dict[str, Any], key: str, value: Any) -> Flat:
-    """What a common field does, by the tables of containers.
+    """The effect of a common field, from the tables of containers.
 
     main: the container that the user's variables and arguments are for. images: every container that runs the image,
     named: where else it is named. resources: containers that take the resources.
@@ -193,7 +194,7 @@ def shared_effect(one: dict[str, Any], key: str, value: Any) -> Flat:
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row["field"]) for row in TABLE["without"]])
 def test_field_without_effect_is_said(row: dict[str, Any]) -> None:
-    """A field of a policy that does nothing: the user is told why."""
+    """For a field of a policy without effect, a note tells the user why."""
     policy = merged(TABLE["base"], under(row["field"], row["value"]))
     assert difference(usual(), flat(policy)) == {}
     said = [*plan(policy)["notes"], *formats.read(policy, releases.release("26.7.0")).warnings]
@@ -207,7 +208,7 @@ def covered() -> set[str]:
 
 
 def test_every_field_has_a_row() -> None:
-    """By the definition's own list of keys, and the shape of components that it repeats."""
+    """The list of keys comes from the definition and the shape of components that it repeats."""
     wanted = {path for path, kind in keys("cluster_policy_keys.txt") if kind != "object"}
     wanted |= {f"{section}.{key}" for section, one in TABLE["components"].items() for key in COMMON
                if key not in one.get("lacks", ())}
@@ -220,7 +221,7 @@ def test_every_field_has_a_row() -> None:
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row["field"]) for row in TABLE["labels"]])
 def test_field_of_labels(row: dict[str, Any]) -> None:
-    """What a field changes on Nodes: which operands they are labelled for."""
+    """The effect of a field on Nodes: the operands for which they get labels."""
     before, after = ({**deploy["components"], "mig_default": deploy["mig_default"]} for deploy in (
         plan(policy)["deploy"] for policy in (TABLE["base"],
                                               merged(TABLE["base"], under(row["field"], row["value"])))))
@@ -228,13 +229,13 @@ def test_field_of_labels(row: dict[str, Any]) -> None:
 
 
 def test_a_gpu_cluster_is_refused_by_name() -> None:
-    """Dynamic resource allocation, whose fields are those of this resource."""
+    """Dynamic resource allocation has these fields in this resource."""
     with pytest.raises(Exception, match="gpuCluster.deployCR"):
         plan({"apiVersion": "nvidia.com/v1alpha1", "kind": "GPUCluster", "spec": {"draDriver": {}}})
 
 
 def test_the_table_sees_what_a_field_does_beside() -> None:
-    """A change nobody expects is one."""
+    """An unexpected change fails the test."""
     before = usual()
     for path in ("DaemonSet/nvidia-dcgm containers(nvidia-dcgm-ctr).image", "Service/nvidia-dcgm spec.type"):
         assert difference(before, {**before, path: "other"}) == {path: "other"}

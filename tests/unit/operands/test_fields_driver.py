@@ -1,8 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Every field of a policy about the driver, and all that it changes in the objects. Expectations are transcribed from
-GPU Operator 26.7: its ClusterPolicy controller and its templates of NVIDIADrivers."""
+"""Every field of a policy for the driver, and all its changes in the objects. Expectations are transcribed from GPU
+Operator 26.7: its ClusterPolicy controller and its templates of NVIDIADrivers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEW = "(new)"
 
 
 def cluster() -> dict[str, Any]:
-    """One Node, and the ConfigMaps and Secrets that the policies below name."""
+    """One Node, and the ConfigMaps and Secrets to which the policies below refer."""
     one = {**node(**{"kubernetes.io/hostname": "n1"}), "kernel": KERNEL}
     return {**facts(one), "secrets": {"secret": True}, "config_maps": {
         "files": {"b.list": "", "a.list": ""}, "topology": {TOPOLOGY: ""}, "licence": {LICENCE: "", TOKEN: ""},
@@ -33,7 +33,7 @@ def cluster() -> dict[str, Any]:
 
 
 def mounted(container: str, volume: str, folder: str, *keys: str) -> dict[str, Any]:
-    """The facts of files that a container gets from keys of a volume."""
+    """The facts of the files that a container gets from the keys of a volume."""
     found = {}
     for key in keys:
         place = f"{container}.volumeMounts[{folder}/{key}]"
@@ -231,7 +231,7 @@ def policy(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def own_path(path: str) -> str:
-    """What stands at a path of ClusterPolicy in an NVIDIADriver, below C(driver.) again."""
+    """The path in an NVIDIADriver for a path of ClusterPolicy, again below C(driver.)."""
     section, _dot, rest = path.partition(".")
     return f"driver.{RENAMED.get(rest, rest)}" if section == "driver" else path
 
@@ -245,7 +245,8 @@ def nvidia_driver(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """By path what the second policy's DaemonSet has otherwise; a container that only it has is one entry."""
+    """Maps paths to the values in the DaemonSet of the second policy that differ; a container that only it has is one
+    entry."""
     old, new = dict(facts_of(before)), dict(facts_of(after))
     found: dict[str, Any] = {}
     for path in {*old, *new}:
@@ -271,7 +272,7 @@ def facts_of(given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """(path, value) of every leaf; items of a list are found by what tells them apart."""
+    """(path, value) of every leaf; list items are identified by the key that distinguishes them."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from flat(inner, f"{path}.{key}" if path else key)

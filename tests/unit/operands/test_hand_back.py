@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A cluster that is given back to its GPU Operator: what is written, in which order, and what a race does to it."""
+"""A cluster is handed back to its GPU Operator: what is written, in which order, and the effect of a race."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def revision(number: int, image: str, ours: bool) -> Object:
 
 @pytest.fixture
 def taken(api: ApiServer) -> ApiServer:
-    """A cluster that was taken over: the operator rests, its driver's template was written anew by us."""
+    """A cluster that was adopted: the operator is stopped, and we have rewritten the template of its driver."""
     api.put({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {
         "name": OPERATOR, "namespace": SPACE, "labels": {"app": "gpu-operator"},
         "annotations": {"gpuops.nvidia/replicas": "1"}},
@@ -67,7 +67,7 @@ def back(client: Client, policy: Object = POLICY, check: bool = False) -> dict[s
 
 
 def test_all_becomes_the_operators_before_it_starts(taken: ApiServer, client: Client) -> None:
-    """First the policy, then what follows it, with what only we and our labels need taken away."""
+    """First the policy, then the other objects, without what only our labels need."""
     preview = back(client, check=True)
     assert taken.sent() == [] and preview["operator"]
     result = back(client)
@@ -93,7 +93,7 @@ def test_all_becomes_the_operators_before_it_starts(taken: ApiServer, client: Cl
 
 def test_the_drivers_template_is_put_back_and_noticed_before_the_operator_starts(
         taken: ApiServer, client: Client) -> None:
-    """Else it would take its own running pods for outdated ones, and restart them."""
+    """Otherwise, the operator would consider its own running pods outdated and restart them."""
     path, looks = f"{DAEMONS}/{DRIVER}", 0
 
     def controller(request: Request) -> None:
@@ -219,7 +219,8 @@ def test_a_driver_of_an_nvidia_driver_gets_that_one_as_its_owner(taken: ApiServe
 def test_nothing_is_written_where_the_operator_would_not_know_its_drivers_again(
         taken: ApiServer, client: Client) -> None:
     taken.put(daemon("nvidia-driver-daemonset-rhel9", "driver", "driver:2"))
-    with pytest.raises(ClusterError, match="would not know these again: DaemonSet .*-rhel9.*Nothing has been changed"):
+    with pytest.raises(ClusterError, match="would not adopt these drivers.*DaemonSet .*-rhel9.*Nothing has been "
+                       "changed"):
         back(client)
     assert taken.sent() == []
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What no policy gets below its level: rendered objects, read as the vendor's managers read them."""
+"""What no policy can reach below its level, in rendered objects, which are read as the vendor's managers read them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def policy(value: str, args: list[str], upgrade: dict[str, Any]) -> dict[str, An
 
 
 def allowed(made: dict[str, Any], arguments: bool = True) -> set[str]:
-    """The variables that are not false where their managers read them, and (arguments) what a shell would run."""
+    """The variables that their managers do not read as false, and (arguments) what a shell would run."""
     found = set()
     for component, name, reads in (("driver", "k8s-driver-manager", ("ENABLE_GPU_POD_EVICTION", "ENABLE_AUTO_DRAIN")),
                                    ("mig_manager", "nvidia-mig-manager", ("WITH_REBOOT",))):
@@ -102,7 +102,8 @@ def test_no_node_is_asked_for_another_layout_below_idle(level: str, now: dict[st
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", ["RUNTIME_RESTART_MODE", "DOCKER_RESTART_MODE"])
 def test_docker_is_not_restarted_under_containers(level: str, name: str) -> None:
-    """By the toolkit, at each start of its pod; a restart ends containers, as a signal and other runtimes' do not."""
+    """The toolkit restarts it at each start of its pod; a restart ends containers, but a signal does not, nor does a
+    restart of other runtimes."""
     for runtime, value in itertools.product(("docker", "containerd"), ("systemd", "none")):
         made = plan({"toolkit": {"env": [{"name": name, "value": value}]}}, facts(node(runtime=runtime)),
                     disruption=level)
@@ -139,7 +140,7 @@ SELECTORS = st.sampled_from([{"zone": "a"}, {"zone": "b"}, {"rack": "1"}, {"zone
 
 @st.composite
 def nvidia_drivers(draw: st.DrawFn, variables: list[dict[str, str]]) -> list[dict[str, Any]]:
-    """Some NVIDIADrivers by chance."""
+    """Random NVIDIADrivers."""
     found = []
     for number, selector in enumerate(draw(st.lists(SELECTORS, max_size=3, unique_by=str))):
         precompiled = draw(st.booleans())
@@ -153,8 +154,7 @@ def nvidia_drivers(draw: st.DrawFn, variables: list[dict[str, str]]) -> list[dic
 
 @st.composite
 def policies(draw: st.DrawFn) -> Any:
-    """A good document by chance, also with NVIDIADrivers, in which the managers are given any values for what
-    disturbs."""
+    """A random valid document, also with NVIDIADrivers, with any values for the disruptive options of the managers."""
     chance = random.Random(draw(st.sampled_from(range(10_000))))
     form = format_schemas.FORMS[draw(st.sampled_from(["values", "ClusterPolicy"]))]
     # Most examples with these are refused.
@@ -180,7 +180,7 @@ def policies(draw: st.DrawFn) -> Any:
 
 
 def planned(policy: Any, release: str, level: str) -> dict[str, Any] | None:
-    """The plan; None where the policy is refused. Nodes that cannot be served are left out."""
+    """The plan; None if the policy is refused. Nodes without a plan are left out."""
     try:
         return plan(policy, CLUSTER, release, disruption=level, strict=False)
     except GpuopsError:
@@ -189,7 +189,7 @@ def planned(policy: Any, release: str, level: str) -> dict[str, Any] | None:
 
 @pytest.fixture(scope="module")
 def manager(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a program in the place of the MIG manager: prints the arguments and variables that it reads."""
+    """A folder with a replacement for the MIG manager, which prints the arguments and variables that it reads."""
     folder = tmp_path_factory.mktemp("bin")
     program = folder / "nvidia-mig-manager"
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$WITH_REBOOT" "$@"\n')
@@ -198,7 +198,7 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def reboots(container: dict[str, Any], folder: Path) -> bool:
-    """Whether the MIG manager would reboot Nodes: Kubernetes fills in $(NAME), a shell reads the first argument."""
+    """Whether the MIG manager would reboot Nodes: Kubernetes replaces $(NAME), and a shell reads the first argument."""
     env = {item["name"]: item["value"] for item in container["env"] if "value" in item}
     args = [re.sub(r"\$\((\w+)\)", lambda match: env.get(match[1], match[0]), one) for one in container["args"]]
     if args == ["/bin/entrypoint.sh"]:
@@ -224,7 +224,7 @@ def test_no_manager_disturbs(manager: Path, policy: Any, release: str, level: st
 
 
 def ends(change: Change) -> str:
-    """Why a change of a DaemonSet ends pods, empty where it does not."""
+    """Why a change of a DaemonSet ends pods, empty if it does not."""
     if change.live is None or change.action == "delete":
         return change.action
     live, new = (one["spec"] for one in (change.live, change.manifest or {}))
@@ -245,7 +245,7 @@ PLACES = {f"n{number}": {**one["labels"], "nvidia.com/gpu.deploy.driver": "true"
 
 
 def daemon_sets(made: dict[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
-    """By name the DaemonSets whose pods GPU clients need."""
+    """Maps names to the DaemonSets whose pods GPU clients need."""
     return {one["metadata"]["name"]: (component, one) for component in ("driver", "device_plugin")
             for one in render(component, made) if one["kind"] == "DaemonSet" and (
                 component == "driver" or one["metadata"]["name"] == objects.MPS_DAEMON)}
@@ -255,7 +255,7 @@ def daemon_sets(made: dict[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
 @settings(max_examples=60)
 def test_no_change_ends_what_gpu_clients_need(before: Any, after: Any, release: str, later: str, former: str, level: str
                                               ) -> None:
-    """Whatever release and level were before, up or down."""
+    """This holds for every earlier release and level, for upgrades and downgrades."""
     old, new = planned(before, release, former), planned(after, later, level)
     if old is None or new is None:
         return
@@ -347,7 +347,7 @@ PAUSES: dict[str, list[str]] = {
 @pytest.mark.parametrize("owner", ["ReplicaSet", "DaemonSet"])
 def test_a_pause_of_operands_ends_no_mps_daemon_below_its_level(act: str, level: str, said: str, evict: bool,
                                                                 owner: str) -> None:
-    """Whatever is changed on the host, MIG instances in free space or more, and whoever owns the pods."""
+    """This holds for every change of the host, MIG instances in free space or more, and every owner of the pods."""
     assert {*MPS_ACTS, *PAUSES, LABEL_ACT} == TABLE["cluster"].keys()
     site = Site(mps(), *(pod(name, owner=owner) for name in PAUSES[act]))
     begun = site.run("started", level, evict=evict, creates=True)
@@ -359,7 +359,7 @@ LABEL_ACT = "remove the deploy label by which a driver pod runs"
 
 @pytest.mark.parametrize(("_act", "level", "said"), [one for one in cases("cluster") if one[0] == LABEL_ACT])
 def test_a_deploy_label_needs_its_level(_act: str, level: str, said: str) -> None:
-    """From there on it goes after its pod has ended."""
+    """From that level on, the label is removed after its pod has ended."""
     key = "nvidia.com/gpu.deploy.driver"
     made = plan({"driver": {"enabled": False}}, facts(NODES[2]), disruption=level)
     one = deploy_labels.Node("n1", {**PLACES["n3"], key: "true", "feature.node.kubernetes.io/pci-10de.present": "true"},
@@ -372,7 +372,7 @@ def test_a_deploy_label_needs_its_level(_act: str, level: str, said: str) -> Non
 
 @pytest.mark.parametrize(("act", "level", "said"), [one for one in cases("cluster") if one[0] in MPS_ACTS])
 def test_the_mps_daemon_needs_its_level(act: str, level: str, said: str) -> None:
-    """The API server does not say whether its pods have clients, so they count as if they had."""
+    """The API server cannot tell whether its pods have clients, so they count as if they had."""
     made = plan({"devicePlugin": MPS}, facts(NODES[2]), disruption=level)
     _component, manifest = daemon_sets(made)[objects.MPS_DAEMON]
     live = {**manifest, "status": {"currentNumberScheduled": MPS_ACTS[act]}}

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Drivers whose DaemonSet is replaced or moves are replaced Node by Node: the new one waits for the end of the old."""
+"""Drivers whose DaemonSet is replaced or moves are replaced Node by Node: the new one waits until the old one has
+ended."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ NODES = ("n1", "n2", "n3")
 
 
 class Moving(Site):
-    """The same cluster, with the controller of DaemonSets as far as kinds go: it takes pods over, ends those on Nodes
-    that are not selected, and makes those that are missing. unready: Nodes on which a new pod does not start."""
+    """The same cluster with a simple controller of DaemonSets: it adopts pods, ends those on Nodes that are not
+    selected, and creates missing ones. unready: Nodes on which a new pod does not start."""
 
     kinds = (DRIVER, {**DRIVER, "app": "new"})
 
@@ -91,7 +92,7 @@ class Moving(Site):
         return self.of(DRIVER, node)
 
     def of(self, labels: dict[str, str], node: str) -> list[str]:
-        """The drivers of a Node, or its other pods with the label of these."""
+        """The driver pods on a Node, or its other pods with these labels."""
         key = "app.kubernetes.io/component" if "app.kubernetes.io/component" in labels else "app"
         return [one["metadata"]["name"] for one in self.api.objects.values() if one["kind"] == "Pod"
                 and one["spec"]["nodeName"] == node and one["metadata"]["labels"].get(key) == labels[key]]
@@ -101,7 +102,7 @@ class Moving(Site):
                        for one in self.api.objects.values())
 
     def all_drivers(self) -> list[list[str]]:
-        """Of each Node."""
+        """The driver pods of each Node."""
         return [self.drivers(name) for name in NODES]
 
 
@@ -111,7 +112,7 @@ def site(api: ApiServer, client: Client) -> Moving:
 
 
 def changed(name: str = "driver", space: str = "s", app: str = "own", **selector: str) -> list[Object]:
-    """What another run wants of the driver."""
+    """The driver objects of a changed plan."""
     one = daemon_set(name, {**DRIVER, "app": app})
     one["metadata"]["namespace"] = space
     one["spec"]["template"]["spec"]["nodeSelector"] = {LABEL: "true", **selector}
@@ -123,7 +124,7 @@ POLICY = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "name": "clust
 
 
 def of_operator(site: Moving) -> None:
-    """All that was made belongs to a GPU Operator, which is at rest."""
+    """Makes a stopped GPU Operator the owner of all objects."""
     for one in site.api.objects.values():
         if one["kind"] in ("DaemonSet", "ServiceAccount"):
             del one["metadata"]["labels"]
@@ -136,13 +137,13 @@ def of_operator(site: Moving) -> None:
 
 
 def adopted(site: Moving, driver: list[Object], level: str = "drain", check: bool = False) -> Object:
-    """A run of adopt.yml."""
+    """Runs adopt.yml."""
     return deliver.adopted(site.client, site.wanted(driver), ("driver", "device_plugin"), check, level,
                               terms=Terms(site.holder), tell=site.told.append)
 
 
 def written(site: Moving) -> list[str]:
-    """What was written, trials apart."""
+    """The writes, without dry runs."""
     return [f"{one.verb} {one.path}" for one in site.api.requests if one.verb in ("apply", "patch", "delete", "create")
             and "reviews" not in one.path and not one.query.get("dryRun")]
 
@@ -194,7 +195,7 @@ def test_a_selector_that_leaves_nodes_out_moves_only_these(site: Moving) -> None
 
 
 def test_adopted_daemon_sets_leave_nodes_node_by_node(site: Moving) -> None:
-    """The operator's driver is to run on n2 alone."""
+    """The driver of the operator is planned only for n2."""
     of_operator(site)
     site.api.objects["/api/v1/nodes/n2"]["metadata"]["labels"] = {**LABELS, "pool": "a"}
     wanted = changed(pool="a")
@@ -224,7 +225,7 @@ def test_what_a_killed_adoption_leaves_the_next_one_finishes(site: Moving, monke
 
 
 def test_other_operands_do_not_wait_for_the_last_node(site: Moving) -> None:
-    """Those of the former namespace must not run beside the new ones for long."""
+    """Those of the former namespace must not run in parallel with the new ones for long."""
     site.api.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {
         "name": "old", "namespace": "s", "labels": objects.marks("dcgm")}}, {
             **account("nvidia-driver-old"), "metadata": {"name": "nvidia-driver-old", "namespace": "s",
@@ -272,7 +273,7 @@ def test_a_new_driver_that_does_not_start_stops_the_run(site: Moving) -> None:
     site.unready = {"n1"}
     wanted = CHANGES["another namespace"]
     (problem,) = site.present(wanted, timeout=30)["problems"]
-    assert re.search(r"Pod elsewhere/driver-n1-new is not Ready 30 s after.*n\[2-3\]: not begun", problem)
+    assert re.search(r"Pod elsewhere/driver-n1-new is not Ready 30 s after.*n\[2-3\]: not changed", problem)
     assert REASON in site.node("n1")["annotations"] and site.node("n1")["annotations"][REMOVING] == "driver"
     assert NodeState.read(site.api.objects["/api/v1/nodes/n1"]).cordoned
     assert site.drivers("n2") == ["driver-n2"] and site.node("n2")["labels"][LABEL] == PAUSED
@@ -285,7 +286,8 @@ def test_a_new_driver_that_does_not_start_stops_the_run(site: Moving) -> None:
 
 
 def two_kernels(site: Moving, foreign: bool = False) -> Object:
-    """The DaemonSets of precompiled drivers select the same pods. foreign: whether the one returned is not ours."""
+    """The DaemonSets of precompiled drivers select the same pods. foreign: whether the returned DaemonSet is
+    foreign."""
     for name, nodes in (("driver", ("n1", "n2")), ("kernel-b", ("n3",))):
         for node in nodes:
             site.node(node)["labels"]["kernel"] = name
@@ -312,7 +314,7 @@ def test_a_kernel_without_nodes_goes_beside_one_that_stays(site: Moving) -> None
 
 @pytest.mark.parametrize("foreign", [False, True])
 def test_pods_that_a_daemon_set_that_stays_would_take_wait_at_every_level(site: Moving, foreign: bool) -> None:
-    """Whatever DaemonSet takes a pod that has none ends it on a Node that it does not select."""
+    """A DaemonSet that adopts a pod without an owner ends it on a Node that it does not select."""
     stays = two_kernels(site, foreign)
     wanted = [*CHANGES["another name"], *([] if foreign else [stays])]
     for check in (True, False):
@@ -333,7 +335,7 @@ def test_pods_that_a_daemon_set_that_stays_would_take_wait_at_every_level(site: 
 
 
 def test_an_adoption_names_the_way_for_pods_that_another_daemon_set_would_take(site: Moving) -> None:
-    """The level is not what hinders."""
+    """The level is not the reason."""
     stays = two_kernels(site)
     of_operator(site)
     with pytest.raises(ClusterError, match="would take the pods of DaemonSet s/driver") as caught:
@@ -343,7 +345,7 @@ def test_an_adoption_names_the_way_for_pods_that_another_daemon_set_would_take(s
 
 
 def test_pods_that_two_successors_select_are_replaced(site: Moving) -> None:
-    """One of these would end those of the other if it were faster."""
+    """If one of them were faster, it would end the pods of the other."""
     stays = two_kernels(site)
     wanted = copy.deepcopy([*changed(kernel="driver", pool="a"), stays])
     wanted[-1]["spec"]["template"]["spec"]["nodeSelector"]["pool"] = "a"
@@ -354,7 +356,7 @@ def test_pods_that_two_successors_select_are_replaced(site: Moving) -> None:
 
 
 def test_two_kernels_give_way_to_one_driver_node_by_node(site: Moving) -> None:
-    """Both go, so neither takes those of the other."""
+    """Both DaemonSets are removed, so neither adopts the pods of the other."""
     two_kernels(site)
     done = site.present(CHANGES["another name"])
     assert done["pending"] == [] == done["problems"] and not any("controller" in one for one in site.ended)
@@ -371,11 +373,11 @@ def test_a_foreign_daemon_set_without_labels_takes_nothing() -> None:
 
 
 def test_a_driver_that_does_not_come_is_no_success_of_the_next_run(site: Moving) -> None:
-    """A webhook or a quota forbids it."""
+    """For example because a webhook or a quota forbids it."""
     site.refused = {"n1"}
     wanted = CHANGES["another name"]
     for _run in range(2):
-        assert "No driver pod has come to Node n1" in site.present(wanted, timeout=30)["problems"][0]
+        assert "No driver pod was created on Node n1" in site.present(wanted, timeout=30)["problems"][0]
         assert NodeState.read(site.api.objects["/api/v1/nodes/n1"]).cordoned
         assert site.node("n1")["annotations"][REMOVING]
     site.refused.clear()
@@ -391,7 +393,7 @@ def test_a_driver_has_the_time_that_its_probe_gives_it() -> None:
 
 
 def test_a_former_driver_that_its_kubelet_has_refused_keeps_no_driver_away(site: Moving) -> None:
-    """It restarted while the Node waited for its turn."""
+    """The kubelet restarted while its Node waited to be changed."""
     site.budget = {"job-n2"}
     wanted = CHANGES["another name"]
     site.present(wanted, timeout=30)
@@ -403,7 +405,7 @@ def test_a_former_driver_that_its_kubelet_has_refused_keeps_no_driver_away(site:
 
 def killed_at(site: Moving, monkeypatch: pytest.MonkeyPatch, write: int, wanted: list[Object],
               run: Callable[[Moving, list[Object]], Object] = Moving.present) -> bool:
-    """Whether a run that is killed before this write has been killed."""
+    """Whether a run was killed that is killed before this write."""
     wire: Any = site.client._wire  # pylint: disable=protected-access
     send, left = wire.send, [write]
 
@@ -430,7 +432,7 @@ def killed_at(site: Moving, monkeypatch: pytest.MonkeyPatch, write: int, wanted:
 @pytest.mark.parametrize("change", [*CHANGES][::2])
 def test_what_a_killed_run_leaves_the_next_one_finishes(site: Moving, monkeypatch: pytest.MonkeyPatch, change: str,
                                                         back: bool) -> None:
-    """No driver ends but when it is its Node's turn, whether the policy stays or is turned back."""
+    """Each driver ends only when its Node is changed, whether the policy stays or is reverted."""
     begin, write = copy.deepcopy(site.api.objects), int(back)
     last = changed() if back else CHANGES[change]
     name = last[-1]["metadata"]["name"]
@@ -474,13 +476,13 @@ def test_a_daemon_set_runs_where_its_affinity_holds(expressions: list[Object], r
 
 def leaves(site: Moving, *names: str, level: str = "drain", check: bool = False, wanted: list[Object] | None = None,
            **more: Any) -> Object:
-    """A run of site.yml for which no driver suits these Nodes any more, or their hosts have one."""
+    """Runs site.yml with a plan in which these Nodes have no suitable driver any more, or have it on their hosts."""
     return deliver.present(site.client, site.wanted(changed() if wanted is None else wanted), None, check, level=level,
                            terms=Terms(site.holder, **more), tell=site.told.append, leaving={"driver": names})
 
 
 def drained(site: Moving) -> list[str]:
-    """What has ended; the controller ends the pod of a Node whose label is paused, or the run is faster."""
+    """The pods that have ended. The controller can end the pod of a Node whose label is paused before the run does."""
     return [one.removesuffix(" by its controller") for one in dict.fromkeys(site.ended)]
 
 
@@ -505,7 +507,7 @@ def test_drivers_of_nodes_that_lose_their_label_end_node_by_node(site: Moving) -
 
 
 def test_a_driver_of_another_namespace_ends_with_its_label_and_a_pod_without_one_stays(site: Moving) -> None:
-    """Of a former operator, whose DaemonSet is foreign."""
+    """The driver of a former operator, whose DaemonSet is foreign."""
     site.present(changed())
     for name, owners in (("theirs", [{"kind": "DaemonSet", "controller": True, "uid": "x"}]), ("bare", [])):
         site.api.put({"apiVersion": "v1", "kind": "Pod", "metadata": {
@@ -516,7 +518,7 @@ def test_a_driver_of_another_namespace_ends_with_its_label_and_a_pod_without_one
 
 
 def test_a_run_of_other_components_leaves_the_drivers_of_such_nodes(shared: Shared) -> None:
-    """As with --tags: the label stays, until a run of the driver, too."""
+    """As with --tags: the label stays until a run includes the driver."""
     def run(*components: str, check: bool = False) -> Object:
         wanted = [one for one in shared.wanted(changed()) if one.component in components]
         return deliver.present(shared.client, wanted, components, check, terms=Terms(shared.holder), level="drain",
@@ -561,7 +563,7 @@ def test_labels_that_a_killed_run_was_about_to_take(site: Moving, monkeypatch: p
 
 
 def test_pods_that_another_daemon_set_would_take_end_on_nodes_that_lose_their_label(site: Moving) -> None:
-    """With the label the pods go, and then the DaemonSet may go, too."""
+    """The pods end with the label, and then the DaemonSet can be removed, too."""
     wanted = [account("nvidia-driver"), two_kernels(site)]
     done = leaves(site, "n1", "n2", wanted=wanted)
     assert done["ended_on"] == ["n1", "n2"] and "delete: DaemonSet s/driver" in [one["id"] for one in done["pending"]]
@@ -570,7 +572,7 @@ def test_pods_that_another_daemon_set_would_take_end_on_nodes_that_lose_their_la
 
 
 class Shared(Moving):
-    """With MPS daemons on n1 and n2."""
+    """The same cluster with MPS daemons on n1 and n2."""
 
     kinds = (MPS,)
 
@@ -594,7 +596,7 @@ class Shared(Moving):
 
     @classmethod
     def wanted(cls, driver: list[Object], space: str = "s") -> list[objects.Wanted]:  # type: ignore[override]
-        """All in this namespace, but for the driver."""
+        """Everything in this namespace, except for the driver."""
         items = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}}, account("plugin"),
                  daemon_set("device-plugin", {"app": "plugin"}), daemon_set(objects.MPS_DAEMON, MPS)]
         for one in items[1:]:
@@ -663,7 +665,7 @@ def test_an_mps_daemon_of_a_node_that_is_skipped_keeps_its_clients(shared: Share
 def test_a_new_mps_daemon_that_does_not_start_stops_the_run(shared: Shared) -> None:
     shared.unready = {"n1"}
     (problem,) = shared.moved(timeout=30)["problems"]
-    assert re.search(rf"Pod elsewhere/{objects.MPS_DAEMON}-n1-new is not Ready 30 s after.*n2: not begun", problem)
+    assert re.search(rf"Pod elsewhere/{objects.MPS_DAEMON}-n1-new is not Ready 30 s after.*n2: not changed", problem)
     assert shared.mps()[1] == ["mps-n2"] and "job-n2" in shared.pods()
 
 
@@ -683,7 +685,7 @@ def test_mps_daemons_that_a_killed_run_leaves(shared: Shared, monkeypatch: pytes
 @pytest.mark.parametrize("write", range(0, 24, 3))
 def test_nodes_that_wait_for_an_mps_daemon_which_is_not_wanted_any_more(
         shared: Shared, monkeypatch: pytest.MonkeyPatch, write: int) -> None:
-    """A run that moves MPS daemons was killed, and then nobody shares GPUs by them any more."""
+    """A run that moves MPS daemons was killed, and then the plan shares no GPUs by MPS any more."""
     def run(site: Moving, wanted: list[Object]) -> Object:
         return Shared.moved(shared)
 
@@ -722,7 +724,7 @@ def test_below_the_level_no_mps_daemon_comes_beside_one_that_a_killed_run_leaves
 @pytest.mark.parametrize("write", [1, 3, 6, 9, 11, 12, 13, 16, 21])
 def test_mps_daemons_go_on_if_their_move_is_turned_back(shared: Shared, monkeypatch: pytest.MonkeyPatch, write: int
                                                         ) -> None:
-    """They are their DaemonSet's own again, which would end them on Nodes that it does not select."""
+    """They belong to their DaemonSet again, which would end them on Nodes that it does not select."""
     def run(site: Moving, wanted: list[Object]) -> Object:
         return Shared.moved(shared)
 

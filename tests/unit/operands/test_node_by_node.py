@@ -44,7 +44,7 @@ def account(name: str) -> Object:
 
 
 def has(group: str, resource: str, kind: str) -> list[Object]:
-    """A kind in namespaces, as the server lists its kinds."""
+    """A namespaced kind as the server lists it."""
     return [{"metadata": {"name": group}, "versions": [{"version": "v1", "resources": [
         {"resource": resource, "responseKind": {"group": group, "version": "v1", "kind": kind}, "scope": "Namespaced",
          "verbs": ["list"]}]}]}]
@@ -55,13 +55,14 @@ KINDS = {"/api": has("", "pods", "Pod"), "/apis": has("apps", "controllerrevisio
 
 
 class Killed(BaseException):
-    """The run ends here, as by SIGKILL."""
+    """Ends the run here, as SIGKILL does."""
 
 
 class Site:
     """A cluster with three Nodes, each with a driver pod and a GPU pod; n1 also with an MPS daemon.
 
-    budget: the pods that may not be evicted; lasting: pods that stay though they were deleted.
+    budget: the pods that must not be evicted; lasting: pods that do not end although they were deleted. lasting: pods
+    that stay though they were deleted.
     """
 
     def __init__(self, api: ApiServer, client: Client) -> None:
@@ -90,7 +91,7 @@ class Site:
         api.requests.clear()
 
     def pod(self, name: str, node: str, owner: str = "", labels: dict[str, str] | None = None) -> None:
-        """owner: its DaemonSet; without one it uses a GPU."""
+        """owner: its DaemonSet; a pod without one uses a GPU."""
         uid = self.api.objects[f"{SETS}/{owner}"]["metadata"]["uid"] if owner else "set"
         containers = [{"resources": {"limits": {} if owner else {"nvidia.com/gpu": "1"}}, "env": [
             {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all" if owner == objects.MPS_DAEMON else "void"}]}]
@@ -101,7 +102,8 @@ class Site:
             "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}})
 
     def answer(self, request: Request) -> Reply | None:
-        """What controllers and kubelets do, and what holds whenever a driver's pod or an MPS daemon is deleted."""
+        """Simulates controllers and kubelets, and checks the invariants whenever a driver pod or an MPS daemon is
+        deleted."""
         name = request.path.split("/")[-1]
         if request.path in ("/api", "/apis"):
             return Reply(200, {"kind": "APIGroupDiscoveryList", "items": KINDS[request.path]})
@@ -139,7 +141,7 @@ class Site:
         return Reply(201, {"kind": "Status", "status": "Success"})
 
     def node(self, name: str) -> Object:
-        """Its metadata."""
+        """The metadata of a Node."""
         return dict(self.api.objects[f"/api/v1/nodes/{name}"]["metadata"])
 
     def out_of_service(self) -> list[str]:
@@ -147,7 +149,7 @@ class Site:
                 and (one["metadata"].get("annotations") or {}).get(HELD, "").startswith("here/")]
 
     def as_before(self) -> bool:
-        """Whether all Nodes are as they were."""
+        """Whether all Nodes are in their former state."""
         names = ("n1", "n2", "n3")
         cordoned = [name for name in names if NodeState.read(self.api.objects[f"/api/v1/nodes/{name}"]).cordoned]
         return cordoned == ["n3"] and all(
@@ -157,13 +159,13 @@ class Site:
         return [one["metadata"]["name"] for _path, one in sorted(self.api.objects.items()) if one["kind"] == "Pod"]
 
     def present(self, driver: list[Object], level: str = "drain", check: bool = False, **more: Any) -> Object:
-        """A run of site.yml that wants this of the driver, and all else."""
+        """Runs site.yml with this driver and all other components."""
         return deliver.present(self.client, self.wanted(driver), None, check, level=level,
                                terms=Terms(self.holder, **more), tell=self.told.append)
 
     @staticmethod
     def wanted(driver: list[Object]) -> list[objects.Wanted]:
-        """This of the driver, and all else."""
+        """The objects with this driver and all other components."""
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "s"}}
         return objects.wanted({
             "driver": driver,
@@ -177,7 +179,7 @@ class Site:
 
 @pytest.fixture
 def site(api: ApiServer, client: Client) -> Site:
-    """With all pods running."""
+    """The cluster with all pods running."""
     return Site(api, client)
 
 
@@ -213,7 +215,7 @@ def test_only_pods_of_the_components_that_go_are_ended(site: Site, component: st
 
 @pytest.mark.parametrize("at", range(0, 15, 2))
 def test_what_a_killed_run_leaves_the_next_one_finishes(site: Site, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    """At any write: between two Nodes, or with one out of service, with or without its driver's pod."""
+    """The run is killed at any write: between two Nodes, or with one out of service, with or without its driver pod."""
     writes = [0]
     wire: Any = site.client._wire  # pylint: disable=protected-access
     send = wire.send
@@ -257,8 +259,8 @@ def test_pods_without_their_daemon_set_wait_for_the_level_with_what_they_need(si
 
 
 def skipped(site: Site, words: str, **more: Any) -> ClusterError:
-    """The error of a removal that passes one Node over. All others are served, and everything goes that is not
-    needed there."""
+    """The error of a removal that skips one Node. All others are served, and everything is removed that this Node does
+    not need."""
     with pytest.raises(ClusterError, match=words) as caught:
         site.remove(timeout=30, **more)
     assert caught.value.reason == "Timeout" and caught.value.details["pending"] == []
@@ -296,10 +298,10 @@ def failed(site: Site, words: str, **more: Any) -> ClusterError:
 
 @pytest.mark.parametrize("pod", ["driver-n1", "mps-n1"])
 def test_the_first_node_is_a_test_of_the_others(site: Site, pod: str) -> None:
-    """Its pod does not end. It stays cordoned, and nobody begins another one."""
+    """The pod of the first Node does not end. This Node stays cordoned, and no other Node is changed."""
     site.lasting = {pod}
     error = failed(site, rf"of n\[1-3\] have not been removed. n1: Pod s/{pod} has not ended 30 s after it was "
-                   r"deleted. n\[2-3\]: not begun, as n1 failed before. See gpu_max_fail_percentage. Look")
+                   r"deleted. n\[2-3\]: not changed, because n1 failed before. See gpu_max_fail_percentage. Check")
     assert error.details["failed"] == ["n1"] and list(error.details["nodes"]) == ["n1", "n2", "n3"]
     assert {"job-n2", "driver-n2", "job-n3", "driver-n3"} <= set(site.pods())
     assert "/api/v1/namespaces/s/serviceaccounts/nvidia-driver" in site.api.objects
@@ -319,13 +321,13 @@ def test_more_failures_than_allowed_leave_the_rest(site: Site, share: int, untou
     error = failed(site, "n2: Pod s/driver-n2 has not ended", max_fail=share)
     assert error.details["failed"] == ["n2"] and list(error.details["nodes"]) == ["n2", *untouched]
     assert ("driver-n3" in site.pods()) == ("job-n3" in site.pods()) == bool(untouched)
-    assert ("not begun, as n2 failed before" in str(error)) == bool(untouched)
+    assert ("not changed, because n2 failed before" in str(error)) == bool(untouched)
     site.lasting.clear()
     assert finished(site)
 
 
 def test_a_node_that_is_passed_over_is_no_failure(site: Site) -> None:
-    """Before the first one is served: by a budget, by another run, by a kubelet."""
+    """Before the first Node is served: because of a budget, another run, or a kubelet."""
     site.budget = {"job-n1"}
     other = Holder("there", 7, 7, NOW.since).text
     site.api.objects["/api/v1/nodes/n2"]["metadata"]["annotations"] = {HELD: other}
@@ -338,12 +340,12 @@ def test_a_node_that_is_passed_over_is_no_failure(site: Site) -> None:
 def test_site_fails_where_a_node_has_failed(site: Site) -> None:
     site.lasting = {"driver-n1"}
     (problem,) = site.present([], timeout=30)["problems"]
-    assert re.search(r"n1: Pod s/driver-n1 has not ended.* n\[2-3\]: not begun", problem)
+    assert re.search(r"n1: Pod s/driver-n1 has not ended.* n\[2-3\]: not changed", problem)
     assert "driver-n2" in site.pods() and NodeState.read(site.api.objects["/api/v1/nodes/n1"]).cordoned
 
 
 def test_a_node_that_only_has_to_be_put_back_is_not_waited_for(site: Site) -> None:
-    """Its pod has ended after the run, and its kubelet has stopped since."""
+    """Its pod has ended after the run, and its kubelet is no longer running."""
     site.lasting = {"driver-n1"}
     failed(site, "has not ended")
     site.lasting.clear()
@@ -358,7 +360,7 @@ def foreseen(preview: dict[str, Any]) -> list[str]:
     problems = list(preview.get("problems", ()))
     assert not problems or problems[0] in preview["warnings"]
     assert bool(problems) == any("driver and MPS pods of" in step["id"] for step in preview["pending"])
-    return [re.split(r"(?<=\.) (?=See|Wait|Allow)", one)[0] for one in problems]
+    return [re.split(r"(?<=\.) (?=Find|Wait|Set|Then)", one)[0] for one in problems]
 
 
 def hold(site: Site) -> None:
@@ -376,7 +378,7 @@ def alone(site: Site) -> None:
 
 @pytest.mark.parametrize("hinder", [hold, ended, alone])
 def test_check_mode_fails_for_the_nodes_that_a_run_would_skip(site: Site, hinder: Callable[[Site], None]) -> None:
-    """By site.yml: with the same Nodes and reasons. Not for a budget, for which the run waits."""
+    """In site.yml: with the same Nodes and reasons. This does not apply to a budget, for which the run waits."""
     site.budget = {"job-n1"}
     assert foreseen(site.present([], check=True)) == []
     site.budget.clear()
@@ -394,7 +396,7 @@ def test_a_node_that_is_not_ready_is_passed_over_without_a_wait(site: Site, monk
     ready["status"] = "Unknown"
     preview = site.remove(check=True)
     assert foreseen(preview) == [
-        "The driver and MPS pods of n2 will not be removed. n2: Node n2 is not Ready, so that its pods would not end."]
+        "The driver and MPS pods of n2 will not be removed. n2: Node n2 is not Ready, so its pods would not end."]
     assert not [one for one in preview["plan"] if "n2" in one["id"]] and site.api.sent() == []
     skipped(site, "n2: Node n2 is not Ready")
     assert site.as_before() and "job-n2" in site.pods() and not [
@@ -405,7 +407,7 @@ def test_a_node_that_is_not_ready_is_passed_over_without_a_wait(site: Site, monk
 
 def test_a_node_whose_pods_may_not_be_evicted_is_skipped(site: Site) -> None:
     del site.api.objects["/api/v1/namespaces/work/pods/job-n3"]["metadata"]["ownerReferences"]
-    skipped(site, "n3: Pods cannot be evicted: work/job-n3 on n3: no controller creates it again.* Allow it by the")
+    skipped(site, "n3: Pods cannot be evicted: work/job-n3 on n3: no controller creates it again.* Set the option")
     assert site.as_before() and site.pods() == ["driver-n3", "job-n3"]
     site.remove(evictions=EvictionOptions(force=True))
     assert site.pods() == []
@@ -416,7 +418,8 @@ def test_one_error_names_nodes_that_were_passed_over_and_objects_that_stay(site:
     answer = site.answer
     site.api.before = lambda request: Reply(200, {}) if (request.verb, request.path) == (
         "delete", f"{SETS}/device-plugin") else answer(request)
-    with pytest.raises(ClusterError, match="of n1 have not been removed.* Nothing has gone for 60 s. Left") as caught:
+    with pytest.raises(ClusterError, match="of n1 have not been removed.* No object or pod was removed for 60 s. "
+                       "Left") as caught:
         site.remove(timeout=30)
     assert caught.value.reason == "Timeout" and list(caught.value.details["nodes"]) == ["n1"]
     assert "finalizers" in caught.value.hint and "Then run again" in caught.value.hint
@@ -440,7 +443,7 @@ def test_no_node_is_begun_once_the_server_fails(site: Site) -> None:
 
 
 def test_a_driver_that_is_not_wanted_any_more_ends_node_by_node(site: Site) -> None:
-    """By site.yml. A Node that is skipped is pending, and everybody else is served."""
+    """With site.yml. A Node that is skipped is pending, and everybody else is served."""
     preview = site.present([], check=True)
     assert site.api.sent() == []
     site.budget = {"job-n2"}
@@ -514,7 +517,7 @@ def test_a_driver_whose_labels_somebody_took_is_a_driver(site: Site) -> None:
 
 @pytest.mark.parametrize("level", ["never", "drain"])
 def test_a_node_that_a_removal_has_left_is_put_back_once_its_driver_is_wanted_again(site: Site, level: str) -> None:
-    """By site.yml, although nothing is to be ended any more. The pod still ends when site.yml runs first."""
+    """With site.yml, although no pod has to end any more. If site.yml runs first, the pod still ends."""
     driver = [account("nvidia-driver"), daemon_set("driver", DRIVER)]
     site.lasting = {"driver-n1"}
     failed(site, "n1: Pod s/driver-n1 has not ended")
@@ -546,7 +549,7 @@ def test_a_node_that_a_removal_has_left_is_no_matter_of_rights_to_evict(site: Si
 
 
 def test_pods_that_come_while_their_daemon_set_goes_are_ended_too(site: Site) -> None:
-    """To a Node that is new, and in the place of a pod that has failed."""
+    """Pods on a new Node, and pods that replace a failed one."""
     answer = site.answer
 
     def late(request: Request) -> Reply | None:
@@ -566,7 +569,7 @@ def test_pods_that_come_while_their_daemon_set_goes_are_ended_too(site: Site) ->
 
 
 def test_pods_in_a_former_namespace_are_found(site: Site) -> None:
-    """Their DaemonSet is gone, and nothing else of the driver is there."""
+    """Their DaemonSet has been removed, and no other object of the driver is there."""
     site.api.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {
         "name": "former", "labels": {**objects.marks(objects.SHARED)}}})
     path = "/api/v1/namespaces/former/pods/driver-n2"
@@ -579,7 +582,7 @@ def test_pods_in_a_former_namespace_are_found(site: Site) -> None:
 
 @pytest.mark.parametrize("level", ["idle", "drain"])
 def test_a_node_is_put_back_where_its_driver_is_wanted_again(site: Site, level: str) -> None:
-    """A run of site.yml has left it cordoned, and then the policy is turned back."""
+    """A run of site.yml has left it cordoned, and then the policy is reverted."""
     site.lasting = {"driver-n1"}
     assert "has not ended" in site.present([], timeout=30)["problems"][0]
     assert NodeState.read(site.api.objects["/api/v1/nodes/n1"]).cordoned and site.node("n1")["annotations"][REMOVING]
@@ -608,7 +611,7 @@ def test_the_unfinished_work_of_another_component_keeps_its_node(site: Site) -> 
 
 
 def test_a_node_on_which_another_run_was_killed_is_named_until_its_host_is_changed(site: Site) -> None:
-    """That run had cordoned it, and a removal comes before its successor."""
+    """That run had cordoned it, and a removal runs before its successor."""
     node = site.api.objects["/api/v1/nodes/n1"]
     node["metadata"]["annotations"] = {HELD: GONE.text, cordon.ANNOTATION: "false"}
     node["spec"] = {"unschedulable": True}
@@ -635,7 +638,7 @@ def test_an_mps_pod_that_still_ends_keeps_its_node_while_others_are_served(site:
 @pytest.mark.parametrize("marks", [{REASON: "its host has failed", cordon.ANNOTATION: "false"},
                                    {cordon.ANNOTATION: "false"}])
 def test_a_node_that_other_work_has_cordoned_stays_so(site: Site, marks: dict[str, str]) -> None:
-    """The change of its host has failed, or node_drain has emptied it."""
+    """The change of its host has failed, or node_drain has drained it."""
     node = site.api.objects["/api/v1/nodes/n1"]
     node["metadata"]["annotations"], node["spec"] = dict(marks), {"unschedulable": True}
     preview = site.remove(components=["device_plugin"], check=True)
@@ -645,7 +648,7 @@ def test_a_node_that_other_work_has_cordoned_stays_so(site: Site, marks: dict[st
 
 
 def exclusive(site: Site, **more: Any) -> Object:
-    """A run of site.yml for which GPUs are not shared any more: another device plugin, and no MPS daemon."""
+    """Runs site.yml without shared GPUs: with another device plugin, and without an MPS daemon."""
     plugin = daemon_set("device-plugin", {"app": "plugin"})
     plugin["spec"]["updateStrategy"] = {"type": "RollingUpdate"}
     plugin["spec"]["template"]["spec"]["containers"] = [{"name": "exclusive"}]
@@ -657,7 +660,7 @@ def exclusive(site: Site, **more: Any) -> Object:
 
 
 def test_the_device_plugin_comes_anew_when_its_node_is_put_back(site: Site) -> None:
-    """Not before its MPS daemon has ended, and not after the last Node."""
+    """Not before its MPS daemon has ended, but before the run reaches the last Node."""
     site.pod("mps-n2", "n2", objects.MPS_DAEMON, MPS)
     site.budget = {"job-n2"}
     answer, seen = site.answer, []

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NVIDIADrivers that change below drain: no driver pod that runs is ended, neither by its DaemonSet nor by a label."""
+"""NVIDIADrivers that change below drain: no running driver pod is ended, neither by its DaemonSet nor by a label."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def delivered(client: Client, made: dict[str, Any]) -> dict[str, Any]:
 
 
 def labels_of(nodes: Nodes, made: dict[str, Any]) -> Nodes:
-    """The Nodes after gpu_labels."""
+    """The labels of the Nodes after gpu_labels."""
     asked = deploy_labels.parse_deploy(made["deploy"])
     changes = {name: deploy_labels.plan_present(one, asked, deploy_labels.Terms(0)) for name, one in nodes.items()}
     return {name: patched(nodes[name], change.patch()) if change else nodes[name] for name, change in changes.items()}
 
 
 def runs(api: ApiServer, nodes: Nodes) -> set[tuple[str, str]]:
-    """The DaemonSets whose pods the Nodes have, as their controller decides it."""
+    """The DaemonSets whose pods the Nodes have, by the rules of their controller."""
     return {(path[len(SPACE):], name) for path, one in api.objects.items() if path.startswith(SPACE)
             for name, node in nodes.items() if lets_in(one["spec"]["template"]["spec"], dict(node.labels))}
 

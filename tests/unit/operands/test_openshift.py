@@ -1,8 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""OpenShift, as far as it takes none of its own APIs. Expectations are transcribed from GPU Operator 26.7: its assets
-and what its controllers do on OpenShift alone. What the policy's own switch changes is a row of fields.yml."""
+"""OpenShift, without its own APIs. Expectations are transcribed from GPU Operator 26.7: its assets, and what its
+controllers do only on OpenShift. fields.yml has a row for the effect of the policy's own switch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CLAIM = node(runtime="cri-o", **{"node.openshift.io/os_id": "rhel"})
 
 @pytest.mark.parametrize("known", [{"openshift": False}, {"openshift": None}, {}])
 def test_one_node_does_not_make_it_openshift(known: dict[str, Any]) -> None:
-    """Not a CPU Node either. Where the server could not be asked, all have to say so."""
+    """Nor does a CPU Node. If the server could not be queried, all Nodes must report it."""
     for claim in (CLAIM, {**CLAIM, "gpu": False}, {**node(gpu=False), "os_image": LATER["os_image"]}):
         plain, made = (plan({}, {**facts(*nodes, monitors=True), **RULES, **known}, **OWN)
                        for nodes in ([node(), node()], [node(), node(), claim]))
@@ -109,7 +109,7 @@ def test_its_prometheus_looks_and_has_rules() -> None:
 
 
 def test_a_driver_with_built_modules() -> None:
-    """One DaemonSet a kernel; its container knows which OpenShift it is on."""
+    """One DaemonSet for each kernel; its container gets the version of OpenShift."""
     name = f"nvidia-driver-daemonset-{KERNEL.replace('_', '.').replace('.x86.64', '')}-rhcos4.18"
     found = objects(PRECOMPILED, facts(COREOS))
     assert pod(found, name)["containers"][0]["image"] == f"quay.io/me/driver:580-{KERNEL}-rhcos4.18"
@@ -126,7 +126,7 @@ def test_a_driver_that_is_built_there_is_refused_by_name(known: dict[str, Any]) 
 
 
 def test_a_node_without_a_gpu_stops_no_driver() -> None:
-    """While no Node is known to have one: NFD has not looked yet."""
+    """As long as NFD has not labelled the Nodes, none is known to have a GPU."""
     claim, other = {**LATER, "gpu": False}, node(gpu=False)
     assert plan({}, facts(claim, other))["components"]["driver"]["state"] == "present"
     with pytest.raises(PolicyError, match="n1: on Red Hat Enterprise Linux CoreOS"):
@@ -134,7 +134,7 @@ def test_a_node_without_a_gpu_stops_no_driver() -> None:
 
 
 def test_the_toolkit_may_be_left_out() -> None:
-    """Then a container is entitled to fetch what it builds with, as the GPU Operator has it."""
+    """Then the container is entitled to download its build dependencies, as with the GPU Operator."""
     policy = {"operator": {"use_ocp_driver_toolkit": False}, "driver": {"repoConfig": {"configMapName": "repos"}}}
     found = objects(policy, {**facts(COREOS), "config_maps": {"repos": {"own.repo": ""}}})
     container = pod(found, "nvidia-driver-daemonset")["containers"][0]

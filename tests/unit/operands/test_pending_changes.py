@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What ends pods that GPU clients run on waits for the level that allows it: the run itself, on an API server."""
+"""A change that ends pods of GPU clients waits for the level that allows it: the run itself, on an API server."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("deliver_by", [run, adopted])
 def test_driver_pods_do_not_go_all_at_once(api: ApiServer, client: Client, change: str, check: bool,
                                            deliver_by: Any) -> None:
-    """By site.yml, and by one more adopt.yml in a cluster that is ours."""
+    """With site.yml, and with another run of adopt.yml in a cluster that is ours."""
     before = started(api, client)
     operator_at_rest(api)
     for level in ("never", "idle"):
@@ -93,7 +93,7 @@ def test_driver_pods_do_not_go_all_at_once(api: ApiServer, client: Client, chang
 
 @pytest.mark.parametrize("deliver_by", [run, adopted])
 def test_what_the_plan_keeps_stays_at_drain(api: ApiServer, client: Client, deliver_by: Any) -> None:
-    """By site.yml, and by one more adopt.yml: the DaemonSet of an NVIDIADriver that cannot be followed."""
+    """With site.yml, and with another run of adopt.yml: the DaemonSet of an NVIDIADriver that cannot be resolved."""
     started(api, client)
     operator_at_rest(api)
     made = plan(cluster=CLUSTER, disruption="drain", **CHANGES["no driver"])
@@ -103,7 +103,7 @@ def test_what_the_plan_keeps_stays_at_drain(api: ApiServer, client: Client, deli
 
 
 def operator_at_rest(api: ApiServer, replicas: int = 0) -> None:
-    """A GPU Operator that was stopped by a take-over, and its policy."""
+    """A GPU Operator that an adoption has stopped, and its policy."""
     api.put({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": POLICY["name"], "uid": "p"}},
             {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {
                 "name": "gpu-operator", "namespace": "gpu-operator", "labels": {"app": "gpu-operator"}},
@@ -112,7 +112,8 @@ def operator_at_rest(api: ApiServer, replicas: int = 0) -> None:
 
 @pytest.mark.parametrize("level", ["never", "drain"])
 def test_a_driver_that_would_move_is_not_taken_from_its_operator(api: ApiServer, client: Client, level: str) -> None:
-    """Stopped, with an object that is still its own, it would serve the cluster no more, and neither would we."""
+    """If the operator were stopped and still owned an object, neither the operator nor we would maintain the
+    cluster."""
     started(api, client)
     operator_at_rest(api, 1)
     one = api.objects[f"{SPACE}/{DRIVER}"]
@@ -142,7 +143,7 @@ TOLERATION = {"key": "gpu-only", "operator": "Exists"}
 ])
 def test_a_toleration_that_keeps_pods_stays(api: ApiServer, client: Client, taint: dict[str, str],
                                             tolerations: list[dict[str, str]], held: bool) -> None:
-    """The controller of DaemonSets ends pods that do not tolerate a NoExecute taint by the new template."""
+    """The controller of DaemonSets ends pods that do not tolerate a NoExecute taint according to the new template."""
     started(api, client, {"daemonsets": {"tolerations": [TOLERATION]}})
     api.objects["/api/v1/nodes/n2"]["spec"] = {"taints": [taint]}
     for level in ("never", "drain"):
@@ -155,7 +156,7 @@ def test_a_toleration_that_keeps_pods_stays(api: ApiServer, client: Client, tain
 @pytest.mark.parametrize("moves", [False, True])
 def test_a_replaced_daemonset_keeps_its_pods_where_its_selector_lets_it(api: ApiServer, client: Client,
                                                                         moves: bool) -> None:
-    """Its pods stay when it goes, and then the new one's controller decides about them."""
+    """Its pods stay when it is removed; then the controller of the new DaemonSet decides about them."""
     started(api, client)
     spec = api.objects[f"{SPACE}/{DRIVER}"]["spec"]
     former = copy.deepcopy(spec["selector"])
@@ -184,7 +185,7 @@ def test_what_disturbs_nobody_is_done_meanwhile(api: ApiServer, client: Client) 
 @pytest.mark.parametrize(("labels", "held"), [(UBUNTU, 0), ({}, 1)])
 def test_a_selector_that_leaves_nodes_out_waits(api: ApiServer, client: Client, labels: dict[str, str],
                                                 held: int) -> None:
-    """A Node of another system joins: the DaemonSet that is there gets a selector for its own."""
+    """A Node with another system joins: the existing DaemonSet gets a selector for its own system."""
     started(api, client)
     api.objects["/api/v1/nodes/n2"]["metadata"]["labels"] = {**labels, LABEL: "true"}
     cluster = {**facts(KERNEL, node(("ubuntu", "24.04")), nfd="foreign"), "driver_daemon_sets": {DRIVER: "ubuntu22.04"}}
@@ -196,7 +197,7 @@ def test_a_selector_that_leaves_nodes_out_waits(api: ApiServer, client: Client, 
 
 
 def test_the_mps_daemon_goes_where_its_clients_may_end(api: ApiServer, client: Client) -> None:
-    """A changed configuration replaces no pod of it, and without the plugin it stays."""
+    """A changed configuration replaces none of its pods, and without the device plugin it stays."""
     started(api, client, {"devicePlugin": SHARED})
     assert api.objects[f"{SPACE}/{MPS}"]["spec"]["updateStrategy"] == {"type": "OnDelete"}
     for level, pending in (("idle", [f"delete: DaemonSet gpu-operator/{MPS}"]), ("drain", [])):
@@ -226,7 +227,7 @@ def test_labels_by_which_such_pods_stand_stay(policy: Any, labels: dict[str, str
     (LABEL, "driver", {}),
     ("nvidia.com/gpu.deploy.device-plugin", "device_plugin", {"nvidia.com/mps.capable": "true"})])
 def test_a_label_goes_once_its_pods_have_ended(label: str, component: str, marks: dict[str, str]) -> None:
-    """From drain on: gpu_labels takes it on the Nodes alone of which the work Node by Node says so."""
+    """From drain on, gpu_labels removes it only from the Nodes for which the work Node by Node reports the end."""
     one = deploy_labels.Node("n1", {**GPU, **marks, label: "true"}, {deploy_labels.ANNOTATION: label})
     terms = deploy_labels.Terms(NOW)
     for part in ("driver", "device_plugin"):
@@ -251,7 +252,7 @@ def test_a_label_goes_once_its_pods_have_ended(label: str, component: str, marks
     ({**GPU, LABEL: "false"}, {"n1": ["driver"]}, False), ({**UBUNTU, LABEL: "true"}, {}, False)])
 def test_whose_driver_pods_end_with_their_label(labels: dict[str, str], on_host: dict[str, list[str]], leaves: bool
                                                 ) -> None:
-    """Not those of a user's own value, nor of a Node whose GPU has not been away long enough."""
+    """Not those with a value that a user has set, nor those of a Node whose GPU has not been lost for long enough."""
     one = deploy_labels.Node("n1", labels, ready=True)
     deploy = deploy_labels.parse_deploy({"components": {"driver": True}, "on_host": on_host})
     found = deploy_labels.leaving([one], deploy, deploy_labels.Terms(NOW))
@@ -259,7 +260,8 @@ def test_whose_driver_pods_end_with_their_label(labels: dict[str, str], on_host:
 
 
 def labelled(one: deploy_labels.Node, made: dict[str, Any]) -> tuple[deploy_labels.Node, list[str]]:
-    """(the Node after gpu_labels, what is said of labels that stay). A second run has nothing more to do."""
+    """(the Node after gpu_labels, the notes about labels that stay). Checks that a second run has nothing more to
+    do."""
     asked, terms = deploy_labels.parse_deploy(made["deploy"]), deploy_labels.Terms(NOW)
     notes = [note for note in label_nodes.notes([one], asked, terms) if "Set gpu_disruption: drain" in note]
     change = deploy_labels.plan_present(one, asked, terms)
@@ -285,7 +287,8 @@ LOST = {deploy_labels.GONE: "2026-11-22T06:48:20Z"}
 @pytest.mark.parametrize("level", ["never", "idle", "drain"])
 def test_a_driver_that_goes_to_hosts_or_has_lost_its_gpu_is_not_ended(
         labels: dict[str, str], annotations: dict[str, str], stays: bool, level: str) -> None:
-    """On all Nodes at once by a changed gpu_placement, or where NFD sees no PCI devices any more."""
+    """Otherwise, drivers would end on all Nodes at once after a change of gpu_placement, or if NFD finds no PCI devices
+    any more."""
     one = deploy_labels.Node("n1", {**labels, "nvidia.com/gpu.deploy.dcgm": "true"}, annotations, ready=True)
     cluster = facts({**node(**labels), "annotations": annotations, "gpu": GPU.items() <= labels.items()}, node())
     made = plan(cluster=cluster, disruption=level, **HYBRID)
@@ -300,7 +303,7 @@ def test_a_driver_that_goes_to_hosts_or_has_lost_its_gpu_is_not_ended(
 
 @pytest.mark.parametrize("placed", [{}, HYBRID])
 def test_a_driver_that_is_planned_is_not_said_to_stay(placed: dict[str, Any]) -> None:
-    """Where NFD's labels are missing, its Node is still one with a GPU to the plan."""
+    """Without labels of NFD, the plan still considers its Node to have a GPU."""
     one = {**node(**UBUNTU, **{LABEL: "true", "nvidia.com/gpu.present": "true"}), "annotations": OURS}
     notes = plan(cluster=facts(one, node()), **placed)["notes"]
     assert any("gpu_disruption: drain" in note for note in notes) == bool(placed)
@@ -313,7 +316,7 @@ def test_a_value_of_the_users_own_counts_where_a_driver_goes_to_hosts() -> None:
 
 
 def test_a_node_that_no_driver_is_planned_for_gets_no_label_of_one() -> None:
-    """One that runs there already stays until pods may end."""
+    """A running driver pod stays until pods may end."""
     cluster = facts(node(), node(system=None))
     for level in ("never", "drain"):
         made = plan(cluster=cluster, strict=False, disruption=level)

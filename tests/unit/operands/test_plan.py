@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is planned for objects that are there: ours, others', some that go, and what stands in the way."""
+"""The plan for existing objects: ours, those of others, objects that are being removed, and obstacles."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def workload(kind: str = "DaemonSet", name: str = "d", **spec: Any) -> Object:
 
 
 def ours(manifest: Object, component: str = "c", **metadata: Any) -> Object:
-    """As we have applied it."""
+    """The object as we have applied it."""
     one, = objects.wanted({component: [manifest]})
     item = applied(one.manifest)
     return {**item, "metadata": {**item["metadata"], **metadata}}
 
 
 class Known(Cluster):
-    """A cluster that is asked for whole definitions, and for objects of their kinds."""
+    """A cluster that returns whole definitions and objects of their kinds."""
 
     def __init__(self, there: List[Object], used: List[Object], pods: List[Object]) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def test_what_nobody_wants_goes_in_the_reverse_order_of_what_stands_on_what() ->
 
 @pytest.mark.parametrize("owner", [{**OWNER, "controller": True}])
 def test_what_a_controller_has_made_is_that_controllers(owner: Object) -> None:
-    """It copies our labels onto its objects; an owner that controls nothing protects nothing."""
+    """The controller copies our labels to its objects; an owner that is no controller does not protect an object."""
     made = make("ConfigMap")
     assert planned([], [ours(made, ownerReferences=[owner])]) == []
     assert ids(planned([], [ours(made, ownerReferences=[OWNER])])) == ["delete: ConfigMap s/a"]
@@ -113,7 +113,7 @@ CRD = make("CustomResourceDefinition", "widgets.x.example", "apiextensions.k8s.i
 
 
 def made_by(*uids: str) -> Object:
-    """An object that goes with what has one of these uids."""
+    """An object that is removed with the owner of one of these uids."""
     return make("ConfigMap", metadata={"ownerReferences": [{**OWNER, "uid": uid} for uid in uids]})
 
 
@@ -122,7 +122,7 @@ def made_by(*uids: str) -> Object:
     ([made_by("our-worker")], "delete"), ([made_by("our-pod")], "delete"), ([made_by("our-pod", "x")], "delete"),
     ([made_by("another-worker")], "release"), ([made_by("our-pod"), made_by("another-pod")], "release")])
 def test_a_definition_whose_objects_others_have_made_stays(used: list[Object], action: str) -> None:
-    """Another NFD's worker owns its objects, as ours does; all definitions of the group stay for it."""
+    """The worker of another NFD owns its objects, as ours does; all definitions of the group stay for it."""
     other = copy.deepcopy(CRD)
     other["metadata"]["name"], other["spec"]["names"]["plural"] = "gadgets.x.example", "gadgets"
     worker = ours(workload(), uid="our-worker")
@@ -134,7 +134,7 @@ def test_a_definition_whose_objects_others_have_made_stays(used: list[Object], a
 
 
 def test_a_definition_that_has_changed_is_compared_as_a_whole() -> None:
-    """Lists have its metadata alone."""
+    """Lists contain only its metadata."""
     newer = copy.deepcopy(CRD)
     newer["spec"]["versions"][0]["served"] = True
     change, = planned([newer], [ours(CRD)])
@@ -188,10 +188,10 @@ def test_a_level_matters_to_what_is_written_there_alone() -> None:
 
 
 def test_a_label_that_a_namespace_of_others_has_otherwise_is_named() -> None:
-    """Where we have made the Namespace, or set the label, it is ours to change."""
+    """If we have created the Namespace or set the label, we may change it."""
     wanted = space(**{ENFORCE: "privileged"})
     said = refused([wanted], [space(**{ENFORCE: "baseline"})])
-    assert f"The labels of Namespace s, which is not ours, forbid it: {ENFORCE} is 'baseline' and must be " in said
+    assert f"The labels of Namespace s, which is foreign, forbid it: {ENFORCE} is 'baseline' and must be " in said
     former = ours(space(**{ENFORCE: "baseline"}))
     assert [one.action for one in planned([wanted], [former])] == ["update"]
     created = {**former, "metadata": {**former["metadata"], "annotations": {objects.CREATED: "true"},
@@ -231,7 +231,7 @@ def test_all_that_stands_in_the_way_is_named_at_once() -> None:
 
 
 def test_what_is_adopted_is_spelt_as_it_was_and_a_namespace_is_never_adopted() -> None:
-    """No pod is to be restarted for the order of its variables."""
+    """Pods must not be restarted because of the order of its variables."""
     names = [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]
     mine = workload(containers=[{"name": "c", "env": names}])
     theirs = workload(containers=[{"name": "c", "env": names[::-1]}])
@@ -243,7 +243,7 @@ def test_what_is_adopted_is_spelt_as_it_was_and_a_namespace_is_never_adopted() -
 
 
 def test_a_template_that_drifted_is_put_back_as_we_had_it() -> None:
-    """What drifts beside the template restarts no pod."""
+    """A drift outside the template restarts no pod."""
     names = [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]
     mine = workload(containers=[{"name": "c", "env": names}])
     there = ours(mine)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How a removal is waited for: as long as something goes, and not for ever."""
+"""A removal waits as long as objects are removed, but not without limit."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ HOME = "/api/v1/namespaces/s/pods"
 
 @pytest.fixture
 def told() -> List[str]:
-    """The lines about what is left."""
+    """The messages about remaining objects."""
     return []
 
 
 def kinds_asked(request: Request) -> Reply | None:
-    """This server has no more kinds than a removal knows."""
+    """This server has only the kinds that a removal handles."""
     return Reply(200, {"kind": "APIGroupDiscoveryList", "items": []}) if request.path in ("/api", "/apis") else None
 
 
 def started(api: ApiServer, client: Client, count: int) -> None:
-    """A DaemonSet with so many pods, which goes once they have gone."""
+    """A DaemonSet with this number of pods, which is removed after them."""
     deliver.present(client, objects.wanted({"c": [SPACE, settings(), pods()]}), ["c"], False)
     api.before = kinds_asked
     api.objects[f"{DAEMONS}/d"]["metadata"]["finalizers"] = ["foregroundDeletion"]
@@ -49,7 +49,7 @@ def started(api: ApiServer, client: Client, count: int) -> None:
 
 
 def ending(api: ApiServer, clock: Clock, every: float) -> None:
-    """From now on a pod goes every so many seconds, and the DaemonSet after the last one."""
+    """From now on, one pod ends every this many seconds, and the DaemonSet is removed after the last one."""
     begin, count = clock.now, len([path for path in api.objects if path.startswith(HOME)])
 
     def before(request: Request) -> Reply | None:
@@ -69,7 +69,7 @@ def test_as_long_as_pods_go_they_are_waited_for(api: ApiServer, client: Client, 
     begin = clock.now
     assert deliver.absent(client, None, 60, False, told.append)["counts"]["delete"] == 3
     assert clock.now - begin > 900 and api.objects == {}
-    assert told[0] == "The removal runs for 20 s. Left: 1 object, 40 pods."
+    assert told[0] == "The removal has run for 20 s. Left: 1 object, 40 pods."
     assert 30 < len(told) < 70 and told[-1].endswith(" s. Left: 1 object, 1 pod.")
 
 
@@ -77,7 +77,7 @@ def test_what_does_not_move_is_named_and_the_next_run_goes_on(
         api: ApiServer, client: Client, clock: Clock, told: list[str]) -> None:
     started(api, client, 2)
     begin = clock.now
-    said = "Nothing has gone for 60 s. Left: 1 object, 2 pods: DaemonSet s/d."
+    said = "No object or pod was removed for 60 s. Left: 1 object, 2 pods: DaemonSet s/d."
     with pytest.raises(ClusterError, match=said) as caught:
         deliver.absent(client, None, 60, False, told.append)
     assert caught.value.reason == "Timeout" and caught.value.details["left"] == ["DaemonSet s/d"]
@@ -93,7 +93,7 @@ def test_a_few_of_many_are_named(api: ApiServer, client: Client, told: list[str]
                     False)
     for path, item in api.objects.items():
         item["metadata"]["finalizers"] = ["x"] if path.startswith(MAPS) else []
-    with pytest.raises(ClusterError, match="Left: 12 objects: .*s/m09 and 2 more. Look"):
+    with pytest.raises(ClusterError, match="Left: 12 objects: .*s/m09 and 2 more. Check"):
         deliver.absent(client, ["c"], 10, False, told.append)
 
 

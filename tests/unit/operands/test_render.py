@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Settings of a policy, and where they are found in the manifests."""
+"""Settings of a policy, and their places in the manifests."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_runtimes(runtime: str, expected: dict[str, str], volumes: dict[str, str
 
 
 def test_paths_of_a_runtime_elsewhere() -> None:
-    """K3s: the user names files of the host, the container has their folders below /runtime."""
+    """K3s: the user names files of the host, and the container has their folders below /runtime."""
     found = objects({"toolkit": {"env": variables(
         CONTAINERD_CONFIG="/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
         CONTAINERD_SOCKET="/run/k3s/containerd/containerd.sock",
@@ -254,7 +254,7 @@ OWN = {"DEVICE_LIST_STRATEGY": "envvar"}
     ("24.6.2", OLD_CHART, "envvar,cdi-annotations"), ("24.6.2", OWN, "envvar,cdi-annotations"),
     ("26.7.0", OLD_CHART, "cdi-annotations,cdi-cri"), ("26.7.0", OWN, "envvar")])
 def test_what_old_charts_wrote_does_not_keep_gpus_out_of_cdi(release: str, given: dict[str, str], wanted: str) -> None:
-    """Operators before 25.3.3 put the strategy of CDI last, later ones what the user wants."""
+    """Operators before 25.3.3 put the strategy of CDI last, later ones that of the user."""
     policy = {"devicePlugin": {"env": [{"name": name, "value": value} for name, value in given.items()]}}
     on, off = ({**policy, "cdi": {"enabled": enabled}} for enabled in (True, False))
     assert env(objects(on, release=release), PLUGIN)["DEVICE_LIST_STRATEGY"] == wanted
@@ -264,7 +264,7 @@ def test_what_old_charts_wrote_does_not_keep_gpus_out_of_cdi(release: str, given
 
 
 def test_versions_that_a_chart_has_left_in_a_policy_are_named() -> None:
-    """The chart of 24.6.2 wrote all of them; in its own release they are right, and the driver's is a choice."""
+    """The chart of 24.6.2 wrote all of them; in its own release they are right, and the driver version is a choice."""
     old = {"toolkit": {"version": "v1.16.2-ubuntu20.04"}, "validator": {"version": "v24.6.2"},
            "driver": {"version": "550.90.07"}, "dcgm": {"version": "9.9.9"}}
 
@@ -278,7 +278,8 @@ def test_versions_that_a_chart_has_left_in_a_policy_are_named() -> None:
 
 
 def test_the_sidecar_of_an_mps_daemon_reaches_it() -> None:
-    """As the operator has it: the host's processes from 25.3, before that the pod's, where a ConfigMap is named."""
+    """As with the operator: from 25.3 the process namespace of the host, before that the one of the pod, if a ConfigMap
+    is named."""
     config = {"devicePlugin": {"config": {"name": "sharing", "default": "any"}}}
     for policy, release, wanted in ((config, "24.6.2", (None, True)), ({}, "24.6.2", (None, None)),
                                     (config, "26.7.0", (True, None))):

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the API server never changes in place, and whose pods then stay."""
+"""What the API server never changes in place, and which pods stay then."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_new_object_only_where_nothing_else_helps(manifest: Object, there: Obj
 
 
 def test_a_service_without_an_address_that_nobody_owns_is_made_anew() -> None:
-    """The server keeps it when a repair takes the field back."""
+    """The server keeps the address when a repair takes over the field."""
     one, = objects.wanted({"c": [SERVICE]})
     have = applied(one.manifest)
     have["spec"] = addressed("None")["spec"]
@@ -108,7 +108,7 @@ def test_pods_that_only_users_restart_stay_where_the_new_one_knows_them() -> Non
     ({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "name": "cluster-policy"}, "Run adopt.yml"),
     ({"apiVersion": "apps/v1", "kind": "Deployment", "name": "x"}, "Remove or rename these objects")])
 def test_what_a_stopped_operator_has_left_is_taken_over(owner: Object, hint: str) -> None:
-    """Such as the Role of feature discovery, which 26.7 needs and 24.6 left alone."""
+    """For example the Role of feature discovery, which 26.7 needs and 24.6 has left."""
     one, = objects.wanted({"c": [SETTINGS]})
     have = {**SETTINGS, "data": {}, "metadata": {**SETTINGS["metadata"], "ownerReferences": [owner]}}
     made: Any = Cluster()

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What of a pod template counts as the same where only its writer is another."""
+"""Which differences of a pod template count as the same, because they only come from another writer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAIT = "until [ -f /ready ]; do echo %s; sleep 5; done"
 
 
 def pod(env: list[Any] | None = None, args: str = "", init: list[str] | None = None, **more: Any) -> dict[str, Any]:
-    """A DaemonSet. env: names and values by turns of its one container."""
+    """A DaemonSet with one container. env: alternating names and values."""
     items = iter(env or [])
     container = {"name": "main", "env": [{"name": name, "value": next(items)} for name in items],
                  **({"args": [args]} if args else {})}
@@ -42,7 +42,7 @@ def test_a_variable_that_names_another_stays_behind_it() -> None:
 
 
 def test_what_is_wanted_otherwise_stays_wanted() -> None:
-    """In the live order, with the wanted value; what is only here or only there leaves our order."""
+    """The result has the live order and the wanted values; entries that only one side has follow our order."""
     assert like(pod(["A", "1", "B", "3"]), pod(["B", "2", "A", "1"]))["containers"][0]["env"] == [
         {"name": "B", "value": "3"}, {"name": "A", "value": "1"}]
     for have in (["B", "2"], ["C", "9", "B", "2", "A", "1"]):
@@ -67,7 +67,7 @@ def test_only_plain_words_that_are_printed_are_no_difference(want: str, have: st
 @pytest.mark.parametrize(("section", "container", "program"), [
     ("gds", "nvidia-fs-ctr", "nvidia-gds-driver"), ("gdrcopy", "nvidia-gdrcopy-ctr", "nvidia-gdrcopy-driver")])
 def test_a_driver_with_storage_and_copy_modules_is_the_operators(section: str, container: str, program: str) -> None:
-    """GPU Operator 24.6 to 26.7 traces the script and waits for any module whose name has nvidia in it."""
+    """GPU Operator 24.6 to 26.7 traces the script and waits for every module whose name contains nvidia."""
     made = pod_of(objects({section: {"enabled": True}}, facts(KERNEL)), "nvidia-driver-daemonset")
     mine = next(one for one in made["containers"] if one["name"] == container)
     theirs = {"containers": [{**mine, "command": ["bash", "-xc"], "args": [

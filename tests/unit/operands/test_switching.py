@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A component switched on, off and on again: its objects go with it, all of them, and no others."""
+"""A component is enabled, disabled and enabled again: all its objects are removed with it, and no others."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ EVERYTHING: dict[str, Any] = {
 
 
 class Cluster:
-    """Objects in memory as the API server keeps them: applied by us, with a record of it."""
+    """Objects in memory as the API server stores them: applied by us, with a record of it."""
 
     def __init__(self) -> None:
         self.live: dict[Key, Object] = {}
 
     def converge(self, **settings: Any) -> dict[str, set[str]]:
-        """By action what a run does, which is then done."""
+        """The actions of a run, which is then executed."""
         made = plan(EVERYTHING, facts(node(), monitors=True), **settings)
         wanted = marks.wanted({name: render(name, made) for name in ORDER})
         done: dict[str, set[str]] = {}

@@ -64,7 +64,7 @@ OWN = re.compile(r"check|feature|indent|module|name|program|entry\.devices"
 
 
 def test_every_value_is_quoted() -> None:
-    """Unquoted, C(on) becomes a boolean and C(0123) a number, and what has a colon breaks the template."""
+    """Without quotes, C(on) becomes a boolean and C(0123) a number, and a text with a colon breaks the template."""
     bare = []
     for path in sorted([*ROLES.glob("*/templates/*.j2"), SHARED]):
         inside: list[str] = []
@@ -82,7 +82,7 @@ def test_every_value_is_quoted() -> None:
 
 @pytest.mark.parametrize("text", ["on", "0123", "1e3", "null", "a: b", "a #b", "[x", "'", '"', "~", "@x", "2026-01-01"])
 def test_a_text_stays_a_text(text: str) -> None:
-    """Wherever a policy or a user names something."""
+    """Wherever a policy or a user sets a name."""
     policy = {"operator": {"runtimeClass": text}, "toolkit": {"installDir": f"/{text}"}, "mig": {"strategy": "mixed"},
               "hostPaths": {"kubeletRootDir": f"/{text}", "driverInstallDir": f"/{text}", "rootFS": f"/{text}"},
               "devicePlugin": {"config": {"name": text}, "mps": {"root": f"/{text}"}},

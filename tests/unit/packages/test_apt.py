@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What dpkg-query (1.21) and apt-get (2.6) print, in the shapes captured from Debian 12."""
+"""The output of dpkg-query (1.21) and apt-get (2.6), as captured from Debian 12."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_fingerprint_may_be_spaced() -> None:
 
 
 def test_a_dpkg_at_work_is_not_one_that_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unattended upgrade of something else, in whose middle dpkg has not merged its notes yet."""
+    """An unattended upgrade of another package, during which dpkg has not merged its updates yet."""
     (tmp_path / "updates").mkdir()
     (tmp_path / "updates/0001").write_text("")
     (tmp_path / "lock").write_text("")
@@ -158,7 +158,7 @@ def test_a_dpkg_at_work_is_not_one_that_was_stopped(tmp_path: Path, monkeypatch:
 
 
 def test_a_source_of_somebody_else_for_the_same_repository_is_named(tmp_path: Path) -> None:
-    """What the vendor's guide has people install (cuda-keyring); apt then reads no source at all."""
+    """The guide of the vendor says to install it (cuda-keyring); apt then reads no source at all."""
     said = ("E: Conflicting values set for option Signed-By regarding source https://example.com/r/ /: "
             "/usr/share/keyrings/cuda-archive-keyring.gpg != /tmp/x/keyring.gpg\n"
             "E: The list of sources could not be read.\n")

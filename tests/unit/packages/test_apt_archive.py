@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The distribution's archive by the host's sources: what apt prints, recorded from apt 2.6.2."""
+"""The archive of the distribution in the sources of the host: output recorded from apt 2.6.2."""
 
 from __future__ import annotations
 

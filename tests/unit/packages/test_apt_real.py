@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The real apt and dpkg on a host in a temporary folder, with a signed repository beside it."""
+"""The real apt and dpkg on a host in a temporary folder, with a signed repository."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _debs() -> list[Deb]:
 
 @pytest.fixture(scope="module")
 def vendor(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The repository, made once."""
+    """The repository, created once."""
     folder = tmp_path_factory.mktemp("vendor")
     write_repository(_debs(), folder, keys()["cuda"], {"Origin": "Vendor", "Architectures": "amd64"})
     shutil.copy(keys()["cuda"].public, folder / "key.pub")
@@ -67,7 +67,7 @@ def vendor(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Host:
-    """A root of its own for apt and dpkg."""
+    """A separate root for apt and dpkg."""
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch, vendor: Path) -> None:
         self.root, self.vendor = root, vendor
@@ -90,7 +90,7 @@ class Host:
         self.manager = apt.Apt(self.run, 5)
 
     def run(self, argv: t.Sequence[str], **options: t.Any) -> _run.Completed:
-        """The real command, led to this root."""
+        """Runs the real command with this root."""
         words = list(argv)
         if words[0] in ("dpkg", "dpkg-query"):
             words[1:1] = [f"--root={self.root}", *(["--force-not-root", "--force-bad-path"] * (words[0] == "dpkg"))]
@@ -107,7 +107,7 @@ class Host:
                              "fingerprint": keys()["cuda"].fingerprint, **changes})
 
     def configure(self) -> Repository:
-        """What a plan would write."""
+        """The files that a plan would write."""
         repository = self.repository()
         for path, data in self.manager.files(repository, keys()["cuda"].binary.read_bytes()).items():
             Path(path).write_bytes(data)
@@ -118,7 +118,7 @@ class Host:
         return {name: version for name, version in self.manager.read().installed.items() if name != "dpkg"}
 
     def files(self) -> dict[str, bytes]:
-        """All that stands there, apt's caches and locks apart."""
+        """All files of the root, without caches and locks of apt."""
         return {str(path.relative_to(self.root)): path.read_bytes() for path in sorted(self.root.rglob("*"))
                 if path.is_file() and "var/cache" not in str(path) and "lock" not in path.name}
 
@@ -155,7 +155,7 @@ def test_a_probe_reads_the_repository_and_changes_nothing(host: Host) -> None:
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """Has the key for who gives the right query, behind a redirect to itself."""
+    """Serves the key for the right query, after a redirect to itself."""
 
     def do_GET(self) -> None:
         path, _mark, query = self.path.partition("?")
@@ -169,7 +169,7 @@ class Server(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: t.Any) -> None:
-        """Silent."""
+        """Logs nothing."""
 
 
 SIGNATURE = "s1gned%2Fand%3D"
@@ -177,7 +177,7 @@ SIGNATURE = "s1gned%2Fand%3D"
 
 @pytest.fixture
 def address() -> t.Iterator[str]:
-    """Of the server with the key."""
+    """The address of the server with the key."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -186,7 +186,7 @@ def address() -> t.Iterator[str]:
 
 
 def watched(host: Host, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The words of all commands from now on."""
+    """The arguments of all commands from now on."""
     words: list[str] = []
     real = subprocess.Popen
 
@@ -202,7 +202,7 @@ def watched(host: Host, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("path", ["key.pub", "moved"])
 def test_the_signature_of_a_keys_address_is_in_no_command_line(
         host: Host, monkeypatch: pytest.MonkeyPatch, address: str, path: str) -> None:
-    """Every user of the host sees these."""
+    """Every user of the host can see command lines."""
     words = watched(host, monkeypatch)
     with host.manager.probe(host.repository(key=f"{address}/{path}?sig={SIGNATURE}")) as probe:
         assert probe.key == keys()["cuda"].binary.read_bytes() and probe.candidates["tool"]
@@ -281,7 +281,7 @@ def test_a_repository_that_is_not_what_was_said(host: Host, changes: dict[str, t
 
 
 def test_a_host_that_takes_unsigned_repositories_takes_ours_signed_alone(host: Host, tmp_path: Path) -> None:
-    """What somebody has allowed for a mirror of his own is not said of the vendor's packages."""
+    """The permission for another mirror does not apply to the packages of the vendor."""
     with (host.root / "apt.conf").open("a") as settings:
         settings.write('Acquire::AllowInsecureRepositories "true"; Acquire::AllowWeakRepositories "true";\n'
                        'Acquire::AllowDowngradeToInsecureRepositories "true";\n')
@@ -309,7 +309,7 @@ def test_lists_of_a_repository_in_a_folder_below_stay(host: Host, vendor: Path) 
 
 
 def test_a_line_of_somebody_else_that_is_wrong_is_named_where_it_stands(host: Host) -> None:
-    """Not by its name in the folder that a simulation reads."""
+    """The file is not named by its path in the folder of a simulation."""
     wrong = host.root / "etc/apt/sources.list.d/bad.list"
     wrong.write_text("deb http://example.com\n")
     with pytest.raises((HostError, RepositoryError), match=f"{wrong}") as caught, \
@@ -386,7 +386,8 @@ def test_packages_come_change_and_go(host: Host) -> None:
 
 
 def test_each_component_repairs_its_own_packages(host: Host) -> None:
-    """apt refuses everything as long as any package lacks another: also what another component will repair."""
+    """apt refuses everything as long as any package has a missing dependency, even if another component will repair
+    it."""
     host.configure()
     host.manager.install({"nvidia-a": "1-1", "nvidia-b": "1-1", "tool": "1.0-1", "tool-lib": "1.0-1"})
     host.run(["dpkg", "--purge", "--force-all", "nvidia-a-base", "nvidia-b-base"])
@@ -449,7 +450,7 @@ def test_what_was_cut_off_is_repaired_or_removed(host: Host) -> None:
 
 
 def test_a_copy_of_the_status_that_a_killed_run_has_left_goes(host: Host) -> None:
-    """apt takes its locks beside it, so it is not in the temporary folder."""
+    """apt puts its lock beside the status file, so the copy is not in the temporary folder."""
     left = host.root / "var/lib/dpkg/gpuops-x1"
     left.write_text("")
     assert host.manager.read().interrupted

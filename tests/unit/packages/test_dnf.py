@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""dnf 4.14 and rpm 4.18 by what they print, recorded on a host with stand-in packages of the vendor's names."""
+"""dnf 4.14 and rpm 4.18 with recorded output, from a host with replacement packages with the names of the vendor."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ metadata already locked by 22682
 
 
 class Host:
-    """Answers commands by how they begin, and remembers them."""
+    """Answers commands by their beginnings, and records them."""
 
     def __init__(self, **answers: tuple[int, str]) -> None:
         self.answers = answers
@@ -84,7 +84,7 @@ class Host:
         return Completed(tuple(argv), rc, out, "")
 
     def words(self, program: str) -> list[list[str]]:
-        """The calls of a program, without what all calls of dnf have."""
+        """The calls of a program, without the options that all calls of dnf have."""
         return [[word for word in call[1:] if word not in dnf_tools._OPTIONS] for call in self.calls
                 if call[0] == program]
 
@@ -161,7 +161,7 @@ def test_waits_for_a_lock_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folders of dnf below a temporary one."""
+    """The folders of dnf below a temporary folder."""
     for name in ("REPOSITORIES", "KEYS", "CACHE"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(dnf_module.Dnf, "repositories", str(tmp_path / "REPOSITORIES"))
@@ -174,7 +174,7 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def key_of(data: bytes) -> tuple[bytes, str]:
-    """A packet of a public key that says data, and its fingerprint."""
+    """A public key packet with this data, and its fingerprint."""
     body = b"\x04" + data
     packet = bytes([0x98, len(body)]) + body
     return packet, hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper()
@@ -237,7 +237,7 @@ def test_install_and_remove(tmp_path: Path) -> None:
         Path(f"{setting}{suffix}").touch()
 
     class Keeping(Host):
-        """rpm keeps a configuration file that was changed."""
+        """An rpm that keeps a changed configuration file."""
 
         def __call__(self, argv: t.Sequence[str], **options: t.Any) -> Completed:
             if argv[-2:] == ["remove", "nvidia-driver-cuda"]:
@@ -270,7 +270,7 @@ def test_repair_takes_all_versions_out_and_leaves_those_of_others() -> None:
 
 
 class Fetching(Host):
-    """As L(Host); curl leaves a key."""
+    """The same as L(Host); curl writes a key."""
 
     key = b""
 
@@ -311,7 +311,7 @@ def test_a_probe_simulates_with_the_versions_that_will_be_held(paths: Path) -> N
 
 
 def test_a_probe_leaves_the_metadata_of_others_as_they_are(paths: Path) -> None:
-    """dnf puts what it fetches into the folder of a repository, through a link into the host's."""
+    """dnf writes downloads to the folder of a repository, through a link to the folder of the host."""
     host, manager, repository = probing(repoquery=(0, OFFERED), install=(1, FLAVOUR))
     folder = paths / "CACHE" / "baseos-b8a55b93be0a8f0b" / "repodata"
     folder.mkdir(parents=True)
@@ -361,7 +361,7 @@ def test_another_key_is_refused(paths: Path) -> None:
 
 
 def test_a_subkey_that_the_key_has_not_signed_reaches_no_host(paths: Path) -> None:
-    """rpm before 4.18 takes it with the key (CVE-2021-3521)."""
+    """rpm before 4.18 accepts it with the key (CVE-2021-3521)."""
     host, manager, repository = probing(repoquery=(0, OFFERED))
     ours = dearmor(RSA.encode())
     host.key = ours + b"".join(subkey_of(dearmor(SIGNING.encode())))

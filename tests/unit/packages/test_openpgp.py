@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Fingerprints and subkeys of keys made for this test by GnuPG 2.2, which also told the expected values."""
+"""Fingerprints and subkeys of keys that GnuPG 2.2 created for this test; it also gave the expected values."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_other_versions_are_left_out() -> None:
 
 
 def subkey_of(data: bytes) -> tuple[bytes, bytes]:
-    """The packets of a key's only subkey and of its signature."""
+    """The packets of the only subkey of a key and of its signature."""
     parts = [data[start:end] for _tag, start, _body, end in packets(data)]
     return parts[3], parts[4]
 
@@ -145,7 +145,7 @@ def test_a_key_and_the_subkeys_that_it_has_signed_stay(text: str) -> None:
 
 
 def test_a_subkey_that_the_key_has_not_signed_goes() -> None:
-    """A mirror may add one: the fingerprint is that of the primary key, and old rpm trusts all that comes with it."""
+    """A mirror can add a subkey: the fingerprint is that of the primary key, and an old rpm trusts the whole file."""
     ours, theirs = dearmor(RSA.encode()), dearmor(SIGNING.encode())
     subkey, signature = subkey_of(theirs)
     as_subkey = bytes([0xB8]) + ours[1:143]  # somebody else's primary key as a subkey

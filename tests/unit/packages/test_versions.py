@@ -41,7 +41,7 @@ def test_rpm_order(versions: list[str]) -> None:
     "9" * 5000, "9" * 5000 + ":1", "1." + "9" * 5000,
 ])
 def test_every_text_has_its_place_in_the_order(version: str) -> None:
-    """One odd version in an index of somebody else's must not end the run."""
+    """One odd version in the index of another repository must not end the run."""
     for key in (debian_key, rpm_key):
         assert sorted([version, "580.1-1"], key=key) == sorted(["580.1-1", version], key=key)
 

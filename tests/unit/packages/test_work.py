@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Plans and journal of package work on a made-up package manager with a real journal."""
+"""Plans and journal of package work with a simulated package manager and a real journal."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class FakeProbe:
 
 
 class FakeManager:
-    """A host; installed packages change as told."""
+    """A host whose installed packages change as requested."""
 
     repair_command = ("dpkg", "--configure", "-a")
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""zypper 1.14 by what it prints, recorded on a host with stand-in packages of the vendor's names."""
+"""zypper 1.14 with recorded output, from a host with replacement packages with the names of the vendor."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ Close this application before trying again.</message></stream>
 
 
 class Host:
-    """Answers commands by a word in them, and remembers them with their environment."""
+    """Answers commands by a word in them, and records them with their environment."""
 
     key = b""
 
@@ -124,7 +124,7 @@ class Host:
         return Completed(tuple(argv), rc, out, "")
 
     def words(self, program: str = "zypper") -> list[list[str]]:
-        """The calls of a program, without what all calls of zypper have."""
+        """The calls of a program, without the options that all calls of zypper have."""
         return [[word for word in call[1:] if word not in ("--non-interactive", "--xmlout")] for call in self.calls
                 if call[0] == program]
 
@@ -187,7 +187,7 @@ def test_proxy(text: str, found: dict[str, str], tmp_path: Path, monkeypatch: py
 
 @pytest.fixture
 def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folders of zypp below a temporary one."""
+    """The folders of zypper below a temporary folder."""
     for name in ("REPOSITORIES", "KEYS", "CACHE", "CHECKS"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(Zypper, "repositories", str(tmp_path / "REPOSITORIES"))
@@ -330,7 +330,7 @@ def test_another_key_is_refused(paths: Path) -> None:
 
 
 def test_a_subkey_that_the_key_has_not_signed_reaches_no_host(paths: Path) -> None:
-    """rpm before 4.18, which SUSE's systems have, takes it with the key (CVE-2021-3521)."""
+    """rpm before 4.18, which the systems of SUSE have, accepts it with the key (CVE-2021-3521)."""
     host, manager, repository = probing()
     ours = dearmor(RSA.encode())
     host.key = ours + b"".join(subkey_of(dearmor(SIGNING.encode())))

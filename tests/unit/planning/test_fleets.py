@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Fleets and what becomes of them, as tables in C(fleets/). Most expectations are transcribed from vendor documents.
+"""Fleets and their expected plans, as tables in C(fleets/). Most expectations are transcribed from vendor documents.
 
 An entry: name; given; expected; source (document and section); transcribed (from that document, not derived by us);
 note, where documents disagree.
@@ -46,7 +46,7 @@ FLEETS: dict[str, Data] = {f"{table}: {one['name']}": one for table, entries in 
 
 
 def boards(wanted: t.Sequence[str]) -> list[str]:
-    """Device ids of C([8 x H100, T4])."""
+    """Device ids for a list such as C([8 x H100, T4])."""
     found: list[str] = []
     for text in wanted:
         count, _x, name = text.rpartition(" x ")
@@ -63,7 +63,7 @@ def host_facts(given: t.Mapping[str, t.Any]) -> Data:
 
 
 def on_hosts(given: t.Mapping[str, t.Any]) -> Data:
-    """The plan of hosts."""
+    """The plan of these hosts."""
     hosts = given.get("hosts") or {"host": given}
     release = releases.release(given.get("release", NEWEST))
     return resolve(formats.read(given.get("policy"), release), release,
@@ -73,7 +73,7 @@ def on_hosts(given: t.Mapping[str, t.Any]) -> Data:
 
 
 def node(given: t.Mapping[str, t.Any]) -> Data:
-    """A Node as read_cluster has it, after feature discovery has labelled it."""
+    """A Node as read_cluster returns it, with labels of feature discovery."""
     labels: dict[str, str] = {}
     if "gpu" in given:
         gpu = GPUS[given["gpu"]]
@@ -87,7 +87,7 @@ def node(given: t.Mapping[str, t.Any]) -> Data:
 
 
 def in_cluster(given: t.Mapping[str, t.Any]) -> Data:
-    """The plan of a cluster."""
+    """The plan of this cluster."""
     release = releases.release(given.get("release", NEWEST))
     seen = {"server": "https://10.0.0.1:6443", "version": "v1.36.0", "nfd": "none", "service_monitors": False,
             "nodes": {name: node(one) for name, one in given["nodes"].items()}}
@@ -109,13 +109,14 @@ def resolved(given: t.Mapping[str, t.Any]) -> tuple[Data | None, GpuopsError | N
 
 
 def is_undelivered(error: GpuopsError) -> bool:
-    """Whether all that is refused is that one DaemonSet cannot serve all pools; they are worked out all the same."""
+    """Whether the only refusal is that one DaemonSet cannot serve all pools; the pools themselves have been
+    resolved."""
     return all(not one["constraints"] and "need different drivers" in one["reason"]
                for one in error.details["refusals"])
 
 
 def disagreements(name: str) -> list[str]:
-    """What of the expectation does not hold."""
+    """The parts of the expectation that do not hold."""
     expected = FLEETS[name]["expected"]
     plan, error = outcome(name)
     if "refused" in expected:
@@ -169,7 +170,7 @@ def _actual(key: str, plan: t.Mapping[str, t.Any]) -> t.Any:
 
 
 def _differs(key: str, wanted: t.Any, actual: t.Any) -> list[str]:
-    """Of a mapping only what is expected is compared."""
+    """Compares only the expected keys of a mapping."""
     if isinstance(wanted, dict) and isinstance(actual, dict):
         return [text for inner in wanted for text in _differs(f"{key}.{inner}", wanted[inner], actual.get(inner))]
     return [] if actual == wanted else [f"{key}: {actual!r}, not {wanted!r}"]
@@ -197,7 +198,7 @@ def test_fleet(name: str) -> None:
 
 
 def advised(given: Data, advice: str) -> Data | None:
-    """The fleet of a user who followed an advice; None where it leaves him a choice."""
+    """The fleet after the user has followed an advice; None if the advice leaves a choice."""
     made = copy.deepcopy(given)
     if advice.startswith("no mig_manager_selected"):
         made["variables"] = {name: value for name, value in made["variables"].items() if not name.startswith("mig_")}
@@ -225,7 +226,7 @@ def advised(given: Data, advice: str) -> Data | None:
 
 
 def planned_drivers(given: t.Mapping[str, t.Any]) -> list[Data]:
-    """What is planned, also where it is not delivered yet."""
+    """The planned drivers, including those that cannot be delivered yet."""
     plan, error = resolved(given)
     assert error is None or is_undelivered(error), error
     if "nodes" in given:
@@ -251,7 +252,7 @@ def test_who_follows_an_advice_gets_what_it_says(name: str) -> None:
 
 
 def test_the_tables_are_whole() -> None:
-    """Enough of them, each with its source, most of them transcribed, no name twice."""
+    """There are enough entries, each with its source, most of them transcribed, and without duplicate names."""
     entries = [one for table in TABLES.values() for one in table]
     assert len(entries) == len(FLEETS) >= 150
     assert sum(one["transcribed"] for one in entries) >= 80
@@ -264,7 +265,7 @@ def test_the_tables_are_whole() -> None:
 
 
 def test_an_expectation_can_fail() -> None:
-    """A table that compares nothing would pass always."""
+    """A table that compared nothing would always pass."""
     plan, _error = outcome("architectures: volta takes 580 where the release's default is too new")
     assert plan is not None
     assert _host({"version": "595.91.07"}, plan["hosts"]["host"], []) == ["version: '580.173.02', not '595.91.07'"]

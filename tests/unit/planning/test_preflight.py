@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is found before anything is changed: each check with a case where it speaks and one where it is silent."""
+"""The findings before a change: each check with a case in which it has a finding and one in which it has none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BARE = {"gpus": ["26b9"] * 2}
 def plan_of(release: str = "26.7.0", preview: tuple[str, ...] = ("driver",), profile: dict[str, str] | None = None,
             driver: dict[str, Any] | None = None, toolkit: dict[str, Any] | None = None,
             mig: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The plan of one host, gpu-1, that gets its driver and toolkit as a host."""
+    """The plan of one host, gpu-1, whose driver and toolkit are delivered on the host."""
     mine = {"driver": driver or {"placement": "host", "version": VERSION, "branch": 580},
             "container_toolkit": toolkit or {"placement": "host", "version": "1.20.0"},
             "mig_manager": mig or {}, "preview": list(preview), "profile": profile}
@@ -40,7 +40,7 @@ def plan_of(release: str = "26.7.0", preview: tuple[str, ...] = ("driver",), pro
 
 
 def found(known: dict[str, Any] | None, plan: dict[str, Any] | None = None) -> dict[str, str]:
-    """By check its severity, for one host. A check that speaks twice has both."""
+    """Maps checks to severities, for one host. A check with two findings has both."""
     every = preflight.checks(plan or plan_of(), {"gpu-1": known}, None, TODAY)
     result: dict[str, str] = {}
     for one in every:
@@ -50,7 +50,7 @@ def found(known: dict[str, Any] | None, plan: dict[str, Any] | None = None) -> d
 
 
 def client(**parts: Any) -> dict[str, Any]:
-    """A process that holds a GPU."""
+    """A process that uses a GPU."""
     return {"pid": 4711, "name": "python3", "gpu": "0000:07:00.0", "instance": None, "unit": None, "container": None,
             **parts}
 
@@ -61,7 +61,7 @@ PERSISTENCED = client(name="nvidia-persiste", unit="nvidia-persistenced.service"
 
 
 def on_board(**more: Any) -> dict[str, Any]:
-    """A board of eight A100 on which this driver runs."""
+    """A board with eight A100, on which this driver is loaded."""
     return {**driven(facts(), VERSION), **more}
 
 
@@ -73,7 +73,7 @@ ON_BOARD = plan_of(driver={"placement": "host", "version": VERSION, "branch": 58
 
 
 def tray(*nodes: str) -> dict[str, Any]:
-    """The driver of a compute tray that shares memory with these."""
+    """The driver of a compute tray that shares memory with these trays."""
     return {"placement": "host", "version": VERSION, "branch": 580,
             "fabric": {"manager": None, "imex": True, "version": None, "imex_nodes": list(nodes)}}
 
@@ -287,7 +287,7 @@ def test_findings_name_what_helps() -> None:
 
 
 def test_what_is_not_known_is_not_said() -> None:
-    """Facts of a Node: nearly everything is None."""
+    """In the facts of a Node, nearly everything is None."""
     unknown = facts(**BARE, secure_boot=None, modules=dict.fromkeys(facts()["modules"]), nvlink={"fabric": None},
                     driver={"reboot_pending": None}, host={
                         "lockdown": None, "mok": {"tool": None, "enrolled": None}, "markers": {"immutable": None},
@@ -381,7 +381,8 @@ def in_cluster(nodes: dict[str, Any], nfd: str = "ours", version: str = "v1.35.2
                absent: tuple[str, ...] = (), on_host: tuple[str, ...] = (), common: dict[str, Any] | None = None,
                socket: str = "/run/containerd", image: str = "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0",
                openshift: bool | None = None) -> list[tuple[str, str, str]]:
-    """(host, check, severity) of a cluster whose plan delivers everything but what is absent, or on_host on Node a."""
+    """(host, check, severity) for a cluster whose plan delivers everything except the components in absent; those in
+    on_host are on the host of Node a."""
     names = ("nfd", "driver", "container_toolkit", "device_plugin")
     parts: dict[str, Any] = {name: {"state": "absent" if name in absent else "present"} for name in names}
     parts["container_toolkit"].update(folders=[{"name": "containerd-socket", "path": socket}],
@@ -415,7 +416,7 @@ def test_a_good_cluster() -> None:
 ])
 def test_kubernetes_is_compared_for_the_systems_of_the_gpu_nodes(
         nodes: dict[str, Any], version: str, openshift: bool | None, warned: bool) -> None:
-    """Release 26.7.0 supports Kubernetes 1.32 only on Ubuntu 24.04, and has a table of its own for OpenShift."""
+    """Release 26.7.0 supports Kubernetes 1.32 only on Ubuntu 24.04, and has a separate table for OpenShift."""
     cluster = {name: node(**parts) for name, parts in nodes.items()}
     results = in_cluster(cluster, version=version, openshift=openshift)
     assert (("cluster", "kubernetes", "warning") in results) is warned
@@ -498,7 +499,7 @@ def test_a_cluster_without_a_plan() -> None:
 
 
 def test_the_labels_of_nodes_are_previewed_by_what_a_run_writes_them() -> None:
-    """The same options: without the hosts a preview would miss Nodes of which only these tell."""
+    """The options are the same: without the reports of hosts, a preview would miss Nodes that only these describe."""
     root = pathlib.Path(__file__).parents[3]
     preview, *runs = ({key: str(value).replace("preflight_plan", "gpu_plan") for key, value in options.items()}
                       for path in ("roles/preflight/tasks/findings.yml", "playbooks/site.yml",
@@ -518,7 +519,7 @@ def labellings(tasks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def test_the_modules_are_asked_with_the_plan() -> None:
-    """What the roles deliver, and what gpu_disruption allows, comes from gpu_plan, which only some playbooks set."""
+    """The components that the roles deliver, and the level, come from gpu_plan, which only some playbooks set."""
     root = pathlib.Path(__file__).resolve().parents[3]
     asked = yaml.safe_load((root / "roles/preflight/tasks/preview.yml").read_text())
     assert len(asked) == 4

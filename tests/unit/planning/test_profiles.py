@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Profiles on recorded facts: what each system says of itself, as gpu_info and as a Node show it.
+"""Profiles on recorded facts: the facts of each system from gpu_info and from its Node.
 
-The facts are in our own form. What they hold is what the systems' documentation and sources say of os-release, of
-kubelets' versions and of the files they bring; none was read on such a system here.
+The facts are in our own form. They contain what the documentation and sources of the systems say about os-release,
+versions of kubelets and files; none was read on such a system.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ DGX = {"name": "DGX Server", "version": "7.2.1"}
 
 
 def host(os: str, kubernetes: str | None = None, **markers: Any) -> dict[str, Any]:
-    """A host of this system on which gpu_info ran."""
+    """A host with this system, with the facts of gpu_info."""
     return facts(os=os, host={"markers": {"kubernetes": kubernetes, **markers}})
 
 
 def node(image: str, kubelet: str, labels: dict[str, str] | None = None, kernel: str = "6.1.0",
          os: dict[str, str] | None = None) -> dict[str, Any]:
-    """The facts of a Node of which nobody has seen the host."""
+    """The facts of a Node whose host was not read."""
     return facts_of_node("n1", {
         "labels": {"nvidia.com/gpu.present": "true", **(labels or {})}, "annotations": {}, "os": os, "os_image": image,
         "kernel": kernel, "arch": "amd64", "runtime": "containerd", "runtime_version": "2.1.4", "ready": True,

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What holds for every fleet: a plan or a refusal, whatever the order, and nobody's plan depends on another host."""
+"""Properties of every fleet: there is a plan or a refusal, whatever the order, and no plan depends on another host."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ operator_releases = st.sampled_from(releases.available())
 
 
 def outcome(policy: Data, release: str, fleet: dict[str, Data], mine: dict[str, Data]) -> tuple[Data, Data]:
-    """(by host its plan, by host the texts of its refusals): one of them is empty."""
+    """(plans by host, texts of refusals by host); one of them is empty."""
     chosen = releases.release(release)
     try:
         return resolve(formats.read(policy, chosen), chosen, fleet, mine)["hosts"], {}
@@ -77,7 +77,8 @@ def outcome(policy: Data, release: str, fleet: dict[str, Data], mine: dict[str, 
 @given(policies, operator_releases, hosts, variables)
 @settings(max_examples=250, deadline=None)
 def test_resolve_is_total(policy: Data, release: str, host: Data, mine: Data) -> None:
-    """A plan that can be written down, or a refusal that says why and what to do; of a driver's by name."""
+    """There is a serializable plan, or a refusal with a reason and a hint; a refusal of an NVIDIADriver is under its
+    name."""
     chosen = releases.release(release)
     try:
         plan = resolve(formats.read(policy, chosen), chosen, {"a": host}, {"a": mine})
@@ -95,7 +96,7 @@ def test_resolve_is_total(policy: Data, release: str, host: Data, mine: Data) ->
        st.randoms(use_true_random=False))
 @settings(max_examples=80, deadline=None)
 def test_the_order_does_not_matter(policy: Data, release: str, fleet: list[Data], mine: Data, chance: Any) -> None:
-    """Neither that of hosts nor that of a host's GPUs."""
+    """Neither the order of hosts nor the order of the GPUs of a host."""
     named = {f"h{number}": host for number, host in enumerate(fleet)}
     # A layout may speak of GPUs by their place.
     mine.pop("mig_manager_selected", None)
@@ -129,7 +130,7 @@ nodes = st.builds(
 
 
 def by_node(policy: Data, release: str, seen: dict[str, Data]) -> Data:
-    """By Node its driver, or nothing where it is refused."""
+    """Maps Nodes to their drivers; nothing if the plan is refused."""
     chosen = releases.release(release)
     cluster = {"server": "s", "version": "v1.36.0", "nfd": "none", "service_monitors": False, "nodes": seen}
     try:
@@ -144,7 +145,7 @@ def by_node(policy: Data, release: str, seen: dict[str, Data]) -> Data:
 @given(policies, operator_releases, st.lists(nodes, min_size=1, max_size=3), nodes)
 @settings(max_examples=120, deadline=None)
 def test_another_node_changes_no_pool(policy: Data, release: str, some: list[Data], other: Data) -> None:
-    """As every Node gets what it would get alone, their order does not matter either."""
+    """Every Node gets what it would get alone, so their order does not matter either."""
     named = {f"n{number}": node for number, node in enumerate(some)}
     found = by_node(policy, release, {**named, "another": other})
     alone = {name: by_node(policy, release, {name: node}).get(name) for name, node in named.items()}

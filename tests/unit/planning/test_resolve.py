@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Situations and what becomes of them: the plan of a host, or the words of a refusal."""
+"""Situations and their results: the plan of a host, or the text of a refusal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ V26, V24 = "26.7.0", "24.9.2"
 
 
 def plan(models: list[str], policy: Any = None, release: str = V26, **mine: Any) -> dict[str, Any]:
-    """The plan of one host; mine: variables of its inventory."""
+    """The plan of one host; mine: its variables in the inventory."""
     chosen = releases.release(release)
     return resolve(formats.read(policy, chosen), chosen, {"gpu01": facts(*models)}, {"gpu01": mine})["hosts"]["gpu01"]
 
@@ -113,7 +113,7 @@ def test_driver(models: list[str], policy: Any, release: str, mine: dict[str, An
     (["A100"], driver(version="sha256:0123"), V26, {}, ["'sha256:0123'", "is not a driver version"]),
     (["A100"], driver(usePrecompiled=True, version="580"), V26, {},
      ["driver.usePrecompiled requests precompiled modules, but debian 12 has", "no precompiled modules"]),
-    (["A100"], {"toolkit": {"version": "latest"}}, V26, {}, ["toolkit version 'latest' is not a version"]),
+    (["A100"], {"toolkit": {"version": "latest"}}, V26, {}, ["toolkit version 'latest' is not valid"]),
     (["A100"], None, V26, {"driver_kernel_module_type": "closed"}, ["'closed' is not allowed"]),
     (["L40S"], None, V26, {"mig_manager_selected": "all-1g.10gb", "mig_manager_config": MIG_CONFIG},
      ["MIG layout 'all-1g.10gb'", "NVIDIA L40S", "does not support MIG"]),
@@ -246,7 +246,7 @@ def test_mig_layouts_of_the_policy() -> None:
     ({"mig_manager_boot": "yes"}, True), ({"mig_manager_boot": False}, False), ({"mig_manager_boot": "no"}, False),
     ({"mig_manager_boot": "False"}, False)])
 def test_a_layout_is_there_again_after_a_boot_unless_a_host_says_otherwise(mine: dict[str, Any], boot: bool) -> None:
-    """Inventories in INI format have words. A layout that is there and ends with the next boot is work to do."""
+    """Values of inventories in INI format are words. A layout that exists only until the next boot is work to do."""
     chosen = releases.release(V26)
     known = facts("A100", driver="595.91.07", toolkit="1.20.0", containerd=True, mig={"1g.10gb": 7})
     mine = {"mig_manager_selected": "all-1g.10gb", "mig_manager_config": MIG_CONFIG, **mine}
@@ -266,7 +266,7 @@ def test_a_word_that_is_neither_true_nor_false_is_refused(name: str, policy: Any
 
 
 def test_words_of_an_inventory_switch_off() -> None:
-    """Without CDI the nvidia runtime becomes the default, as if a boolean had said so."""
+    """Without CDI, the nvidia runtime becomes the default, as with a boolean."""
     for off in (False, "false", "No", "off"):
         found = plan(["A100"], container_toolkit_cdi=off)["container_toolkit"]
         assert (found["cdi"], found["set_as_default"]) == (False, True)
@@ -322,7 +322,7 @@ def test_a_disabled_driver_is_adopted() -> None:
     ({}, (None, None)), ({"driver_version": "560.35.03"}, ("560.35.03", 560)), ({"driver_branch": 560}, (None, 560)),
 ])
 def test_whoever_adopts_a_driver_is_asked_nothing_else(mine: dict[str, Any], expected: tuple[Any, ...]) -> None:
-    """Neither the policy's version nor what the GPUs need counts, as nothing is installed."""
+    """Neither the version of the policy nor the requirements of the GPUs count, because nothing is installed."""
     found = plan(["V100", "B200"], driver(version="595.91.07"), driver_state="adopted", **mine)["driver"]
     assert (found["placement"], found["state"], found["version"], found["branch"]) == ("none", "adopted", *expected)
 
@@ -490,7 +490,7 @@ def test_objects_of_a_cluster_are_named_with_what_to_do_on_hosts() -> None:
 
 
 def carried(text: str) -> dict[str, Any]:
-    """Values with the ConfigMap that their policy names."""
+    """Values together with the ConfigMap that their policy names."""
     return {"driver": {"kernelModuleConfig": {"name": "params"}}, "extraObjects": [
         {"kind": "ConfigMap", "metadata": {"name": "other"}, "data": {"nvidia.conf": "NVreg_X=1"}},
         {"kind": "ConfigMap", "metadata": {"name": "params"}, "data": {"nvidia-uvm.conf": text, "README": "a b"}}]}
@@ -521,7 +521,7 @@ def test_a_key_of_ones_own_signs_modules(enrolled: bool | None, mine: dict[str, 
 
 
 def test_modules_that_come_built_have_a_source_of_their_own() -> None:
-    """Asked for, or because nothing else loads: the role is told what brings them."""
+    """On request, or because other modules cannot be loaded: the role gets the name of the packages."""
     chosen = releases.release(V26)
     known = facts_sample.facts(["20b2"])
     signed = facts_sample.facts(["20b2"], secure_boot=True)
@@ -593,7 +593,7 @@ def test_every_pair_of_models_has_a_plan_or_a_refusal(release: str) -> None:
 
 
 def test_what_hosts_have_is_nobodys_business_where_all_is_in_the_cluster() -> None:
-    """A GPU that no release supports is no reason to stop there."""
+    """A GPU that no release supports is no reason to stop in this case."""
     chosen = releases.release(V26)
     policy = formats.read({"driver": {"version": "595.91.07"}}, chosen)
     assert resolve(policy, chosen, {"a": facts("V100")}, {}, "cluster")["hosts"] == {}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Policies and clusters, and what becomes of them."""
+"""Policies and clusters, and their plans or refusals."""
 
 from __future__ import annotations
 
@@ -329,7 +329,7 @@ PRECOMPILED = {"driver": {"usePrecompiled": True, "version": "580"}}
 ])
 def test_a_node_without_a_driver_that_suits_it_keeps_nobody_else_waiting(policy: Any, settings: Any, bad: Any,
                                                                          words: str, alone: bool) -> None:
-    """alone: whether there is a plan for it where it is the only one."""
+    """alone: whether there is a plan for this Node if it is the only one."""
     sound = [{**node(), "kernel": KERNEL}] * 2
     without = plan(policy, cluster=facts(*sound), strict=False, **settings)
     made = plan(policy, cluster=facts(*sound, bad), strict=False, **settings)
@@ -400,7 +400,7 @@ def test_a_digest_stays_with_the_system_that_runs(running: str, expected: str) -
 
 
 def test_a_stranger_among_hosts_of_the_inventory_stops_none_of_them() -> None:
-    """They have their drivers as hosts; nobody is left who would get one from the cluster."""
+    """They have their drivers on the hosts, and no other Node would get one from the cluster."""
     made = plan(cluster=facts(node(), node(None)), placement="hybrid", hosts={"a": "n1"}, strict=False)
     assert list(made["rejected"]) == ["n2"]
     assert made["components"]["driver"]["state"] == "absent" and "device_plugin" in present(made)
@@ -421,7 +421,7 @@ def test_while_no_gpu_is_known_a_kernel_without_a_name_is_left_out() -> None:
 
 
 def test_pools() -> None:
-    """By what an image serves."""
+    """Pools are formed by what one image supports."""
     volta = {"nvidia.com/gpu.family": "volta", "nvidia.com/gpu.product": "Tesla-V100-SXM2-32GB"}
     cluster = facts(node(**volta), node(**volta), node(("rhel", "9.4"), **volta))
     made = plan(cluster=cluster)
@@ -472,8 +472,8 @@ def test_an_nvidia_driver_among_extra_objects_is_not_left_out() -> None:
 
 
 def test_the_hook_where_the_toolkit_is_the_host_s_on_some_nodes() -> None:
-    """One device plugin serves both kinds of Nodes: its entrypoint takes the host's where the container's is not. Who
-    knows where a prepared system has it is the user."""
+    """One device plugin serves both kinds of Nodes: its entrypoint uses the hook of the host if the container has none.
+    On a prepared system, only the user can give its path."""
     cluster = facts(node(), node())
     mixed = plan(cluster=cluster, placement="hybrid", hosts={"a": "n1"})
     assert not [note for note in mixed["notes"] if "nvidia-cdi-hook" in note]
@@ -530,7 +530,7 @@ def test_default_mig_layouts() -> None:
     ({}, {"container_toolkit": "cluster", "validator": "cluster", "device_plugin": "cluster"}, True),
 ])
 def test_nobody_waits_for_a_device_plugin_that_nobody_delivers(policy: Any, placement: Any, waits: bool) -> None:
-    """GPU Operator 26.7 takes the check out with devicePlugin.enabled false; a placement is ours alone."""
+    """GPU Operator 26.7 removes the check if devicePlugin.enabled is false; gpu_placement exists only here."""
     checks = [one["name"] for one in pod(objects(policy, placement=placement), "nvidia-operator-validator")[
         "initContainers"]]
     assert ("plugin-validation" in checks) is waits

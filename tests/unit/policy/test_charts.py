@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the charts of ten releases set is accepted, and our defaults say what they say."""
+"""The values of the charts of ten releases are accepted, and our defaults equal theirs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPONENTS = ("driver", "toolkit", "devicePlugin", "dcgm", "dcgmExporter", "gfd"
 
 
 def leaves(version: str) -> dict[str, Any]:
-    """By path what the chart of a release sets."""
+    """Maps paths to the values that the chart of a release sets."""
     found: dict[str, Any] = {}
     for release, facts in FACTS.items():
         for path in facts.get("gone", []):
@@ -32,7 +32,7 @@ def leaves(version: str) -> dict[str, Any]:
 
 
 def values(version: str) -> dict[str, Any]:
-    """The same as a document, images among it."""
+    """The same as a document, including images."""
     document: dict[str, Any] = {}
     for path, value in leaves(version).items():
         *parents, last = path.split(" ")

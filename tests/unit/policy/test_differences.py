@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""In what policies differ: meanings, not spellings."""
+"""Compares policies: differences of meaning count, differences of notation do not."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A policy in other formats: nothing is lost, nothing is made up, and what has no place there is said."""
+"""A policy in other formats: nothing is lost or invented, and a note names keys that a format does not have."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TYPES: dict[str, st.SearchStrategy[Any]] = {
 
 
 def strategy(schema: Any) -> st.SearchStrategy[Any]:
-    """Values that follow a schema of ours."""
+    """Random values that conform to a schema."""
     if isinstance(schema, Needed):
         return strategy(schema.schema)
     if isinstance(schema, dict):
@@ -68,7 +68,7 @@ MANY = settings(max_examples=60, deadline=None, suppress_health_check=list(Healt
 
 
 def bare(value: Any, path: str = "") -> Any:
-    """Without empty sections, which say nothing, but for those that mean something by being there."""
+    """The value without empty sections, which have no meaning, except for those whose presence has one."""
     if not isinstance(value, dict):
         return value
     inner = {key: bare(one, f"{path}.{key}") for key, one in value.items()}
@@ -76,7 +76,7 @@ def bare(value: Any, path: str = "") -> Any:
 
 
 def acceptable(spec: dict[str, Any]) -> bool:
-    """Whether no rule between keys excludes a spec."""
+    """Whether all rules between keys accept a spec."""
     try:
         read(cluster_policy(spec))
     except InputError:
@@ -96,7 +96,7 @@ def there_and_back(spec: dict[str, Any], version: str = "26.7.0") -> None:
 
 
 def _with_chart_versions(spec: dict[str, Any], version: str) -> dict[str, Any]:
-    """As a chart completes it: the images that come with the operator have its version, unless they name one."""
+    """Completed as by a chart: images that belong to the operator get its version, unless they have one."""
     found = copy.deepcopy(spec)
     for section in ("validator", "nodeStatusExporter"):
         said = found.get(section) or {}
@@ -115,7 +115,7 @@ def driver_there_and_back(spec: dict[str, Any]) -> None:
 
 
 def _completed(one: dict[str, Any]) -> bool:
-    """A part of the image that an NVIDIADriver must name."""
+    """Adds the part of the image that an NVIDIADriver requires."""
     return one["before"] is None and one["path"] in ("driver.image", "driver.repository", "driver.version")
 
 
@@ -136,7 +136,7 @@ def test_driver_to_cluster_policy_and_back(spec: dict[str, Any]) -> None:
 
 
 def alone(schema: Any) -> list[Any]:
-    """By key of a schema a document with nothing else."""
+    """Maps each key of a schema to a document with only this key."""
     if isinstance(schema, Needed):
         return alone(schema.schema)
     if isinstance(schema, dict):
@@ -189,7 +189,8 @@ def test_values_become_a_cluster_policy_with_the_charts_defaults() -> None:
 
 @pytest.mark.parametrize(("release", "version"), [("26.7.0", "v26.7.0"), ("24.6.2", "v24.6.2")])
 def test_images_of_the_operator_itself_get_the_charts_version(release: str, version: str) -> None:
-    """values.yaml of the chart names them without one, and its templates add it; an operator takes none without."""
+    """values.yaml of the chart has no version for them, and its templates add it; an operator refuses an image without
+    one."""
     image = {"repository": "nvcr.io/nvidia", "image": "gpu-operator"}
     source = {"validator": image, "nodeStatusExporter": {**image, "enabled": False}}
     spec = export.to_cluster_policy(read(source, releases.release(release)))["spec"]

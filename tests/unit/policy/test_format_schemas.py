@@ -22,7 +22,7 @@ ENVELOPE = {"ClusterPolicy": "nvidia.com/v1", "NVIDIADriver": "nvidia.com/v1alph
 
 
 def keys(name: str) -> list[tuple[str, str]]:
-    """(path, type) of a file of keys."""
+    """(path, type) for each line of a file of keys."""
     with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as handle:
         text = handle.read().replace("\n  ", " ")
     found = []

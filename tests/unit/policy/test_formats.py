@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Formats: detection, lines, defaults, what is refused."""
+"""Formats: detection, line numbers, defaults, refusals."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def test_what_documents_exclude(sources: Any, parts: list[str]) -> None:
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# driver:\n#   version: 580\n", "---\n---\n", "{}\n"])
 def test_a_file_that_says_nothing_is_said(tmp_path: pathlib.Path, text: str) -> None:
-    """Such as one that a failed redirection left: without a word it would be the defaults."""
+    """For example after a failed redirection: without an error, the policy would be the defaults."""
     file = tmp_path / "policy.yml"
     file.write_text(text)
     policy = formats.read(str(file), NEWEST)

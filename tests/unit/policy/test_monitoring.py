@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """gpu_monitoring: when rules, dashboards and counters are delivered, and how thresholds reach them.
 
-That their queries return data and that alerts fire is proved with a real Prometheus, see tests/conformance/monitoring.
+The tests in tests/conformance/monitoring prove with a real Prometheus that the queries return data and that alerts
+fire.
 """
 
 from __future__ import annotations

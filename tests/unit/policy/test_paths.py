@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Code reads only paths of a policy that a format has: a path that is not in the schema is refused, or found here."""
+"""Code reads only paths of a policy that exist in a format: a path that is not in the schema is refused, or found
+here."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def test_a_path_of_any_format_is_known(path: str) -> None:
 
 
 def read_in(path: Path) -> Iterator[str]:
-    """The paths that a file reads with Policy.get and Policy.enabled, as far as they are literals."""
+    """The paths that a file reads with Policy.get and Policy.enabled, if they are literals."""
     for node in ast.walk(ast.parse(path.read_text())):
         if not (isinstance(node, ast.Call) and isinstance(node.func, (ast.Attribute, ast.Name)) and node.args):
             continue

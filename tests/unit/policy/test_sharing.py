@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Sharing configurations: a table of documents, with what is said of each.
+"""Sharing configurations: a table of documents, with the expected messages.
 
 Source of what is right and wrong: configuration v1 of NVIDIA/k8s-device-plugin 0.20 (api/config/v1), its
 config-manager, and what its users have reported: renameByDefault below flags and devices are skipped, replicas 1
@@ -214,7 +214,7 @@ def test_checksum_follows_the_content() -> None:
 
 
 def test_faults_of_all_kinds_come_at_once() -> None:
-    """Wrong keys, types and values, in several configurations, beside a wrong default."""
+    """Wrong keys, types and values in several configurations, together with a wrong default."""
     with pytest.raises(InputError) as caught:
         sharing.read(Document({"default": 3, "other": 1, "configs": {
             "a": {"version": "v2", "sharing": {"timeSlicing": {"resources": [

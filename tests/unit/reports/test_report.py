@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What people see: tables in a wide terminal, in a narrow one without UTF-8, and as a page."""
+"""The output for users: tables in a wide terminal, in a narrow one without UTF-8, and as a page."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FOLLOWS = {"id": "start service: x", "reason": "", "needs": "never", "pending_re
 
 
 def fleet() -> dict[str, Any]:
-    """A new host, one with an old driver that may not be reloaded, one that is done, one that was not reached."""
+    """A new host, one with an old driver that must not be reloaded, one that is complete, one that was not reached."""
     chosen = releases.release("26.7.0")
     known = {"gpu01": facts(*["A100"] * 8),
              "gpu02": facts(*["A100"] * 8, driver="580.126.20", toolkit="1.20.0", containerd=True, mig={"3g.40gb": 2}),
@@ -56,7 +56,8 @@ def fleet() -> dict[str, Any]:
 
 
 def assert_golden(name: str, text: str) -> None:
-    """The text is that of a file. After an intended change: GPUOPS_GOLDEN=write pytest tests/unit/reports."""
+    """Checks that the text equals that of a file. After an intended change: GPUOPS_GOLDEN=write pytest
+    tests/unit/reports."""
     path = os.path.join(os.path.dirname(__file__), "golden", f"{name}.txt")
     if os.environ.get("GPUOPS_GOLDEN") == "write":
         with open(path, "w", encoding="utf-8") as handle:
@@ -101,7 +102,7 @@ def test_colours_do_not_move_columns() -> None:
 
 
 class Parser(html.parser.HTMLParser):
-    """Collects tags and what would be loaded from elsewhere."""
+    """Collects tags, and the URLs that would be loaded."""
 
     def __init__(self) -> None:
         super().__init__()

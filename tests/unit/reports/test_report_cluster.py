@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What people see of a cluster: beside hosts, alone, in a narrow terminal, on the way, and as a page."""
+"""The output for users about a cluster: with hosts, alone, in a narrow terminal, during a run, and as a page."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PRODUCT = "nvidia.com/gpu.product"
 
 
 def nodes() -> dict[str, dict[str, Any]]:
-    """20 GPU nodes of two kinds, one that is new, and a node without GPUs."""
+    """20 GPU Nodes of two kinds, a new one, and a Node without GPUs."""
     found = {f"gpu-{number:02}": {
         "gpu": True, "labels": {PRODUCT: "NVIDIA-H100-80GB-HBM3" if number < 12 else "NVIDIA-L40S"},
         "os": {"id": "ubuntu", "version": "22.04"}, "kernel": "5.15.0-91-generic", "runtime": "containerd"}
@@ -51,7 +51,7 @@ def nodes() -> dict[str, dict[str, Any]]:
 
 
 def check(name: str, **parts: Any) -> dict[str, Any]:
-    """A check of the cluster, by default a good one on 21 nodes."""
+    """A check of the cluster, by default a good one on 21 Nodes."""
     return {"component": name, "ok": "state" not in parts, "state": "ok", "detail": "21/21 ready", "hint": "",
             "desired": 21, "ready": 21, "updated": 21, "nodes": [], **parts}
 
@@ -63,7 +63,7 @@ def change(action: str, name: str, component: str, *reasons: str) -> dict[str, A
 
 
 def part() -> dict[str, Any]:
-    """A cluster after a run in which the validator stays behind on one node."""
+    """A cluster after a run in which the validator is not ready on one Node."""
     plan = {
         "server": "https://10.0.0.1:6443", "namespace": "gpu-operator", "render_to": None,
         "components": {"driver": {"state": "absent", "because": ["gpu_placement delivers it on hosts"]},
@@ -213,7 +213,7 @@ def test_page() -> None:
 
 
 def images(**plan: Any) -> list[list[str]]:
-    """The rows of components of a plan of the cluster, as text."""
+    """The rows of components in the plan of a cluster, as text."""
     cluster = Cluster.of({"plan": {**part()["plan"], **plan}})
     return [[cell.text for cell in row] for row in report_cluster.component_rows(cluster)]
 
@@ -248,7 +248,7 @@ def test_hosts_are_named_where_a_cluster_stands_beside() -> None:
 
 
 def cause(**more: Any) -> dict[str, Any]:
-    """What gpu_verify says once of all nodes that stand alike."""
+    """The result of gpu_verify for all Nodes with the same state."""
     words = "nvidia-driver-ctr Running, CrashLoopBackOff; likely cause: it is <broken>"
     return {
         "level": "failed", "waits_for": "", "node": "gpu-01", "pod": "nvidia-driver-daemonset-x7",

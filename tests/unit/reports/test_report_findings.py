@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What people and programs see of a preflight: wide, narrow without UTF-8, without a plan, as a page, as data."""
+"""The output of a preflight for users and programs: wide, narrow without UTF-8, without a plan, as a page, as data."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ HELD = {"pid": 4711, "name": "python3", "gpu": "0000:07:00.0", "instance": None,
 
 
 def known() -> dict[str, Any]:
-    """Two alike whose keys are not enrolled, one with an old driver in use, one that did not answer."""
+    """Two similar hosts whose keys are not enrolled, one with an old driver in use, one that did not respond."""
     return {"gpu-a1": facts(secure_boot=True), "gpu-a2": facts(secure_boot=True),
             "gpu-l1": driven(facts(["26b9"] * 4, clients=[HELD]), "570.211.01"), "gpu-l2": None}
 
 
 def planned() -> dict[str, Any]:
-    """A plan of these hosts, by hand: what a report needs of it."""
+    """A plan of these hosts, written by hand with only what a report needs."""
     def mine() -> dict[str, Any]:
         return {"driver": {"placement": "host", "version": "595.91.07", "branch": 595, "kernel_module_type": "open"},
                 "container_toolkit": {"placement": "host", "version": "1.20.0"},
@@ -59,7 +59,7 @@ REFUSALS = [{"hosts": ["gpu-a1", "gpu-a2"], "reason": "driver 595.91.07 (driver.
 
 
 def refusal() -> dict[str, Any]:
-    """What stands when the policy cannot be carried out."""
+    """The refusal of a policy that cannot be carried out."""
     error = {"kind": "policy", "hint": "", "refusals": REFUSALS,
              "message": "The policy (policy.yml, release 26.7.0) cannot be carried out:\n  gpu-a1: .."}
     return {**report(), "plan": None, "problem": error["message"],

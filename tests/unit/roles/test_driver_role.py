@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The role hands every option of the module over, and says so."""
+"""The role passes every option of the module, and documents it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_variable_has_a_default_and_an_argument() -> None:
 
 
 def test_what_a_plan_says_reaches_the_module() -> None:
-    """Keys of hosts[HOST].driver that are parameters of the role are read by its defaults."""
+    """The defaults of the role read the keys of hosts[HOST].driver that are parameters of the role."""
     text = (ROLE / "defaults" / "main.yml").read_text(encoding="utf-8")
     for key in ("state", "version", "branch", "kernel_module_type", "source", "peermem", "gds", "gdrcopy",
                 "module_parameters", "disruption"):
@@ -54,7 +54,7 @@ def test_what_a_plan_says_reaches_the_module() -> None:
 
 
 def test_a_node_in_maintenance_loses_all_its_pods_before_its_host_reboots() -> None:
-    """Those with GPUs went before. A drain that fails ends the block, so nothing reboots."""
+    """The pods with GPUs have been evicted before. A failed drain ends the block, so nothing reboots."""
     _install, block = load("tasks/host.yml")
     _facts, _refusal, drain, reboot, _again = block["block"]
     assert "gpuops.nvidia.node_drain" in drain and "ansible.builtin.reboot" in reboot

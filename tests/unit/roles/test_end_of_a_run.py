@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What site.yml, verify.yml and remove.yml end with: the reasons of hosts and of the cluster, whatever has failed."""
+"""The end of site.yml, verify.yml and remove.yml: the reasons for hosts and for the cluster, whatever has failed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SKIPPED = "The driver and MPS pods of n2 have not been removed or replaced. n2: 
 
 def play(folder: pathlib.Path, name: str, hosts: dict[str, dict[str, Any]], *words: str, **variables: Any
          ) -> subprocess.CompletedProcess[str]:
-    """The last play of a playbook on hosts with these variables. That of site ends as verify does."""
+    """Runs the last play of a playbook on hosts with these variables. The one of site ends like that of verify."""
     plan: dict[str, Any] = {"release": "26.7.0", "policy": "defaults", "format": "chart", "disruption": "never",
                             "placement": "host", "notes": [], "explanations": {}, "hosts": {}, "rejected": {},
                             "cluster": None}
@@ -45,7 +45,7 @@ def fatal(output: str) -> list[str]:
 @pytest.mark.parametrize("name", ["site", "remove"])
 def test_the_cluster_has_its_say_though_all_hosts_fail(tmp_path: pathlib.Path, name: str, failing: str,
                                                        problems: list[str]) -> None:
-    """Once, and each host has its own. Tags leave the comparison out."""
+    """The cluster reports once, and each host reports its own failure. Some tags skip the comparison."""
     hosts = {host: {"maintenance_failure": f"{host} does not answer"} if host in failing else {} for host in "ab"}
     result = {"problems": problems} if name == "site" else {
         "msg": SKIPPED, "error": {"nodes": dict.fromkeys(["n2"][:len(problems)], "It is held.")}}
@@ -57,7 +57,7 @@ def test_the_cluster_has_its_say_though_all_hosts_fail(tmp_path: pathlib.Path, n
 
 
 def test_the_report_and_the_cluster_come_though_no_host_can_be_read(tmp_path: pathlib.Path) -> None:
-    """The last play collects the facts of the hosts, which then fails on all of them."""
+    """The last play collects the facts of the hosts, and this fails on all of them."""
     done = play(tmp_path, "site", {"a": {}, "b": {}}, operands_result={"problems": [SKIPPED]},
                 ansible_python_interpreter="/nonexistent/python")
     assert done.returncode == 2 and "Print the components of the hosts" in done.stdout, done.stdout + done.stderr

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where playbooks deliver each component: in which order, and by which task files of the roles."""
+"""Where playbooks deliver each component: in which order, and with which task files of the roles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read(path: str) -> Any:
 
 
 def calls(part: Any, path: str) -> Iterator[str]:
-    """The task files that plays or tasks of a file run, by their paths."""
+    """The paths of the task files that plays or tasks of a file run."""
     for one in part if isinstance(part, list) else [part]:
         if not isinstance(one, dict):
             continue
@@ -44,7 +44,7 @@ def calls(part: Any, path: str) -> Iterator[str]:
 
 
 def reached(*paths: str) -> set[str]:
-    """All task files that these files run, and those that these run."""
+    """All task files that these files run, directly or indirectly."""
     found: set[str] = set()
     todo = list(paths)
     while todo:
@@ -69,7 +69,7 @@ def test_a_component_of_a_cluster_is_the_templates_of_its_role() -> None:
 
 
 def test_a_component_of_a_host_has_one_task_file() -> None:
-    """The validator has none there: site.yml runs its CUDA samples together with the collection of facts."""
+    """The validator has none there: site.yml runs its CUDA samples when it collects the facts."""
     used = reached("playbooks/site.yml")
     for entry in components.ON_HOSTS:
         own = f"roles/{entry.name}/tasks/host.yml"
@@ -79,7 +79,7 @@ def test_a_component_of_a_host_has_one_task_file() -> None:
 
 
 def test_each_task_file_is_run_by_a_playbook() -> None:
-    """Or by a task file with which a user of a single role begins."""
+    """Or by a task file with which a user of a single role starts."""
     playbooks = [str(path.relative_to(ROOT)) for path in (ROOT / "playbooks").glob("*.yml")]
     own = {path for path in OWN if (ROOT / path).exists()}
     files = {str(path.relative_to(ROOT)) for path in ROOT.glob("roles/*/tasks/*.yml")}
@@ -87,7 +87,7 @@ def test_each_task_file_is_run_by_a_playbook() -> None:
 
 
 def test_a_single_role_of_a_host_installs_as_the_playbooks_do() -> None:
-    """All tasks with nvidia_software are those of the role software."""
+    """All tasks with nvidia_software belong to the role software."""
     for name in components.SOFTWARE:
         install, verify = read(f"roles/{name}/tasks/main.yml")
         remove, = read(f"roles/{name}/tasks/remove.yml")

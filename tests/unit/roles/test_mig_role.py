@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The role mig_manager and the playbook mig: what their templates say."""
+"""The templates of the role mig_manager and the playbook mig."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def load(path: str) -> Any:
 
 
 def of_role(text: Any, **variables: Any) -> Any:
-    """A template of the role's tasks, where a play has these variables."""
+    """Templates a text of the tasks of the role with these variables of a play."""
     tagged = {name: trust_as_template(value) if isinstance(value, str) else value
               for name, value in {**load("defaults/main.yml"), "inventory_hostname": "a", **variables}.items()}
     return Templar(DataLoader(), variables=tagged).template(trust_as_template(text))
@@ -72,7 +72,7 @@ def test_a_variable_of_a_playbook_has_one_meaning(path: pathlib.Path) -> None:
 def serve_layout(result: dict[str, Any], level: str = "drain", maintenance: dict[str, Any] | None = None
                  ) -> tuple[list[str], str]:
     """(the tasks of layout.yml that run, why they end early). result: what mig_config returns, in the preview and in
-    the run; a task that is skipped registers that, as Ansible does; maintenance: what node_maintenance returned."""
+    the run. As in Ansible, a skipped task registers that; maintenance: what node_maintenance returned."""
     variables: dict[str, Any] = {"mig_manager_result": result, "maintenance_result": maintenance or {"skipped": True},
                                  "maintenance_level": level}
     ran = []
@@ -92,7 +92,7 @@ def serve_layout(result: dict[str, Any], level: str = "drain", maintenance: dict
 @pytest.mark.parametrize("plan", [[], [CREATE]])
 @pytest.mark.parametrize("level", ["never", "idle", "drain"])
 def test_a_layout_that_is_pending_on_one_gpu_is_no_success(plan: list[dict[str, Any]], level: str) -> None:
-    """Nothing is planned for a GPU that does not answer, so it is not among those that the module touches."""
+    """Nothing is planned for a GPU that does not respond, so the module does not change it."""
     ran, why = serve_layout({"plan": plan, "pending": [WAITING], "touched": ["0000:02:00.0"] if plan else []}, level)
     assert "Set the state success on the Node" not in ran
     assert why == "configure MIG: 0000:01:00.0: it does not answer"
@@ -105,8 +105,8 @@ def test_a_layout_that_is_there_is_a_success() -> None:
 
 
 def test_a_layout_gets_the_instances_that_fit_beside_what_must_stay() -> None:
-    """The Node is not out of service for the rest, so that the layout is not reached; node_maintenance has paused what
-    may be paused."""
+    """The Node is not out of service for the other instances, so the layout is incomplete; node_maintenance has paused
+    what may be paused."""
     obstacle = {"id": "evict: Pod a/b", "pending_reason": "gpu_disruption is 'idle'"}
     result = {"plan": [CREATE], "pending": [{"id": "enable MIG mode: x", "pending_reason": "it"}], "touched": ["x"]}
     ran, why = serve_layout(result, "idle", {"started": True, "level": "never", "pending": [obstacle]})

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which level of disruption reaches the modules, and which components a Node is taken out of service for."""
+"""Which level of disruption the modules get, and for which components a Node is taken out of service."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def template(text: str, variables: dict[str, Any]) -> Any:
 
 
 def level(role: str, fleet: str | None, plan: str | None, **inventory: str) -> Any:
-    """What the module of a role is given. fleet: the level of the plan; plan: that of the host, None without one."""
+    """The level that the module of a role gets. fleet: the level of the plan; plan: that of the host, None without
+    one."""
     hosts = {"a": {role: {"disruption": plan}}} if plan else {}
     variables = {**read(f"roles/{role}/defaults/main.yml"), **inventory, **read(f"roles/{role}/vars/main.yml"),
                  "inventory_hostname": "a", **({"gpu_plan": {"disruption": fleet, "hosts": hosts}} if fleet else {})}
@@ -76,7 +77,7 @@ def test_the_strictest_level_counts(role: str) -> None:
 
 
 def test_a_node_is_taken_out_of_service_at_the_stricter_level() -> None:
-    """The inventory may hold back what the plan allows, and allows nothing beyond it."""
+    """The inventory can only restrict what the plan allows."""
     name = "maintenance_disruption"
     assert level("maintenance", "drain", None) == "drain"
     assert level("maintenance", "idle", None, **{name: "reboot"}) == "idle"
@@ -97,7 +98,8 @@ def test_tasks_go_by_the_strictest_level(role: str) -> None:
     ({"driver": "drain", "mig_manager": "drain"}, False, True)])
 def test_a_node_stays_in_service_for_a_driver_that_may_not_be_disturbed(
         levels: dict[str, str], reboot: bool, expected: bool) -> None:
-    """With autoUpgrade: false a driver stays pending: each run would hold the Node, empty it and release it."""
+    """With autoUpgrade: false, a driver stays pending: otherwise, each run would hold the Node, drain it and release
+    it."""
     results = {"driver": {"pending": [{"needs": "idle"}], "plan": [], "reboot_required": reboot},
                "mig_manager": {"pending": [], "plan": []}}
     task, variables = choice("drain", levels, results["driver"])
@@ -116,7 +118,7 @@ def test_a_node_stays_in_service_for_a_driver_that_may_not_be_disturbed(
     ("drain", True, [], False), ("never", True, [], False)])
 def test_hosts_that_are_no_nodes_reboot_in_batches(level: str, needed: bool, skipped: list[str], expected: bool
                                                    ) -> None:
-    """Not in the pass that is for all hosts at once."""
+    """Not in the first pass, which is for all hosts at once."""
     plays = read("playbooks/site.yml")
     everywhere, batched = plays[1], next(play for play in plays if "serial" in play)
     choose, variables = choice(level, {"driver": level}, {"pending": [], "plan": [], "reboot_required": needed}, False)
@@ -138,8 +140,8 @@ def test_hosts_that_are_no_nodes_reboot_in_batches(level: str, needed: bool, ski
     ("drain", ["idle", "never"], False, ["driver"]), ("drain", ["drain"], True, ["driver"])])
 def test_a_node_stays_in_service_for_a_driver_that_no_run_can_change(
         fleet: str, needs: list[str], mok: bool, expected: list[str]) -> None:
-    """needs: of the pending steps. A key that waits for the console has to be confirmed by a person there; nouveau that
-    a console uses goes by a reboot. Each run would hold the Node, empty it and release it."""
+    """needs: the levels of the pending steps. A key that waits for the console must be confirmed by a person there; a
+    nouveau that a console uses needs a reboot. Otherwise, each run would hold the Node, drain it and release it."""
     result = {"pending": [{"needs": one} for one in needs], "plan": [], "reboot_required": True,
               "mok": {"enrolled": False, "pending": mok}}
     task, variables = choice(fleet, {"driver": fleet}, result)
@@ -157,8 +159,8 @@ def test_a_node_stays_in_service_for_a_driver_that_no_run_can_change(
     ("drain", "drain", True, True, True)])
 def test_a_removal_leaves_a_node_in_service_for_what_may_not_be_disturbed(
         driver: str, mig: str, left: bool, chosen: bool, expected: bool) -> None:
-    """Only the driver has something pending; driver, mig: the levels of the roles; left: whether a killed run has left
-    the Node behind; chosen: whether the last play has the Node; expected: whether it takes the Node out of service."""
+    """Only the driver has pending steps; driver, mig: the levels of the roles; left: whether a killed run has left the
+    Node behind; chosen: whether the last play has the Node; expected: whether it takes the Node out of service."""
     hosts, nodes = read("playbooks/remove.yml")[1:3]
     choice, groups = (next(one for one in hosts["tasks"] if f"ansible.builtin.{name}" in one)
                       for name in ("set_fact", "group_by"))
@@ -182,7 +184,7 @@ def test_a_removal_leaves_a_node_in_service_for_what_may_not_be_disturbed(
 
 
 def test_a_node_that_was_passed_over_fails_the_run_at_its_end() -> None:
-    """By site.yml, also where tags or gpu_disruption leave the comparison of the cluster out."""
+    """With site.yml, also if tags or gpu_disruption skip the comparison of the cluster."""
     task = read("roles/preflight/tasks/compare.yml")[0]["always"][0]["always"][0]
     assert task["tags"] == ["always"] and task["run_once"]
     variables = {"preflight_plan": {"cluster": None}, "operands_result": {"problems": ["n2: it does not end."]}}
@@ -204,8 +206,8 @@ STUCK = {"failed": True, "msg": "Nothing has gone.", "error": {"reason": "Timeou
     (PASSED_OVER, False, True), (STUCK, True, False), ({"failed": True, "msg": "The server is broken."}, True, False),
     ({"changed": True, "pending": []}, False, False), ({"skipped": True}, False, False)])
 def test_a_removal_goes_on_after_a_node_that_was_passed_over(result: dict[str, Any], stops: bool, fails: bool) -> None:
-    """Its play is for all hosts, and a task that fails for all of them ends the run before the hosts. The last task
-    of the run names the Node (test_end_of_a_run.py)."""
+    """Its play is for all hosts, and a task that fails on all of them would end the run before the hosts are changed.
+    The last task of the run names the Node (test_end_of_a_run.py)."""
     cluster, report = (read("playbooks/remove.yml")[at] for at in (0, -1))
     operands = next(one for one in cluster["tasks"] if "block" in one)["block"][0]
     variables: dict[str, Any] = {"operands_result": result, "ansible_play_hosts": ["a", "b"], "inventory_hostname": "a",
@@ -230,7 +232,7 @@ CREATE = {"action": "create MIG instances", "needs": "never"}
 @pytest.mark.parametrize("playbook", ["site", "remove"])
 def test_instances_in_free_space_go_through_the_node_at_every_level(
         playbook: str, level: str, plan: list[dict[str, Any]], tags: list[str], expected: bool) -> None:
-    """The pass for all hosts leaves them, and nothing else is disturbed for them. A driver has nothing to do."""
+    """The first pass leaves them out, and nothing else is disturbed for them. The driver has nothing to do."""
     plays = read(f"playbooks/{playbook}.yml")
     hosts = next(one for one in plays if "gpu_undisturbed" in one.get("vars", {}))
     nodes = next(one for one in plays if "serial" in one)
@@ -264,7 +266,7 @@ def test_instances_in_free_space_go_through_the_node_at_every_level(
     ({"skipped": True}, True), ({"started": False, "level": "never", "pending": [{}]}, True),
     ({"started": True, "level": "never"}, True), ({"started": True, "level": "drain"}, False)])
 def test_a_host_is_disturbed_only_while_its_node_is_out_of_service(result: dict[str, Any], undisturbed: bool) -> None:
-    """Also in check mode, and also where MIG instances are created meanwhile."""
+    """Also in check mode, and also if MIG instances are created meanwhile."""
     block = read("roles/maintenance/tasks/main.yml")[0]["block"]
     change = next(one for one in block if one["name"] == "Change the host")
     variables = {"maintenance_node": "a", "maintenance_result": result}

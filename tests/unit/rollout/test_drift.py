@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""verify, status and preflight see what site.yml would repair: objects and labels, from the plan that it has itself."""
+"""verify, status and preflight report what site.yml would repair: objects and labels, from the plan of site.yml."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def planned(api: ApiServer, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def world(api: ApiServer, client: Client, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The plan of a cluster that is as planned, each workload ready."""
+    """A cluster that is as planned, with all workloads ready."""
     monkeypatch.setattr(gpu_verify, "display", SimpleNamespace(display=lambda line: None))
     plan = planned(api)
     for name in plan["nodes"]["gpu"]:
@@ -80,7 +80,7 @@ def test_a_cluster_as_planned_has_no_differences(world: dict[str, Any], api: Api
 
 
 def by_another(api: ApiServer, path: str, **fields: Any) -> None:
-    """A server-side apply of another manager."""
+    """A server-side apply by another manager."""
     live = api.objects[path]
     body = {"apiVersion": live["apiVersion"], "kind": live["kind"], "metadata": {"name": live["metadata"]["name"]}}
     api._apply(path, live, {**body, **fields}, {"fieldManager": "kubectl", "force": "true"})
@@ -156,7 +156,7 @@ def test_a_node_whose_labels_differ_is_not_verified(world: dict[str, Any], api: 
 
 @pytest.mark.parametrize("check", [False, True])
 def test_a_startup_taint_that_site_would_take_is_pending(world: dict[str, Any], api: ApiServer, check: bool) -> None:
-    """Only of a verified Node that offers GPUs. Nothing is written, and the Node stays verified."""
+    """Only on a verified Node that offers GPUs. Nothing is written, and the Node stays verified."""
     key, gpus = "startup/gpu", {"allocatable": {"nvidia.com/gpu": "8"}}
     for name, more in (("n1", gpus), ("n2", {})):
         node = api.objects[f"/api/v1/nodes/{name}"]
@@ -176,7 +176,8 @@ def test_a_startup_taint_that_site_would_take_is_pending(world: dict[str, Any], 
 
 
 def test_labels_that_only_hosts_tell_of(world: dict[str, Any], api: ApiServer) -> None:
-    """Without NFD the host says that its Node has GPUs; what features it told is not compared here."""
+    """Without NFD, the host reports that its Node has GPUs; the feature labels that it reports are not compared
+    here."""
     world["nodes"]["by_host"], world["deploy"]["hosts"] = {"n2": "host-2"}, ["host-2"]
     features = {"nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "NVIDIA-L40S"}
     metadata = api.objects["/api/v1/nodes/n2"]["metadata"]

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What users met, as the API server and the log show it, and what must be named.
+"""Problems that users have reported, as the API server and the log show them, and the expected causes.
 
-Numbers are threads of github.com/NVIDIA/gpu-operator; dp is NVIDIA/k8s-device-plugin, rke2 is rancher/rke2. Of each
-only the line is kept that the program itself prints.
+Numbers are threads of github.com/NVIDIA/gpu-operator; dp is NVIDIA/k8s-device-plugin, rke2 is rancher/rke2. For each,
+only the line that the program itself prints is kept.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def waiting(reason: str, message: str = "") -> dict[str, Any]:
 
 def why(component: str, container: str, state: dict[str, Any], log: str = "", events: tuple[str, ...] = (),
         last: dict[str, Any] | None = None, image: str = "nvcr.io/nvidia/x:1") -> Cause:
-    """The explanation of a pod on the node gpu-7 that stands at this container."""
+    """The explanation of a pod on the Node gpu-7 that is stuck at this container."""
     inits = INITS.get(component, ["toolkit-validation"])
     told = {"name": container, "ready": False, "restartCount": 4 if last else 0, "state": state,
             "lastState": {"terminated": last} if last else {}}
@@ -56,7 +56,7 @@ def why(component: str, container: str, state: dict[str, Any], log: str = "", ev
 
 
 def crash(component: str, container: str, log: str, code: int = 1) -> Cause:
-    """The explanation of one that ends again and again."""
+    """The explanation of a pod that crashes repeatedly."""
     return why(component, container, CRASH, log, last=ended(code))
 
 
@@ -248,7 +248,7 @@ def test_every_row_is_for_people() -> None:
 
 
 def test_no_row_looks_any_distance_ahead() -> None:
-    """A text that only begins to match, many times, would take the square of its length."""
+    """Otherwise, a text that begins to match many times would take quadratic time."""
     for row in (*known_causes.STATUS_CAUSES, *known_causes.LOG_CAUSES):
         assert not re.search(r"(?<!\\)[*+]", row.pattern), row.pattern
 

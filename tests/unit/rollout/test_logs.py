@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whose logs are read, how many, what is kept of them, and what follows from them."""
+"""Which logs are read, how many, what is kept of them, and what follows from them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def names(count: int) -> list[str]:
 
 
 def stuck_cluster(count: int, said: Any = NOUVEAU) -> FakeClient:
-    """On every node the driver ends again and again, and all others wait in their init containers."""
+    """On every Node, the driver crashes repeatedly and all other operands wait in their init containers."""
     pods = [one for name in names(count) for one in (
         pod("driver", name, 0, "CrashLoopBackOff"), pod("container_toolkit", name, 0), pod("validator", name, 0),
         pod("device_plugin", name, 0))]
@@ -162,7 +162,7 @@ def test_lines_are_fit_to_be_shown() -> None:
 
 
 def test_a_container_that_was_removed_meanwhile_is_told_by_the_next_one() -> None:
-    """The kubelet keeps few ended containers, and answers for one that is gone with a sentence of its own."""
+    """The kubelet keeps few ended containers; for a removed one, it returns a sentence of its own."""
     class Kubelet(FakeClient):
         def log(self, name: str, namespace: str, container: str, previous: bool = False, lines: int = 40) -> str:
             super().log(name, namespace, container, previous, lines)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Waiting for a cluster: when it ends, what is told on the way, and what is said at the end."""
+"""Waits for a cluster: when the wait ends, the messages on the way, and the result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Checks = dict[str, dict[str, Any]]
 
 def follow(client: FakeClient, components: list[str], cluster: dict[str, Any] | None = None,
            timeout: float = 60, seen: list[Workload] | None = None) -> tuple[Checks, list[Progress], float]:
-    """(checks by component, what was told, seconds that passed)."""
+    """(checks by component, messages, elapsed seconds)."""
     clock = Clock()
     told: list[Progress] = []
     rollout = Rollout(client, cluster or plan("n1", "n2"), components, told.append, clock, clock.sleep, seen or ())
@@ -102,7 +102,7 @@ def test_labels_of_a_moment_ago_are_waited_for() -> None:
 
 
 def test_a_busy_controller_counts_them_late() -> None:
-    """It has counted one of the Nodes, whose pod is ready, and makes pods of other DaemonSets for 10 s."""
+    """It has counted one of the Nodes, whose pod is ready, and creates pods of other DaemonSets for 10 s."""
     def each(client: FakeClient, look: int) -> None:
         client.objects["DaemonSet"] = [daemon_set("driver", *((1, 1) if look < 8 else (2, 2)))]
 
@@ -111,7 +111,7 @@ def test_a_busy_controller_counts_them_late() -> None:
 
 
 def test_drivers_for_several_systems_share_the_nodes() -> None:
-    """One asks for all Nodes and is kept from those of the other, which asks for a label more."""
+    """One DaemonSet selects all Nodes except those of the other, which requires a further label."""
     pools = [daemon_set("driver", 1, 1), daemon_set("driver", 1, 1)]
     pools[1]["spec"]["template"]["spec"]["nodeSelector"] = {"gpu": "true", "os": "new"}
     found = [node("n1"), node("n2", os="new")]
@@ -121,7 +121,7 @@ def test_drivers_for_several_systems_share_the_nodes() -> None:
 
 @pytest.mark.parametrize(("uncounted", "least"), [(0, 30), (1, 0)])
 def test_a_node_that_no_pod_may_run_on_is_not_waited_for_for_ever(uncounted: int, least: float) -> None:
-    """It may have a taint that is not tolerated. A pod that runs there all the same tells so at once."""
+    """The Node can have a taint that is not tolerated. A pod that runs there nevertheless counts at once."""
     one = daemon_set("driver", 1, 1)
     one["status"]["numberMisscheduled"] = uncounted
     checks, _told, seconds = follow(FakeClient(DaemonSet=[one], Node=[node("n1"), node("n2")]), ["driver"])
@@ -130,7 +130,7 @@ def test_a_node_that_no_pod_may_run_on_is_not_waited_for_for_ever(uncounted: int
 
 @pytest.mark.parametrize(("again", "state"), [(4, "failed"), (99, "ok")])
 def test_what_crashes_over_and_over_is_not_ready_in_between(again: int, state: str) -> None:
-    """A container without a readiness probe is ready from its start to its crash."""
+    """A container without a readiness probe counts as ready from its start to its crash."""
     def each(client: FakeClient, look: int) -> None:
         client.objects["DaemonSet"] = [daemon_set("device_plugin", 1, int(look > 1 and look % again != 0))]
 
@@ -149,7 +149,7 @@ def test_what_crashes_over_and_over_is_not_ready_in_between(again: int, state: s
     ("0", False), (3, False)])
 @pytest.mark.parametrize("seen", [True, False])
 def test_what_has_crashed_a_moment_ago_must_stay_ready(said: Any, waits: bool, seen: bool) -> None:
-    """Be it ready at the first look or where the run has just seen it so."""
+    """Whether it was ready at the first read, or the run has just seen it become ready."""
     broken = pod("device_plugin", "n1", ready=True)
     broken["status"]["containerStatuses"][0]["lastState"] = {"terminated": {"exitCode": 1, "message": "no NVML"}}
     client = FakeClient(DaemonSet=[daemon_set("device_plugin", 1, 1)], Node=[node("n1")], Pod=[broken])
@@ -165,7 +165,7 @@ def test_what_has_crashed_a_moment_ago_must_stay_ready(said: Any, waits: bool, s
 
 @pytest.mark.parametrize(("started", "steady"), [("01:40", True), ("01:55", False), ("", False)])
 def test_what_runs_steadily_since_its_restart_has_not_failed(started: str, steady: bool) -> None:
-    """It ended at 01:30, 34 seconds ago, while another component crashes over and over until the time is over."""
+    """It ended at 01:30, 34 seconds ago, while another component crashes repeatedly until the timeout."""
     def each(client: FakeClient, look: int) -> None:
         client.objects["DaemonSet"] = [daemon_set("device_plugin", 1, 1),
                                        daemon_set("container_toolkit", 1, int(look % 4 == 3))]
@@ -290,7 +290,7 @@ def test_a_lost_node_does_not_end_the_wait_for_others() -> None:
 
 
 def revisions(*tags: str) -> list[dict[str, Any]]:
-    """Of the driver's DaemonSet: the oldest first, by the tag of its image; the newest is called new."""
+    """The revisions of the driver's DaemonSet, the oldest first, by the tag of the image; the newest is called new."""
     return [{"metadata": {"labels": {"app": "driver", "controller-revision-hash": name},
                           "ownerReferences": [{"uid": "uid-driver"}]}, "revision": number,
              "data": {"spec": {"template": {"spec": {"containers": [
@@ -300,7 +300,7 @@ def revisions(*tags: str) -> list[dict[str, Any]]:
 
 def outdated(ready: bool = True, image: str = "nvcr.io/nvidia/driver:570.158.01-ubuntu22.04",
              cluster: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The check of the driver where n1 has what is wanted and n2 has not."""
+    """The check of the driver if n1 has the desired version and n2 has not."""
     client = FakeClient(
         DaemonSet=[daemon_set("driver", 2, 1 + ready, updated=1, updateStrategy={"type": "OnDelete"})],
         Node=[node("n1"), node("n2")], ControllerRevision=revisions("570.158.01-ubuntu22.04", "580.95.05-ubuntu22.04"),
@@ -369,7 +369,7 @@ APART = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
     ({"nodeSelector": {"system": "ubuntu22.04"}}, True), ({"affinity": {"nodeAffinity": TERMS}}, True),
     ({"affinity": APART}, False), ({"hostPID": True}, False)])
 def test_where_pods_may_stand_makes_none_outdated(fields: dict[str, Any], ok: bool) -> None:
-    """A Node of another system joins: the selector of the DaemonSet that is there names its own system."""
+    """A Node with another system joins: the existing DaemonSet gets a selector for its own system."""
     same = revisions("580", "580")
     client = FakeClient(
         DaemonSet=[daemon_set("driver", 2, 2, updated=0, updateStrategy={"type": "OnDelete"})],
@@ -380,7 +380,7 @@ def test_where_pods_may_stand_makes_none_outdated(fields: dict[str, Any], ok: bo
 
 
 def test_a_pod_whose_revision_is_gone_is_outdated() -> None:
-    """The DaemonSet keeps ten."""
+    """The DaemonSet keeps ten revisions."""
     client = FakeClient(
         DaemonSet=[daemon_set("driver", 1, 1, updated=0, updateStrategy={"type": "OnDelete"})], Node=[node("n1")],
         ControllerRevision=revisions("580"), Pod=[pod("driver", "n1", ready=True, revision="older")])
@@ -419,7 +419,7 @@ def test_events_of_a_pod_tell_the_cause() -> None:
 
 
 def test_what_kept_a_pod_from_starting_is_over_once_a_container_has_ended() -> None:
-    """As a kubelet 1.36 told it of a validator whose toolkit came after it."""
+    """A kubelet 1.36 reported this for a validator whose toolkit became ready later."""
     event = {**warning("Pod", "validator-n1", 'unable to get OCI runtime for sandbox "9f": no runtime for "nvidia" is '
                        'configured'), "reason": "FailedCreatePodSandBox"}
     for reason, said in (("CrashLoopBackOff", "CUDA program does not run"), ("", "has no handler nvidia")):
@@ -483,7 +483,7 @@ def test_a_failed_layout_is_named_at_once_with_what_to_do() -> None:
                                       "all-7g.80gb, often because pods use the GPUs")
     assert check["detail"].endswith("it has left device-plugin paused")
     assert "kubectl -n gpu-operator logs mig_manager-n1" in check["hint"]
-    assert "It does not try again by itself" in check["hint"]
+    assert "The MIG manager does not try again by itself" in check["hint"]
 
 
 def test_a_layout_that_does_not_end_is_pending_with_its_node() -> None:
@@ -502,7 +502,7 @@ def test_no_node_is_asked_for_where_no_manager_is_wanted() -> None:
 
 
 def test_a_layout_that_has_failed_is_seen_where_all_pods_are_ready() -> None:
-    """A run that wrote nothing tells what verify and status tell."""
+    """A run without changes reports the same as verify and status."""
     seen = [workload(daemon_set("mig_manager", 1, 1))]
     client = FakeClient(DaemonSet=[daemon_set("mig_manager", 1, 1)], Node=[asked("n1", "all-9g.90gb", "failed")],
                         Pod=[pod("mig_manager", "n1", ready=True)])

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Waiting for a cluster of hundreds of Nodes: what is read of pods on the way, and at the end."""
+"""Waits for a cluster with hundreds of Nodes: what is read of pods on the way, and at the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ansible_collections.gpuops.nvidia.tests.unit.simulated.fakes import FakeCli
 
 
 def crowd(count: int, ready: int, printed: str = "Init:0/4") -> FakeClient:
-    """So many Nodes and pods, of which the last ones are not ready, as the objects and as the server prints them."""
+    """This number of Nodes and pods, of which the last ones are not ready, as objects and as the server prints them."""
     names = [f"gpu-{number:03}" for number in range(count)]
     made = [pod("driver", name, None if place < ready else 0, ready=place < ready) for place, name in enumerate(names)]
     client = FakeClient(DaemonSet=[daemon_set("driver", count, ready)], Node=[node(name) for name in names], Pod=made)
@@ -43,7 +43,7 @@ def test_a_few_that_lack_among_many_are_all_read() -> None:
 
 
 def test_many_pods_of_which_some_are_on_lost_nodes_are_soon_not_waited_for() -> None:
-    """They are printed as if they ran."""
+    """The server prints them as running."""
     client = crowd(300, 298, printed="Running")
     for place in (298, 299):
         client.printed[place][1:3] = ["1/1", "Running"]

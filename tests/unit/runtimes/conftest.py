@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host in a temporary folder: the real read and write code, with containerd and systemd played.
+"""A host in a temporary folder: the real code that reads and writes, with simulated containerd and systemd.
 
-The played containerd merges as the real one does: 1.x lets an imported file replace a plugin's table, 2.x merges
-deeply and loses what stands under another plugin id. Where GPUOPS_CONTAINERD names a real program, that one is asked.
+The simulated containerd merges as the real one does: in 1.x, an imported file replaces the table of a plugin; 2.x
+merges deeply and loses settings under another plugin id. If GPUOPS_CONTAINERD names a real program, that one is used.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _merge(into: dict[str, t.Any], more: t.Mapping[str, t.Any]) -> dict[str, t.A
 
 
 def effective(path: str, version: str) -> dict[str, t.Any]:
-    """What C(config dump) would print. Raises ValueError where containerd would refuse."""
+    """The output of C(config dump). Raises ValueError if containerd would refuse the file."""
     text = pathlib.Path(path).read_text(encoding="utf-8") if path != os.devnull else ""
     if text.startswith("\ufeff") and version.startswith("2"):
         raise ValueError("invalid character at start of key")
@@ -87,7 +87,7 @@ def effective(path: str, version: str) -> dict[str, t.Any]:
 
 
 class Host:
-    """One host. version: C(1.6), C(1.7) or C(2.2); root: the folder that plays its root."""
+    """A host. version: C(1.6), C(1.7) or C(2.2); root: the folder that plays its root."""
 
     def __init__(self, root: pathlib.Path, version: str) -> None:
         self.root = root
@@ -165,7 +165,7 @@ class Host:
         return planning.installation_steps(seen, "containerd", proposal, {}), proposal
 
     def converge(self, state: str = "present", **options: t.Any) -> list[str]:
-        """Plans and executes; the ids of the steps."""
+        """Plans and executes; returns the ids of the steps."""
         steps, _proposal = self.plan(state, **options)
         settling = state == "absent" and os.path.isdir(self.journal_root)
         if steps or settling:
@@ -179,13 +179,13 @@ class Host:
         return [step.id for step in steps]
 
     def effective(self) -> dict[str, t.Any]:
-        """The CRI plugin's table as the daemon would have it."""
+        """The table of the CRI plugin as the daemon would read it."""
         done = self.run(["containerd", "-c", str(self.config), "config", "dump"])
         data = tomllib.loads(done.stdout)["plugins"]
         return t.cast("dict[str, t.Any]", data.get(V3) or data[V2])
 
     def tree(self) -> dict[str, t.Any]:
-        """Every file with its bytes, mode, inode and time of change."""
+        """Every file with its content, mode, inode and change time."""
         found = {}
         for path in sorted(self.root.rglob("*")):
             info = path.lstat()
@@ -194,19 +194,19 @@ class Host:
         return found
 
     def shape(self) -> dict[str, t.Any]:
-        """As L(tree), without inode and time."""
+        """The same as L(tree), without inode and time."""
         return {name: entry[:2] for name, entry in self.tree().items()}
 
 
 def played_host(root: pathlib.Path, version: str, monkeypatch: pytest.MonkeyPatch) -> Host:
-    """A host whose programs all are found."""
+    """A host on which all programs are found."""
     monkeypatch.setattr(read, "which", lambda name: f"/usr/bin/{name}")
     return Host(root, version)
 
 
 @pytest.fixture
 def host(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., Host]:
-    """Makes a host: version and the bytes of its main file (None for no file)."""
+    """Creates a host from a version and the content of its main file (None for no file)."""
 
     def make(version: str, content: bytes | None) -> Host:
         one = played_host(tmp_path, version, monkeypatch)

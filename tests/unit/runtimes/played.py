@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host as a runtime's planner sees it: files, journal and daemon, all in memory."""
+"""A host as the planner of a runtime sees it: files, journal and daemon, all in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state
 
 
 def shape(path: pathlib.Path) -> str:
-    """A shape's text; by C(crlf) and C(bom) in its name with these, which no file of the collection itself may have."""
+    """The text of a shape; C(crlf) and C(bom) in its name add these, because no file of the collection itself may
+    contain them."""
     text, name = path.read_bytes().decode(), f"{path.parent.name}/{path.name}"
     if "crlf" in name:
         text = text.replace("\n", "\r\n")
@@ -29,7 +30,8 @@ def shape(path: pathlib.Path) -> str:
 
 @dataclass
 class Played:
-    """files: path to text. facts, dump: what the runtime's commands print. before, written: what the journal holds."""
+    """files: maps paths to texts. facts, dump: the output of the commands of the runtime. before, written: the content
+    of the journal."""
 
     runtime: Runtime
     version: str
@@ -49,7 +51,7 @@ class Played:
     default: str | None = None
 
     def seen(self) -> RuntimeState:
-        """What the host side has read."""
+        """The data that the host side has read."""
         ours = [self.config, self.runtime.probe.drop_in, *self.before]
         return RuntimeState("/usr/bin/x", self.config, self.unit, self.running, self.boot, stale=self.stale,
                             command=self.command, version=self.version, dump=self.dump, facts=self.facts,
@@ -65,7 +67,7 @@ class Played:
         return Journal(config, self.default, self.owed)
 
     def propose(self, **options: t.Any) -> Proposal:
-        """The plan, as it would reach the host side and come back."""
+        """The plan after a round trip to the host side."""
         wish = Options(**{"set_as_default": True, "cdi": True, "mode": "auto", **options})
         proposal = self.runtime.propose(self.seen(), self.journal(), wish)
         for trial in proposal.trials:
@@ -73,11 +75,11 @@ class Played:
         return proposal
 
     def converge(self, **options: t.Any) -> Proposal:
-        """Writes what is wanted."""
+        """Writes the desired state."""
         return self._apply(self.propose(**options))
 
     def remove(self) -> Proposal:
-        """Takes out what was written."""
+        """Removes what was written."""
         return self._apply(self.runtime.propose_removal(self.seen(), self.journal()))
 
     def _apply(self, proposal: Proposal) -> Proposal:

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Every shape of file: wanted state, comments, a second run that writes nothing, removal that gives the bytes back."""
+"""Every shape of a file: desired state, comments, a second run that writes nothing, a removal that restores the
+content."""
 
 from __future__ import annotations
 
@@ -170,7 +171,8 @@ def test_another_drop_in_path_replaces_the_former(host: t.Any) -> None:
 
 
 def test_damaged_files_are_edited_rightly_or_refused(host: t.Any) -> None:
-    """Lines cut, doubled and swapped at random: our own error or a right result, and then the bytes return."""
+    """Lines are truncated, duplicated and swapped at random: the result is our own error or correct, and a removal
+    restores the content."""
     chance = random.Random(3)
     one = host("1.7", b"")
     shapes = [path.read_text() for path in sorted(SHAPES.glob("*1.7*.toml"))]
@@ -211,7 +213,7 @@ def test_damaged_files_are_edited_rightly_or_refused(host: t.Any) -> None:
 
 
 def _theirs(one: t.Any, monkeypatch: pytest.MonkeyPatch, text: str) -> pathlib.Path:
-    """A drop-in where nvidia-ctk and the GPU Operator put theirs."""
+    """A drop-in at the path of nvidia-ctk and the GPU Operator."""
     path = pathlib.Path(one.folder / "conf.d" / "99-nvidia.toml")
     path.parent.mkdir()
     path.write_text(text)
@@ -295,7 +297,7 @@ def test_a_stale_drop_in_of_the_vendors_is_told(host: t.Any, monkeypatch: pytest
     (f'version = 2\nimports = ["own.toml"]\n#{V3} 2', 2, V3),
 ])
 def test_a_drop_in_speaks_as_the_other_files_do(content: str, version: int | None, plugin: str) -> None:
-    """Version and plugin id: containerd 2.0 to 2.2 lose one side otherwise, 2.3 does not start."""
+    """With another version or plugin id, containerd 2.0 to 2.2 lose one side, and 2.3 does not start."""
     name, _hash, own = content.partition("#")
     files: dict[str, str | None] = {"/c/config.toml": content, "/c/conf.d/99.toml": None}
     imports = {}

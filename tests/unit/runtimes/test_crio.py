@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""CRI-O's folders: a drop-in that takes effect, copies of the default runtime's options, who else writes there."""
+"""The folders of CRI-O: a drop-in that takes effect, copied options of the default runtime, and other writers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_shape(name: str, cloned: dict[str, t.Any]) -> None:
 
 
 def test_effect_is_that_of_nvidia_ctk() -> None:
-    """The vendor's drop-in was made from the same packaged file by nvidia-ctk 1.20.1."""
+    """nvidia-ctk 1.20.1 created the vendor's drop-in from the same packaged file."""
     theirs = effective(host("06-ctk-1.20.1"))
     one = host("01-packaged")
     one.converge()

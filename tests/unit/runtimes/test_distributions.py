@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Distributions that write their containerd's file themselves, in the shapes that they publish."""
+"""Distributions that write the file of their containerd themselves, in the form that they publish."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shape(name: str) -> str:
 
 
 class Host:
-    """A runtime's view of a host whose files are a mapping. facts: name to what the command prints."""
+    """The view of a host by a runtime; its files are a mapping. facts: maps names to the output of commands."""
 
     def __init__(self, runtime: str, files: dict[str, str | None], unit: str = "", **facts: str) -> None:
         self.runtime = registry.RUNTIMES[runtime]

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""daemon.json in every shape: wanted members, nothing else moved, bytes back; and how each change takes effect."""
+"""daemon.json in every shape: the desired members, no other change, restored content; and how each change takes
+effect."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def host(text: str | None = None, version: str = "26.1", **more: t.Any) -> Playe
 
 
 def says(**more: t.Any) -> dict[str, ProgramResult]:
-    """What a daemon says of itself."""
+    """The information that a daemon reports about itself."""
     info = {"Runtimes": {"runc": {}}, "DefaultRuntime": "runc", "LiveRestoreEnabled": False, "ContainersRunning": 0,
             "ContainersPaused": 0, "CDISpecDirs": []}
     return {"info": ProgramResult(0, json.dumps({**info, **more}))}
@@ -132,7 +133,7 @@ def test_a_default_that_the_user_set_by_hand_stays() -> None:
 
 
 def test_a_second_removal_keeps_the_edits() -> None:
-    """The restart of the first one waits: it is asked for again."""
+    """The restart of the first removal is pending and is requested again."""
     one = host('{\n  "log-driver": "journald"\n}\n')
     one.converge()
     one.files[FILE] = one.files[FILE].replace('"journald"', '"journald",\n  "debug": true')
@@ -241,7 +242,7 @@ def test_what_a_reload_gives_does_not_wait_for_the_restart() -> None:
     ("{}", ["--live-restore"], "never"), ("{}", ["--live-restore=true"], "never"),
     ("{}", ["--live-restore=false"], "drain")])
 def test_containers_live_on_if_the_next_start_takes_them_over(text: str, flag: list[str], needs: str) -> None:
-    """What the daemon says of itself was read at its last start or reload; the file may say something else by now."""
+    """The daemon reports its settings of the last start or reload; the file can have other settings by now."""
     one = host(text, facts=says(ContainersRunning=1, LiveRestoreEnabled=True), command=[*COMMAND, *flag])
     assert one.propose().needs == needs
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""TOML of any kind: edited rightly or refused by an error of ours, never a traceback, never an invalid file."""
+"""Any TOML: it is edited correctly or refused by an error of ours; there is never a traceback or an invalid file."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ PIECES = st.one_of(
 @settings(max_examples=200, deadline=None)
 @given(pieces=st.lists(PIECES, max_size=6))
 def test_main_files(version: str, pieces: list[str]) -> None:
-    """containerd itself refuses most of these; what it lets pass must not be taken for more than it is."""
+    """containerd itself refuses most of these; those that it accepts must not be misread."""
     text = "".join(pieces)
     seen = RuntimeState("containerd", CONFIG, running=True, boot="yes", version=f"containerd x {version} y",
                         files={CONFIG: text, DROP_IN: None}, dump=ProgramResult(0, DUMPS[version]))

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Edits of JSON text: the wanted data, no other byte touched, removal gives the bytes back, broken text one error."""
+"""Edits of JSON text: the desired data, no other change, a removal that restores the content, one error for invalid
+text."""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ def test_set_then_remove(text: str, path: tuple[str, ...], value: t.Any) -> None
 
 
 def _span(document: Document, path: tuple[str, ...]) -> tuple[int, int]:
-    """Where the value at path stands in the text."""
+    """The position of the value at a path in the text."""
     value = document._root
     for key in path:
         value = value.members[key]
@@ -110,7 +111,7 @@ def test_remove_and_replace_touch_only_the_member(text: str, random: t.Any) -> N
 
 
 def _spelled(text: str) -> dict[str, str]:
-    """Each member of the outermost object as it is written."""
+    """The text of each member of the outermost object."""
     document = Document(text, "x.json")
     body = text.removeprefix("\ufeff")
     return {key: body[member.key:member.end] for key, member in document._root.members.items()}

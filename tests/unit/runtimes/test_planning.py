@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which runtime is chosen, which steps a proposal becomes, and which parts of a diff are masked."""
+"""Which runtime is chosen, which steps follow from a proposal, and which parts of a diff are masked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_registry() -> None:
 
 
 def _acting(act: str, owed: dict[str, str], changed: bool = True, **more: t.Any) -> list[tuple[str, str, str]]:
-    """Action, needs and reason of the steps of a runtime whose proposal asks for an act."""
+    """Action, needs and reason of the steps for a runtime whose proposal needs an act."""
     view = RuntimeState("x", "/etc/x", "x.service", running=True)
     changes = [FileChange("/etc/x", None, "x", "main", "")] if changed else []
     seen = HostState({"containerd": view}, journal=HostJournal(restart=owed))
@@ -54,7 +54,7 @@ def test_acts() -> None:
 
 
 def test_removal_is_of_every_runtime_that_was_configured() -> None:
-    """Such as Docker first, and k3s after it took over the host."""
+    """For example Docker first, and k3s after it has replaced Docker on the host."""
     records = {"/etc/x": "docker", "/etc/y": "k3s"}
     files = {path: FileRecord("drop-in", "ours", None, name) for path, name in records.items()}
     seen = HostState({name: RuntimeState(name, "/c", f"{name}.service", running=True) for name in records.values()},

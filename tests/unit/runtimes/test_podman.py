@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Podman: nothing is written; what would keep it from handing out GPUs is said."""
+"""Podman: nothing is written; a message names what would prevent access to GPUs."""
 
 from __future__ import annotations
 

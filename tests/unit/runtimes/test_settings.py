@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The settings file: what is wanted is reached, everything else stays, and removal takes out our part alone."""
+"""The settings file: the desired state is reached, everything else stays, and a removal removes only our part."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def seen(text: str | None, ours: t.Any = None, file: str | None = "ours", new: b
 
 
 def values(text: str) -> dict[str, t.Any]:
-    """Dotted names of a file to their values."""
+    """Maps the dotted names of a file to their values."""
     found: dict[str, t.Any] = {}
 
     def walk(table: t.Mapping[str, t.Any], prefix: str) -> None:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""TOML without bounds: read in linear time, or one HostError."""
+"""Very large TOML: it is read in linear time, or refused with one HostError."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_texts_without_bounds(text: str, words: str) -> None:
 
 
 def test_each_statement_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The work for an array of many lines, and for a key with many signs, grows with its size and no faster."""
+    """The time for an array of many lines, and for a long key, is proportional to its size."""
     seen: list[int] = []
 
     def loads(text: str) -> t.Any:

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An action run as a task does, in this process: options are validated, hostvars are the play's, errors are results."""
+"""Runs an action as a task does, in this process: options are validated, hostvars are those of the play, errors are
+results."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from ansible.template import Templar
 
 def act(action: Any, options: dict[str, Any], task_vars: dict[str, Any], check: bool = False,
         actions: dict[str, Any] | None = None) -> dict[str, Any]:
-    """What a task returns. action: a class ActionModule; actions: by name what the action loader gives."""
+    """The result of a task. action: a class ActionModule; actions: maps names to what the action loader returns.
+    actions: by name what the action loader gives."""
     def get(name: str, **parts: Any) -> Any:
         assert actions is not None, f"{name} is not to be asked"
         return actions[name](parts["task"])

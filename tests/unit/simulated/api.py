@@ -21,7 +21,7 @@ READ: dict[str, bytes] = {}
 
 
 def read_once(text: str, origin: str, own: bool = False) -> list[yamltext.Document]:
-    """As yamltext.parse, which takes ten times as long as a copy of what it has found."""
+    """The same as yamltext.parse, with a cache: parsing takes ten times as long as a copy of the result."""
     if text not in READ:
         READ[text] = pickle.dumps([document.data for document in yamltext.parse(text, origin, own=own)])
     return [yamltext.Document(data) for data in pickle.loads(READ[text])]
@@ -29,7 +29,7 @@ def read_once(text: str, origin: str, own: bool = False) -> list[yamltext.Docume
 
 @pytest.fixture(scope="session", autouse=True)
 def rendered() -> Iterator[None]:
-    """Every text is read by the product's own reader, once."""
+    """The product's own reader parses every text once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(render, "parse", read_once)
         yield
@@ -45,13 +45,13 @@ def api(tmp_path: pathlib.Path) -> Iterator[ApiServer]:
 
 @pytest.fixture
 def client(api: ApiServer) -> Client:
-    """A client of it."""
+    """A client of this API server."""
     return Client(str(api.kubeconfig))
 
 
 @pytest.fixture(autouse=True)
 def clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Where a test has a server nobody really waits: neither for objects nor before a request is tried again."""
+    """In tests with a server, nothing really waits: neither for objects nor before a request is repeated."""
     clock = Clock()
     if "api" in request.fixturenames:
         for module in (apply, node_by_node, removal, wire):

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Facts of clusters in the shape of read_cluster, and plans of them, as short to write as possible."""
+"""Facts of clusters in the structure of read_cluster, and plans of them, in a compact notation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def facts(*nodes: dict[str, Any], nfd: str = "none", monitors: bool = False, **n
 
 def plan(policy: Any = None, cluster: dict[str, Any] | None = None, release: str = "26.7.0", placement: Any = "cluster",
          hosts: dict[str, str] | None = None, disruption: str = "never", **settings: Any) -> dict[str, Any]:
-    """A plan; with no cluster given one of a single GPU node."""
+    """A plan; by default for a cluster with a single GPU Node."""
     chosen = releases.release(release)
     return resolve_cluster(
         formats.read(policy, chosen), chosen, cluster or facts(node()), components.placements(placement), hosts or {},
@@ -37,7 +37,7 @@ def plan(policy: Any = None, cluster: dict[str, Any] | None = None, release: str
 
 
 def objects(policy: Any = None, cluster: dict[str, Any] | None = None, **more: Any) -> dict[str, dict[str, Any]]:
-    """By ``Kind/name`` what the plan is rendered to."""
+    """Maps C(Kind/name) to the rendered objects of the plan."""
     made = plan(policy, cluster, **more)
     return {f"{one['kind']}/{one['metadata']['name']}": one for name in ORDER for one in render(name, made)}
 
@@ -47,7 +47,7 @@ def pod(found: dict[str, dict[str, Any]], name: str) -> Any:
 
 
 def env(found: dict[str, dict[str, Any]], name: str, container: str = "") -> dict[str, str]:
-    """The variables with plain values of a container, of the first one without a name."""
+    """The variables of a container that have plain values; without a name, those of the first container."""
     spec = pod(found, name)
     every = [*spec["containers"], *spec.get("initContainers", ())]
     chosen = next(one for one in every if container in ("", one["name"]))

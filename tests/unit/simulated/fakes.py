@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A cluster in memory for what only reads: objects as the API has them, as short to write as possible."""
+"""A cluster in memory for code that only reads: objects of the API in a compact notation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INITS = {"driver": ["k8s-driver-manager"], "container_toolkit": ["driver-validat
 
 
 def one_by_one(do: Callable[[Any], Any], items: Iterable[Any]) -> List[Any]:
-    """The client's many without threads: an error of the collection takes the place of its answer."""
+    """The client's many() without threads: an error of the collection replaces the answer."""
     answers: List[Any] = []
     for item in items:
         try:
@@ -28,7 +28,7 @@ def one_by_one(do: Callable[[Any], Any], items: Iterable[Any]) -> List[Any]:
 
 
 def plan(*nodes: str, on_host: dict[str, list[str]] | None = None) -> dict[str, Any]:
-    """gpu_plan.cluster with all components and these GPU nodes."""
+    """gpu_plan.cluster with all components and these GPU Nodes."""
     return {"namespace": NAMESPACE, "server": "https://10.0.0.1:6443",
             "components": {name: {"state": "present"} for name in NAMES},
             "nodes": {"gpu": list(nodes), "cpu": 1, "by_host": {node: f"{node}.example" for node in on_host or {}}},
@@ -36,7 +36,7 @@ def plan(*nodes: str, on_host: dict[str, list[str]] | None = None) -> dict[str, 
 
 
 def node(name: str, ready: bool = True, **labels: str) -> dict[str, Any]:
-    """A Node that carries the label that all DaemonSets here ask for."""
+    """A Node with the label that all DaemonSets here select."""
     return {"metadata": {"name": name, "labels": {"gpu": "true", **labels}},
             "status": {"conditions": [{"type": "Ready", "status": "True" if ready else "Unknown"}]}}
 
@@ -55,7 +55,7 @@ def daemon_set(component: str, desired: int, ready: int, updated: int | None = N
 
 def pod(component: str, where: str, init: int | None = None, reason: str = "", message: str = "", ready: bool = False,
         image: str = "nvcr.io/nvidia/x:1", revision: str = "new", **status: Any) -> dict[str, Any]:
-    """A pod of a component on a node. init: the index of the init container at which it stands."""
+    """A pod of a component on a Node. init: the index of the init container at which it is."""
     inits = INITS.get(component, ["toolkit-validation"])
     at = len(inits) if init is None else init
     waiting = {"waiting": {"reason": reason, "message": message}} if reason else {"running": {}}
@@ -80,7 +80,7 @@ def warning(kind: str, name: str, message: str, when: str = "2026-01-01T00:00:00
 
 
 class FakeClient:
-    """Answers from lists by kind; asked counts requests. each: called before every look at DaemonSets."""
+    """Answers from lists by kind; asked counts the requests. each: called before every read of DaemonSets."""
 
     def __init__(self, each: Callable[[FakeClient, int], None] | None = None, **objects: list[dict[str, Any]]) -> None:
         self.objects, self._each = objects, each
@@ -106,7 +106,7 @@ class FakeClient:
         return next((one for one in self.objects.get(kind, []) if one["metadata"]["name"] == name), None)
 
     def pod_rows(self, namespace: str) -> dict[str, Any]:
-        """With the restarts of the list C(restarts): name and what kubectl prints; and the rows C(printed)."""
+        """Pods with the restarts of the list C(restarts): names and what kubectl prints; and the rows C(printed)."""
         assert namespace == NAMESPACE
         self.asked.append("rows of Pods")
         return {"columnDefinitions": [{"name": name} for name in ("Name", "Ready", "Status", "Restarts", "Age", "IP",
@@ -126,7 +126,7 @@ class FakeClient:
 
 
 class Clock:
-    """Time that only passes while somebody sleeps."""
+    """A clock that only advances when a caller sleeps."""
 
     def __init__(self) -> None:
         self.now = 100.0

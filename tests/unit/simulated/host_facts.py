@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Facts of any host in the whole shape of gpu_info, for tests of what is made of facts."""
+"""Facts of any host in the complete structure of gpu_info, for tests of code that uses facts."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def facts(gpus: t.Sequence[str | Facts] = ("20b2",) * 8, os: str = "ubuntu24.04"
 
 
 def driven(base: Facts, version: str, flavour: str = "open", source: str = "cuda_repository") -> Facts:
-    """A copy of the facts in which this driver is installed, loaded, and seen by NVML."""
+    """A copy of the facts with this driver installed, loaded, and visible in NVML."""
     made = copy.deepcopy(base)
     made["driver"].update(loaded=version, library=version, flavour=flavour, source=source,
                           packages=_packages(made, version, flavour, source),
@@ -90,7 +90,7 @@ def driven(base: Facts, version: str, flavour: str = "open", source: str = "cuda
 
 
 def _packages(made: Facts, version: str, flavour: str, source: str) -> dict[str, str]:
-    """What the vendor's repository brings there; nothing where the driver is of another source."""
+    """The packages of the vendor's repository; none if the driver is from another source."""
     system = made["host"]["os"]
     if source != "cuda_repository" or not system["id"]:
         return {}

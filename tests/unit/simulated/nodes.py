@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Nodes of the tests, and what a patch makes of them."""
+"""Nodes for tests, and the effect of a patch on them."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ OPERATOR = {"nvidia.com/gpu.present": "true", **{D + word: "true" for word in (
 
 
 def node(labels: t.Mapping[str, str], ours: t.Iterable[str] = (), ready: bool = True) -> Node:
-    """A Node as the API server has it."""
+    """A Node as the API server returns it."""
     return Node("n", dict(labels), {ANNOTATION: ",".join(sorted(ours))} if ours else {}, ready)
 
 
 def plan_present(before: Node, deploy: Deploy | None, now: float = NOW) -> deploy_labels.Change | None:
-    """At a time of the tests."""
+    """Plans at a fixed time."""
     return deploy_labels.plan_present(before, deploy, Terms(now))
 
 
 def after(before: Node, deploy: Deploy | None = ALL, now: float = NOW) -> Node:
-    """The Node once the patch is on it, as a merge patch works; a second plan has nothing more to do."""
+    """The Node after the patch, applied as a merge patch; checks that a second plan has nothing more to do."""
     change = plan_present(before, deploy, now)
     then = patched(before, change.patch() if change else {"metadata": {}})
     again = plan_present(then, deploy, now)
@@ -56,5 +56,5 @@ def patched(before: Node, patch: t.Mapping[str, t.Any]) -> Node:
 
 
 def added(now: Node, before: t.Mapping[str, str]) -> dict[str, str]:
-    """Labels that the Node did not have."""
+    """The labels that the Node did not have before."""
     return {key: value for key, value in now.labels.items() if key not in before}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Facts of hosts by the names of their GPUs, and a MIG configuration, as short to write as possible."""
+"""Facts of hosts from the names of their GPUs, and a MIG configuration, in a compact notation."""
 
 from __future__ import annotations
 

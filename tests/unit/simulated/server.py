@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An API server in memory behind a real HTTP port: what a client of it sends, and what that does to the objects.
+"""An API server in memory on a real HTTP port: the requests of a client, and their effect on the objects.
 
 It keeps objects, uids, resourceVersions and the managedFields of applies; lists have pages and selectors. Lists in
 manifests are atomic, there is no validation, no defaulting and no controller: tests say what those would do.
@@ -30,8 +30,8 @@ _PLURALS = {(row.root, row.plural): row for row in kinds.KINDS.values()}
 
 
 class Request(NamedTuple):
-    """One that came. verb: C(get), C(list), C(apply), C(patch), C(delete), C(create); path: without the query; user:
-    the header C(Authorization)."""
+    """A received request. verb: C(get), C(list), C(apply), C(patch), C(delete), C(create); path: without the query;
+    user: the header C(Authorization)."""
 
     verb: str
     path: str
@@ -50,7 +50,7 @@ class Reply(NamedTuple):
 
 
 def status(code: int, message: str = "", name: str = "", **more: Any) -> Reply:
-    """A failure as the server words it; name: of the object that it is about."""
+    """A failure as the server words it; name: the name of the object."""
     reasons = {400: "BadRequest", 401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict",
                410: "Expired", 422: "Invalid", 429: "TooManyRequests", 500: "InternalError",
                503: "ServiceUnavailable"}
@@ -60,7 +60,7 @@ def status(code: int, message: str = "", name: str = "", **more: Any) -> Reply:
 
 
 class ApiServer:
-    """objects: by path, as they are now. requests: all that came. without: plurals of kinds that it does not serve.
+    """objects: the current objects by path. requests: all requests. without: plurals of kinds that it does not serve.
 
     before: called with each request before it is answered, so that a test can be another hand that is faster, or
     answer in the server's place by returning a Reply. admission: called with an object as it would become, which it
@@ -125,7 +125,7 @@ class ApiServer:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def close(self) -> None:
-        """Ends the connections, too: otherwise each keeps a thread, and with it this server and its clients."""
+        """Also ends the connections: otherwise each keeps a thread, and with it this server and its clients."""
         self._server.shutdown()
         self._server.server_close()
         for connection in list(self._connections):
@@ -133,13 +133,13 @@ class ApiServer:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def put(self, *items: Object) -> None:
-        """Objects that are there, as another hand has made them; what they lack of identity they get."""
+        """Adds objects as another client would create them; missing identity fields are set."""
         for item in items:
             row, metadata = kinds.find(item["apiVersion"], item["kind"]), item["metadata"]
             self._store(row.path(metadata["name"], metadata.get("namespace")), copy.deepcopy(item))
 
     def sent(self, *verbs: str) -> list[str]:
-        """C(VERB PATH) of the requests with these verbs, in their order; by default of those that write."""
+        """C(VERB PATH) of the requests with these verbs, in their order; by default of the writes."""
         return [f"{one.verb} {one.path}" for one in self.requests
                 if one.verb in (verbs or ("apply", "patch", "delete", "create")) and "reviews" not in one.path]
 
@@ -192,7 +192,8 @@ class ApiServer:
                            "items": items[begin:end] or None})
 
     def _apply(self, path: str, live: Object | None, body: Object, query: dict[str, str]) -> Reply:
-        """Server-side apply: the fields of the manifest become the manager's, with force also those of others."""
+        """Server-side apply: the manager becomes the owner of the fields of the manifest; with force, also of those of
+        others."""
         manager = query["fieldManager"]
         tree = {name: sub for name, sub in tree_of(body).items() if name not in ("f:apiVersion", "f:kind")}
         for name in ("f:name", "f:namespace"):

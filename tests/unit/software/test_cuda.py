@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The CUDA sample: against a library that really adds, and what is made of everything that goes wrong."""
+"""The CUDA sample: with a library that really adds, and the results for every kind of failure."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_hangs_is_ended() -> None:
 
 
 def test_descriptors_above_1023(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process with many files open has such pipes, and select takes none of them."""
+    """A process with many open files has such pipes, and select accepts none of them."""
     pipe, limits = os.pipe, resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def high() -> tuple[int, int]:
@@ -111,7 +111,7 @@ int nvmlDeviceGetName(void *h, char *n, unsigned l) { (void)h; (void)l; n[0] = 0
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The lab's libcuda with a made-up NVML; it finds its device node where the test puts one."""
+    """The libcuda of the lab with a simulated NVML; it finds its device node where the test puts one."""
     folder = tmp_path_factory.mktemp("cuda")
     text = (ROOT / "lab/packages/files/libcuda.c").read_text().replace("/dev/nvidia-uvm", str(folder / "uvm"))
     (folder / "libcuda.c").write_text(text)
@@ -123,7 +123,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _try(libraries: Path, device: str, **environment: str) -> dict[str, str]:
-    """The sample in a Python that finds these libraries."""
+    """Runs the sample in a Python that finds these libraries."""
     script = ("from ansible_collections.gpuops.nvidia.plugins.module_utils import _cuda; import json, sys;"
               "print(json.dumps(_cuda.check([sys.argv[1]], 20)[sys.argv[1]]))")
     done = subprocess.run(["python3", "-c", script, device], check=True, capture_output=True, text=True, timeout=60,
@@ -149,4 +149,4 @@ def test_trouble_has_a_name(libraries: Path, device: str, environment: dict[str,
 
 def test_without_unified_memory(libraries: Path) -> None:
     (libraries / "uvm").unlink(missing_ok=True)
-    assert "CUDA_ERROR_UNKNOWN (is nvidia-uvm loaded" in _try(libraries, "GPU-1")["reason"]
+    assert "CUDA_ERROR_UNKNOWN (check that nvidia-uvm is loaded" in _try(libraries, "GPU-1")["reason"]

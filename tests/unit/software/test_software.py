@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What components want of a host, and what one run plans and does, on made-up hosts with real journals."""
+"""The desired state of components on a host, and the plan and the effect of a run, on simulated hosts with real
+journals."""
 
 from __future__ import annotations
 
@@ -170,7 +171,7 @@ def snapshot(available: bool = True, **gpu: t.Any) -> dict[str, t.Any]:
 
 
 def values(root: Root, told: dict[str, t.Any], former: str = "") -> dict[str, float]:
-    """Single samples by name."""
+    """Maps names to single samples."""
     made = report.metrics(root, told, former, 1000.0)
     return {name: samples[0][1] for name, samples in made.items() if samples}
 
@@ -210,7 +211,7 @@ def test_metrics_as_text() -> None:
 
 
 class Systemd:
-    """systemctl of a host with one unit; answers and remembers."""
+    """systemctl of a host with one unit; answers and records."""
 
     def __init__(self, state: str = "inactive", enabled: str = "disabled") -> None:
         self.state, self.enabled = state, enabled
@@ -230,7 +231,7 @@ class Systemd:
 
 
 def one_run(tmp_path: Path, desired: Desired | None, systemd: Systemd) -> list[str]:
-    """Plans and executes; without a desired it is a removal. Returns the ids of the steps."""
+    """Plans and executes; without a desired state, this is a removal. Returns the ids of the steps."""
     with Journal("demo", str(tmp_path / "state" / "journal")) as journal:
         work = Installer("x.service", desired, journal, systemd, Root(), None, None)
         service = Service(systemd.state, systemd.enabled)
@@ -266,7 +267,7 @@ CUDA = Repository("cuda", "https://mirror.example/cuda/", "k.pub", "A" * 40)
 
 
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *concerns: str) -> list[Installer]:
-    """Running components whose packages are there, of a repository whose files somebody has spoilt."""
+    """Running components with installed packages of a repository whose files somebody has damaged."""
     monkeypatch.setattr(PackageWork, "is_present", lambda self, _state, _wanted: self._has_repository())
     monkeypatch.setattr(PackageWork, "plan_repair", lambda *_args: [])
     monkeypatch.setattr(PackageWork, "plan_install", lambda *_args, **_options: [])
@@ -345,7 +346,7 @@ def test_a_file_that_the_driver_brings_before_it_is_no_step_of_check_mode(tmp_pa
 @pytest.mark.parametrize("check", [True, False])
 def test_what_the_driver_role_would_repair_counts_in_check_mode_alone(monkeypatch: pytest.MonkeyPatch, check: bool
                                                                       ) -> None:
-    """A run has done it by then, and looks at the host."""
+    """In a run, the driver role has already repaired it, and the host is read."""
     given: list[t.Any] = []
 
     def software(*_words: t.Any, **options: t.Any) -> t.Any:
@@ -397,7 +398,7 @@ def test_a_masked_service_is_told_before_anything_is_changed(tmp_path: Path) -> 
 
 
 def test_a_masked_file_is_told_before_anything_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipe stands for the null device: without the guard, this machine's own would be lost."""
+    """A pipe replaces the null device; otherwise, a defect would destroy that of this machine."""
     os.mkfifo(tmp_path / "null")
     monkeypatch.setattr(os, "devnull", str(tmp_path / "null"))
     (tmp_path / "x.conf").symlink_to(tmp_path / "null")
@@ -410,7 +411,7 @@ def test_a_masked_file_is_told_before_anything_is_changed(tmp_path: Path, monkey
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_the_program_follows_no_link_of_the_folders_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs as root, and the folder is that of the node exporter's user."""
+    """It runs as root, and the folder belongs to the user of the node exporter."""
     folder, secret = tmp_path / "folder", tmp_path / "secret"
     folder.mkdir()
     secret.write_text("root's\n")
@@ -465,7 +466,7 @@ def test_a_service_that_does_not_answer_is_an_error(tmp_path: Path, monkeypatch:
 
 
 class Killed(BaseException):
-    """The run ends here."""
+    """Ends the run here."""
 
 
 @pytest.mark.parametrize("late", [False, True])

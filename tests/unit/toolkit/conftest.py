@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The host on which the tests of runtimes run, for both halves of container_toolkit together."""
+"""The host for the tests of runtimes, with both halves of container_toolkit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The controller's half of container_toolkit with the host's: what is asked of a host, and what is told of it."""
+"""The controller's half of container_toolkit together with the host's half: the requests to a host, and the messages
+about it."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class Variables(dict[str, t.Any]):
 
 
 class Play:
-    """Runs the task against a host; phases: what the host was asked, in order."""
+    """Runs the task for a host; phases: the requests to the host, in order."""
 
     def __init__(self, host: t.Any, patch: pytest.MonkeyPatch) -> None:
         self.host, self.patch = host, patch
@@ -107,7 +108,7 @@ def play(host: t.Any, monkeypatch: pytest.MonkeyPatch) -> Play:
 @pytest.mark.parametrize("state", ["present", "absent"])
 def test_containers_that_start_after_the_plan_leave_the_restart_pending(
         play: Play, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
-    """A run that follows does it."""
+    """A later run does the restart."""
     if state == "absent":
         play()
         play.packages.append(Step("purge packages", "nvidia-container-toolkit"))
@@ -213,7 +214,7 @@ def test_settings_known_to_make_trouble_are_warned_of(play: Play) -> None:
 
 
 def test_what_does_not_last_is_an_error(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody else writes the file, too."""
+    """Another program writes the file, too."""
     real = module.apply
 
     def undone(*args: t.Any) -> None:
@@ -281,8 +282,8 @@ def places(value: t.Any, path: t.Tuple[t.Any, ...] = ()) -> t.Iterator[t.Tuple[t
 
 
 def test_hundreds_of_forged_answers(play: Play) -> None:
-    """The plan is made on the controller: a host in wrong hands gets an error that names the place, or a plan for
-    itself, and never anything else."""
+    """The plan is made on the controller: a compromised host gets an error that names the path, or a plan that affects
+    no other host."""
     play()
     play.script = lambda: None
     whole = play._execute("gpuops.nvidia.container_toolkit", {"request": base64.b64encode(json.dumps(

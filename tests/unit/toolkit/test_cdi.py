@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Specifications, their unit, links of device nodes: planned from a host, executed, planned again."""
+"""Specifications, their unit, and links of device nodes: planned for a host, executed, and planned again."""
 
 from __future__ import annotations
 
@@ -34,16 +34,18 @@ FULL = 'level=error msg="failed to save CDI spec: write /cdi/nvidia.yaml: no spa
 
 
 def spec(*names: str, driver: str = "595.91.07") -> str:
-    """As nvidia-ctk prints one."""
+    """A specification as nvidia-ctk prints it."""
     devices = "".join(f'    - name: "{name}"\n      containerEdits: {{}}\n' for name in (*names, "all"))
     return (f"---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n{devices}containerEdits:\n    mounts:\n"
             f"        - hostPath: /usr/lib/libcuda.so.{driver}\n    hooks:\n        - hookName: createContainer\n")
 
 
 class Machine:
-    """A host below a folder. says: what nvidia-ctk prints, None where it fails; modes: of MIG; full: no room.
+    """A host below a folder. says: the output of nvidia-ctk, None if it fails; modes: the MIG modes; full: whether the
+    disk is full. modes: of MIG; full: no room.
 
-    refreshing: what systemd says of a unit that writes the specification, call by call; it has ended after the last.
+    refreshing: the states, for each call of systemctl, of a unit that writes the specification; it has ended after the
+    last.
     """
 
     def __init__(self, root: pathlib.Path, patch: pytest.MonkeyPatch) -> None:
@@ -121,7 +123,7 @@ class Machine:
             return self.cdi(journal, **options).plan(packages)._asdict()
 
     def converge(self, packages: t.Sequence[Step] = (), **options: t.Any) -> list[str]:
-        """The ids of the steps, after which nothing is left to do."""
+        """The ids of the steps; checks that nothing is left to do afterwards."""
         steps = self.plan(packages, **options)["steps"]
         with Journal("container_toolkit", root=str(self.root / "journal")) as journal:
             acts = self.cdi(journal, **options).handlers
@@ -366,7 +368,7 @@ def test_the_output_of_the_vendors_settings(machine: Machine, name: str) -> None
 
 
 def test_a_specification_for_which_there_is_no_room_says_so(machine: Machine) -> None:
-    """Else it would be missing without a reason, as where the devices cannot be described."""
+    """Otherwise, it would be missing without a reason, as if the devices could not be described."""
     machine.converge()
     machine.spec.unlink()
     machine.full = True
@@ -376,7 +378,7 @@ def test_a_specification_for_which_there_is_no_room_says_so(machine: Machine) ->
 
 @pytest.mark.parametrize("masked", ["rules/r", "cdi/nvidia.yaml"])
 def test_a_masked_file_is_told_by_the_plan(machine: Machine, monkeypatch: pytest.MonkeyPatch, masked: str) -> None:
-    """A pipe stands for the null device: without the guard, this machine's own would be lost."""
+    """A pipe replaces the null device; otherwise, a defect would destroy that of this machine."""
     os.mkfifo(machine.root / "null")
     monkeypatch.setattr(os, "devnull", str(machine.root / "null"))
     (machine.root / masked).parent.mkdir(exist_ok=True)
@@ -397,7 +399,7 @@ def test_links_of_device_nodes(machine: Machine) -> None:
 
 
 def test_the_script(machine: Machine) -> None:
-    """The shell script decides as the module does; nvidia-ctk, nvidia-smi and /proc are stand-ins."""
+    """The shell script makes the same decisions as the module; nvidia-ctk, nvidia-smi and /proc are simulated."""
     script = cdi_files.unit_files(False)[cdi_files.SCRIPT].decode()
     assert "@" not in script.replace("$@", "")
     script = script.replace("/proc/driver/nvidia/version", str(machine.root / "proc/driver/nvidia/version"))
@@ -429,7 +431,7 @@ def test_the_script(machine: Machine) -> None:
 @pytest.mark.parametrize(("ctk", "stat"), [
     ("true", "true"), ("mv none1 none2", "true"), ("cp none1 new; mv new none1", "true"), ("true", "touch none4")])
 def test_the_script_goes_on_until_no_node_changes(machine: Machine, ctk: str, stat: str) -> None:
-    """Nodes that come, go or are made anew while nvidia-ctk writes, or while the first of them gets its link."""
+    """Nodes are created, removed or replaced while nvidia-ctk writes, or while the first of them gets its link."""
     dev, runs = machine.root / "dev", machine.root / "runs"
     (dev / "none0").symlink_to("/dev/null")
     (dev / "none1").write_text("")

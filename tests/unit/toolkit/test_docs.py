@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What docs/container_toolkit.md says of runtimes, packages and variables is what the code does."""
+"""The runtimes, packages and variables in docs/container_toolkit.md agree with the code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_runtimes() -> None:
     found = rows(PAGE, "runtimes")
     assert {row[0].strip("`") for row in found} == set(registry.RUNTIMES)
     for _runtime, _distribution, _how, state in found:
-        assert state == "published shapes only" or state.startswith("real (`"), state
+        assert state == "published files only" or state.startswith("real (`"), state
 
 
 def test_packages() -> None:

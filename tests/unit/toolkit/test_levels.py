@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Each act of container_toolkit at each level: what is planned for the service of every runtime."""
+"""Each act of container_toolkit at each level: the planned steps for the service of every runtime."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def containerd(tmp_path: t.Any, monkeypatch: pytest.MonkeyPatch) -> t.Sequence[S
 
 
 def played(one: t.Any, **options: t.Any) -> Steps:
-    """The steps for a runtime whose view is made up."""
+    """The steps for a runtime with a simulated view of the host."""
     wish = Options(**{"set_as_default": True, "cdi": True, "mode": "auto", **options})
     name = one.runtime.probe.name
     proposal = one.runtime.propose(one.seen(), one.journal(), wish)
@@ -36,7 +36,8 @@ def played(one: t.Any, **options: t.Any) -> Steps:
 
 
 def docker(text: str = "{}", **info: t.Any) -> Steps:
-    """CDI is set up at the start of the daemon alone. info: what it says of itself; nothing: it does not answer."""
+    """CDI is set up only at the start of the daemon. info: what the daemon reports about itself; nothing: it does not
+    respond."""
     return played(test_docker.host(text, **{"facts": test_docker.says(**info)} if info else {}))
 
 

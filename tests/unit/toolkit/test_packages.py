@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The set of packages on a made-up host: when it is left alone, what is named together, what is refused."""
+"""The set of packages on a simulated host: when it does not change, which packages are installed together, what is
+refused."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ class Packager:
 
 def plan(root: pathlib.Path, patch: pytest.MonkeyPatch, packager: Packager | None, family: str = "debian",
          said: str | None = None, settings: pathlib.Path | None = None, **request: t.Any) -> dict[str, t.Any]:
-    """The plan of a host. said: what nvidia-ctk prints, None where it is not there. settings: their file."""
+    """The plan of a host. said: the output of nvidia-ctk, None if it is not installed. settings: the settings file."""
     patch.setattr(packages_module, "read_os", lambda _root: {"family": family})
     patch.setattr(packages_module, "which", lambda _name: "/usr/bin/nvidia-ctk" if said else None)
     patch.setattr(packages_module, "MANAGERS", {family: packager} if packager else {})
@@ -154,7 +155,8 @@ def test_files_that_are_gone_come_again(tmp_path: pathlib.Path, monkeypatch: pyt
 
 def test_what_the_driver_installs_first_may_let_them_come_again(
         tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In check mode apt still misses what the driver's packages need, and refuses everything."""
+    """In check mode, the dependencies of the driver packages are still missing for apt, which then refuses
+    everything."""
     def refuse(_packages: t.Mapping[str, str], check: bool = False) -> None:
         raise HostError("Unmet dependencies.", "")
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a runtime's service does after its files have changed decides whether they stay."""
+"""The state of a runtime's service after a change of its files decides whether these stay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ PLUGINS = {"io.containerd.grpc.v1.cri": "ok", "io.containerd.runtime.v1.linux": 
 
 
 class Daemon:
-    """A daemon that reads its file when it is restarted. spoilt: what systemctl and ctr say while that has our part."""
+    """A daemon that reads its file when it is restarted. spoilt: the output of systemctl and ctr while the file has our
+    part."""
 
     def __init__(self, path: Path, **spoilt: t.Any) -> None:
         self.path = path
@@ -150,7 +151,7 @@ def test_one_that_could_not_be_asked_before_is_not_judged_by_its_plugins(tmp_pat
 
 
 def test_a_restart_by_somebody_else_makes_good_what_was_owed(tmp_path: Path) -> None:
-    """Then what the daemon reads now is its last good configuration."""
+    """Then the daemon's current configuration is its last good one."""
     one = Place(tmp_path)
     one.write()
     one.daemon(["systemctl", "restart", UNIT])
@@ -205,7 +206,7 @@ def test_what_was_ever_set_and_the_former_default_are_on_record(tmp_path: Path) 
 
 @pytest.mark.parametrize("theirs", [THEIRS, None])
 def test_an_edit_of_theirs_returns_without_our_part(tmp_path: Path, theirs: str | None) -> None:
-    """They have edited the file since, and its mode: a removal gives back theirs as it is now."""
+    """They have edited the file and changed its mode since: a removal restores their current version."""
     one = Place(tmp_path, theirs)
     one.write()
     one.path.write_text(OURS + "edited\n")
@@ -220,7 +221,7 @@ def test_an_edit_of_theirs_returns_without_our_part(tmp_path: Path, theirs: str 
 
 
 def test_the_first_edit_found_may_be_the_whole_file(tmp_path: Path) -> None:
-    """Where no file is on record yet there is nothing to put another in the place of."""
+    """As long as no file is recorded, there is nothing to replace."""
     one = Place(tmp_path)
     one.write(baseline="other\n")
     one.restore()
@@ -238,7 +239,7 @@ def test_a_file_that_changes_meanwhile_is_not_given_back(tmp_path: Path) -> None
 
 
 def test_a_file_on_record_alone_is_removed(tmp_path: Path) -> None:
-    """One that somebody else's journal would restore: without an entry of it, ours is what stands there."""
+    """Another journal would restore a file: without an entry of it, the existing file is ours."""
     one = Place(tmp_path)
     one.write()
     with one.journal() as journal:

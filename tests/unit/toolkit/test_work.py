@@ -33,7 +33,7 @@ KUBEADM = (SHAPES / "05-kubeadm.1.6+1.7+2.2.toml").read_bytes()
 
 
 class _Killed(BaseException):
-    """The run ends here, as by signal 9."""
+    """Ends the run here, as signal 9 does."""
 
 
 def _kill(monkeypatch: pytest.MonkeyPatch, number: int, before: bool) -> None:
@@ -318,7 +318,8 @@ def test_an_owed_restart_stays_one(tmp_path: pathlib.Path) -> None:
     ("drain", "false 1 0", True), ("never", "true 1 0", True), ("never", "false 1 0", False)])
 def test_docker_is_asked_again_before_a_restart_that_was_planned_without_containers(
         tmp_path: pathlib.Path, state: str, level: str, said: str, restarted: bool) -> None:
-    """At the level never, they live on. said: whether they do, and how many run and are paused."""
+    """At the level never, the containers keep running. said: whether they keep running, and how many run and are
+    paused."""
     path, live = str(tmp_path / "daemon.json"), level == "never"
     docker = Played(Docker(), "Docker version 26.1.5, build x", path, {path: json.dumps({"live-restore": live})},
                     unit="docker.service", facts={"info": ProgramResult(0, json.dumps({

@@ -1,10 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Keeps the code of what Python imports from zips; at each start, C(kept-code.pth) has it imported.
+"""Caches the compiled code of modules that Python imports from zip files; C(kept-code.pth) loads this file at each
+start of Python.
 
 Ansible sends a module with all that it imports as a zip, which Python compiles each time: half of the processor time of
-a task that finds nothing to do. Code is found by the source that it was compiled from, so what runs is the same.
+a task that finds nothing to do. The key of the cache is the source, so the executed code is the same.
 """
 
 import _frozen_importlib_external as external  # importlib would be imported for it
@@ -34,7 +35,7 @@ def code_of(path, source):  # type: ignore[no-untyped-def]
 
 
 def keep(name, data):  # type: ignore[no-untyped-def]
-    """Writes a file as a whole: other hosts may write the same one."""
+    """Writes a file atomically, because other hosts can write the same one."""
     own = f"{name}.{os.urandom(8).hex()}"
     try:
         with open(own, "xb") as file:
@@ -49,10 +50,10 @@ if os.path.isdir(FOLDER):
 
 
 def read_at_once():  # type: ignore[no-untyped-def]
-    """Starts again with the program of standard input in a file.
+    """Copies the program on standard input to a file, and starts Python again with this file.
 
-    Ansible sends a module there, most of which is one line. Python reads a file at once, but from standard input takes
-    4 KiB and puts them behind what it has, again and again: as long as the module itself takes, or longer.
+    Ansible sends a module on standard input, and most of it is one line. Python reads a file at once. From standard
+    input it reads 4 KiB at a time and copies the whole line each time, which can take longer than the module itself.
     """
     script = os.memfd_create("script", 0)
     while True:
