@@ -37,17 +37,11 @@ class Batch:
     nodes: dict[str, dict[str, str]]
 
 
-def answers() -> list[bytes]:
-    """From all over the tables."""
-    good = json.dumps(sound.answers(sound.facts())["mig_config"])
-    return [*forged.of_keys(good)[::5], *forged.outputs(good)[:4], *forged.of_read(good)[::60]]
-
-
 @pytest.fixture
 def batch(cluster: clusters.Cluster, kubeconfig: str, kubectl: Kubectl, fresh: Callable[[], str],
           tmp_path: Path) -> Iterator[Batch]:
     """A Node for each host, asked for a layout by its label."""
-    prefix, forging = fresh(), answers()
+    prefix, forging = fresh(), forged.in_batch(json.dumps(sound.answers(sound.facts())["mig_config"]))
     names = [f"{prefix}-{number}" for number in range(len(forging))] + [f"{prefix}-sound"]
     local.prepare(tmp_path / "hosts", sound.facts())
     variables = {name: local.host(tmp_path / "hosts", name, said) for name, said in zip(
