@@ -72,10 +72,9 @@ class ActionModule(Asking):
     _supports_check_mode = True
     _supports_async = False
 
-    def run(self, tmp: str | None = None, task_vars: Result | None = None) -> Result:
-        """Ansible's entry point."""
-        super().run(tmp, task_vars)
-        self._variables = task_vars or {}
+    def work(self, task_vars: Result) -> Result:
+        """See Asking."""
+        self._variables = task_vars
         try:
             refuse_forged(self._variables)
             result = self._work()

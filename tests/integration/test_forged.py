@@ -122,6 +122,37 @@ def test_forged_answers(fleet: Fleet, playbook: str) -> None:
     assert run.rc != 0 or playbook == "status"
 
 
+def test_shells_that_print_what_a_terminal_obeys(fleet: Fleet) -> None:
+    """What is printed on the way to an answer stands in errors and warnings of Ansible."""
+    hosts = {f"shell-{number}-{pipelining}": {**local.over_ssh(fleet.folder, f"shell-{number}-{pipelining}", shell),
+                                              "ansible_pipelining": pipelining == "piped"}
+             for number, shell in enumerate(forged.shells()) for pipelining in ("piped", "copied")}
+    fleet.variables.update(hosts)
+    run = fleet.run("preflight", list(hosts))
+    compared.beside(SOUND, run, fleet.alone("preflight"), hosts)
+    ended = {kind: {line["host"] for line in run.results
+                    if line["kind"] == kind and line["action"] == "gpuops.nvidia.gpu_info"}
+             for kind in ("unreachable", "failed")}
+    assert "shell-0-piped" in ended["unreachable"] and not ended["unreachable"] & ended["failed"]
+    assert len(ended["unreachable"]) >= 6 and r"\x1b]0;owned" in run.output
+    assert "Error deleting remote temporary files" in run.output
+
+
+def test_a_host_that_prints_what_a_terminal_obeys_instead_of_rebooting(fleet: Fleet) -> None:
+    """Its shell runs its Python and nothing else, so that nothing reboots."""
+    beside = forged.shells()[0].rpartition(b"noise >&2; exit 255")[0]
+    shell = beside + b"case $2 in *python*) exec /bin/sh \"$@\";; esac; noise; noise >&2; exit 1\n"
+    variables = local.over_ssh(fleet.folder, "rebooting", shell)
+    play = fleet.folder / "reboot.yml"
+    play.write_text(json.dumps([{"hosts": "rebooting", "gather_facts": False, "tasks": [
+        {"gpuops.nvidia.host_reboot": {}}]}]))
+    fleet.variables["rebooting"] = {**variables, "ansible_python_interpreter": str(user.PYTHON)}
+    run = fleet.run(str(play), ["rebooting"])
+    result, = [line["result"] for line in run.of("rebooting")]
+    assert run.rc != 0 and result["msg"].count(r"\x1b]0;owned") == 2, run.output
+    assert "failed to get host boot time" in result["msg"] and not forged.OBEYED.search(run.output)
+
+
 @pytest.fixture(scope="module")
 def remembered(fleet: Fleet) -> dict[str, str]:
     """The environment in which the facts of one host are forged."""

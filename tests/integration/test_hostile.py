@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Compromised hosts beside one that is not: the answers of their Python change only what is planned for them.
 
-One container represents a hundred hosts of the inventory; each has a Python of its own with other answers. The unit
-tests cover every answer that a module can forge (actions/test_forged.py, floors/test_answers.py); here, each kind is
-part of whole runs.
+One container represents a hundred hosts of the inventory; each has a Python of its own with other answers, and some have
+a shell of their own. The unit tests cover every answer that a module can forge (actions/test_forged.py,
+floors/test_answers.py); here, each kind is part of whole runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lab.host import engine
 from lab.stages import ROOT
 from tests.integration import user
 from tests.integration.conftest import LabHosts, own_lab
-from tests.integration.hostile import compared, forged
+from tests.integration.hostile import compared, forged, sound
 
 HOSTILE, SOUND = "gpu-h1", "gpu-s1"
 FOLDER = "/opt/hostile"
@@ -40,20 +40,24 @@ class Fleet:
     folder: Path
 
     def inventory(self, name: str, answers: list[dict[str, bytes]]) -> Path:
-        """An inventory with one host for each. answers: maps hosts to the outputs of modules or of calls of modules."""
+        """An inventory with one host for each. answers: maps modules, or calls of modules, to the outputs of the host,
+        or C(shell) to the shell of the host."""
         at = json.loads(self.sh("cat /opt/hostile/at.json", HOSTILE))
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
             for number, mine in enumerate(answers):
                 for module, output in mine.items():
                     member = tarfile.TarInfo(f"{name}-{number}/{module}")
-                    member.size = len(output)
+                    member.size, member.mode = len(output), 0o755
                     archive.addfile(member, io.BytesIO(output))
         unpack = (f"cd {FOLDER} && base64 -d | tar -xz && for one in {name}-*; do ln -s ../python3 $one/python3; done")
         engine.podman("exec", "-i", self.lab._container(HOSTILE), "sh", "-c", unpack,
                       stdin=base64.b64encode(packed.getvalue()).decode())
-        hosts = {f"{name}-{number}": {**at, "ansible_python_interpreter": f"{FOLDER}/{name}-{number}/python3"}
-                 for number in range(len(answers))}
+        hosts = {f"{name}-{number}": {
+            **at, "ansible_python_interpreter": f"{FOLDER}/{name}-{number}/python3",
+            # Without pipelining, Ansible asks more of a shell.
+            **({"ansible_shell_executable": f"{FOLDER}/{name}-{number}/shell", "ansible_pipelining": False}
+               if "shell" in mine else {})} for number, mine in enumerate(answers)}
         path = self.folder / f"{name}.json"
         path.write_text(json.dumps({"all": {"children": {"gpu_hosts": {"hosts": hosts}}}}))
         return path
@@ -100,13 +104,34 @@ def beside(fleet: Fleet, run: user.Run, alone: user.Run, hosts: set[str]) -> Non
         assert fleet.sh(f"ls {forged.CANARY} 2>&1 || true", host).startswith("ls:")
 
 
+def of_facts(fleet: Fleet) -> list[dict[str, bytes]]:
+    """Forged answers to the first module, and of shells."""
+    good = fleet.recorded["gpu_info.1"]
+    answers = [*forged.of_facts(good, 2 * len(forged.VALUES)), *forged.of_variables(good), *forged.of_keys(good),
+               *forged.outputs(good)]
+    return [*({"gpu_info": answer} for answer in answers), *({"shell": shell} for shell in forged.shells())]
+
+
+def of_modules(fleet: Fleet) -> list[dict[str, bytes]]:
+    """Forged answers of the modules that change hosts."""
+    answers: list[dict[str, bytes]] = []
+    for module in LATER:
+        good = fleet.recorded[f"{module}.1"]
+        every = [*forged.of_variables(good)[::4], *forged.of_keys(good), *forged.outputs(good)]
+        answers += [{module: one} for one in every[LATER.index(module)::len(LATER)]]
+    return answers
+
+
+def test_there_are_two_hundred(fleet: Fleet) -> None:
+    """With those of mig.yml in a cluster (integration_cluster/test_forged_hosts.py)."""
+    batch = forged.in_batch(json.dumps(sound.answers(sound.facts())["mig_config"]))
+    assert len(of_facts(fleet)) + len(of_modules(fleet)) + len(batch) >= 200
+
+
 def test_facts(fleet: Fleet) -> None:
     """For each forged answer to the first module, the host is left out or gets a plan that affects no other host."""
-    sound = fleet.recorded["gpu_info.1"]
-    answers = [*forged.of_facts(sound, 2 * len(forged.VALUES)), *forged.of_variables(sound), *forged.of_keys(sound),
-               *forged.outputs(sound)]
-    assert len(answers) >= 110
-    inventory = fleet.inventory("facts", [{"gpu_info": answer} for answer in answers])
+    answers = of_facts(fleet)
+    inventory = fleet.inventory("facts", answers)
     hosts = {f"facts-{number}" for number in range(len(answers))}
     alone = fleet.run("site", "--check", "--tags", "preflight", limit=SOUND)
     assert alone.rc == 0, alone.output
@@ -115,17 +140,15 @@ def test_facts(fleet: Fleet) -> None:
     plan = compared.plan(run)
     failed = {line["host"] for line in run.results if line["kind"] in ("failed", "unreachable")}
     silent = hosts - set(plan["hosts"]) - set(plan["rejected"]) - failed
-    assert silent == set(), [answers[int(host.partition("-")[2])][:300] for host in sorted(silent)]
+    assert silent == set(), [str(answers[int(host.partition("-")[2])])[:300] for host in sorted(silent)]
+    gone = {line["host"] for line in run.results if line["kind"] == "unreachable"}
+    assert len([number for number, one in enumerate(answers) if "shell" in one and f"facts-{number}" in gone]) >= 3
     assert len(set(plan["rejected"]) | failed) >= 40
 
 
 def test_modules(fleet: Fleet) -> None:
     """Hosts whose facts are accepted, but which forge the answers of the modules that change them."""
-    answers: list[dict[str, bytes]] = []
-    for module in LATER:
-        sound = fleet.recorded[f"{module}.1"]
-        every = [*forged.of_variables(sound)[::4], *forged.of_keys(sound), *forged.outputs(sound)]
-        answers += [{module: one} for one in every[LATER.index(module)::len(LATER)]]
+    answers = of_modules(fleet)
     hosts = {f"modules-{number}" for number in range(len(answers))}
     inventory = fleet.inventory("modules", answers)
     alone = fleet.run("site", "--check", limit=SOUND)

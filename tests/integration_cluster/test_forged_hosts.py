@@ -38,17 +38,11 @@ class Batch:
     nodes: dict[str, dict[str, str]]
 
 
-def answers() -> list[bytes]:
-    """Forged answers from all tables."""
-    good = json.dumps(sound.answers(sound.facts())["mig_config"])
-    return [*forged.of_keys(good)[::5], *forged.outputs(good)[:4], *forged.of_read(good)[::60]]
-
-
 @pytest.fixture
 def batch(cluster: clusters.Cluster, kubeconfig: str, kubectl: Kubectl, fresh: Callable[[], str],
           tmp_path: Path) -> Iterator[Batch]:
     """A Node for each host, with a label that requests a layout."""
-    prefix, forging = fresh(), answers()
+    prefix, forging = fresh(), forged.in_batch(json.dumps(sound.answers(sound.facts())["mig_config"]))
     names = [f"{prefix}-{number}" for number in range(len(forging))] + [f"{prefix}-sound"]
     local.prepare(tmp_path / "hosts", sound.facts())
     variables = {name: local.host(tmp_path / "hosts", name, said) for name, said in zip(

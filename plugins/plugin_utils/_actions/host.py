@@ -15,6 +15,7 @@ import os
 import re
 import typing as t
 
+from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.answers import AnswerError, calm, parsed, received
@@ -30,7 +31,30 @@ _WORDS = 500
 
 
 class Asking(ActionBase):
-    """An action that runs a module on a host, which may be compromised."""
+    """An action that runs a module on a host, which may be compromised.
+
+    Nothing that the host or its SSH server prints reaches the terminal as it is, also not where no module has run.
+    """
+
+    def run(self, tmp: str | None = None, task_vars: Data | None = None) -> Data:
+        """Ansible's entry point."""
+        try:
+            ActionBase.run(self, tmp, task_vars)
+            return self.work(task_vars or {})
+        except AnsibleError as error:
+            # The same error, because its class says whether the host is unreachable. Its text includes its causes.
+            error.message, error.orig_exc = _quoted(str(error)), None
+            raise error from None
+
+    def work(self, task_vars: Data) -> Data:
+        """What the action does; returns its result."""
+        raise NotImplementedError
+
+    def _low_level_execute_command(self, *words: t.Any, **options: t.Any) -> Data:
+        """Runs a command like Ansible, which quotes its standard error in warnings."""
+        told: Data = super()._low_level_execute_command(*words, **options)
+        errors = _quoted(told["stderr"])
+        return {**told, "stderr": errors, "stderr_lines": errors.splitlines()}
 
     def _parse_returned_data(self, res: Data, *profile: t.Any) -> Data:
         """Parses the result like Ansible, but control characters that a host prints neither reach the terminal nor end
@@ -48,14 +72,13 @@ class HostAction(Asking):
     FACTS: t.Tuple[str, ...] = ()
     NEEDED: t.Tuple[str, ...] = ()
 
-    def run(self, tmp: str | None = None, task_vars: Data | None = None) -> Data:
-        """Ansible's entry point."""
-        super().run(tmp, task_vars)
+    def work(self, task_vars: Data) -> Data:
+        """See Asking."""
         try:
-            refuse_forged(task_vars or {})
+            refuse_forged(task_vars)
         except GpuopsError as error:
             return {"failed": True, **error.as_result()}
-        result = self.run_module(task_vars or {})
+        result = self.run_module(task_vars)
         self._remove_tmp_path(self._connection._shell.tmpdir)
         return result
 
@@ -85,6 +108,11 @@ class HostAction(Asking):
         return explained(received(result, interpreter(self), self.FACTS, self.NEEDED), result)
 
 
+def _quoted(text: str) -> str:
+    """What Ansible shows of the output of a program, printable. ssh and terminals end lines with CR LF."""
+    return printable(text.replace("\r\n", "\n").rstrip("\r"))
+
+
 def explained(result: Data, answer: Data) -> Data:
     """The result. If no module has answered, it contains the output of what did: sudo, a shell, or a Python that cannot
     start.
@@ -105,4 +133,4 @@ def interpreter(action: ActionBase) -> dict[str, str]:
     """The fact by which Ansible keeps the Python that it has discovered on the host, empty if it did not look for one.
     """
     name = getattr(action, "_discovered_interpreter_key", None)
-    return {name: action._discovered_interpreter} if name else {}
+    return {name: printable(action._discovered_interpreter)} if name else {}

@@ -113,3 +113,20 @@ def of_read(sound: str) -> list[bytes]:
 def of_keys(sound: str) -> list[bytes]:
     """Answers each of which has an additional key."""
     return [json.dumps({**json.loads(sound), **more}).encode() for more in KEYS]
+
+
+def shells() -> list[bytes]:
+    """Shells of a host, each an executable file, which print in place of a command, beside it, or where it fails."""
+    noise = "".join(f"\\{byte:03o}" for byte in ESCAPE.encode("utf-8", "surrogatepass"))
+    return [f"#!/bin/sh\nnoise() {{ printf '{noise}'; }}\n{lines}\n".encode() for lines in (
+        # ssh ends with 255 where it does not reach a host, and Ansible takes 5 for a wrong password.
+        "noise >&2; exit 255", "noise; exit 1", "noise; noise >&2; exit 5", "noise",
+        "noise >&2; echo 'No space left on device' >&2; exit 1",
+        "noise >&2; exec /bin/sh \"$@\"",
+        "case $2 in *'rm -f -r'*) noise >&2; exit 1;; esac; exec /bin/sh \"$@\"",
+        "case $2 in *AnsiballZ*) noise >&2; exit 255;; esac; exec /bin/sh \"$@\"")]
+
+
+def in_batch(sound: str) -> list[bytes]:
+    """Answers from all over the tables. sound: the output of mig_config."""
+    return [*of_keys(sound)[::5], *outputs(sound)[:4], *of_read(sound)[::60]]

@@ -18,6 +18,8 @@ from tests.integration.hostile import sound
 
 Data = dict[str, Any]
 ANSWERING = Path(__file__).parent / "python3"
+# Runs what ssh would run on the host, which is its last word.
+SSH = b"#!/bin/sh\nfor command; do :; done\nexec /bin/sh -c \"$command\"\n"
 
 
 def prepare(folder: Path, facts: Data) -> None:
@@ -36,6 +38,17 @@ def host(folder: Path, name: str, answers: Mapping[str, bytes]) -> Data:
     for module, output in answers.items():
         (own / module).write_bytes(output)
     return {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": str(own / "python3")}
+
+
+def over_ssh(folder: Path, name: str, shell: bytes) -> Data:
+    """The variables of a host to which a program on the controller connects in place of ssh. shell: of the host."""
+    found, own = host(folder, name, {}), folder / name
+    for program, text in {"shell": shell, "ssh": SSH}.items():
+        (own / program).write_bytes(text)
+        (own / program).chmod(0o755)
+    return {**found, "ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_remote_tmp": str(own / "tmp"),
+            "ansible_ssh_executable": str(own / "ssh"), "ansible_ssh_transfer_method": "piped",
+            "ansible_shell_executable": str(own / "shell")}
 
 
 def asked(folder: Path, name: str) -> set[str]:

@@ -10,12 +10,17 @@ import typing as t
 from types import SimpleNamespace
 
 import pytest
+from ansible.errors import AnsibleAuthenticationFailure, AnsibleConnectionFailure, AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible_collections.gpuops.nvidia.plugins.action import container_toolkit, gpu_info, host_reboot
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _pynvml
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions import host
 
 ERROR = {"kind": "missing_library", "message": "", "hint": "", "library": "pynvml"}
 ASKS = {"failed": True, "msg": "no pynvml", "error": ERROR}
 DONE = {"changed": False, "gpus": []}
+ESCAPE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
+SHOWN = r"\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
 
 
 class Action(host.HostAction):
@@ -116,3 +121,63 @@ def test_where_no_module_has_answered_the_words_of_what_did_are_told(printed: di
 def test_without_words_the_message_is_ansibles() -> None:
     answer = {"failed": True, "_ansible_parsed": False, "msg": "Module result deserialization failed."}
     assert Action([answer]).run(None, {})["msg"] == answer["msg"]
+
+
+def acting(kind: type[host.Asking], execute: t.Callable[..., t.Any], **more: t.Any) -> t.Any:
+    """An action whose host answers as told."""
+    action = kind.__new__(kind)
+    shell = SimpleNamespace(tmpdir=None, remove=lambda path, recurse: f"rm {path}")
+    action._connection = SimpleNamespace(_shell=shell, transport="ssh", get_option=lambda _name: 10)
+    action._task = SimpleNamespace(environment=None, async_val=0, check_mode=False, diff=False, action="x", args={},
+                                   **more)
+    action._execute_module = execute
+    action._cleanup_remote_tmp = True
+    return action
+
+
+def raising(error: Exception, cause: Exception | None = None) -> t.Callable[..., t.Any]:
+    def execute(**_options: t.Any) -> t.NoReturn:
+        raise error from cause
+
+    return execute
+
+
+@pytest.mark.parametrize("kind", [gpu_info.ActionModule, container_toolkit.ActionModule, host_reboot.ActionModule])
+@pytest.mark.parametrize("error", [AnsibleConnectionFailure, AnsibleAuthenticationFailure, AnsibleError])
+def test_what_a_host_prints_in_place_of_an_answer_is_quoted(kind: type[host.Asking],
+                                                            error: type[AnsibleError]) -> None:
+    """Ansible makes such an error of it, and shows it as it is. A host that is unreachable stays so."""
+    first = error(f"Failed to connect: {ESCAPE}\r\nBye\r\n")
+    with pytest.raises(error) as found:
+        acting(kind, raising(first, ValueError(ESCAPE))).run(None, {})
+    text = str(found.value)
+    assert type(found.value) is error and text.replace("\n", "").isprintable()
+    assert text.count(f"Failed to connect: {SHOWN}\nBye") == 1
+    assert found.value.__cause__ is None and found.value.__suppress_context__
+
+
+def test_an_error_that_ansible_words_stays_as_it_is() -> None:
+    with pytest.raises(AnsibleError) as found:
+        acting(gpu_info.ActionModule, raising(AnsibleError("No interpreter line.\n\tLook."))).run(None, {})
+    assert str(found.value) == "No interpreter line.\n\tLook."
+
+
+@pytest.mark.parametrize("kind", [gpu_info.ActionModule, container_toolkit.ActionModule])
+def test_a_host_that_keeps_its_temporary_folder_is_quoted(kind: type[host.Asking],
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ansible warns with what the host says of it."""
+    said: list[str] = []
+    monkeypatch.setattr("ansible.plugins.action.display.warning", said.append)
+    monkeypatch.setattr(ActionBase, "_low_level_execute_command", lambda *_words, **_options: {
+        "rc": 1, "stdout": "", "stdout_lines": [], "stderr": f"{ESCAPE}\r\nBye.\r\n", "stderr_lines": [ESCAPE]})
+    action = acting(kind, lambda **_options: {"failed": True, "msg": "x"})
+    action._connection._shell.tmpdir = "/tmp/ansible-tmp-1"
+    assert action.run(None, {}) == {"failed": True, "msg": "x"}
+    assert len(said) == 1 and f"stderr: {SHOWN}\nBye." in said[0] and said[0].replace("\n", "").isprintable()
+
+
+def test_the_python_that_a_host_names_is_quoted() -> None:
+    action = acting(gpu_info.ActionModule, lambda **_options: {"failed": True, "msg": "x"})
+    action._discovered_interpreter_key, action._discovered_interpreter = "discovered_interpreter_python", f"/{ESCAPE}"
+    action._remove_tmp_path = lambda _path: None
+    assert action.run(None, {})["ansible_facts"] == {"discovered_interpreter_python": f"/{SHOWN}"}

@@ -57,7 +57,7 @@ def test_a_node_in_maintenance_loses_all_its_pods_before_its_host_reboots() -> N
     """The pods with GPUs have been evicted before. A failed drain ends the block, so nothing reboots."""
     _install, block = load("tasks/host.yml")
     _facts, _refusal, drain, reboot, _again = block["block"]
-    assert "gpuops.nvidia.node_drain" in drain and "ansible.builtin.reboot" in reboot
+    assert "gpuops.nvidia.node_drain" in drain and "gpuops.nvidia.host_reboot" in reboot
     assert not {"ignore_errors", "failed_when", "rescue"} & {*drain, *block}
     plan = {"hosts": {"a": {"node": {"name": "node-a"}}}, "kubeconfig": "/k", "context": None, "disruption": "reboot"}
     maintenance = yaml.safe_load((ROLE.parent / "maintenance" / "defaults" / "main.yml").read_text(encoding="utf-8"))
