@@ -16,6 +16,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._proxy import masked
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import WORDS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import shown
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import Variables
@@ -53,13 +54,25 @@ _FORMS: t.Dict[str, t.Tuple[str, str]] = {
                        "a host, a port and a path such as mirror.example:5000/gpu, without https://"),
 }
 
+# (what is allowed, what to do) for variables that must not be empty: the default would apply although the user has set
+# them. An empty text in others means that they are not set; that of a policy is handled where it is read.
+NEVER_EMPTY: t.Dict[str, t.Tuple[t.Union[str, t.List[str]], str]] = {
+    "disruption": ([*LEVELS], f"Set one of {', '.join(LEVELS)}"),
+    "placement": ([*WORDS], f"Set one of {', '.join(WORDS)}, or a mapping of components to host, cluster or none"),
+    **{option: (allowed, f"Write {allowed}") for option, (_pattern, allowed) in _FORMS.items()},
+    "max_unavailable": ("1 or more, or a percentage such as 25%", "Write 1 or more, or a percentage such as 25%"),
+    "strict": (["true", "false"], "Write true or false"),
+    **dict.fromkeys(_LISTS, ("a list of strings", "Write a list such as [a, b]")),
+    "sharing": ("a mapping, or the path of a file", "Write a mapping, or the path of a file"),
+    "monitoring": ("a mapping", "Write a mapping"),
+}
 
 def option_values(given: Variables, hosts: Hosts, others: Hosts) -> Data:
     """The value of each option: that of the task, otherwise of hosts, otherwise of others, otherwise the default.
 
     given: the options of the task, None if not set; hosts: maps a host of the play to its variables; others: the same
     for hosts that --limit leaves out. An empty policy stays empty, so that its reader refuses it. Raises InputError if
-    hosts have different values, and for an invalid value.
+    hosts have different values, and for an invalid or empty value.
     """
     def one(option: str, default: object) -> object:
         if given.get(option) not in (None, ""):
@@ -68,9 +81,10 @@ def option_values(given: Variables, hosts: Hosts, others: Hosts) -> Data:
         if found:
             return found[0]
         empty = any(variables.get(f"gpu_{option}") == "" for variables in (*hosts.values(), *others.values()))
-        if empty and option == "disruption":
-            raise InputError("it is empty.", f"Set one of {', '.join(LEVELS)}, or leave the variable out.",
-                             path="gpu_disruption", value="", allowed=list(LEVELS))
+        if empty and option in NEVER_EMPTY:
+            allowed, remedy = NEVER_EMPTY[option]
+            raise InputError("it is empty.", f"{remedy}, or leave the variable out.", path=f"gpu_{option}", value="",
+                             allowed=allowed)
         return "" if option == "policy" and (empty or given.get(option) == "") else default
 
     return {option: _checked(option, one(option, default)) for option, default in DEFAULTS.items()}
