@@ -67,13 +67,21 @@ NEVER_EMPTY: t.Dict[str, t.Tuple[t.Union[str, t.List[str]], str]] = {
     "monitoring": ("a mapping", "Write a mapping"),
 }
 
+# Variables in whole seconds of maintenance, of the cluster, and of CUDA samples. Those of the driver of a host are in
+# L(components.SECONDS).
+SECONDS = ("gpu_remove_timeout", "maintenance_drain_timeout", "mig_manager_timeout", "preflight_cuda_timeout",
+           "preflight_timeout", "validator_timeout")
+
+
 def option_values(given: Variables, hosts: Hosts, others: Hosts) -> Data:
     """The value of each option: that of the task, otherwise of hosts, otherwise of others, otherwise the default.
 
     given: the options of the task, None if not set; hosts: maps a host of the play to its variables; others: the same
     for hosts that --limit leaves out. An empty policy stays empty, so that its reader refuses it. Raises InputError if
-    hosts have different values, and for an invalid or empty value.
+    hosts have different values, and for an invalid or empty value, also of a variable in SECONDS.
     """
+    _check_seconds(hosts)
+
     def one(option: str, default: object) -> object:
         if given.get(option) not in (None, ""):
             return given[option]
@@ -88,6 +96,17 @@ def option_values(given: Variables, hosts: Hosts, others: Hosts) -> Data:
         return "" if option == "policy" and (empty or given.get(option) == "") else default
 
     return {option: _checked(option, one(option, default)) for option, default in DEFAULTS.items()}
+
+
+def _check_seconds(hosts: Hosts) -> None:
+    """Raises InputError if a variable in SECONDS of a host is not a number of seconds."""
+    for host, variables in hosts.items():
+        for name in SECONDS:
+            value = variables.get(name)
+            if value is not None and not str(value).isdecimal():
+                raise InputError(f"{value!r} of {host} is not a number of seconds.",
+                                 "Write a whole number, 0 or more, or leave the variable out.", path=name, value=value,
+                                 allowed="a whole number, 0 or more")
 
 
 def _checked(option: str, value: object) -> object:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import settings
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import settings, variable_names
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.settings import DEFAULTS, option_values
 
 
@@ -69,6 +70,27 @@ def test_an_empty_text_is_not_set(option: str) -> None:
 
 def test_an_empty_text_of_each_variable_is_decided() -> None:
     assert {*DEFAULTS} == {"policy", "kubeconfig", "context", "render_to", "release", "proxy", *settings.NEVER_EMPTY}
+
+
+@pytest.mark.parametrize("name", settings.SECONDS)
+@pytest.mark.parametrize(("value", "allowed"), [(-5, False), ("-5", False), ("soon", False), (1.5, False), ("", False),
+                                                (True, False), (0, True), ("300", True), (120, True), (None, True)])
+def test_seconds_are_a_number(name: str, value: Any, allowed: bool) -> None:
+    """Whichever host has it: some of them are read of a host, others of the first host for the cluster."""
+    hosts = {"a": {}, "b": {name: value}}
+    if allowed:
+        assert option_values({}, hosts, {})
+        return
+    with pytest.raises(InputError) as caught:
+        option_values({}, hosts, {})
+    assert str(caught.value) == (f"{name}: {value!r} of b is not a number of seconds. "
+                                 "Write a whole number, 0 or more, or leave the variable out.")
+    assert caught.value.details["value"] == value and caught.value.details["allowed"] == "a whole number, 0 or more"
+
+
+def test_all_variables_in_seconds_are_checked() -> None:
+    named = {name for name in variable_names.NAMES if name.endswith("_timeout")}
+    assert named == {*settings.SECONDS, *components.SECONDS}
 
 
 def test_hosts_that_disagree_are_named() -> None:
