@@ -1,11 +1,17 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The variables C(gpu_*) of the whole fleet, and their defaults, which are defined only here. PRIVATE.
+"""The variables C(gpu_*) of the whole fleet that the module gpu_policy reads, and their defaults. PRIVATE.
 
 The tasks that need them run once for a play, on the first host, but a user may set them for any group. Therefore they
 are read from all hosts of the play, which must have the same value, and otherwise from the hosts that --limit leaves
 out: a run for the cluster alone must use the same policy.
+
+The default of gpu_max_unavailable is repeated where a task needs the variable itself: in the playbooks site and remove
+and in the role mig_manager. Variables that this module does not read have their defaults where they are used, so
+C(grep -rn gpu_NAME playbooks roles) finds them: gpu_remove_timeout, gpu_startup_taint and gpu_max_fail_percentage in
+playbooks (the last also in the roles maintenance and mig_manager), gpu_report_html, gpu_report_json and gpu_take_over
+in the role preflight, gpu_mig_layout in the playbook mig and the role mig_manager.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import pathlib
+import re
 from typing import Any
 
 import pytest
@@ -91,6 +93,14 @@ def test_seconds_are_a_number(name: str, value: Any, allowed: bool) -> None:
 def test_all_variables_in_seconds_are_checked() -> None:
     named = {name for name in variable_names.NAMES if name.endswith("_timeout")}
     assert named == {*settings.SECONDS, *components.SECONDS}
+
+
+def test_the_default_that_playbooks_and_roles_repeat_is_the_same() -> None:
+    root = pathlib.Path(__file__).parents[3]
+    found = [re.findall(r"gpu_max_unavailable \| default\((\d+)", path.read_text())
+             for path in (root / "playbooks" / "site.yml", root / "playbooks" / "remove.yml",
+                          root / "roles" / "mig_manager" / "defaults" / "main.yml")]
+    assert found == [[str(DEFAULTS["max_unavailable"])]] * 3
 
 
 def test_hosts_that_disagree_are_named() -> None:
