@@ -23,9 +23,11 @@ description:
     variable and no default file to find a cluster.
   - An option that is not set is taken from the variable of the same name with the prefix C(gpu_), such as
     C(gpu_placement). All hosts of the play that have this variable must have the same value. If none of them has it, it
-    is taken from the hosts of the groups C(gpu_hosts) and C(gpu_control) that C(--limit) leaves out.
-  - If a policy names a user in a URL, or sets a variable whose name is that of a secret, such as C(NGC_API_KEY),
-    Ansible neither prints nor logs the result, as with C(no_log). Further tasks can use it.
+    is taken from the hosts of the groups C(gpu_hosts) and C(gpu_control) that C(--limit) leaves out. An empty variable
+    is refused, except that an empty C(gpu_kubeconfig), C(gpu_context), C(gpu_render_to), C(gpu_release) or C(gpu_proxy)
+    is not set. For C(gpu_policy), see O(policy).
+  - If a policy has a user or a query in a URL, a private key, or a variable whose name is that of a secret, such as
+    C(NGC_API_KEY), Ansible neither prints nor logs the result, as with C(no_log). Further tasks can use it.
 author:
   - The gpuops.nvidia maintainers (!UNKNOWN)
 extends_documentation_fragment:

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Compromised hosts beside one that is not: the answers of their Python change only what is planned for them.
 
-One container represents a hundred hosts of the inventory; each has a Python of its own with other answers, and some have
-a shell of their own. The unit tests cover every answer that a module can forge (actions/test_forged.py,
+One container represents a hundred hosts of the inventory; each has a Python of its own with other answers, and some
+have a shell of their own. The unit tests cover every answer that a module can forge (actions/test_forged.py,
 floors/test_answers.py); here, each kind is part of whole runs.
 """
 

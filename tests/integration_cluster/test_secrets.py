@@ -47,7 +47,11 @@ FAILING: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
 POLICY = {"driver": {"version": "580.95.05", "secretEnv": "driver-proxy", "imagePullSecrets": ["pull"],
                      "licensingConfig": {"secretName": "licence", "nlsEnabled": True},
                      "env": [{"name": "FTP_PROXY", "value": f"http://me:{OWN_MARK}-proxy@proxy.example.com:3128"}]},
-          "toolkit": {"env": [{"name": "NGC_API_KEY", "value": f"{OWN_MARK}-key"}]}}
+          "toolkit": {"env": [{"name": name, "value": f"{OWN_MARK}-{name}"} for name in (
+              "NGC_API_KEY", "REGISTRY_AUTH", "GPG_PASSPHRASE", "SIGNING_KEY", "AWS_ACCESS_KEY_ID", "SESSION_COOKIE",
+              "JWT")] + [
+              {"name": "MIRROR", "value": f"https://mirror.example.com/x?sig={OWN_MARK}-query"},
+              {"name": "PEM", "value": f"-----BEGIN PRIVATE KEY-----\n{OWN_MARK}-pem\n-----END PRIVATE KEY-----\n"}]}}
 SECRETS: dict[str, dict[str, str]] = {
     "pull": {".dockerconfigjson": json.dumps({"auths": {"r.example.com": {"auth": f"{MARK}pull"}}})},
     "licence": {"client_configuration_token.tok": f"{MARK}-licence", "gridd.conf": ""},

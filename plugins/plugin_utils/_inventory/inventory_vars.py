@@ -46,7 +46,8 @@ PROFILE = "gpu_profile"
 PLUGIN_CONFIG = "device_plugin_config"
 
 # The variables that are read of each host.
-READ = frozenset((*(f"gpu_{option}" for option in settings.DEFAULTS), NODE_NAME, PROFILE, *VARIABLES, *SECRETS))
+READ = frozenset((*(f"gpu_{option}" for option in settings.DEFAULTS), *settings.SECONDS, NODE_NAME, PROFILE, *VARIABLES,
+                  *SECRETS))
 
 # The result of a module, or a part of it, in JSON. L(answer_shapes) has its shape.
 

@@ -1,11 +1,17 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The variables C(gpu_*) of the whole fleet, and their defaults, which are defined only here. PRIVATE.
+"""The variables C(gpu_*) of the whole fleet that the module gpu_policy reads, and their defaults. PRIVATE.
 
 The tasks that need them run once for a play, on the first host, but a user may set them for any group. Therefore they
 are read from all hosts of the play, which must have the same value, and otherwise from the hosts that --limit leaves
 out: a run for the cluster alone must use the same policy.
+
+The default of gpu_max_unavailable is repeated where a task needs the variable itself: in the playbooks site and remove
+and in the role mig_manager. Variables that this module does not read have their defaults where they are used, so
+C(grep -rn gpu_NAME playbooks roles) finds them: gpu_remove_timeout, gpu_startup_taint and gpu_max_fail_percentage in
+playbooks (the last also in the roles maintenance and mig_manager), gpu_report_html, gpu_report_json and gpu_take_over
+in the role preflight, gpu_mig_layout in the playbook mig and the role mig_manager.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._proxy import masked
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import WORDS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import shown
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find import Variables
@@ -53,14 +60,34 @@ _FORMS: t.Dict[str, t.Tuple[str, str]] = {
                        "a host, a port and a path such as mirror.example:5000/gpu, without https://"),
 }
 
+# (what is allowed, what to do) for variables that must not be empty: the default would apply although the user has set
+# them. An empty text in others means that they are not set; that of a policy is handled where it is read.
+NEVER_EMPTY: t.Dict[str, t.Tuple[t.Union[str, t.List[str]], str]] = {
+    "disruption": ([*LEVELS], f"Set one of {', '.join(LEVELS)}"),
+    "placement": ([*WORDS], f"Set one of {', '.join(WORDS)}, or a mapping of components to host, cluster or none"),
+    **{option: (allowed, f"Write {allowed}") for option, (_pattern, allowed) in _FORMS.items()},
+    "max_unavailable": ("1 or more, or a percentage such as 25%", "Write 1 or more, or a percentage such as 25%"),
+    "strict": (["true", "false"], "Write true or false"),
+    **dict.fromkeys(_LISTS, ("a list of strings", "Write a list such as [a, b]")),
+    "sharing": ("a mapping, or the path of a file", "Write a mapping, or the path of a file"),
+    "monitoring": ("a mapping", "Write a mapping"),
+}
+
+# Variables in whole seconds of maintenance, of the cluster, and of CUDA samples. Those of the driver of a host are in
+# L(components.SECONDS).
+SECONDS = ("gpu_remove_timeout", "maintenance_drain_timeout", "mig_manager_timeout", "preflight_cuda_timeout",
+           "preflight_timeout", "validator_timeout")
+
 
 def option_values(given: Variables, hosts: Hosts, others: Hosts) -> Data:
     """The value of each option: that of the task, otherwise of hosts, otherwise of others, otherwise the default.
 
     given: the options of the task, None if not set; hosts: maps a host of the play to its variables; others: the same
     for hosts that --limit leaves out. An empty policy stays empty, so that its reader refuses it. Raises InputError if
-    hosts have different values, and for an invalid value.
+    hosts have different values, and for an invalid or empty value, also of a variable in SECONDS.
     """
+    _check_seconds(hosts)
+
     def one(option: str, default: object) -> object:
         if given.get(option) not in (None, ""):
             return given[option]
@@ -68,12 +95,24 @@ def option_values(given: Variables, hosts: Hosts, others: Hosts) -> Data:
         if found:
             return found[0]
         empty = any(variables.get(f"gpu_{option}") == "" for variables in (*hosts.values(), *others.values()))
-        if empty and option == "disruption":
-            raise InputError("it is empty.", f"Set one of {', '.join(LEVELS)}, or leave the variable out.",
-                             path="gpu_disruption", value="", allowed=list(LEVELS))
+        if empty and option in NEVER_EMPTY:
+            allowed, remedy = NEVER_EMPTY[option]
+            raise InputError("it is empty.", f"{remedy}, or leave the variable out.", path=f"gpu_{option}", value="",
+                             allowed=allowed)
         return "" if option == "policy" and (empty or given.get(option) == "") else default
 
     return {option: _checked(option, one(option, default)) for option, default in DEFAULTS.items()}
+
+
+def _check_seconds(hosts: Hosts) -> None:
+    """Raises InputError if a variable in SECONDS of a host is not a number of seconds."""
+    for host, variables in hosts.items():
+        for name in SECONDS:
+            value = variables.get(name)
+            if value is not None and not str(value).isdecimal():
+                raise InputError(f"{value!r} of {host} is not a number of seconds.",
+                                 "Write a whole number, 0 or more, or leave the variable out.", path=name, value=value,
+                                 allowed="a whole number, 0 or more")
 
 
 def _checked(option: str, value: object) -> object:

@@ -4,8 +4,8 @@
 """An object before and after a change, for Ansible's diff. Pure. PRIVATE to the collection.
 
 Both sides omit the fields that neither we have written nor others have added to ours: defaults, identity, status. The
-values of a Secret are never shown, nor are users and passwords in URLs and variables whose names denote a secret,
-because others may have written these into an object.
+values of a Secret are never shown, nor are other secrets that L(hidden) knows, such as users and queries in URLs and
+variables whose names denote a secret, because others may have written these into an object.
 """
 
 from __future__ import annotations
@@ -132,13 +132,13 @@ def _masked(item: Object, other: Object) -> Object:
 def _covered(value: t.Any, others: t.AbstractSet[str]) -> t.Any:
     """A part of an object without secrets. others: all texts of the other side, empty if that object does not exist."""
     if isinstance(value, dict):
-        secret = isinstance(value.get("value"), str) and hidden.is_secret(value.get("name"))
+        secret = isinstance(value.get("value"), str) and hidden.is_secret_variable(value)
         return {name: _hidden("(hidden)", not others or one in others) if secret and name == "value"
                 else _covered(one, others) for name, one in value.items()}
     if isinstance(value, list):
         return [_covered(one, others) for one in value]
     if isinstance(value, str):
-        shown = hidden.without_users(value, "(hidden)")
+        shown = hidden.without_parts(value, "(hidden)")
         return value if shown == value else _hidden(shown, not others or value in others)
     return value
 

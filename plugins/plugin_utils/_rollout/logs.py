@@ -9,7 +9,7 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.hidden import without_secrets
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.hidden import without_private_keys, without_secrets
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.causes import needs_previous_log
@@ -104,7 +104,7 @@ def _of_sample(client: Client, namespace: str, node: str) -> t.Sequence[str]:
 def readable(text: str) -> list[str]:
     """The last lines of a log without colours, empty lines, repeated lines and secrets, cut to WIDTH."""
     lines: list[str] = []
-    for line in text.split("\n"):
+    for line in without_private_keys(text).split("\n"):
         # A program may overwrite a line, such as a progress bar: only the last version is kept.
         line = without_secrets(_COLOURS.sub("", line.rstrip().rpartition("\r")[2])).replace("\t", " ")
         line = "".join(character for character in line if character.isprintable()).rstrip()

@@ -11,27 +11,19 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import PendingStep, Step, diff_entry
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import hidden
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import owners, registry, settings_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import FileChange, Options, Proposal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState, RuntimeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import TOKEN
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Value
 
-_MASKED = "********"
-# The keys of credentials, in lower case and without punctuation, contain one of _WORDS, end with one of _ENDS, or equal
-# one of _KEYS.
-_WORDS = ("password", "passwd", "passphrase", "secret", "token", "credential", "apikey", "accesskey", "privatekey",
-          "cookie")
-_ENDS = ("auth", "authorization", "header", "headers")
-_KEYS = ("pass", "pwd", "authconfig")
 # Matches the header of a TOML table, or a key or variable with its separator in TOML, JSON, YAML or in a string.
 _KEY = re.compile(r"""^[ \t]*\[\[?(?P<table>[^\]\n]{1,1000})\]\]?[ \t]*(?:\#.*)?$|"""
                   r"""(?P<key>"(?:[^"\\\n]|\\.){0,200}"|'[^'\n]{0,200}'|(?<![\w.-])[\w.-]+)\s{0,100}(?:=[ \t]*|:\s*)""",
                   re.MULTILINE)
 _PLAIN = re.compile(r"(?:null|true|false)\b")
 _BARE = re.compile(r"[^\n\"'}\]]*")
-# Matches the user and password or the token in a URL. After a colon, digits and a slash are a port, not a password.
-_IN_URL = re.compile(r"""(://)(?:[^/\s"']*|[^/@:\s"']*:(?![0-9]+/)[^\s"']{1,300})@""")
 
 
 @dataclass(frozen=True)
@@ -186,10 +178,11 @@ def diffs(changes: t.Sequence[FileChange]) -> list[dict[str, str]]:
 
 
 def mask(text: str) -> str:
-    """The text without credentials: values of keys such as `password`, and users and passwords in URLs are masked.
+    """The text without credentials: values of keys such as `password`, and parts such as users in URLs are masked.
 
     The text can be invalid. If the end of a value is unknown, the rest of the text is masked.
     """
+    text = hidden.without_private_keys(text)
     pieces: list[str] = []
     position, in_headers = 0, False
     while True:
@@ -203,14 +196,14 @@ def mask(text: str) -> str:
         elif in_headers or _is_secret(match["key"]):
             end = _value_end(text, position)
             if end > position:
-                pieces.append(f'"{_MASKED}"' if text[position] in "[{\"'" else _MASKED)
+                pieces.append(f'"{hidden.HIDDEN}"' if text[position] in "[{\"'" else hidden.HIDDEN)
                 position = end
-    return _IN_URL.sub(rf"\1{_MASKED}@", "".join(pieces) + text[position:])
+    return hidden.without_parts("".join(pieces) + text[position:])
 
 
 def _is_secret(key: str) -> bool:
-    name = re.sub(r"[^a-z0-9]", "", key.lower())
-    return name in _KEYS or name.endswith(_ENDS) or any(word in name for word in _WORDS)
+    """Whether a key may hold a secret. The headers of requests often do."""
+    return hidden.is_secret(key) or re.sub(r"\W", "", key).lower().endswith(("header", "headers"))
 
 
 def _value_end(text: str, start: int) -> int:

@@ -40,6 +40,7 @@ BLUE = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata":
         "spec": {"nodeSelector": {"pool": "blue"}}}
 
 CLUSTER = {"placement": "cluster", "render_to": "manifests", "node_os": ["ubuntu24.04"]}
+VALUES = {"export": "values", "resolve": False}
 MARK = "pl4nted"
 
 
@@ -90,11 +91,14 @@ def tasks(host: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "address": {"policy": secret("driver", "HTTPS_PROXY", f"http://me:{MARK}-address@proxy.example.com:3128"),
                     **CLUSTER, **plain},
         "variable": {"policy": secret("toolkit", "NGC_API_KEY", f"{MARK}-key"), **CLUSTER, **plain},
-        "exported": {"policy": secret("driver", "MY_PASSWORD", f"{MARK}-exported"), "export": "values",
-                     "resolve": False},
+        "exported": {"policy": secret("driver", "MY_PASSWORD", f"{MARK}-exported"), **VALUES},
         "compared": {"policy": "policy.yml", "compare_with": secret("driver", "MY_TOKEN", f"{MARK}-compared"),
                      "resolve": False},
+        "registry": {"policy": secret("toolkit", "REGISTRY_AUTH", f"{MARK}-auth"), **VALUES},
+        "query": {"policy": secret("driver", "MIRROR", f"https://m.example.com/x?sig={MARK}-query"), **VALUES},
+        "block": {"policy": secret("driver", "PEM", f"-----BEGIN PRIVATE KEY-----\n{MARK}-block"), **VALUES},
         "harmless": {"policy": secret("driver", "SHOWN_AS_EVER", "sh0wn"), **CLUSTER, **plain},
+        "keyring": {"policy": secret("driver", "KEYRING", "k3yring"), **VALUES},
         "named": {"policy": NAMED, "kubeconfig": "kubeconfig", "placement": "cluster", "namespace": "mine", **plain},
     }
 
@@ -233,8 +237,8 @@ def test_nodes_that_earlier_runs_have_left_are_named_and_go_into_the_plan(result
 def test_secrets_of_a_policy_are_not_printed(run: tuple[dict[str, Any], str]) -> None:
     """The next tasks get the secrets, because DaemonSets need them. A policy without secrets is printed as usual."""
     results, printed = run
-    for name in ("address", "variable", "exported", "compared"):
+    for name in ("address", "variable", "exported", "compared", "registry", "query", "block"):
         assert MARK in json.dumps(results[name]) and not results[name]["failed"], results[name]
     at = printed.find(MARK)
     assert at < 0, printed[max(0, at - 300):at + 100]
-    assert "sh0wn" in printed
+    assert "sh0wn" in printed and "k3yring" in printed

@@ -6,11 +6,15 @@ default."""
 
 from __future__ import annotations
 
+import pathlib
+import re
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.settings import option_values
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import settings, variable_names
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.settings import DEFAULTS, option_values
 
 
 @pytest.mark.parametrize(("given", "hosts", "expected"), [
@@ -18,7 +22,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.settings 
     ({}, {"a": {"gpu_placement": "hybrid"}, "b": {}}, "hybrid"),
     ({}, {"a": {}, "b": {"gpu_placement": "hybrid"}, "c": {"gpu_placement": "hybrid"}}, "hybrid"),
     ({"placement": "cluster"}, {"a": {"gpu_placement": "hybrid"}}, "cluster"),
-    ({"placement": ""}, {"a": {"gpu_placement": ""}}, "hosts"),
+    ({"placement": ""}, {"a": {}}, "hosts"),
+    ({"placement": "cluster"}, {"a": {"gpu_placement": ""}}, "cluster"),
+    ({}, {"a": {"gpu_placement": ""}, "b": {"gpu_placement": "hybrid"}}, "hybrid"),
 ])
 def test_precedence(given: dict[str, Any], hosts: dict[str, Any], expected: str) -> None:
     assert option_values(given, hosts, {})["placement"] == expected
@@ -34,6 +40,68 @@ def test_an_empty_level_is_refused_and_an_empty_policy_stays_empty() -> None:
     assert option_values({"policy": ""}, {"a": {}}, {})["policy"] == ""
     assert option_values({}, {"a": {"gpu_policy": ""}, "b": {"gpu_policy": "p.yml"}}, {})["policy"] == "p.yml"
     assert option_values({}, {"a": {}}, {})["policy"] is None
+
+
+@pytest.mark.parametrize(("option", "remedy", "allowed"), [
+    ("disruption", "Set one of never, idle, drain, reboot", ["never", "idle", "drain", "reboot"]),
+    ("placement", "Set one of hosts, cluster, hybrid, or a mapping of components to host, cluster or none",
+     ["hosts", "cluster", "hybrid"]),
+    ("namespace", "Write at most 63 small letters, digits and dashes",
+     "at most 63 small letters, digits and dashes"),
+    ("image_registry", "Write a host, a port and a path such as mirror.example:5000/gpu, without https://",
+     "a host, a port and a path such as mirror.example:5000/gpu, without https://"),
+    ("max_unavailable", "Write 1 or more, or a percentage such as 25%", "1 or more, or a percentage such as 25%"),
+    ("strict", "Write true or false", ["true", "false"]),
+    ("pull_secrets", r"Write a list such as [a, b]", "a list of strings"),
+    ("node_os", r"Write a list such as [a, b]", "a list of strings"),
+    ("sharing", "Write a mapping, or the path of a file", "a mapping, or the path of a file"),
+    ("monitoring", "Write a mapping", "a mapping"),
+])
+def test_an_empty_text_is_refused_where_it_would_mean_the_default(option: str, remedy: str, allowed: Any) -> None:
+    for hosts, others in (({"a": {f"gpu_{option}": ""}}, {}), ({"c": {}}, {"a": {f"gpu_{option}": ""}})):
+        with pytest.raises(InputError) as caught:
+            option_values({}, hosts, others)
+        error = caught.value
+        assert str(error).startswith(f"gpu_{option}: it is empty. {remedy}, or leave the variable out.")
+        assert (error.details["value"], error.details["allowed"]) == ("", allowed)
+
+
+@pytest.mark.parametrize("option", ["kubeconfig", "context", "render_to", "release", "proxy"])
+def test_an_empty_text_is_not_set(option: str) -> None:
+    assert option_values({}, {"a": {f"gpu_{option}": ""}}, {})[option] is None
+
+
+def test_an_empty_text_of_each_variable_is_decided() -> None:
+    assert {*DEFAULTS} == {"policy", "kubeconfig", "context", "render_to", "release", "proxy", *settings.NEVER_EMPTY}
+
+
+@pytest.mark.parametrize("name", settings.SECONDS)
+@pytest.mark.parametrize(("value", "allowed"), [(-5, False), ("-5", False), ("soon", False), (1.5, False), ("", False),
+                                                (True, False), (0, True), ("300", True), (120, True), (None, True)])
+def test_seconds_are_a_number(name: str, value: Any, allowed: bool) -> None:
+    """Whichever host has it: some of them are read of a host, others of the first host for the cluster."""
+    hosts = {"a": {}, "b": {name: value}}
+    if allowed:
+        assert option_values({}, hosts, {})
+        return
+    with pytest.raises(InputError) as caught:
+        option_values({}, hosts, {})
+    assert str(caught.value) == (f"{name}: {value!r} of b is not a number of seconds. "
+                                 "Write a whole number, 0 or more, or leave the variable out.")
+    assert caught.value.details["value"] == value and caught.value.details["allowed"] == "a whole number, 0 or more"
+
+
+def test_all_variables_in_seconds_are_checked() -> None:
+    named = {name for name in variable_names.NAMES if name.endswith("_timeout")}
+    assert named == {*settings.SECONDS, *components.SECONDS}
+
+
+def test_the_default_that_playbooks_and_roles_repeat_is_the_same() -> None:
+    root = pathlib.Path(__file__).parents[3]
+    found = [re.findall(r"gpu_max_unavailable \| default\((\d+)", path.read_text())
+             for path in (root / "playbooks" / "site.yml", root / "playbooks" / "remove.yml",
+                          root / "roles" / "mig_manager" / "defaults" / "main.yml")]
+    assert found == [[str(DEFAULTS["max_unavailable"])]] * 3
 
 
 def test_hosts_that_disagree_are_named() -> None:

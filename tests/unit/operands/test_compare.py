@@ -183,6 +183,9 @@ def test_what_the_server_would_fill_in_again_is_no_difference() -> None:
     assert diff.pair(want, have)[0]["spec"] == {"replicas": 2, "restartPolicy": "Never"}
 
 
+BLOCK = "-----BEGIN PRIVATE KEY-----\nk9\n-----END PRIVATE KEY-----"
+
+
 def test_secrets_in_variables_and_addresses_are_hidden() -> None:
     """Only the fact that they differ is shown."""
     def item(**values: str) -> dict[str, Any]:
@@ -192,10 +195,13 @@ def test_secrets_in_variables_and_addresses_are_hidden() -> None:
         return {one["name"]: one["value"] for one in side["spec"]["env"]}
 
     plain = {"PORT": "80", "AT": "https://me@example.com"}
-    have = item(**plain, NGC_API_KEY="k1", PROXY="http://me:k2@proxy:3128", SAME_TOKEN="k3", SECRET_NAME="")
-    want = item(**plain, NGC_API_KEY="k4", PROXY="http://me:k5@proxy:3128", SAME_TOKEN="k3", SECRET_NAME="")
+    more = {"JWT": "k6", "REGISTRY_AUTH": "k7", "SIGNED": "https://m/x?sig=k8", "PEM": BLOCK, "REQUIRE_AUTH": "true"}
+    have = item(**plain, NGC_API_KEY="k1", PROXY="http://me:k2@proxy:3128", SAME_TOKEN="k3", SECRET_NAME="s", **more)
+    want = item(**plain, NGC_API_KEY="k4", PROXY="http://me:k5@proxy:3128", SAME_TOKEN="k3", SECRET_NAME="s", **more)
     have["metadata"] = {**have["metadata"], "managedFields": [entry({"f:spec": {"f:env": {}}})]}
-    common = {"PORT": "80", "AT": "https://(hidden)@example.com", "SAME_TOKEN": "(hidden)", "SECRET_NAME": "(hidden)"}
+    common = {"PORT": "80", "AT": "https://(hidden)@example.com", "SAME_TOKEN": "(hidden)", "SECRET_NAME": "s",
+              "JWT": "(hidden)", "REGISTRY_AUTH": "(hidden)", "SIGNED": "https://m/x?(hidden)",
+              "PEM": "-----BEGIN PRIVATE KEY-----(hidden)-----END PRIVATE KEY-----", "REQUIRE_AUTH": "true"}
     expected = {**common, "NGC_API_KEY": "(hidden, it differs)", "PROXY": "http://(hidden, it differs)@proxy:3128"}
     assert [shown(side) for side in diff.pair(want, have)] == [expected, expected]
     assert shown(diff.pair(want, None)[1]) == {**common, "NGC_API_KEY": "(hidden)",

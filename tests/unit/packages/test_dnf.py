@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import configparser
 import hashlib
 import os
 import shutil
@@ -383,6 +384,30 @@ def test_passwords_of_dnf_serve_for_the_key_and_stand_in_no_command_line(
     [(argv, config)] = [(call, text) for call, text in zip(host.calls, host.inputs) if call[0] == "curl"]
     assert config.splitlines() == [f'url = "{urljoin("https://example.com/r/", key)}"', *asked]
     assert not any(secret in " ".join(argv) for secret in ("gate", "site", "proxy", "sig"))
+
+
+def test_our_repository_is_checked_where_the_host_checks_none(paths: Path) -> None:
+    """As dnf reads them, the options of a repository come before those of [main], which are for all others."""
+    (paths / "SETTINGS").write_text("[main]\ngpgcheck=0\nrepo_gpgcheck=0\nlocalpkg_gpgcheck=0\n")
+    host, manager, repository = probing(repoquery=(0, OFFERED), install=(1, FLAVOUR))
+    texts = []
+    with manager.probe(repository) as probe:
+        probe.simulate({"nvidia-driver-cuda": "3:595.91.07-1.el9"}, {})
+        texts.append(Path(f"{probe.root}/repos/gpuops-driver.repo").read_text())
+    for path, content in manager.files(repository, host.key).items():
+        Path(path).write_bytes(content)
+    texts.append(Path(manager.source_path(repository)).read_text())
+    host.answers["install"] = (0, "")
+    manager.install({"nvidia-driver-cuda": "3:595.91.07-1.el9"})
+    for text in texts:
+        read = configparser.ConfigParser(interpolation=None)
+        read.read_string((paths / "SETTINGS").read_text() + text)
+        used = {**read["main"], **read["gpuops-driver"]}
+        assert (used["gpgcheck"], used["repo_gpgcheck"]) == ("1", "1")
+    assert len(host.words("dnf")) == 3 and "gpg" not in str(host.words("dnf"))
+    for line in ("gpgcheck=1\n", "repo_gpgcheck=1\n"):  # then the host's own settings would count
+        Path(manager.source_path(repository)).write_text(texts[1].replace(f"\n{line}", "\n"))
+        assert not manager.is_configured(repository)
 
 
 def test_why_a_transaction_cannot_be(paths: Path) -> None:

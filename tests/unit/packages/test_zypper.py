@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import configparser
 import contextlib
 import hashlib
 import os
@@ -222,6 +223,29 @@ def test_repository_files_are_recognised(paths: Path) -> None:
     assert "gpgcheck=1\nrepo_gpgcheck=1\n" in text and "autorefresh=0\npriority=50\n" in text
     Path(manager.source_path(repository)).write_text(text.replace("gpgcheck=1", "gpgcheck=0"))
     assert not manager.is_configured(repository)
+
+
+def test_our_repository_is_checked_where_the_host_checks_none(paths: Path) -> None:
+    """As libzypp reads them, the options of a repository come before those of zypp.conf, which are for all others."""
+    (paths / "zypp.conf").write_text("[main]\ngpgcheck = off\nrepo_gpgcheck = off\npkg_gpgcheck = off\n")
+    host, manager, repository = probing(**{"--dry-run": (0, SWITCH)})
+    texts = []
+    with manager.probe(repository) as probe:
+        probe.simulate({"nvidia-open-driver-G07": "595.91.07-1"}, {})
+        texts.append(Path(f"{probe.root}/tree{paths}/REPOSITORIES/gpuops-driver.repo").read_text())
+    for path, content in manager.files(repository, host.key).items():
+        Path(path).write_bytes(content)
+    texts.append(Path(manager.source_path(repository)).read_text())
+    manager.install({"nvidia-open-driver-G07": "595.91.07-1"})
+    for text in texts:
+        read = configparser.ConfigParser(interpolation=None)
+        read.read_string((paths / "zypp.conf").read_text() + text)
+        used = {**read["main"], **read["gpuops-driver"]}
+        assert (used["gpgcheck"], used["repo_gpgcheck"]) == ("1", "1")
+    assert len(host.words()) == 4 and "gpg" not in str(host.words())  # such as --no-gpg-checks
+    for line in ("gpgcheck=1\n", "repo_gpgcheck=1\n"):  # then the host's own settings would count
+        Path(manager.source_path(repository)).write_text(texts[1].replace(f"\n{line}", "\n"))
+        assert not manager.is_configured(repository)
 
 
 def test_lists_of_repositories_that_are_gone_are_forgotten(paths: Path) -> None:

@@ -153,11 +153,15 @@ def test_messages_are_without_secrets() -> None:
 def test_lines_are_fit_to_be_shown() -> None:
     text = ("\x1b[31mred\x1b[0m\n\nagain\nagain\nProgress 1%\rProgress 100%\n" + "x" * 500 +
             "\nfetch https://user:hunter2@mirror.example/x\nHTTP_PASSWORD=hunter2 TOKEN: 'a b' done\n"
-            "Authorization: Bearer abcdef123456789\n")
+            "Authorization: Bearer abcdef123456789\nsent Bearer abcdef123456789\n"
+            "-----BEGIN PRIVATE KEY-----\nhunter2\nhunter2\n-----END PRIVATE KEY-----\n"
+            "SIGNING_KEY=hunter2 from https://mirror.example/x?sig=hunter2\n")
     lines = logs.readable(text)
     assert lines[:3] == ["red", "again", "Progress 100%"] and len(lines[3]) == logs.WIDTH
     assert lines[4:] == ["fetch https://********@mirror.example/x", "HTTP_PASSWORD=******** TOKEN: ******** done",
-                         "Authorization: Bearer ********"]
+                         "Authorization: ********", "sent Bearer ********",
+                         "-----BEGIN PRIVATE KEY-----********-----END PRIVATE KEY-----",
+                         "SIGNING_KEY=******** from https://mirror.example/x?********"]
     assert len(logs.readable("\n".join(map(str, range(100))))) == logs.LINES
 
 

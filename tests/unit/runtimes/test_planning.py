@@ -92,7 +92,10 @@ y = { identitytoken = "s3cret" }
     'env = ["REGISTRY_PASSWORD=S3CRET"]\n',
     '"args": ["--token=S3CRET", "--x"]', 'a."b.c".token = "S3\\"S3CRET"\n', "token = S3CRET\n", 'token = "S3CRET\n',
     'token = ["S3CRET"\nx = "S3CRET"', '# password = "S3CRET"\n', 'x = "https://x/?access_token=S3CRET&y=1"\n',
-    "auth:\n  password: S3CRET S3CRET\n",
+    "auth:\n  password: S3CRET S3CRET\n", 'signing_key = "S3CRET"\n', '{"encryption-key": "S3CRET"}', "jwt: S3CRET\n",
+    'bearer = "S3CRET"\n', 'x = "Bearer abcS3CRET"\n', 'x = "https://m/x?sig=S3CRET"\n', "x: m/x?sig=S3CRET\n",
+    'x = """\n-----BEGIN RSA PRIVATE KEY-----\nS3CRET\nS3CRET\n-----END RSA PRIVATE KEY-----\n"""\n',
+    '{"x": "-----BEGIN PRIVATE KEY-----\\nS3CRET\\n-----END PRIVATE KEY-----\\n"}',
 ])
 def test_no_credential_is_in_a_diff(text: str) -> None:
     assert "S3CRET" not in planning.mask(text) and "*****" in planning.mask(text)
@@ -102,7 +105,8 @@ def test_no_credential_is_in_a_diff(text: str) -> None:
 @pytest.mark.parametrize("text", [
     'a = "b"\nc = ["d", "e"]\n[x.header]\n[x.y]\nf = "g"\n', '{"token": null, "x": true}', "",
     'image = "docker://reg:5000/nvidia/x@sha256:0123"\n', 'x = "https://registry:5000/v2"\n',
-    'authorization-plugins = ["p"]\n',
+    'authorization-plugins = ["p"]\n', 'keyring = "/etc/x.gpg"\nkey = "a"\nauthor = "me"\ntoken_file = "/etc/x"\n',
+    'x = "-----BEGIN CERTIFICATE-----\\nMIIB\\n-----END CERTIFICATE-----"\n',
     'global_auth_file = "/var/lib/kubelet/config.json"\n', "[x.auth]\nusername = 'reader'\n"])
 def test_all_else_is_shown(text: str) -> None:
     assert planning.mask(text) == text
