@@ -88,7 +88,7 @@ def without_secrets(text: str) -> str:
 
 
 def holds_secret(data: object) -> bool:
-    """Whether data has a variable for which L(is_secret_variable) is true, or a text with a part of L(without_parts)."""
+    """Whether data has a variable for which L(is_secret_variable) is true, or a text that L(without_parts) changes."""
     if isinstance(data, t.Mapping):
         return is_secret_variable(data) or any(map(holds_secret, data.values()))
     if isinstance(data, (list, tuple)):
