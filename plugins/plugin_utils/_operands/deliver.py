@@ -249,8 +249,10 @@ def _waiting(pending: t.Sequence[PendingStep], level: str) -> list[str]:
     """A sentence on what the changes that L(pending_changes.hold) has left out need; empty if there are none."""
     if not pending:
         return []
+    needs = max((one.needs for one in pending), key=LEVELS.index)
+    by_hand = ", or drain and switch the Nodes one by one" if needs == NEEDS else ""
     advice = (adopt.OUT_OF_THE_WAY if allows(level, NEEDS) else
-              "Set gpu_disruption: drain in a maintenance window, or drain and switch the Nodes one by one.")
+              f"Set gpu_disruption: {needs} in a maintenance window{by_hand}.")
     first, more = pending[0], f" and {len(pending) - 1} more" if len(pending) > 1 else ""
     return [f"Pending: {first.id}{more}; {first.pending_reason}. {advice}"]
 

@@ -348,13 +348,14 @@ PAUSES: dict[str, list[str]] = {
 def test_a_pause_of_operands_ends_no_mps_daemon_below_its_level(act: str, level: str, said: str, evict: bool,
                                                                 owner: str) -> None:
     """Whatever is changed on the host, MIG instances in free space or more, and whoever owns the pods."""
-    assert {*MPS_ACTS, *PAUSES, LABEL_ACT} == TABLE["cluster"].keys()
+    assert {*MPS_ACTS, *PAUSES, LABEL_ACT, START_ACT, RESTART_ACT} == TABLE["cluster"].keys()
     site = Site(mps(), *(pod(name, owner=owner) for name in PAUSES[act]))
     begun = site.run("started", level, evict=evict, creates=True)
     assert begun["started"] is ("mps" not in site.running) is (said == YES)
 
 
 LABEL_ACT = "remove the deploy label by which a driver pod runs"
+START_ACT, RESTART_ACT = "start the MIG manager on a Node that requests a layout", "restart an outdated MIG manager"
 
 
 @pytest.mark.parametrize(("_act", "level", "said"), [one for one in cases("cluster") if one[0] == LABEL_ACT])
@@ -379,3 +380,46 @@ def test_the_mps_daemon_needs_its_level(act: str, level: str, said: str) -> None
     change = Change("delete", kinds.find("apps/v1", "DaemonSet"), "device_plugin", None, live)
     left, pending = pending_changes.hold([change], level)
     assert (bool(left), bool(pending)) == (said == YES, said == NO)
+
+
+MIG_MANAGER, LAYOUT = "nvidia.com/gpu.deploy.mig-manager", {"nvidia.com/mig.config": "all-1g.10gb"}
+
+
+@pytest.mark.parametrize(("_act", "level", "said"), [one for one in cases("cluster") if one[0] == START_ACT])
+@pytest.mark.parametrize("layout", [LAYOUT, {}])
+def test_a_mig_manager_starts_where_layouts_may_change(_act: str, level: str, said: str, layout: dict[str, str]
+                                                       ) -> None:
+    """It applies the layout of its Node when it starts."""
+    made = plan({}, facts(node(**CAPABLE, **layout)), disruption=level)
+    change = deploy_labels.plan_present(deploy_labels.Node("n1", {**CAPABLE, **layout}),
+                                        deploy_labels.parse_deploy(made["deploy"]), deploy_labels.Terms(0))
+    assert change is not None and (MIG_MANAGER in change.labels) == (said == YES or not layout)
+
+
+@pytest.mark.parametrize(("_act", "level", "said"), [one for one in cases("cluster") if one[0] == RESTART_ACT])
+def test_an_outdated_mig_manager_restarts_where_layouts_may_change(_act: str, level: str, said: str) -> None:
+    made = plan({}, facts(node(**CAPABLE)), disruption=level)
+    strategy = next(one["spec"]["updateStrategy"]["type"] for one in render("mig_manager", made)
+                    if one["kind"] == "DaemonSet")
+    assert strategy == ("RollingUpdate" if said == YES else "OnDelete")
+
+
+@pytest.mark.parametrize(("_act", "level", "said"), [one for one in cases("cluster") if one[0] == RESTART_ACT])
+@pytest.mark.parametrize(("labels", "pods", "starts"), [
+    ({MIG_MANAGER: "true", **LAYOUT}, 1, True), ({MIG_MANAGER: "true", **LAYOUT}, 0, False),
+    ({MIG_MANAGER: "true"}, 1, False), ({MIG_MANAGER: "false", **LAYOUT}, 1, False)])
+def test_a_mig_manager_moves_where_layouts_may_change(_act: str, level: str, said: str, labels: dict[str, str],
+                                                      pods: int, starts: bool) -> None:
+    """To another namespace, where its pods start anew. The other objects of the component follow its DaemonSet."""
+    made = plan({}, facts(node(**CAPABLE)), disruption=level)
+    live = next(one for one in render("mig_manager", made) if one["kind"] == "DaemonSet")
+    live = {**live, "metadata": {**live["metadata"], "namespace": "former"}, "status": {"currentNumberScheduled": pods}}
+    changes = [*(Change("create", kinds.find(one["apiVersion"], one["kind"]), component, one, None)
+                 for component in ("dcgm_exporter", "mig_manager") for one in render(component, made)),
+               Change("delete", kinds.find("apps/v1", "DaemonSet"), "mig_manager", None, live)]
+    left, pending = pending_changes.hold(changes, level, lambda: [{"metadata": {"name": "n1", "labels": labels}}])
+    holds = starts and said == NO
+    assert [one.id for one in pending] == [one.id for one in changes if holds and one.component == "mig_manager"]
+    assert len(left) + len(pending) == len(changes)
+    assert all(one.needs == "idle" and "this needs 'idle' or higher: " in one.pending_reason for one in pending)
+    assert any("the MIG layouts of 1 Nodes, such as n1" in one.pending_reason for one in pending) == holds

@@ -169,6 +169,29 @@ def test_a_replaced_daemonset_keeps_its_pods_where_its_selector_lets_it(api: Api
     assert (api.objects[f"{SPACE}/{DRIVER}"]["spec"]["selector"] == former) != moves
 
 
+def test_a_mig_manager_that_would_move_says_which_level_it_needs(api: ApiServer, client: Client) -> None:
+    """Together with a driver that would move, the level that both need."""
+    for parts, needs in ((("mig_manager",), "idle"), (("mig_manager", "driver"), "drain")):
+        api.objects.clear()
+        for level, space in (("never", "former"), ("never", "latter"), ("idle", "latter")):
+            made = plan(cluster=CLUSTER, disruption=level, namespace=space)
+            wanted = objects.wanted({name: render(name, made) for name in (objects.SHARED, *parts)})
+            result = deliver.present(client, wanted, None, False, level=level)
+            for path, one in api.objects.items():
+                if "/daemonsets/" in path:
+                    one["status"] = {"currentNumberScheduled": 1}
+            api.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "labels": {
+                LABEL: "true", "nvidia.com/gpu.deploy.mig-manager": "true", "nvidia.com/mig.config": "a"}}})
+            if space == "former":
+                assert result["pending"] == []
+            elif level == "never":
+                assert {one["needs"] for one in result["pending"]} == {"idle", needs}
+                assert any(f"Set gpu_disruption: {needs} in a maintenance window" in one
+                           for one in result["warnings"]), result["warnings"]
+            else:
+                assert {one["needs"] for one in result["pending"]} == {needs} - {"idle"}
+
+
 def test_what_has_no_pods_may_go(api: ApiServer, client: Client) -> None:
     started(api, client, pods=0)
     assert run(client, plan({"driver": {"enabled": False}}, CLUSTER))["pending"] == []
