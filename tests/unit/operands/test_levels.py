@@ -9,6 +9,7 @@ import itertools
 import random
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -348,7 +349,7 @@ PAUSES: dict[str, list[str]] = {
 def test_a_pause_of_operands_ends_no_mps_daemon_below_its_level(act: str, level: str, said: str, evict: bool,
                                                                 owner: str) -> None:
     """Whatever is changed on the host, MIG instances in free space or more, and whoever owns the pods."""
-    assert {*MPS_ACTS, *PAUSES, LABEL_ACT, START_ACT, RESTART_ACT} == TABLE["cluster"].keys()
+    assert {*MPS_ACTS, *PAUSES, LABEL_ACT, START_ACT, RESTART_ACT, NFD_ACT} == TABLE["cluster"].keys()
     site = Site(mps(), *(pod(name, owner=owner) for name in PAUSES[act]))
     begun = site.run("started", level, evict=evict, creates=True)
     assert begun["started"] is ("mps" not in site.running) is (said == YES)
@@ -356,6 +357,7 @@ def test_a_pause_of_operands_ends_no_mps_daemon_below_its_level(act: str, level:
 
 LABEL_ACT = "remove the deploy label by which a driver pod runs"
 START_ACT, RESTART_ACT = "start the MIG manager on a Node that requests a layout", "restart an outdated MIG manager"
+NFD_ACT = "delete Node Feature Discovery while a driver selects its Nodes by its labels"
 
 
 @pytest.mark.parametrize(("_act", "level", "said"), [one for one in cases("cluster") if one[0] == LABEL_ACT])
@@ -423,3 +425,49 @@ def test_a_mig_manager_moves_where_layouts_may_change(_act: str, level: str, sai
     assert len(left) + len(pending) == len(changes)
     assert all(one.needs == "idle" and "this needs 'idle' or higher: " in one.pending_reason for one in pending)
     assert any("the MIG layouts of 1 Nodes, such as n1" in one.pending_reason for one in pending) == holds
+
+
+FEATURE = "feature.node.kubernetes.io/kernel-version.full"
+BY_AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+    {"matchExpressions": [{"key": FEATURE, "operator": "In", "values": ["x"]}]}]}}}
+
+
+@pytest.mark.parametrize(("_act", "level", "said"), [one for one in cases("cluster") if one[0] == NFD_ACT])
+@pytest.mark.parametrize(("spec", "pods", "needs"), [
+    ({"nodeSelector": {FEATURE: "x"}}, 2, True), ({"affinity": BY_AFFINITY}, 2, True),
+    ({"nodeSelector": {FEATURE: "x"}}, 0, False), ({"nodeSelector": {"zone": "a"}}, 2, False), ({}, 2, False)])
+@pytest.mark.parametrize("kept", ["elsewhere", "unchanged", "changed", "deleted"])
+@pytest.mark.parametrize("moves", [False, True])
+def test_nfd_stays_while_drivers_select_by_its_labels(_act: str, level: str, said: str, spec: dict[str, Any], pods: int,
+                                                      needs: bool, kept: str, moves: bool) -> None:
+    """A master that ends may still take its labels from the Nodes, and driver pods would end there. The whole component
+    stays, also where it would only move to another namespace. kept: what happens to the driver itself."""
+    driver: dict[str, Any] = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {
+        "name": "d", "namespace": "n", "labels": objects.marks("driver")},
+        "spec": {"updateStrategy": {"type": "OnDelete"}, "template": {"spec": spec}},
+        "status": {"currentNumberScheduled": pods}}
+    made = plan({}, facts(node()), disruption=level)
+    gone = [Change("delete", kinds.find(one["apiVersion"], one["kind"]), "nfd", None, one)
+            for one in render("nfd", made)]
+    assert {"DaemonSet", "Deployment", "CustomResourceDefinition"} <= {one.kind.kind for one in gone}
+    new = [replace(one, action="create", manifest=one.live, live=None) for one in gone if moves]
+    now = [Change({"changed": "update", "unchanged": "keep", "deleted": "delete"}[kept], kinds.find(
+        "apps/v1", "DaemonSet"), "driver", None if kept == "deleted" else driver, driver, (),
+        kept == "deleted" and said == YES)] if kept != "elsewhere" else []
+    left, pending = pending_changes.hold([*new, *now, *gone], level, there=[driver])
+    held = needs and said == NO
+    assert [one.id for one in [*new, *gone] if one not in left] == ([one.id for one in [*new, *gone]] if held else [])
+    assert all(one.needs == "drain" and f"gpu_disruption is '{level}'" in one.pending_reason for one in pending)
+    assert sum("DaemonSet n/d selects its Nodes by labels" in one.pending_reason for one in pending) == (
+        len([one for one in gone if one.kind.kind in ("DaemonSet", "Deployment")]) if held else 0)
+
+
+def test_nfd_may_change_while_drivers_select_by_its_labels() -> None:
+    """Its deletion alone takes labels from Nodes; what it no longer needs may go."""
+    made = plan({}, facts(node()))
+    driver = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {
+        "name": "d", "namespace": "n", "labels": objects.marks("driver")},
+        "spec": {"template": {"spec": {"nodeSelector": {FEATURE: "x"}}}}, "status": {"currentNumberScheduled": 2}}
+    changes = [Change("delete" if one["kind"] == "ConfigMap" else "update", kinds.find(one["apiVersion"], one["kind"]),
+                      "nfd", one, one) for one in render("nfd", made)]
+    assert pending_changes.hold(changes, "never", there=[driver]) == (changes, [])
