@@ -118,7 +118,8 @@ options:
       - C(components) maps each component to true if it is delivered in the cluster, otherwise to false.
       - C(on_host) maps a Node to the list of components that are delivered on its host instead.
       - C(mig_default) is V(all-disabled) if Nodes without the label C(nvidia.com/mig.config) get this value. If
-        C(mig_changes) is false (C(gpu_disruption) is V(never)), no Node gets it.
+        C(mig_changes) is false (C(gpu_disruption) is V(never)), no Node gets it, and a Node with this label does not
+        get the deploy label of the MIG manager, which would apply the layout. RV(notes) names these Nodes.
       - If C(pods_may_end) is false (C(gpu_disruption) is below V(drain)), the deploy label of a driver is kept even if
         no driver is planned for the Node any more or its GPU is missing, because its removal would end the driver pod.
         This applies to owned labels and to foreign labels that the module would otherwise remove. It also applies to

@@ -68,6 +68,9 @@ TABLE: t.Dict[str, t.Dict[str, t.Tuple[str, ...]]] = {
         "pause the MPS daemon of a Node without GPU pods": IDLE,
         "pause the MPS daemon of a Node with GPU pods": DRAIN,
         "remove the deploy label by which a driver pod runs": DRAIN,
+        "start the MIG manager on a Node that requests a layout": IDLE,
+        "restart an outdated MIG manager": IDLE,
+        "delete Node Feature Discovery while a driver selects its Nodes by its labels": DRAIN,
     },
 }
 

@@ -38,12 +38,14 @@ class MigPlan(component.HostPlan):
 
 class MigPart(component.PresentPlan):
     """config: the layouts; clients: the ConfigMap with services to stop, empty for the default; generates: whether the
-    manager generates layouts from the GPUs; default_config: the layouts of the default ConfigMap."""
+    manager generates layouts from the GPUs; default_config: the layouts of the default ConfigMap; rolls: whether an
+    update may restart the manager, which then applies the layout of its Node."""
 
     config: component.Config
     clients: str
     generates: bool
     default_config: t.Dict[str, t.List[Data]]
+    rolls: bool
 
 
 def host_plan(host: component.Host) -> MigPlan:
@@ -135,7 +137,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> M
     return {**shared, "env": env, "config": config, "clients": "" if clients == "default-gpu-clients" else clients,
             # Since 26.3, the manager generates layouts from the GPUs, and uses the file if that fails.
             "generates": version_key(context.release.version) >= (26, 3),
-            "default_config": {} if config["name"] else default_config()}
+            "default_config": {} if config["name"] else default_config(), "rolls": allows(context.disruption, "idle")}
 
 
 def _asks_for_reboots(args: t.Iterable[object], env: t.Mapping[str, str]) -> bool:

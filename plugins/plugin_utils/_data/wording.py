@@ -19,6 +19,13 @@ def some_of(names: t.Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + more
 
 
+def manager_waits(nodes: str) -> str:
+    """A note about Nodes that do not get the deploy label of the MIG manager yet. nodes: their names."""
+    return (f"{nodes}: nvidia.com/gpu.deploy.mig-manager is not set, because gpu_disruption is never: the MIG manager "
+            "would start, and apply the layout that the label nvidia.com/mig.config requests, which destroys other MIG "
+            "instances. Set gpu_disruption: idle to allow this.")
+
+
 def labels_stay(nodes: str, labels: t.Sequence[str], may_end: bool = False) -> str:
     """A note about deploy labels that are no longer planned and are kept.
 

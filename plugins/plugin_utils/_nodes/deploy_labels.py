@@ -174,9 +174,10 @@ class Deploy:
     components: those in the cluster; on_host: maps a Node to the components that its host has instead; mig_default: the
     layout for a Node without one (all-disabled), empty for none; plugin_configs: maps a Node to the configuration of
     the device plugin that the inventory names; mig_changes: whether a layout may be requested for a Node without one,
-    which destroys its instances; pods_may_end: whether labels may be removed that pods need on which GPU clients
-    depend; ended_on: limits this to the Nodes on which these pods have ended, None for all Nodes; without_driver: Nodes
-    for which no driver is planned, and which do not get the label of the driver.
+    and the MIG manager may start on a Node with one, which destroys other instances; pods_may_end: whether labels may
+    be removed that pods need on which GPU clients depend; ended_on: limits this to the Nodes on which these pods have
+    ended, None for all Nodes; without_driver: Nodes for which no driver is planned, and which do not get the label of
+    the driver.
     """
 
     components: t.FrozenSet[str] = frozenset()
@@ -320,7 +321,8 @@ def wanted_labels(node: Node, deploy: Deploy, kept: t.Optional[Labels] = None) -
         # the label stays.
         layout = deploy.mig_default if deploy.mig_changes else node.labels.get(MIG_CONFIG, "")
         # While the MIG manager works, feature discovery is paused and its labels may be missing. Present labels stay.
-        for key, value in ((MIG_MANAGER, "true"), (MIG_CONFIG, layout)):
+        manager = "" if manager_waits(node, deploy) else "true"
+        for key, value in ((MIG_MANAGER, manager), (MIG_CONFIG, layout)):
             if value and (capable or (capable is None and node.labels.get(key))):
                 wanted[key] = value
         # Only for this label, an empty value counts as set by the user, as in the GPU Operator.
@@ -329,6 +331,14 @@ def wanted_labels(node: Node, deploy: Deploy, kept: t.Optional[Labels] = None) -
         if node.labels.get(MIG_MANAGER) in ("", "false"):
             wanted.pop(MIG_CONFIG, None)
     return wanted
+
+
+def manager_waits(node: Node, deploy: Deploy) -> bool:
+    """Whether a Node with a GPU does not get the MIG manager yet, because the manager applies the layout that the
+    Node's label requests as soon as it starts, and no layout may change."""
+    return (not deploy.mig_changes and "mig_manager" in deploy.delivered_on(node.name) and not is_off(node.labels)
+            and bool(node.labels.get(MIG_CONFIG)) and MIG_MANAGER not in node.labels
+            and bool(mig_capable(node.reported)))
 
 
 def kept_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:

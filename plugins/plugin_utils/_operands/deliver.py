@@ -101,7 +101,7 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
         changes, found = _ended(client, wanted, there, components, kept, changes, level, unfinished,
                                 leaving)
         found, problems = _still_ending(client, found)
-    changes, pending = _held(client, changes, found, level)
+    changes, pending = _held(client, changes, found, level, there)
     writes = any(change.writes for change in changes)
     if writes or found.pods:
         guard(client)
@@ -161,15 +161,16 @@ def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.
     return list(changes), replace(found, stuck=stuck)
 
 
-def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found, level: str
-          ) -> tuple[list[Change], list[PendingStep]]:
+def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found, level: str,
+          there: t.Mapping[objects.Key, objects.Object]) -> tuple[list[Change], list[PendingStep]]:
     """The result of L(pending_changes.hold). If pods may end Node by Node, their DaemonSets are deleted without them.
     These deletions come first."""
     sets = found.search.sets if allows(level, NEEDS) and not found.stuck else ()
     changes = [replace(one, orphans=True) if one.action == "delete" and one.live
                and one.live["metadata"]["uid"] in sets else one for one in changes]
     return pending_changes.hold(sorted(changes, key=lambda one: not one.orphans), level,
-                                lambda: client.list("v1", "Node"), orphans=found.orphans, why=found.stuck)
+                                lambda: client.list("v1", "Node"), orphans=found.orphans, why=found.stuck,
+                                there=there.values())
 
 
 def _ended_on(nodes: node_by_node.NodeByNode, leaving: t.Mapping[str, t.Collection[str]],
@@ -250,8 +251,10 @@ def _waiting(pending: t.Sequence[PendingStep], level: str) -> list[str]:
     none."""
     if not pending:
         return []
+    needs = max((one.needs for one in pending), key=LEVELS.index)
+    by_hand = ", or drain and switch the Nodes one by one" if needs == NEEDS else ""
     advice = (adopt.OUT_OF_THE_WAY if allows(level, NEEDS) else
-              "Set gpu_disruption: drain in a maintenance window, or drain and switch the Nodes one by one.")
+              f"Set gpu_disruption: {needs} in a maintenance window{by_hand}.")
     first, more = pending[0], f" and {len(pending) - 1} more" if len(pending) > 1 else ""
     return [f"Pending: {first.id}{more}; {first.pending_reason}. {advice}"]
 
@@ -284,7 +287,7 @@ def adopted(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     with rights.named(client, _space(wanted)):
         changes, pods = planned()
         pods, problems = _still_ending(client, pods)
-    changes, pending = _held(client, changes, pods, level)
+    changes, pending = _held(client, changes, pods, level, there)
     adopt.refuse(pending, allows(level, NEEDS))
     nodes = _nodes(client, pods, level, terms, tell)
     changes = [*operator.stop(found), *changes]
@@ -301,7 +304,7 @@ def adopted(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
         there = live.read(client, wanted)
         left, pods = planned()
         pods, problems = _still_ending(client, pods)
-        left, pending = _held(client, left, pods, level)
+        left, pending = _held(client, left, pods, level, there)
         nodes = _nodes(client, pods, level, terms, tell)
         failed = _execute(client, left, nodes, tell)
     notes = [*adopt.notes(found, changes, there), *notes, *_waiting(pending, level)]
@@ -338,7 +341,8 @@ def absent(client: Client, components: t.Collection[str] | None, timeout: float,
         deploy_labels.ANNOTATION in (one["metadata"].get("annotations") or {}) for one in found.nodes.values())
     by_nodes = allows(terms.level, NEEDS)
     planned = removal.plan(client, there, components, node_by_node.uids_without_owner(found), by_nodes)
-    changes, pending = pending_changes.hold(planned, terms.level, removal=True, orphans=found.orphans)
+    changes, pending = pending_changes.hold(planned, terms.level, removal=True, orphans=found.orphans,
+                                            there=there.values())
     nodes = _nodes(client, found, terms.level, terms, tell, removes=True)
     rights.require(client, changes, [*([rights.LABEL_NODES] if labelled and not pending else []),
                                      *nodes.needed_rights()])

@@ -1,10 +1,12 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which changes wait for a higher gpu_disruption, because they would end pods that GPU clients need. Pure. PRIVATE.
+"""Which changes wait for a higher gpu_disruption, because of the pods that they would end or start. Pure. PRIVATE.
 
 When a driver's pod ends, the driver is unloaded; when the MPS daemon ends, its clients end too. Other operands can end
-without harm to GPU clients.
+without harm to GPU clients. When a MIG manager starts, it applies the layout that its Node requests, which destroys
+other instances. When Node Feature Discovery is deleted, its master may still see that the features of a Node are gone,
+and remove the labels by which driver pods run there.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import functools
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import PendingStep, Step, allows, level_too_low
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import MIG_CONFIG, NFD
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untolerated_taints import untolerated
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import (
@@ -23,36 +26,41 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
     label_of,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import compare
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import keeps_pods
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import WORKLOADS, keeps_pods
 
 NEEDS = "drain"
 DRIVER = "driver"
+_MIG_MANAGER, _MIG_NEEDS = "mig_manager", "idle"
+_NFD = "nfd"
 # Every driver pod, ours or a GPU Operator's, has this label, even if it has lost other labels of its DaemonSet.
 DRIVER_LABEL: t.Mapping[str, str] = {"app.kubernetes.io/component": "nvidia-driver"}
 _PODS = ("currentNumberScheduled", "numberMisscheduled")
 
 
 def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequence[Object]] = tuple,
-         removal: bool = False, orphans: t.Sequence[tuple[str, Object]] = (), why: str = ""
-         ) -> tuple[list[Change], list[PendingStep]]:
+         removal: bool = False, orphans: t.Sequence[tuple[str, Object]] = (), why: str = "",
+         there: t.Iterable[Object] = ()) -> tuple[list[Change], list[PendingStep]]:
     """(the allowed changes, the pending ones).
 
-    level: gpu_disruption; nodes: returns all Nodes, and is called at most once, only if a selector changes or a
-    toleration is removed; removal: whether the changes are those of a removal; orphans: C((component, pod)) for pods
-    that are still to be ended after a removal at a higher level has deleted their DaemonSet; why: what forbids ending
-    pods at every level.
+    level: gpu_disruption; nodes: returns all Nodes, and is called at most once, only if a selector changes, a
+    toleration is removed or the MIG manager moves; removal: whether the changes are those of a removal; orphans:
+    C((component, pod)) for pods that are still to be ended after a removal at a higher level has deleted their
+    DaemonSet; why: what forbids ending pods at every level; there: the live objects, also those without a change.
 
     While a change of a driver's DaemonSet is pending, all other changes of the driver are pending, too, because a
-    driver that is changed in part does not work. The same holds for the component of the MPS daemon if a new MPS daemon
-    replaces the former one, as they must not run side by side, and in a removal. In a removal the Namespace is pending,
-    too, so that pods that stay can start again.
+    driver that is changed in part does not work. The same holds for the MIG manager; for Node Feature Discovery;
+    for the component of the MPS daemon if a new MPS daemon replaces the former one, as they must not run side by side;
+    and in a removal. In a removal the Namespace is pending, too, so that pods that stay can start again.
     """
     nodes = functools.lru_cache(maxsize=None)(nodes)
     if not why and not allows(level, NEEDS):
         why = level_too_low(level, NEEDS)
     ending = {one.id: reason for one in changes if (reason := ends(one, nodes))} if why else {}
-    whole = {DRIVER, *(one.component for one in changes if one.action == "create" and serves_gpu_clients(
-        t.cast(Object, one.manifest)))}
+    ending.update(_takes_labels(changes, there) if why else {})
+    starts = "" if allows(level, _MIG_NEEDS) else level_too_low(level, _MIG_NEEDS)
+    ending.update(_restarts(changes, nodes) if starts else {})
+    whole = {DRIVER, _MIG_MANAGER, _NFD, *(one.component for one in changes if one.action == "create"
+                                           and serves_gpu_clients(t.cast(Object, one.manifest)))}
     first = {one.component: one.id for one in reversed(changes)
              if one.id in ending and (removal or one.component in whole)}
     pending: list[PendingStep] = []
@@ -69,8 +77,9 @@ def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequen
         if not reason and one.component in first and one.writes:
             reason = f"it follows '{first[one.component]}'"
         if reason:
-            step = Step(one.action, one.label, ", ".join(one.reasons), needs=NEEDS)
-            pending.append(step.pending(f"{why}: {reason}"))
+            needs, because = (_MIG_NEEDS, starts) if one.component == _MIG_MANAGER else (NEEDS, why)
+            step = Step(one.action, one.label, ", ".join(one.reasons), needs=needs)
+            pending.append(step.pending(f"{because}: {reason}"))
         else:
             left.append(one)
     return left, pending
@@ -104,6 +113,47 @@ def ends(change: Change, nodes: t.Callable[[], t.Sequence[Object]]) -> str:
     return f"its pods would end at once on {moved}" if moved else ""
 
 
+def _restarts(changes: t.Sequence[Change], nodes: t.Callable[[], t.Sequence[Object]]) -> dict[str, str]:
+    """Maps the creation of a MIG manager's DaemonSet that replaces one with pods, as in another namespace, to the
+    reason why it waits: the new pods would apply layouts."""
+    sets = [one for one in changes if one.component == _MIG_MANAGER and one.kind.kind == "DaemonSet"]
+    former = [one for one in sets if one.action == "delete" and pods_of(t.cast(Object, one.live))]
+    found = {}
+    for one in sets if former else ():
+        if one.action == "create":
+            chosen = t.cast(Object, one.manifest)["spec"]["template"]["spec"]["nodeSelector"]
+            asking = [node for node in nodes()
+                      if chosen.items() <= _labels(node).items() and _labels(node).get(MIG_CONFIG)]
+            if asking:
+                found[one.id] = f"its new pods would apply the MIG layouts of {_some(asking)}"
+    return found
+
+
+def _takes_labels(changes: t.Sequence[Change], there: t.Iterable[Object]) -> dict[str, str]:
+    """Maps the deletion of a workload of Node Feature Discovery to the reason why it waits: a DaemonSet whose pods GPU
+    clients need selects its Nodes, or would after the change, by labels of NFD."""
+    pairs = [*((one, one) for one in there),
+             *((one.live, one.manifest) for one in changes if one.live and one.manifest)]
+    needing = next((label_of(live) for live, wanted in pairs
+                    if serves_gpu_clients(live) and pods_of(live) and _selects_features(wanted)), "")
+    return {one.id: f"{needing} selects its Nodes by labels that Node Feature Discovery maintains" for one in changes
+            if needing and one.component == _NFD and one.action == "delete" and one.kind.kind in WORKLOADS}
+
+
+def _selects_features(daemon_set: Object) -> bool:
+    """Whether a DaemonSet selects its Nodes by labels of Node Feature Discovery."""
+    spec = daemon_set["spec"]["template"]["spec"]
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    terms = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms") or ()
+    keys = {*(spec.get("nodeSelector") or ()),
+            *(one["key"] for term in terms for one in term.get("matchExpressions") or ())}
+    return any(key.startswith(NFD) for key in keys)
+
+
+def _some(nodes: t.Sequence[Object]) -> str:
+    return f"{len(nodes)} Nodes, such as {nodes[0]['metadata']['name']}"
+
+
 def _moved(manifest: Object, live: Object, nodes: t.Callable[[], t.Sequence[Object]]) -> str:
     """The Nodes that a DaemonSet would no longer select, in words; empty if there are none. The controller of
     DaemonSets ends the pods there, even with the update strategy OnDelete."""
@@ -118,7 +168,7 @@ def _moved(manifest: Object, live: Object, nodes: t.Callable[[], t.Sequence[Obje
         return ""
     left = [one for one in nodes() if old.items() <= _labels(one).items()
             and (not new.items() <= _labels(one).items() or _evicts(one, tolerated, before))]
-    return f"{len(left)} Nodes, such as {left[0]['metadata']['name']}" if left else ""
+    return _some(left) if left else ""
 
 
 def _evicts(node: Object, tolerated: t.Sequence[Object], before: t.Sequence[Object]) -> bool:

@@ -30,7 +30,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals impor
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import shown
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section, Value
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import labels_stay, some_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import labels_stay, manager_waits, some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import cluster_pools as pools
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import cluster_nodes as nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import labels_of_pods
@@ -120,7 +120,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: ClusterFacts | None
         "hosts": list(by_host.values()) if places["feature_discovery"] in ("host", "hybrid") else [],
         "plugin_configs": configs,
     }
-    notes += _staying(deploy, with_gpu)
+    notes += _about_labels(deploy, with_gpu)
     return {
         "namespace": namespace,
         "psa": bool(policy.get("psa.enabled")) and (not openshift or namespace == OPENSHIFT_NAMESPACE),
@@ -319,13 +319,17 @@ def _partly(context: Context, parts: t.Mapping[str, ClusterPart], on_host: t.Map
     return found
 
 
-def _staying(deploy: Deploy, gpu: Nodes) -> list[str]:
-    """A note about Nodes that keep deploy labels of components that are no longer planned there."""
+def _about_labels(deploy: Deploy, gpu: Nodes) -> list[str]:
+    """Notes about Nodes that keep deploy labels of components that are no longer planned there, and about Nodes that do
+    not get the label of the MIG manager yet."""
     asked = deploy_labels.parse_deploy(deploy)
-    kept = {name: deploy_labels.kept_labels(deploy_labels.Node.of_facts(name, node), asked).keys()
-            - {deploy_labels.LABELS.get(one) for one in asked.delivered_on(name)} for name, node in gpu.items()}
+    nodes = [deploy_labels.Node.of_facts(name, node) for name, node in gpu.items()]
+    kept = {node.name: deploy_labels.kept_labels(node, asked).keys()
+            - {deploy_labels.LABELS.get(one) for one in asked.delivered_on(node.name)} for node in nodes}
     names = [name for name, labels in kept.items() if labels]
-    return [labels_stay(some_of(names), sorted({key for labels in kept.values() for key in labels}))] if names else []
+    waits = [node.name for node in nodes if deploy_labels.manager_waits(node, asked)]
+    return [*([labels_stay(some_of(names), sorted({key for labels in kept.values() for key in labels}))]
+              if names else []), *([manager_waits(some_of(waits))] if waits else [])]
 
 
 def _mig_default(context: Context) -> str:

@@ -222,7 +222,10 @@ def _outdated(one: Outdated, cluster: Cluster) -> Cause:
     images = "" if one.current == one.desired else f" (current image: {one.current}, desired: {one.desired})"
     delete = f"kubectl -n {cluster.namespace} delete pod {one.stuck.pod}"
     do: tuple[str, ...] = (delete,)
-    if one.stuck.component != "driver" and not one.mps:
+    if one.stuck.component == "mig_manager":
+        hint = ("Delete the pod when the MIG instances of {node} may change: the new pod applies the layout that the "
+                "label nvidia.com/mig.config requests.")
+    elif one.stuck.component != "driver" and not one.mps:
         hint = "Delete the pod when workloads on its Node may be interrupted."
     elif cluster.driver_evicts and not one.mps:
         hint = ("One Node at a time: delete the pod. Its driver manager first evicts the GPU pods of {node} "

@@ -66,10 +66,11 @@ def differences(client: Client, cluster: Plan, components: t.Collection[str] | N
 
 def _of_objects(client: Client, cluster: Plan, wanted: t.Sequence[objects.Wanted],
                 names: t.Collection[str]) -> list[Difference]:
-    changes = plan(client, wanted, live.read(client, wanted), names, kept=deliver.kept_daemon_sets(cluster))
+    there = live.read(client, wanted)
+    changes = plan(client, wanted, there, names, kept=deliver.kept_daemon_sets(cluster))
     components = {change.id: change.component for change in changes}
     changes, pending = pending_changes.hold(changes, cluster.get("disruption", LEVELS[0]),
-                                            lambda: client.list("v1", "Node"))
+                                            lambda: client.list("v1", "Node"), there=there.values())
     found = []
     for name in dict.fromkeys(change.component for change in changes if change.writes):
         texts = [_describe(change) for change in changes if change.writes and change.component == name]

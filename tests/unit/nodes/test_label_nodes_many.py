@@ -10,7 +10,7 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, label_nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels import (
     ANNOTATION,
     GONE,
@@ -99,6 +99,32 @@ def test_where_no_layout_may_change_none_is_asked_for_and_none_is_taken_back() -
     assert after(fresh).labels["nvidia.com/mig.config"] == "all-disabled"
     chosen = after(node({**GPU, **CAPABLE, "nvidia.com/mig.config": "all-1g.10gb"}), quiet)
     assert chosen.labels["nvidia.com/mig.config"] == "all-1g.10gb" and "nvidia.com/mig.config" not in chosen.ours
+
+
+@pytest.mark.parametrize("there", [{}, {f"{D}mig-manager": "true"}, {f"{D}mig-manager": "paused-for-driver-upgrade"},
+                                   {f"{D}mig-manager": "false"}, {f"{D}mig-manager": ""}])
+def test_no_mig_manager_starts_on_a_node_with_a_layout_where_none_may_change(there: dict[str, str]) -> None:
+    """It would apply the layout at once. One that runs stays, and other operands come."""
+    quiet = dataclasses.replace(ALL, mig_changes=False)
+    chosen = {**GPU, **CAPABLE, "nvidia.com/mig.config": "all-1g.10gb", **there}
+    for one in (node(chosen), node(chosen, [f"{D}mig-manager"])):
+        now = after(one, quiet)
+        assert now.labels.get(f"{D}mig-manager") == there.get(f"{D}mig-manager") and f"{D}dcgm-exporter" in now.labels
+        notes = label_nodes.notes([one], quiet, Terms(NOW))
+        assert notes == ([] if there else [
+            f"{one.name}: {D}mig-manager is not set, because gpu_disruption is never: the MIG manager would start, and "
+            "apply the layout that the label nvidia.com/mig.config requests, which destroys other MIG instances. Set "
+            "gpu_disruption: idle to allow this."])
+        assert after(now).labels.get(f"{D}mig-manager") == (there or {f"{D}mig-manager": "true"})[f"{D}mig-manager"]
+    assert not label_nodes.notes([node(chosen)], ALL, Terms(NOW))
+
+
+@pytest.mark.parametrize("more", [{f"{D}operands": "false"}, {"nvidia.com/mig.capable": "false"},
+                                  {"nvidia.com/mig.config": ""}, {"nvidia.com/gpu.workload.config": "vm-vgpu"}])
+def test_nothing_is_said_of_a_mig_manager_that_does_not_wait(more: dict[str, str]) -> None:
+    one = node({**GPU, **CAPABLE, "nvidia.com/mig.config": "all-1g.10gb", **more})
+    quiet = dataclasses.replace(ALL, mig_changes=False)
+    assert not any("mig-manager" in note for note in label_nodes.notes([one], quiet, Terms(NOW)))
 
 
 @pytest.mark.parametrize("labels, expected", [

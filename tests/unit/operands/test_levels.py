@@ -9,6 +9,7 @@ import itertools
 import random
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -348,13 +349,15 @@ PAUSES: dict[str, list[str]] = {
 def test_a_pause_of_operands_ends_no_mps_daemon_below_its_level(act: str, level: str, said: str, evict: bool,
                                                                 owner: str) -> None:
     """This holds for every change of the host, MIG instances in free space or more, and every owner of the pods."""
-    assert {*MPS_ACTS, *PAUSES, LABEL_ACT} == TABLE["cluster"].keys()
+    assert {*MPS_ACTS, *PAUSES, LABEL_ACT, START_ACT, RESTART_ACT, NFD_ACT} == TABLE["cluster"].keys()
     site = Site(mps(), *(pod(name, owner=owner) for name in PAUSES[act]))
     begun = site.run("started", level, evict=evict, creates=True)
     assert begun["started"] is ("mps" not in site.running) is (said == YES)
 
 
 LABEL_ACT = "remove the deploy label by which a driver pod runs"
+START_ACT, RESTART_ACT = "start the MIG manager on a Node that requests a layout", "restart an outdated MIG manager"
+NFD_ACT = "delete Node Feature Discovery while a driver selects its Nodes by its labels"
 
 
 @pytest.mark.parametrize(("_act", "level", "said"), [one for one in cases("cluster") if one[0] == LABEL_ACT])
@@ -379,3 +382,92 @@ def test_the_mps_daemon_needs_its_level(act: str, level: str, said: str) -> None
     change = Change("delete", kinds.find("apps/v1", "DaemonSet"), "device_plugin", None, live)
     left, pending = pending_changes.hold([change], level)
     assert (bool(left), bool(pending)) == (said == YES, said == NO)
+
+
+MIG_MANAGER, LAYOUT = "nvidia.com/gpu.deploy.mig-manager", {"nvidia.com/mig.config": "all-1g.10gb"}
+
+
+@pytest.mark.parametrize(("_act", "level", "said"), [one for one in cases("cluster") if one[0] == START_ACT])
+@pytest.mark.parametrize("layout", [LAYOUT, {}])
+def test_a_mig_manager_starts_where_layouts_may_change(_act: str, level: str, said: str, layout: dict[str, str]
+                                                       ) -> None:
+    """It applies the layout of its Node when it starts."""
+    made = plan({}, facts(node(**CAPABLE, **layout)), disruption=level)
+    change = deploy_labels.plan_present(deploy_labels.Node("n1", {**CAPABLE, **layout}),
+                                        deploy_labels.parse_deploy(made["deploy"]), deploy_labels.Terms(0))
+    assert change is not None and (MIG_MANAGER in change.labels) == (said == YES or not layout)
+
+
+@pytest.mark.parametrize(("_act", "level", "said"), [one for one in cases("cluster") if one[0] == RESTART_ACT])
+def test_an_outdated_mig_manager_restarts_where_layouts_may_change(_act: str, level: str, said: str) -> None:
+    made = plan({}, facts(node(**CAPABLE)), disruption=level)
+    strategy = next(one["spec"]["updateStrategy"]["type"] for one in render("mig_manager", made)
+                    if one["kind"] == "DaemonSet")
+    assert strategy == ("RollingUpdate" if said == YES else "OnDelete")
+
+
+@pytest.mark.parametrize(("_act", "level", "said"), [one for one in cases("cluster") if one[0] == RESTART_ACT])
+@pytest.mark.parametrize(("labels", "pods", "starts"), [
+    ({MIG_MANAGER: "true", **LAYOUT}, 1, True), ({MIG_MANAGER: "true", **LAYOUT}, 0, False),
+    ({MIG_MANAGER: "true"}, 1, False), ({MIG_MANAGER: "false", **LAYOUT}, 1, False)])
+def test_a_mig_manager_moves_where_layouts_may_change(_act: str, level: str, said: str, labels: dict[str, str],
+                                                      pods: int, starts: bool) -> None:
+    """To another namespace, where its pods start anew. The other objects of the component follow its DaemonSet."""
+    made = plan({}, facts(node(**CAPABLE)), disruption=level)
+    live = next(one for one in render("mig_manager", made) if one["kind"] == "DaemonSet")
+    live = {**live, "metadata": {**live["metadata"], "namespace": "former"}, "status": {"currentNumberScheduled": pods}}
+    changes = [*(Change("create", kinds.find(one["apiVersion"], one["kind"]), component, one, None)
+                 for component in ("dcgm_exporter", "mig_manager") for one in render(component, made)),
+               Change("delete", kinds.find("apps/v1", "DaemonSet"), "mig_manager", None, live)]
+    left, pending = pending_changes.hold(changes, level, lambda: [{"metadata": {"name": "n1", "labels": labels}}])
+    holds = starts and said == NO
+    assert [one.id for one in pending] == [one.id for one in changes if holds and one.component == "mig_manager"]
+    assert len(left) + len(pending) == len(changes)
+    assert all(one.needs == "idle" and "this needs 'idle' or higher: " in one.pending_reason for one in pending)
+    assert any("the MIG layouts of 1 Nodes, such as n1" in one.pending_reason for one in pending) == holds
+
+
+FEATURE = "feature.node.kubernetes.io/kernel-version.full"
+BY_AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+    {"matchExpressions": [{"key": FEATURE, "operator": "In", "values": ["x"]}]}]}}}
+
+
+@pytest.mark.parametrize(("_act", "level", "said"), [one for one in cases("cluster") if one[0] == NFD_ACT])
+@pytest.mark.parametrize(("spec", "pods", "needs"), [
+    ({"nodeSelector": {FEATURE: "x"}}, 2, True), ({"affinity": BY_AFFINITY}, 2, True),
+    ({"nodeSelector": {FEATURE: "x"}}, 0, False), ({"nodeSelector": {"zone": "a"}}, 2, False), ({}, 2, False)])
+@pytest.mark.parametrize("kept", ["elsewhere", "unchanged", "changed", "deleted"])
+@pytest.mark.parametrize("moves", [False, True])
+def test_nfd_stays_while_drivers_select_by_its_labels(_act: str, level: str, said: str, spec: dict[str, Any], pods: int,
+                                                      needs: bool, kept: str, moves: bool) -> None:
+    """A master that ends may still take its labels from the Nodes, and driver pods would end there. The whole component
+    stays, also where it would only move to another namespace. kept: what happens to the driver itself."""
+    driver: dict[str, Any] = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {
+        "name": "d", "namespace": "n", "labels": objects.marks("driver")},
+        "spec": {"updateStrategy": {"type": "OnDelete"}, "template": {"spec": spec}},
+        "status": {"currentNumberScheduled": pods}}
+    made = plan({}, facts(node()), disruption=level)
+    gone = [Change("delete", kinds.find(one["apiVersion"], one["kind"]), "nfd", None, one)
+            for one in render("nfd", made)]
+    assert {"DaemonSet", "Deployment", "CustomResourceDefinition"} <= {one.kind.kind for one in gone}
+    new = [replace(one, action="create", manifest=one.live, live=None) for one in gone if moves]
+    now = [Change({"changed": "update", "unchanged": "keep", "deleted": "delete"}[kept], kinds.find(
+        "apps/v1", "DaemonSet"), "driver", None if kept == "deleted" else driver, driver, (),
+        kept == "deleted" and said == YES)] if kept != "elsewhere" else []
+    left, pending = pending_changes.hold([*new, *now, *gone], level, there=[driver])
+    held = needs and said == NO
+    assert [one.id for one in [*new, *gone] if one not in left] == ([one.id for one in [*new, *gone]] if held else [])
+    assert all(one.needs == "drain" and f"gpu_disruption is '{level}'" in one.pending_reason for one in pending)
+    assert sum("DaemonSet n/d selects its Nodes by labels" in one.pending_reason for one in pending) == (
+        len([one for one in gone if one.kind.kind in ("DaemonSet", "Deployment")]) if held else 0)
+
+
+def test_nfd_may_change_while_drivers_select_by_its_labels() -> None:
+    """Its deletion alone takes labels from Nodes; what it no longer needs may go."""
+    made = plan({}, facts(node()))
+    driver = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {
+        "name": "d", "namespace": "n", "labels": objects.marks("driver")},
+        "spec": {"template": {"spec": {"nodeSelector": {FEATURE: "x"}}}}, "status": {"currentNumberScheduled": 2}}
+    changes = [Change("delete" if one["kind"] == "ConfigMap" else "update", kinds.find(one["apiVersion"], one["kind"]),
+                      "nfd", one, one) for one in render("nfd", made)]
+    assert pending_changes.hold(changes, "never", there=[driver]) == (changes, [])

@@ -14,10 +14,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels, label_nodes
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver, node_by_node
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import render
 from ansible_collections.gpuops.nvidia.tests.unit.components.test_driver_containers import driver
 from ansible_collections.gpuops.nvidia.tests.unit.components.test_driver_containers import policy as cluster_policy
+from ansible_collections.gpuops.nvidia.tests.unit.operands.test_removal import kinds_asked
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.clusters import facts, node, plan
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.nodes import patched
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.server import ApiServer
@@ -168,6 +170,69 @@ def test_a_replaced_daemonset_keeps_its_pods_where_its_selector_lets_it(api: Api
     assert [one["id"] for one in result["pending"] if "DaemonSet" in one["id"]] == (
         [f"replace: DaemonSet gpu-operator/{DRIVER}"] if moves else [])
     assert (api.objects[f"{SPACE}/{DRIVER}"]["spec"]["selector"] == former) != moves
+
+
+def test_a_mig_manager_that_would_move_says_which_level_it_needs(api: ApiServer, client: Client) -> None:
+    """Together with a driver that would move, the level that both need."""
+    for parts, needs in ((("mig_manager",), "idle"), (("mig_manager", "driver"), "drain")):
+        api.objects.clear()
+        for level, space in (("never", "former"), ("never", "latter"), ("idle", "latter")):
+            made = plan(cluster=CLUSTER, disruption=level, namespace=space)
+            wanted = objects.wanted({name: render(name, made) for name in (objects.SHARED, *parts)})
+            result = deliver.present(client, wanted, None, False, level=level)
+            for path, one in api.objects.items():
+                if "/daemonsets/" in path:
+                    one["status"] = {"currentNumberScheduled": 1}
+            api.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "labels": {
+                LABEL: "true", "nvidia.com/gpu.deploy.mig-manager": "true", "nvidia.com/mig.config": "a"}}})
+            if space == "former":
+                assert result["pending"] == []
+            elif level == "never":
+                assert {one["needs"] for one in result["pending"]} == {"idle", needs}
+                assert any(f"Set gpu_disruption: {needs} in a maintenance window" in one
+                           for one in result["warnings"]), result["warnings"]
+            else:
+                assert {one["needs"] for one in result["pending"]} == {needs} - {"idle"}
+
+
+@pytest.mark.parametrize("systems", [1, 2])
+@pytest.mark.parametrize("way", ["site", "adopt", "remove", "remove nfd"])
+def test_nfd_stays_where_drivers_of_several_systems_stay(api: ApiServer, client: Client, systems: int, way: str
+                                                         ) -> None:
+    """Their DaemonSets select by its labels; one of a single system does not. From drain on it goes."""
+    cluster = facts(*[node(), node(("ubuntu", "24.04"))][:systems])
+
+    def made(level: str, policy: Any = None) -> tuple[list[objects.Wanted], str]:
+        found = plan(policy, cluster, disruption=level)
+        # The server of these tests serves no new kinds.
+        return objects.wanted({name: [one for one in render(name, found) if one["kind"] != "CustomResourceDefinition"]
+                               for name in (objects.SHARED, "nfd", "driver")
+                               if name == objects.SHARED or found["components"][name]["state"] == "present"}), level
+
+    def removed(level: str) -> dict[str, Any]:
+        if way.startswith("remove"):
+            api.before = kinds_asked
+            return deliver.absent(client, ["nfd"] if way == "remove nfd" else None, 5, True,
+                                  terms=node_by_node.Terms(Holder.of_run(), level=level))
+        wanted, level = made(level, {"nfd": {"enabled": False}})
+        if way == "adopt":
+            return deliver.adopted(client, wanted, (objects.SHARED, "nfd", "driver"), True, level)
+        return deliver.present(client, wanted, None, True, level=level)
+
+    wanted, level = made("never")
+    assert not deliver.present(client, wanted, None, False, level=level)["pending"]
+    operator_at_rest(api)
+    for path, one in api.objects.items():
+        if path.startswith(f"{SPACE}/nvidia-driver"):
+            one["status"] = {"currentNumberScheduled": 2}
+    parts = [one for one in wanted if one.component == "nfd"]
+    for level in ("never", "idle", "drain"):
+        result = removed(level)
+        gone, stay = ({one["id"] for one in result[name] if "node-feature-discovery" in one["id"]}
+                      for name in ("plan", "pending"))
+        assert len(gone | stay) == len(parts) and not (stay if systems == 1 or level == "drain" else gone)
+        assert any("driver-daemonset-ubuntu22.04 selects its Nodes by labels" in one["pending_reason"]
+                   for one in result["pending"]) == bool(stay)
 
 
 def test_what_has_no_pods_may_go(api: ApiServer, client: Client) -> None:

@@ -197,6 +197,8 @@ def test_the_default_layout_is_asked_for_where_disruption_allows_it(disruption: 
     assert (made["deploy"]["mig_default"], made["deploy"]["mig_changes"]) == ("all-disabled", not noted)
     notes = [note.partition(",")[0] for note in made["notes"] if "migManager.config.default" in note]
     assert notes == ([noted] if noted else [])
+    waits = [note.partition(", ")[0] for note in made["notes"] if "the MIG manager would start" in note]
+    assert waits == (["n2: nvidia.com/gpu.deploy.mig-manager is not set"] if noted else [])
 
 
 def test_the_exporter_reads_variables_as_go_does() -> None:

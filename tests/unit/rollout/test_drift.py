@@ -203,7 +203,7 @@ def test_labels_that_only_hosts_tell_of(world: dict[str, Any], api: ApiServer) -
 
 def test_what_gpu_disruption_holds_back_is_pending(world: dict[str, Any], api: ApiServer, client: Client,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
-    def held(changes: list[Any], level: str, nodes: Any) -> tuple[list[Any], list[PendingStep]]:
+    def held(changes: list[Any], level: str, nodes: Any, there: Any) -> tuple[list[Any], list[PendingStep]]:
         mine = [one for one in changes if one.writes]
         return [one for one in changes if not one.writes], [
             Step(one.action, one.label, needs="drain").pending(f"gpu_disruption is '{level}'") for one in mine]

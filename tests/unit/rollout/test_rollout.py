@@ -350,6 +350,19 @@ def test_an_outdated_mps_daemon_is_replaced_on_a_drained_node() -> None:
         "kubectl uncordon n1"]
 
 
+def test_an_outdated_mig_manager_changes_instances_when_its_pod_is_deleted() -> None:
+    manager = daemon_set("mig_manager", 1, 1, updated=0, updateStrategy={"type": "OnDelete"})
+    made = revisions("v1", "v2")
+    for one in made:
+        one["metadata"]["ownerReferences"] = [{"uid": manager["metadata"]["uid"]}]
+        one["metadata"]["labels"]["app"] = "mig_manager"
+    client = FakeClient(DaemonSet=[manager], Node=[node("n1")], ControllerRevision=made,
+                        Pod=[pod("mig_manager", "n1", ready=True, revision="old")])
+    check = follow(client, ["mig_manager"], timeout=5)[0]["mig_manager"]
+    assert check["state"] == "pending" and "the MIG instances of n1 may change" in check["hint"]
+    assert check["nodes"][0]["do"] == ["kubectl -n gpu-operator delete pod mig_manager-n1"]
+
+
 def test_settings_alone_make_a_pod_outdated_too() -> None:
     detail = outdated(image="nvcr.io/nvidia/driver:580.95.05-ubuntu22.04")["detail"]
     assert "the pod is outdated and keeps running until it is deleted" in detail
