@@ -10,6 +10,7 @@ variables whose names denote a secret, because others may have written these int
 
 from __future__ import annotations
 
+import json
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import MissingLibrary
@@ -41,6 +42,8 @@ _DEFAULTS: Live = {
     "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File", "timeoutSeconds": 1,
     "type": "ClusterIP",
 }
+# The annotation in which kubectl keeps a copy of the object that was applied, as JSON.
+_COPY = "kubectl.kubernetes.io/last-applied-configuration"
 _METADATA = ("name", "namespace", "labels", "annotations")
 
 
@@ -125,22 +128,33 @@ def _masked(item: Object, other: Object) -> Object:
     if item.get("kind") != "Secret":
         return t.cast(Object, _covered(item, {*_texts(other)}))
     former = other.get("data") or {}
-    return {**item, "data": {name: _hidden("(hidden)", not other or former.get(name) == value)
+    rest = {name: _covered(value, {*_texts(other)}, True) for name, value in item.items() if name != "data"}
+    return {**item, **rest, "data": {name: _hidden("(hidden)", not other or former.get(name) == value)
                              for name, value in (item.get("data") or {}).items()}}
 
 
-def _covered(value: t.Any, others: t.AbstractSet[str]) -> t.Any:
-    """A part of an object without secrets. others: all texts of the other side, empty if that object does not exist."""
+def _covered(value: t.Any, others: t.AbstractSet[str], of_secret: bool = False) -> t.Any:
+    """A part of an object without secrets. others: all texts of the other side, empty if that object does not exist.
+    of_secret: whether the object is a Secret, of which kubectl may keep a copy."""
     if isinstance(value, dict):
         secret = isinstance(value.get("value"), str) and hidden.is_secret_variable(value)
-        return {name: _hidden("(hidden)", not others or one in others) if secret and name == "value"
-                else _covered(one, others) for name, one in value.items()}
+        return {name: _hidden("(hidden)", not others or one in others)
+                if (secret and name == "value") or (name == _COPY and (of_secret or _copy_holds_secret(one)))
+                else _covered(one, others, of_secret) for name, one in value.items()}
     if isinstance(value, list):
-        return [_covered(one, others) for one in value]
+        return [_covered(one, others, of_secret) for one in value]
     if isinstance(value, str):
         shown = hidden.without_parts(value, "(hidden)")
         return value if shown == value else _hidden(shown, not others or value in others)
     return value
+
+
+def _copy_holds_secret(text: t.Any) -> bool:
+    """Whether the copy of an object, as JSON, holds a secret or cannot be read."""
+    try:
+        return hidden.holds_secret(json.loads(text))
+    except (TypeError, ValueError, RecursionError):
+        return True
 
 
 def _hidden(shown: str, same: bool) -> str:

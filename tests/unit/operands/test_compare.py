@@ -208,6 +208,19 @@ def test_secrets_in_variables_and_addresses_are_hidden() -> None:
                                                "PROXY": "http://(hidden)@proxy:3128"}
 
 
+@pytest.mark.parametrize(("kind", "copy", "secret"), [
+    ("Deployment", {"env": [{"name": "JWT", "value": "S3CRET"}]}, True),
+    ("Deployment", {"env": [{"name": "AT", "value": "https://me:S3CRET@m"}]}, True),
+    ("Deployment", {"env": [{"name": "PORT", "value": "shown"}]}, False),
+    ("Secret", {"data": {"a": "S3CRET"}}, True)])
+def test_the_copy_that_kubectl_keeps_shows_no_secret(kind: str, copy: dict[str, Any], secret: bool) -> None:
+    last = "kubectl.kubernetes.io/last-applied-configuration"
+    have = live({"replicas": 2}, entry({"f:metadata": {"f:annotations": {".": {}, f"f:{last}": {}}}}, "kubectl"))
+    have = {**have, "kind": kind, "metadata": {**have["metadata"], "annotations": {last: json.dumps(copy)}}}
+    before, _after = diff.pair({**MANIFEST, "kind": kind}, have)
+    assert before["metadata"]["annotations"] == {last: "(hidden, it differs)" if secret else json.dumps(copy)}
+
+
 def test_scripts_are_blocks() -> None:
     assert diff.text({"data": {"run.sh": "#!/bin/sh\nset -e\n"}}) == "data:\n  run.sh: |\n    #!/bin/sh\n    set -e\n"
     assert diff.text({}) == ""
