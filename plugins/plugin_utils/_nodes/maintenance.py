@@ -312,7 +312,7 @@ class Maintenance:
         staying = [Step("stop", f"Pod {name}", "it uses a GPU", "drain").pending(
             f"gpu_disruption is '{level}', and no level evicts this pod, because {why}. Keep it off the Node; at "
             "'drain' and higher, a run waits for the pod only while one of its processes uses a GPU")
-                   for name, why in self._staying()]
+            for name, why in self._staying()]
         stops = [Step("stop", f"{client.get('name')} (pid {client.get('pid')})", "it uses a GPU", "drain")
                  for client in self._request.clients if self._request.evict and not client.get("container")]
         daemons = [Step("stop", f"MPS daemon {name}", "its clients would end", "idle")

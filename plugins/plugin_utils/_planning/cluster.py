@@ -265,7 +265,6 @@ def _common(context: Context) -> Common:
         "tolerations": list(get("daemonsets.tolerations") or [TOLERATION]),
         "priority_class": str(get("daemonsets.priorityClassName") or "system-node-critical"),
         "update_strategy": _update_strategy(get),
-        # A restart of the daemon ends its clients.
         "labels": labels_of_pods(get("daemonsets.labels") or {}),
         "annotations": dict(get("daemonsets.annotations") or {}),
         "pod_security_context": dict(get("daemonsets.podSecurityContext") or {}),
