@@ -130,7 +130,7 @@ def _masked(item: Object, other: Object) -> Object:
     former = other.get("data") or {}
     rest = {name: _covered(value, {*_texts(other)}, True) for name, value in item.items() if name != "data"}
     return {**item, **rest, "data": {name: _hidden("(hidden)", not other or former.get(name) == value)
-                             for name, value in (item.get("data") or {}).items()}}
+                                     for name, value in (item.get("data") or {}).items()}}
 
 
 def _covered(value: t.Any, others: t.AbstractSet[str], of_secret: bool = False) -> t.Any:
