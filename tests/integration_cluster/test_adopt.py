@@ -247,7 +247,7 @@ def test_what_stands_in_the_way_is_said_before_anything_is_changed(land: Land) -
             "matchLabels": {"app": "else"}}}}) for one in land.wanted]
     fewer = [one for one in land.wanted if one.component != "mig_manager"]
     land.audit.start()
-    with pytest.raises(ClusterError, match="selector can never change: DaemonSet gpu-operator/nvidia-dcgm-exporter"):
+    with pytest.raises(ClusterError, match="cannot be changed: DaemonSet gpu-operator/nvidia-dcgm-exporter"):
         deliver.adopted(land.client, odd, list(ORDER), False)
     with pytest.raises(ClusterError, match="runs these objects, which are not in the plan: DaemonSet "
                        "gpu-operator/nvidia-mig-manager"):
