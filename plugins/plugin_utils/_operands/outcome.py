@@ -28,7 +28,7 @@ _SHOWN_REASONS = 5
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run has done, or would do in check mode.
+    """The actions of a run, or in check mode the actions that a run would take.
 
     steps: the steps on Nodes. moves: whether new pods replace former ones, so that these steps come after the creation
     of the new DaemonSets. pending: steps that are not executed now. failed: the error with the Nodes that were skipped
