@@ -6,7 +6,7 @@
 The comparison starts with the ownership of fields (L(field_owners)): a field that we own counts as unchanged. So it is
 no drift if the server writes a value in another notation (C(1000m) as C(1)) or fills in defaults, or if a webhook
 changes the object. Only fields that we no longer own are compared by value. The order of items has no owner, and is
-compared if it has a meaning. Whether a field that we own still has our value, only the server can tell: see L(plan).
+compared if it has a meaning. Only the server can tell whether a field that we own still has our value: see L(plan).
 """
 
 from __future__ import annotations

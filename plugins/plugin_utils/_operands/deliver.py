@@ -247,8 +247,8 @@ def _by_nodes(change: Change) -> Change:
 
 
 def _waiting(pending: t.Sequence[PendingStep], level: str) -> list[str]:
-    """A sentence that says what the changes need that L(pending_changes.hold) has held back; empty if nothing is
-    pending."""
+    """A sentence about the changes that L(pending_changes.hold) has held back, and the level that they need; empty if
+    nothing is pending."""
     if not pending:
         return []
     needs = max((one.needs for one in pending), key=LEVELS.index)
@@ -313,7 +313,7 @@ def adopted(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
 
 
 def handed_back(client: Client, policy: objects.Object, check: bool) -> Result:
-    """Gives all our objects to the installed GPU Operator. C(operator) in the result: whether there is one."""
+    """Gives all our objects to an installed GPU Operator. C(operator) in the result: whether one is installed."""
     with rights.named(client, everything=True):
         changes = hand_back.plan(client, dict(policy))
     rights.require(client, changes or [])

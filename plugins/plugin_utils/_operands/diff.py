@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Shows an object before and after a change, for Ansible's diff. Pure. PRIVATE to the collection.
 
-Both sides omit defaults, identity and status, which neither we have written nor others have added to our fields. The
-values of a Secret are never shown. Other secrets that L(hidden) detects, such as users and queries in URLs and
-variables whose names denote a secret, are not shown either, because others may have written them into an object.
+Both sides omit the fields that neither we have written nor others have added to our objects: defaults, identity,
+status. The values of a Secret are never shown. Other secrets that L(hidden) detects, such as users and queries in URLs
+and variables whose names denote a secret, are not shown either, because others may have written them into an object.
 """
 
 from __future__ import annotations

@@ -126,8 +126,8 @@ class Search:
     back: bool = False
 
     def coming(self, name: str) -> list[str]:
-        """The components whose pods run on a Node again when its former pods have ended. The MPS daemon
-        has the label of the device plugin, which runs there even if no MPS daemon is wanted."""
+        """The components whose pods run on a Node again when its former pods have ended. The label of the MPS daemon is
+        also the label of the device plugin, which runs there even if no MPS daemon is wanted."""
         return [part for part in LABELS if part in (self.over if part == DRIVER else self.components)
                 and (part, name) not in self.leaving]
 
