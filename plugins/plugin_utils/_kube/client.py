@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Requests to a cluster by verb: list, get, apply, patch, delete, evict. PRIVATE to the collection.
 
-Objects are the documents of the API; their kinds are those of L(kinds.KINDS).
+Objects are documents of the API, of the kinds in L(kinds.KINDS).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Client:
     """A client of one API server. Several threads can use it at the same time.
 
     kubeconfig: the path of the file; context: the name of a context in the file, None for the current one; workers: the
-    greatest number of concurrent requests; server: the URL of the API server. If the server is busy or a connection
+    maximum number of concurrent requests; server: the URL of the API server. If the server is busy or a connection
     breaks, a request is repeated for about 6 s. The constructor raises InputError for a missing or invalid kubeconfig;
     each method raises ClusterError if a request fails.
     """
@@ -264,7 +264,7 @@ class Client:
         return _checked(answer, verb, target)
 
     def _has_kind(self, row: kinds.Kind, answer: Answer) -> bool:
-        """Whether an answer shows that the server has the kind: a 404 that names no object shows that it has not."""
+        """Whether the server has the kind, from an answer: if a 404 names no object, the kind is missing."""
         if answer.status >= 300 and answer.status != 404:
             return True  # such an answer does not depend on the kind
         known = answer.status < 300 or bool(answer.details.get("name"))

@@ -64,7 +64,7 @@ class Operator:
 
 
 def read(client: Client) -> Operator:
-    """Reads the objects of the operator. Without a ClusterPolicy in the cluster, sends one request and finds none."""
+    """Reads the objects of the operator; empty, after only one request, if the cluster has no ClusterPolicy."""
     policies = client.list("nvidia.com/v1", "ClusterPolicy", metadata_only=True)
     if not policies:
         return Operator()
@@ -97,7 +97,7 @@ def owns(live: Live) -> bool:
 
 
 def other_owners(live: Object) -> t.List[Object]:
-    """The owner references of an object, without those that name resources of the GPU Operator."""
+    """The owner references of an object, without references to resources of the GPU Operator."""
     return [owner for owner in live["metadata"].get("ownerReferences") or [] if not objects.is_operators(owner)]
 
 

@@ -40,7 +40,7 @@ _HINT = ("Give the user these permissions (a ClusterRole with all of them is in 
 def require(client: Client, changes: t.Sequence[Change], besides: t.Sequence[Right] = ()) -> None:
     """Raises ClusterError (status 403) that names all missing permissions.
 
-    changes: their permissions are checked; besides: further permissions to check.
+    changes: the changes whose permissions are checked; besides: further permissions to check.
     """
     needed: dict[Right, str] = {}
     granted: dict[Right, list[Change]] = {}

@@ -40,7 +40,7 @@ except ImportError:
 CONNECT_TIMEOUT, READ_TIMEOUT, FIRST_TIMEOUT = 10.0, 60.0, 30.0
 # Seconds until an answer must be complete (twice the limit of an API server); the number of bytes of one read.
 ANSWER_TIMEOUT, PART = 120.0, 1 << 16
-# The maximum number of times to send a request. The pauses (in seconds) double, about 6 s in all, or are Retry-After.
+# The maximum number of times to send a request. The pauses (in seconds) double, about 6 s in all, or use Retry-After.
 TRIES, FIRST_PAUSE, LONGEST_PAUSE = 7, 0.1, 10.0
 # The maximum number of times to send a request without an answer. An API server answers with an error after 60 s.
 SILENT_TRIES = 2

@@ -385,7 +385,7 @@ def seems_gone(node: Node, deploy: t.Optional[Deploy]) -> bool:
 
 
 def plan_present(node: Node, deploy: t.Optional[Deploy], terms: Terms) -> t.Optional[Change]:
-    """The change that gives a Node its wanted labels, None if they do not differ.
+    """The change that gives a Node its wanted labels, None if nothing changes.
 
     A Node on which no GPU is found keeps its labels until the GPU counts as gone. If only NFD reports the loss, the
     Node must also be Ready and have other labels of NFD: labels can be missing when NFD restarts, and operands must not
@@ -435,7 +435,7 @@ def foreign(node: Node, deploy: t.Optional[Deploy]) -> t.FrozenSet[str]:
 
 
 def features(node: Node) -> t.Dict[str, str]:
-    """The labels that the host reports, without those that others maintain on the Node."""
+    """The labels that the host reports, without labels that others maintain on the Node."""
     return _features(node)[0]
 
 
@@ -543,7 +543,7 @@ def _is_users(key: str, value: str) -> bool:
 
 
 def owned(node: Node) -> t.Tuple[t.Dict[str, str], t.Dict[str, str]]:
-    """(our labels, the deploy and feature labels that are not ours) of a Node."""
+    """(our labels of a Node, its other deploy and feature labels)."""
     labels = {key: value for key, value in node.labels.items() if key in node.ours or key == WORKLOAD
               or label_keys.is_deploy(key) or label_keys.is_feature(key)}
     return ({key: value for key, value in labels.items() if key in node.ours},

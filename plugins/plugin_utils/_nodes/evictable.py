@@ -27,7 +27,7 @@ class EvictionOptions:
 
 @dataclass
 class SortedPods:
-    """The pods of one Node. evicted: those to evict, pods with GPUs first; refused: C((pod, reason)) for pods that must
+    """The pods of one Node. evicted: pods to evict, pods with GPUs first; refused: C((pod, reason)) for pods that must
     not be evicted; staying: C((pod, reason)) for pods that use a GPU but stay."""
 
     evicted: list[Pod] = field(default_factory=list)

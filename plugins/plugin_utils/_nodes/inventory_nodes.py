@@ -61,8 +61,8 @@ class GpuNode(t.TypedDict):
 
 
 class Facts(t.TypedDict):
-    """A Node. addresses: maps types to addresses; reachable: all addresses that can be used; gpu: whether it has a GPU.
-    """
+    """The facts of a Node. addresses: maps types to addresses; reachable: all addresses that can be used; gpu: whether
+    the Node has a GPU."""
 
     name: str
     addresses: t.Dict[str, str]

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes labels to Nodes: lists all Nodes once, and patches those that differ, several at the same time. PRIVATE."""
+"""Writes labels to Nodes: lists all Nodes once, and patches Nodes that differ, several at the same time. PRIVATE."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def read_nodes(client: Client, wait_for_nfd: float = 0) -> list[Node]:
 
 
 def _with_readiness(client: Client, nodes: t.Sequence[Node], deploy: Deploy | None) -> list[Node]:
-    """The same Nodes. For those that seem to have lost their GPU, reads whether they are Ready."""
+    """The same Nodes. Reads whether they are Ready, but only for Nodes that seem to have lost their GPU."""
     lost = [node for node in nodes if node.host is None and deploy_labels.seems_gone(node, deploy)]
     states = without_errors(client.many(lambda node: client.get("v1", "Node", node.name), lost))
     ready = {node.name for node, state in zip(lost, states) if state and is_ready(state)}

@@ -111,8 +111,8 @@ class Request:
     begun: the outcome of the task that took the Node out of service (a run uses only its field ready, check mode uses
     all); removing: the components whose driver or MPS pods are removed from the Node, empty for other work; seen: in
     check mode, maps a Node to the labels that an earlier task of the same run would have written; evict: whether the
-    change disturbs the users of the GPUs; creates: whether the change creates MIG instances in free space, which may be
-    done even if the rest of the change must not be done.
+    change disturbs pods and processes that use the GPUs; creates: whether it creates MIG instances in free space, which
+    may be done even if the rest of the change must not be done.
     """
 
     drain: drain.Request
@@ -243,8 +243,8 @@ class Maintenance:
                 Step("release", f"Node {self._request.name}")]
 
     def ended(self) -> Outcome:
-        """Puts the Node back into service. If this collection has cordoned it, it stays cordoned if a reason is given,
-        or if other work of the collection on it is not finished.
+        """Puts the Node back into service. A Node that this collection has cordoned stays cordoned if a reason is
+        given, or if other work of the collection on the Node is not finished.
 
         A Node is not changed if no run holds it or has left it out of service. Raises ClusterError if the Node was
         Ready before and does not become Ready in time.

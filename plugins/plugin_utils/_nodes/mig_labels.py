@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The labels that request a MIG layout for a Node and report its state. Pure. PRIVATE.
 
-The protocol is that of the MIG manager in GPU Operator 26.7: C(nvidia.com/mig.config) names the layout,
+The protocol is the same as in the MIG manager of GPU Operator 26.7: C(nvidia.com/mig.config) names the layout,
 C(nvidia.com/mig.config.state) is pending, success, failed or rebooting, and operands that hold GPUs are paused by the
 value C(paused-for-mig-change) of their deploy labels. Unlike that manager, this collection creates no deploy labels
 that a Node did not have, and leaves none paused.

@@ -1,8 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The label protocol of MIG on Nodes: reads the labels, writes them for a host, or requests a layout from the vendor's
-manager. PRIVATE."""
+"""Implements the label protocol of MIG: reads the labels of Nodes, writes them for a host, or requests a layout from
+the vendor's manager. PRIVATE."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ class Protocol:
         return [replace(step, needs="idle") for step in mig_labels.steps(one.node, self._layout_change(one))]
 
     def _request_layout(self, live: NodeState) -> NodePatch:
-        """The patch that requests a layout and removes the state of the former one, so that the next state that the
+        """The patch that requests a layout and removes the state of the former layout, so that the next state that the
         manager writes is about the new layout."""
         changes = self._layout_change(mig_labels.read(live))
         return NodePatch({**changes, mig_labels.STATE: None} if changes else {})

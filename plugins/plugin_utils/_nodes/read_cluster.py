@@ -51,7 +51,7 @@ class Reader(t.Protocol):
 
     def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None, *,
              metadata_only: bool = False) -> t.Sequence[Live]:
-        """Lists objects of a kind; those of all namespaces if none is given."""
+        """Lists objects of a kind. namespace: None for all namespaces."""
 
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Live | None:
         """An object, None if it does not exist."""
@@ -62,7 +62,7 @@ def read_cluster(client: Reader) -> ClusterFacts:
     runtime, runtime_version, kubelet, provider, taints, ready, gpu}}, nfd: none|ours|foreign, service_monitors: bool,
     openshift: bool or None, prometheus_rules: bool}).
 
-    os_image is what the kubelet reports (C(Ubuntu 22.04.5 LTS)); os comes from labels of NFD and is None without them.
+    os_image is what the kubelet reports (C(Ubuntu 22.04.5 LTS)); os comes from labels of NFD, else from os_image.
     kubelet is its version, provider the cloud (C(aws), C(azure), C(gcp), C(oracle)) or None, taints as in the Node.
     """
     with rights.named(t.cast(Client, client)):
@@ -102,8 +102,8 @@ class Finder(t.Protocol):
 
 
 def read_named(client: Finder, namespace: str, named: t.Mapping[str, t.Sequence[str]]) -> Named:
-    """The ConfigMaps and Secrets that a policy names. The data of Secrets is not read. Objects that the user may not
-    read are left out."""
+    """Reads the ConfigMaps and Secrets that a policy names. The data of Secrets is not read. Objects that the user may
+    not read are left out."""
     maps = _found(client, "ConfigMap", namespace, named["ConfigMap"])
     secrets = _found(client, "Secret", namespace, named["Secret"], metadata_only=True)
     return {"config_maps": {name: None if one is None else dict(one.get("data") or {}) for name, one in maps.items()},

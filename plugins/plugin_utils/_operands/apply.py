@@ -78,7 +78,7 @@ def _rehearse(client: Client, change: Change) -> None:
 
 
 def wait_until(ready: t.Callable[[], bool], timeout: float, pause: float = _PAUSE) -> bool:
-    """Calls ready every pause seconds until it returns true. Returns False if timeout seconds have passed before."""
+    """Calls ready every pause seconds until it returns true. Returns False if it does not within timeout seconds."""
     end = time.monotonic() + timeout
     while not ready():
         if time.monotonic() > end:

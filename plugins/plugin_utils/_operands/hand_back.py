@@ -158,8 +158,8 @@ def owner_of(resource: Object) -> Object:
 
 
 def former(daemon: Object, revisions: t.Sequence[Object]) -> Object | None:
-    """The DaemonSet with the operator's last pod template; None if it has this template, or never
-    had a template of the operator.
+    """The DaemonSet with the operator's last pod template; None if it already has this template,
+    or never had a template of the operator.
 
     revisions: all ControllerRevisions, each with the annotations that its DaemonSet had at that time. Pure.
     """

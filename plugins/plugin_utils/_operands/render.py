@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Renders manifests from the plan of the cluster and the templates of a role, which import C(pod.j2). PRIVATE.
 
-Only files are read. The variables of the templates are C(namespace), C(component) (the plan of the component),
+Reads only files. The variables of the templates are C(namespace), C(component) (the plan of the component),
 C(common) (the settings of all components) and C(script(name)), the text of a file in the role.
 """
 

@@ -38,8 +38,8 @@ class _State(t.NamedTuple):
 
 
 class Progress:
-    """Calls tell when the state has changed, at most once in C(every) seconds. Not if all was ready at the first poll.
-    """
+    """Calls tell when the state has changed, at most once in C(every) seconds. If all components are ready at the first
+    poll, tell is never called."""
 
     def __init__(self, tell: Tell, components: t.Sequence[str], every: float) -> None:
         self._tell, self._components, self._every = tell, components, every
