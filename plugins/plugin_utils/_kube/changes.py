@@ -19,8 +19,8 @@ class Change:
     action: C(create); C(update), because the plan has changed; C(repair), because another client has changed the
     object; C(replace), which deletes the object and creates it again to change an immutable field; C(adopt), which
     makes an object of a GPU Operator an owned one; C(delete); C(release), which removes the marks of owned objects from
-    a foreign object; C(stop) and C(start), for the Deployment of an operator. Two actions write nothing: C(keep), the
-    object is as planned; C(reuse), a foreign object is used instead of the planned one.
+    a foreign object; C(stop) and C(start), for the Deployment of an operator. Two actions write nothing: C(keep),
+    because the object is as planned; C(reuse), because a foreign object is used instead of the planned object.
     manifest: the desired object, None for a deletion; live: the current object, None for a creation; reasons: the
     fields that differ; orphans: whether the deletion of a DaemonSet leaves its pods running.
     """

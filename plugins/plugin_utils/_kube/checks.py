@@ -27,10 +27,10 @@ class Problem:
     """Why a component is not ready on one Node.
 
     node, pod, container: empty if unknown; state: the state of the pod as kubectl shows it, or a word for a problem
-    without a pod; reason, message: those of the container or pod; since: when the pod became not ready (RFC 3339);
-    restarts: the restarts of the container; cause, hint: the cause and what a user should do; do: commands for the
-    user; log: the last lines of the container; log_problem: why there are no lines; waits_for: the component that must
-    be ready first, empty for none; level: C(failed), or C(pending) if the problem is no failure of this component.
+    without a pod; reason, message: as in the status of the container or pod; since: when the pod became not ready (RFC
+    3339); restarts: the restarts of the container; cause, hint: the cause and what a user should do; do: commands for
+    the user; log: the last lines of the container; log_problem: why there are no lines; waits_for: the component that
+    must be ready first, empty for none; level: C(failed), or C(pending) if the problem is no failure of this component.
     """
 
     component: str = ""
@@ -53,7 +53,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class SharedProblem(Problem):
-    """A problem that one or more Nodes have. The inherited fields are those of one of the Nodes.
+    """A problem that one or more Nodes have. The inherited fields are about one of the Nodes.
 
     nodes: the names of the Nodes; where: the names as a short text; holds_up: maps a component that waits for this one
     to the number of Nodes on which it waits; text: the problem in one line.
@@ -124,9 +124,9 @@ class Open(t.NamedTuple):
 class Progress(t.NamedTuple):
     """The progress of a rollout.
 
-    elapsed: seconds since its begin; left: seconds until the timeout; done: components that became ready since the last
-    report, with their numbers of pods; open: the components that are not ready, in their order; ends: why the rollout
-    stops waiting, empty while it waits.
+    elapsed: seconds since its start; left: seconds until the timeout; done: components that became ready since the last
+    report, with their numbers of pods; open: the components that are not ready, in their order; ends: why the wait
+    ends, empty while it continues.
     """
 
     elapsed: float

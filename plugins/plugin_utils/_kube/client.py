@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Requests to a cluster by verb: list, get, apply, patch, delete, evict. PRIVATE to the collection.
 
-Objects are the documents of the API; their kinds are those of L(kinds.KINDS).
+Objects are documents of the API, of the kinds in L(kinds.KINDS).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Client:
     """A client of one API server. Several threads can use it at the same time.
 
     kubeconfig: the path of the file; context: the name of a context in the file, None for the current one; workers: the
-    greatest number of concurrent requests; server: the URL of the API server. If the server is busy or a connection
+    maximum number of concurrent requests; server: the URL of the API server. If the server is busy or a connection
     breaks, a request is repeated for about 6 s. The constructor raises InputError for a missing or invalid kubeconfig;
     each method raises ClusterError if a request fails.
     """
@@ -62,7 +62,7 @@ class Client:
 
     def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None,
              field_selector: str | None = None, metadata_only: bool = False) -> t.List[Object]:
-        """All objects of a kind (in a namespace), in pages of C(PAGE). Empty if the server does not have the kind."""
+        """All objects of a kind, read in pages of C(PAGE); empty if the server does not have the kind."""
         return self.list_row(kinds.find(api_version, kind), namespace, label_selector, field_selector, metadata_only)
 
     def list_row(self, row: kinds.Kind, namespace: str | None = None, label_selector: str | None = None,
@@ -134,10 +134,10 @@ class Client:
         return namespaced
 
     def may(self, verb: str, row: kinds.Kind, namespace: str = "", name: str = "") -> bool:
-        """Whether the user has this permission, by a SelfSubjectAccessReview.
+        """Whether the user has a permission, according to a SelfSubjectAccessReview.
 
         row: its plural may name a subresource (C(pods/eviction)); namespace: empty for the whole cluster; name: the
-        name of one object, empty for all objects. True if the review fails: then the request itself shows the error.
+        name of one object, empty for all objects. True if the review fails: the request itself then shows the error.
         """
         resource, _slash, subresource = row.plural.partition("/")
         asked = {"verb": verb, "group": row.group, "resource": resource, "namespace": namespace,
@@ -184,7 +184,7 @@ class Client:
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None, uid: str | None = None,
                propagation: str = "Background") -> bool:
-        """Deletes an object; with uid only if the object has this UID. Returns False if it was already deleted."""
+        """Deletes an object. uid: delete only an object with this UID. Returns False if it was already deleted."""
         row = kinds.find(api_version, kind)
         target = row.label(name, namespace)
         body = {"propagationPolicy": propagation, **({"preconditions": {"uid": uid}} if uid else {})}
@@ -221,7 +221,7 @@ class Client:
               dry_run: bool = False) -> Later | None:
         """Evicts the pod with this UID (policy/v1).
 
-        grace_period: in seconds, by default that of the pod; dry_run: the result is the same, and the pod keeps
+        grace_period: in seconds, None for the grace period of the pod; dry_run: return the same, but keep the pod
         running. Returns None if the pod terminates or is already deleted, L(Later) if a disruption budget does not
         allow the eviction now or the server is busy. Raises ClusterError for any other refusal.
         """
@@ -264,7 +264,7 @@ class Client:
         return _checked(answer, verb, target)
 
     def _has_kind(self, row: kinds.Kind, answer: Answer) -> bool:
-        """Whether the server has the kind, by an answer: a 404 that names no object means that the kind is missing."""
+        """Whether the server has the kind, from an answer: if a 404 names no object, the kind is missing."""
         if answer.status >= 300 and answer.status != 404:
             return True  # such an answer does not depend on the kind
         known = answer.status < 300 or bool(answer.details.get("name"))

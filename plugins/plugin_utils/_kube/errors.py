@@ -16,7 +16,7 @@ class ClusterError(GpuopsError):
     """The API server refused a request or could not be reached, or the state of the cluster does not allow the run.
 
     verb: the verb of the request (C(list), C(apply)); object: C(DaemonSet gpu-operator/x) or a kind; status: the HTTP
-    status, 0 without an answer; reason: the reason in the server's Status (C(Forbidden)) or, without a Status, a word
+    status, 0 without an answer; reason: the reason in the server's Status (C(Forbidden)) or, without a Status, a reason
     of this collection (C(NoAnswer)); fields: the paths of the fields that the server rejects; details: further keys of
     the result C(error).
     """

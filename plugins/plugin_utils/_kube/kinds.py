@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 
-# A name is one segment of a URL, and a part of the name of a manifest file (IsValidPathSegmentName of apimachinery).
+# A name is a segment of a URL path, and a part of the name of a manifest file (apimachinery: IsValidPathSegmentName).
 _NAME = re.compile(r"(?!\.{1,2}$)[^/%\s\x00-\x1f\x7f]+")
 
 
@@ -117,7 +117,7 @@ KINDS: t.Mapping[t.Tuple[str, str], Kind] = {(row[0], row[1]): Kind(*row) for ro
 
 
 def shipped(everything: bool = False) -> list[Kind]:
-    """The kinds of which components create objects. everything: also the kinds of a user's own manifests."""
+    """The kinds of objects that components create. everything: also include the kinds of a user's own manifests."""
     return [kind for kind in KINDS.values() if kind.shipped or (everything and kind.rank < _READ)]
 
 
@@ -130,7 +130,7 @@ def of_crd(crd: t.Mapping[str, t.Any]) -> Kind:
 
 
 def find(api_version: str, kind: str) -> Kind:
-    """The kind in the table. Raises InputError if the table does not have it."""
+    """Finds a kind in the table. Raises InputError if the table does not contain it."""
     row = KINDS.get((api_version, kind))
     if row is None:
         versions = sorted({known.api_version for known in KINDS.values() if known.kind == kind})

@@ -14,7 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
 
 # Of these kinds only the metadata is read, because the whole objects of a large cluster take many MB.
 _METADATA_ONLY = ("CustomResourceDefinition", "Namespace")
-# Objects of these kinds may be planned in the namespace of the monitoring, so all namespaces are read.
+# Objects of these kinds may be planned in the namespace of the monitoring tools, so all namespaces are read.
 _ANYWHERE = ("ServiceMonitor", "PrometheusRule")
 
 # A kind, and the namespace to list, None for all.

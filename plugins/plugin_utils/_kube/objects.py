@@ -37,7 +37,7 @@ _COMPONENT = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 # The DaemonSet of the MPS daemons. GPU clients that share GPUs by MPS need its pods.
 MPS_DAEMON = "nvidia-device-plugin-mps-control-daemon"
 
-# By these labels DaemonSets select their pods: the user's labels do not replace them (as in GPU Operator 26.7).
+# DaemonSets select their pods by these labels, so the user's labels do not replace them (as in GPU Operator 26.7).
 _SELECTING = ("app", "app.kubernetes.io/part-of")
 
 # A Kubernetes object or a part of one, with the structure of the Kubernetes API.
@@ -50,7 +50,7 @@ Key = t.Tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class Wanted:
-    """A desired object. component: the component that it belongs to; manifest: has the marks of owned objects."""
+    """A desired object. component: the component of the object; manifest: includes the marks of owned objects."""
 
     component: str
     kind: kinds.Kind
@@ -208,7 +208,7 @@ def _plain(manifest: Object) -> Object:
 
 
 def _encoded(manifest: Object) -> Object:
-    """The manifest; of a Secret with its stringData moved to data, as the API server stores it."""
+    """The manifest. In a Secret, stringData is moved to data, as the API server stores it."""
     plain = manifest.pop("stringData", None) if manifest["kind"] == "Secret" else None
     if plain:
         manifest["data"] = {**(manifest.get("data") or {}),
@@ -217,5 +217,5 @@ def _encoded(manifest: Object) -> Object:
 
 
 def labels_of_pods(labels: t.Mapping[str, str]) -> dict[str, str]:
-    """The labels of the policy that the objects and pods of operands get."""
+    """The labels of the policy, without the labels that operands select their pods by."""
     return {key: value for key, value in labels.items() if key not in _SELECTING}

@@ -21,11 +21,11 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
 
 # The annotation of the Deployment of a stopped operator. Its value is the former number of replicas.
 REPLICAS = "gpuops.nvidia/replicas"
-# The operator updates a DaemonSet only if the manifest that it renders has another hash than this annotation.
+# The operator updates a DaemonSet only if the hash of the rendered manifest differs from this annotation.
 HASH = "nvidia.com/last-applied-hash"
 UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
 
-_NAMED = 12  # a message names at most so many Nodes
+_NAMED = 12  # the maximum number of Nodes that a message names
 _NAME = "gpu-operator"  # the name of the Deployment, and in the chart the value of its label app
 # The states of a driver upgrade in which the operator has not started to change a Node, or has finished.
 _AT_REST = ("", "upgrade-required", "upgrade-done", "upgrade-failed")
@@ -64,7 +64,7 @@ class Operator:
 
 
 def read(client: Client) -> Operator:
-    """The objects of the operator; empty, and read with one request, if the cluster has no ClusterPolicy."""
+    """Reads the objects of the operator; empty, after only one request, if the cluster has no ClusterPolicy."""
     policies = client.list("nvidia.com/v1", "ClusterPolicy", metadata_only=True)
     if not policies:
         return Operator()
@@ -97,7 +97,7 @@ def owns(live: Live) -> bool:
 
 
 def other_owners(live: Object) -> t.List[Object]:
-    """The owner references of an object, without those that name resources of the GPU Operator."""
+    """The owner references of an object, without references to resources of the GPU Operator."""
     return [owner for owner in live["metadata"].get("ownerReferences") or [] if not objects.is_operators(owner)]
 
 

@@ -41,7 +41,7 @@ def wait(client: Client, wanted: t.Sequence[Wanted], timeout: float) -> None:
 
 
 def not_ready(live: Object | None) -> str:
-    """Why a workload is not ready, as a clause; empty if it is ready. live: the current object, None if it is missing.
+    """A clause that says why a workload is not ready; empty if it is ready. live: the current object, None if missing.
     """
     if live is None:
         return "it is missing"

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Checks before the first write that the user of the kubeconfig has all permissions that a run needs. PRIVATE.
 
-To create a role with permissions that the user does not have, the verb escalate is needed; to bind such a role, the
-verb bind (Kubernetes documentation, "Privilege escalation prevention and bootstrapping").
+A user needs the verb escalate to create a role with permissions that the user does not have, and the verb bind to bind
+such a role (Kubernetes documentation, "Privilege escalation prevention and bootstrapping").
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HINT = ("Give the user these permissions (a ClusterRole with all of them is in 
 def require(client: Client, changes: t.Sequence[Change], besides: t.Sequence[Right] = ()) -> None:
     """Raises ClusterError (status 403) that names all missing permissions.
 
-    changes: their permissions are checked; besides: further permissions to check.
+    changes: the changes whose permissions are checked; besides: further permissions to check.
     """
     needed: dict[Right, str] = {}
     granted: dict[Right, list[Change]] = {}
@@ -64,7 +64,7 @@ def require(client: Client, changes: t.Sequence[Change], besides: t.Sequence[Rig
 
 @contextlib.contextmanager
 def named(client: Client, namespace: str = "", everything: bool = False) -> t.Iterator[None]:
-    """If a read in this context is forbidden: raises one ClusterError that names all missing permissions.
+    """A context manager that, if a read is forbidden, raises one ClusterError that names all missing permissions.
 
     namespace: the namespace of the operands, empty if it is not known yet; everything: also check the kinds that only a
     removal reads.
@@ -137,7 +137,7 @@ def _holds(client: Client, right: Right, change: Change, roles: t.Mapping[t.Tupl
 
 
 def _text(rights: t.Sequence[Right]) -> str:
-    """For messages: C(create, patch serviceaccounts, configmaps in namespace x; delete daemonsets.apps)."""
+    """Permissions in a message: C(create, patch serviceaccounts, configmaps in namespace x; delete daemonsets.apps)."""
     verbs: dict[tuple[kinds.Kind, str], list[str]] = {}
     for verb, kind, namespace in rights:
         verbs.setdefault((kind, namespace), []).append(verb)

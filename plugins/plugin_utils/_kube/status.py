@@ -25,14 +25,14 @@ def is_gpu(resource: str) -> bool:
     """Whether an extended resource is a GPU or a MIG device: C(nvidia.com/gpu), C(nvidia.com/gpu.shared),
     C(nvidia.com/mig-1g.10gb), or a name of the device plugin's configuration.
 
-    Other resources of NVIDIA, such as those of the Network Operator, are no GPUs.
+    Other resources of NVIDIA, such as the resources of the Network Operator, are not GPUs.
     """
     name = resource[len(_PREFIX):]
     return resource.startswith(_PREFIX) and ("gpu" in name or name.startswith("mig-"))
 
 
 def offered_gpus(node: Live) -> dict[str, int]:
-    """Maps each GPU resource of a Node to its allocatable number, without the resources with 0.
+    """Maps each GPU resource of a Node to its allocatable number. Resources with the number 0 are left out.
 
     The numbers of a Node that is NotReady may be out of date.
     """

@@ -36,13 +36,13 @@ try:
 except ImportError:
     HAS_KUBERNETES = False
 
-# Timeouts in seconds: to connect; for the next part of an answer; the same before the server's first answer.
+# Timeouts in seconds: to connect; to receive the next part of an answer; to receive the first answer of the server.
 CONNECT_TIMEOUT, READ_TIMEOUT, FIRST_TIMEOUT = 10.0, 60.0, 30.0
-# Seconds until an answer must be complete: twice the limit of an API server. Bytes of one read.
+# Seconds until an answer must be complete (twice the limit of an API server); the number of bytes of one read.
 ANSWER_TIMEOUT, PART = 120.0, 1 << 16
-# A request is sent at most so many times. The pauses (in seconds) double, about 6 s in all, or follow Retry-After.
+# The maximum number of times to send a request. The pauses (in seconds) double, about 6 s in all, or use Retry-After.
 TRIES, FIRST_PAUSE, LONGEST_PAUSE = 7, 0.1, 10.0
-# A request without an answer is sent at most so many times. An API server itself answers with an error after 60 s.
+# The maximum number of times to send a request without an answer. An API server answers with an error after 60 s.
 SILENT_TRIES = 2
 _BUSY = (429, 500, 502, 503, 504)
 _LOADING = threading.Lock()
@@ -113,7 +113,8 @@ class Wire:
         """Sends a request; repeats it if the server is busy or the connection breaks. All requests are idempotent.
 
         verb, target: for messages; retry: further statuses after which the request is repeated; final: statuses after
-        which it is not; tries: how often the request is sent at most. Raises ClusterError (status 0) without an answer.
+        which it is not repeated; tries: the maximum number of times to send it. Raises ClusterError (status 0) if there
+        is no answer.
         """
         url = self.server + quote(path)
         given = {key: value for key, value in query.items() if value is not None}
@@ -259,7 +260,7 @@ def _tls(configuration: Configuration, path: str) -> ssl.SSLContext:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if configuration.cert_file:
-            # Without this argument OpenSSL would ask for a password at the terminal.
+            # Without this argument, OpenSSL would prompt for a password at the terminal.
             context.load_cert_chain(configuration.cert_file, configuration.key_file or None, password="")
     except (OSError, ValueError) as error:
         raise InputError(f"A certificate or a key of {path} cannot be read: {error}.",

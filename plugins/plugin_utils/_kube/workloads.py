@@ -41,7 +41,7 @@ class Workload:
         return self.seen and self.ready >= self.desired and (self.manual or self.updated >= self.desired)
 
     def has_pod(self, pod: str) -> bool:
-        """Whether a pod's name is that of this workload: NAME-xxxxx of a DaemonSet, NAME-HASH-xxxxx of a Deployment."""
+        """Whether a pod has a name of this workload: NAME-xxxxx for a DaemonSet, NAME-HASH-xxxxx for a Deployment."""
         between = "" if self.kind == "DaemonSet" else "[a-z0-9]+-"
         return re.fullmatch(rf"{re.escape(self.name)}-{between}[a-z0-9]{{5}}", pod) is not None
 

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Cordons a Node, and restores its former state later. PRIVATE to the collection.
 
-An annotation of the Node keeps whether it was cordoned before. It is written by the same request as the cordon, so that
-the next run can restore the Node even if this run is killed.
+An annotation stores whether the Node was cordoned before. The request that cordons the Node also writes the annotation,
+so that the next run can restore the Node even if this run is killed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ ANNOTATION = "gpuops.nvidia/cordoned-before"
 
 
 def before(node: NodeState) -> bool | None:
-    """Whether a Node was cordoned before this collection cordoned it, None if this collection has not."""
+    """Whether a Node was cordoned before this collection cordoned it; None if this collection has not cordoned it."""
     kept = node.annotations.get(ANNOTATION)
     return None if kept is None else kept == "true"
 
 
 def cordon(node: NodeState) -> NodePatch:
-    """The patch that cordons a Node and writes the annotation with its former state. Empty if both are done already."""
+    """The patch that cordons a Node and stores its former state in the annotation; empty if both are done already."""
     kept = before(node)
     if node.cordoned and kept is not None:
         return NodePatch()

@@ -1,33 +1,33 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Computes the labels of a Node from its present labels, from what is delivered there, and from what its host reports.
-Pure. PRIVATE.
+"""Computes the labels of a Node from its present labels, the components delivered there, and the labels that its host
+reports. Pure. PRIVATE.
 
-The deploy labels are those of GPU Operator 26.7 for containers: DaemonSets select their Nodes by them, the driver
+The deploy labels are the labels of GPU Operator 26.7 for containers: DaemonSets select their Nodes by them, the driver
 manager and the MIG manager change their values to pause operands, and users set C(false) to keep an operand off a Node.
 The operator sets the labels of all its components on each Node. Here a Node only gets the labels of the components that
 the cluster delivers on it, so that the labels show what runs there. Each GPU Node gets the label C(client), for
 DaemonSets of others that both managers must stop.
 
-An annotation lists the keys that we have written: managedFields does not show them all, because the managers become
-the owners of the labels that they change. If the annotation was removed, the labels that are ours in managedFields
-are used instead.
-- A key that was there before is not listed, unless we have changed its value.
-- If a listed deploy label is now C(false) or C(pre-installed), or a listed mig.config names another layout, it is the
-  user's. It is no longer listed, and stays.
-- A key that Node Feature Discovery maintains is its own, even if we wrote it first. It is no longer listed, and is not
-  changed.
+"Ours" are the labels that this collection has written. An annotation lists their keys: managedFields does not show them
+all, because the managers become the owners of the labels that they change. If the annotation was removed, the labels
+that managedFields attributes to this collection are used instead.
+- A key that the Node had before is not listed, unless this collection has changed its value.
+- If a listed deploy label is now C(false) or C(pre-installed), or a listed mig.config names another layout, the label
+  belongs to the user. It is no longer listed, and stays.
+- A key that Node Feature Discovery maintains belongs to Node Feature Discovery, even if this collection wrote it first.
+  It is no longer listed, and is not changed.
 - Labels of others are only removed if they are deploy labels and the operand must not run on the Node: because the Node
-  has no GPU any more, operands are switched off there, the Node is for another kind of workload, or its host has the
-  component. The values C(false) and C(pre-installed) let no operand run, so they stay.
-- While pods that GPU clients need may not end, the labels that they need stay, even those of others: the label of the
-  driver, and on a Node that shares GPUs by MPS that of the device plugin. Values that the user has set, and switches
-  such as C(operands), take precedence.
+  no longer has a GPU, operands are switched off there, the Node is for another kind of workload, or the component is
+  installed on its host. The values C(false) and C(pre-installed) let no operand run, so they stay.
+- GPU clients need the pods of the driver and, on a Node that shares GPUs by MPS, the pods of the device plugin. While
+  these pods must not end, their labels stay, even labels of others. Values that the user has set, and switches such as
+  C(operands), take precedence.
 
-A plan only changes deploy labels if the delivered components are known, and feature labels if the host has reported
-them. A GPU counts as gone only after it was missing for a while. Until then, another annotation stores when this was
-first observed, and no label changes.
+A plan changes deploy labels only if the delivered components are known, and feature labels only if the host has
+reported them. A GPU counts as gone only after it has been missing for Terms.gone_after seconds. Until then, another
+annotation stores when the GPU was first found missing, and no label changes.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys imp
 Changes = t.Dict[str, t.Optional[str]]
 
 ANNOTATION = "gpuops.nvidia/labels"
-# The annotations that say since when NFD, or the host, sees no GPU: C(2026-11-22T07:10:47Z). There are two because some
-# tasks rely on NFD and others on the host, and these may report different things.
+# The annotations with the time since which NFD, or the host, reports no GPU: C(2026-11-22T07:10:47Z). There are two,
+# because some tasks rely on NFD and others on the host, and their reports may differ.
 GONE, HOST_GONE = "gpuops.nvidia/gpu-gone-since", "gpuops.nvidia/host-gpu-gone-since"
 # Seconds for which a GPU must be missing before it counts as gone. The worker of NFD looks once a minute, and its
 # labels come back some minutes after a restart of its master or of an API server.
 GONE_AFTER = 600
-# Seconds, in addition to these, after which such an annotation is ignored, because the GPU may have come back since. It
-# is longer than a week for users who run a playbook once a week.
+# An annotation older than GONE_AFTER plus these seconds is ignored, because the GPU may have come back since. It is
+# longer than a week for users who run a playbook once a week.
 _TRUSTED = 8 * 86400
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 MIG_DEFAULT = "all-disabled"
@@ -95,12 +95,12 @@ _ATTRACTS_NOTHING = ("", "false", "pre-installed")
 
 @dataclass(frozen=True)
 class Node:
-    """What the plan needs to know about a Node.
+    """The state of a Node on which its plan depends.
 
     ready: its condition Ready, only needed if a GPU is missing and no host has reported; host: the labels that
     gpu_labels has computed on its host, None if gpu_labels has not run there; adopt: keys that count as ours if the
-    Node has them; orphaned: whether NFD was removed from the cluster, so that nothing maintains the labels that its
-    lists on the Node name; written: the labels that are ours in managedFields, used if our annotation is gone.
+    Node has them; orphaned: whether NFD was removed from the cluster, so that nothing maintains the labels listed in
+    NFD's annotations; written: the labels that managedFields attributes to us, used if our annotation is missing.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Node:
 
     @classmethod
     def of_facts(cls, name: str, node: facts.Node, adopt: t.FrozenSet[str] = frozenset()) -> Node:
-        """A Node of the facts of a cluster."""
+        """Creates a Node from the facts of a cluster."""
         return cls(name, node["labels"], node["annotations"], node["ready"], adopt=adopt,
                    written=frozenset(node.get("written", ())))
 
@@ -125,9 +125,9 @@ class Node:
 
     @cached_property
     def ours(self) -> t.FrozenSet[str]:
-        """The keys that the annotation lists, except those that cannot be ours, and the adopted keys.
+        """The keys that the annotation lists, without keys that cannot be ours, and the adopted keys of the Node.
 
-        managedFields alone would not be enough, because a run that pauses operands also writes labels of others.
+        managedFields alone is not enough, because a run that pauses operands also writes labels of others.
         """
         known = self.annotations[ANNOTATION].split(",") if ANNOTATION in self.annotations else self.written
         listed = frozenset(key for key in known if label_keys.may_be_ours(key))
@@ -135,19 +135,19 @@ class Node:
 
     @property
     def gpu(self) -> bool:
-        """Whether the Node has an NVIDIA GPU: as its host reports, otherwise as NFD does."""
+        """Whether the Node has an NVIDIA GPU, according to its host or, if the host has not reported, to NFD."""
         if self.host is not None:
             return any(key in self.host for key in SHOWS_A_GPU)
         return any(self.labels.get(key) == "true" for key in PCI)
 
     @property
     def described(self) -> bool:
-        """Whether its host or NFD has searched for GPUs."""
+        """Whether the host or NFD has searched the Node for GPUs."""
         return self.host is not None or any(key.startswith(NFD) for key in self.labels)
 
     @property
     def reported(self) -> t.Dict[str, str]:
-        """Its labels, with the values that its host has reported instead of present ones."""
+        """The labels of the Node. Values that its host has reported replace the present ones."""
         return {**self.labels, **(self.host or {})}
 
     @cached_property
@@ -157,27 +157,27 @@ class Node:
 
     @property
     def freed(self) -> t.Dict[str, str]:
-        """The annotations with the lists of a removed NFD, without the adopted keys; only those that change by this."""
+        """The new values of a removed NFD's annotations, which no longer list the adopted keys."""
         return label_keys.nfd_lists_without(self.annotations, self.adopt) if self.orphaned else {}
 
     @property
     def sighting(self) -> str:
-        """The annotation with the time since which no GPU has been seen: that of the host if gpu_labels has run there,
-        otherwise that of NFD."""
+        """The key of the annotation with the time since which no GPU has been found: the host's annotation if
+        gpu_labels has run there, otherwise NFD's annotation."""
         return GONE if self.host is None else HOST_GONE
 
 
 @dataclass(frozen=True)
 class Deploy:
-    """What is delivered.
+    """The delivered components.
 
-    components: those in the cluster; on_host: maps a Node to the components that its host has instead; mig_default: the
-    layout for a Node without one (all-disabled), empty for none; plugin_configs: maps a Node to the configuration of
-    the device plugin that the inventory names; mig_changes: whether a layout may be requested for a Node without one,
-    and the MIG manager may start on a Node with one, which destroys other instances; pods_may_end: whether labels may
-    be removed that pods need on which GPU clients depend; ended_on: limits this to the Nodes on which these pods have
-    ended, None for all Nodes; without_driver: Nodes for which no driver is planned, and which do not get the label of
-    the driver.
+    components: the components in the cluster; on_host: maps a Node to the components that its host has instead;
+    mig_default: the layout for a Node without a layout (all-disabled), empty for none; plugin_configs: maps a Node to
+    the device plugin's configuration that the inventory names; mig_changes: whether a layout may be requested for a
+    Node without one, and the MIG manager may start on a Node with one, which destroys other instances; pods_may_end:
+    whether labels may be removed even if this ends pods on which GPU clients depend; ended_on: the Nodes to which
+    pods_may_end is limited, because these pods have ended there, None for all Nodes; without_driver: Nodes for which no
+    driver is planned, and which do not get the driver's label.
     """
 
     components: t.FrozenSet[str] = frozenset()
@@ -197,14 +197,14 @@ class Deploy:
 
 @dataclass(frozen=True)
 class Terms:
-    """When a GPU counts as gone. now: seconds since 1970; gone_after: seconds for which it must be missing."""
+    """When a GPU counts as gone. now: seconds since 1970; gone_after: seconds for which the GPU must be missing."""
 
     now: float
     gone_after: float = GONE_AFTER
 
 
 class Summary(t.TypedDict):
-    """A change of labels in results. changed: maps a label to its values C(before) and C(after)."""
+    """A change of labels, as shown in results. changed: maps a label to its values C(before) and C(after)."""
 
     added: t.Dict[str, str]
     changed: t.Dict[str, t.Dict[str, str]]
@@ -224,7 +224,7 @@ class Change:
     def patch(self) -> t.Dict[str, t.Dict[str, Changes]]:
         """A merge patch of the keys that differ.
 
-        It has no resourceVersion, because it only has these keys: what others write to other keys meanwhile stays.
+        It needs no resourceVersion: because it has only these keys, it keeps what others write to other keys meanwhile.
         """
         parts = {"labels": self.labels, "annotations": self.annotations}
         return {"metadata": {name: part for name, part in parts.items() if part}}
@@ -241,11 +241,11 @@ class Change:
 
 
 def parse_deploy(given: t.Mapping[str, t.Any]) -> Deploy:
-    """The option C(deploy): C({components: {name: bool}, on_host: {node: [name]}, mig_default: str, plugin_configs:
-    {node: name}, mig_changes: bool, pods_may_end: bool, leaving: {component: [node]}, ended_on: [node], without_driver:
-    [node]}).
+    """Parses the option C(deploy): C({components: {name: bool}, on_host: {node: [name]}, mig_default: str,
+    plugin_configs: {node: name}, mig_changes: bool, pods_may_end: bool, leaving: {component: [node]}, ended_on: [node],
+    without_driver: [node]}).
 
-    Raises InputError. Other keys of the plan are ignored.
+    Raises InputError for an invalid value. Other keys of the plan are ignored.
     """
     components = given.get("components")
     if not isinstance(components, dict):
@@ -286,9 +286,9 @@ def _check_name(path: str, name: str) -> None:
 
 
 def mig_capable(labels: Labels) -> t.Optional[bool]:
-    """Whether GPUs of the Node support MIG, None while GPU feature discovery has written neither label nor product.
+    """Whether GPUs of the Node support MIG; None if the labels C(mig.capable) and C(gpu.product) are both missing.
 
-    A vGPU guest never does. If the label is missing, the product decides, as in the GPU Operator.
+    A vGPU guest never supports MIG. If C(mig.capable) is missing, the product decides, as in the GPU Operator.
     """
     if labels.get("nvidia.com/vgpu.host-driver-version"):
         return False
@@ -317,8 +317,7 @@ def wanted_labels(node: Node, deploy: Deploy, kept: t.Optional[Labels] = None) -
         wanted[PLUGIN_CONFIG] = deploy.plugin_configs[node.name]
     if "mig_manager" in here:
         capable = mig_capable(node.reported)
-        # For the MIG manager, a label that is removed is a layout that it does not know. So if no layout may change,
-        # the label stays.
+        # The MIG manager handles a removed label like an unknown layout. So if no layout may change, the label stays.
         layout = deploy.mig_default if deploy.mig_changes else node.labels.get(MIG_CONFIG, "")
         # While the MIG manager works, feature discovery is paused and its labels may be missing. Present labels stay.
         manager = "" if manager_waits(node, deploy) else "true"
@@ -334,16 +333,16 @@ def wanted_labels(node: Node, deploy: Deploy, kept: t.Optional[Labels] = None) -
 
 
 def manager_waits(node: Node, deploy: Deploy) -> bool:
-    """Whether a Node with a GPU does not get the MIG manager yet, because the manager applies the layout that the
-    Node's label requests as soon as it starts, and no layout may change."""
+    """Whether a Node with a GPU must not get the MIG manager yet: no layout may change, and the manager applies the
+    layout that the Node's label requests as soon as it starts."""
     return (not deploy.mig_changes and "mig_manager" in deploy.delivered_on(node.name) and not is_off(node.labels)
             and bool(node.labels.get(MIG_CONFIG)) and MIG_MANAGER not in node.labels
             and bool(mig_capable(node.reported)))
 
 
 def kept_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
-    """Labels that are no longer planned but stay, because pods that GPU clients need would end without them. These are
-    our labels, and labels of others that would be removed: a driver pod can depend on a label of a former operator."""
+    """Labels that are no longer planned but stay, because without them pods that GPU clients need would end. They
+    include labels of others that the plan would remove: a driver pod can depend on a label of a former operator."""
     may_end = deploy.pods_may_end and (deploy.ended_on is None or node.name in deploy.ended_on)
     if may_end or is_off(node.labels):
         return {}
@@ -360,7 +359,7 @@ def kept_labels(node: Node, deploy: Deploy) -> t.Dict[str, str]:
 
 
 def leaving(nodes: t.Iterable[Node], deploy: Deploy, terms: Terms) -> t.Dict[str, t.List[str]]:
-    """Maps a component to the Nodes that would lose the label by which its pods run, if these pods may end."""
+    """Maps a component to the Nodes that would lose its label, and with it its pods, if pods_may_end were true."""
     found: t.Dict[str, t.List[str]] = {}
     for node in nodes:
         if not node.gpu and node.name in deploy.on_host:
@@ -386,9 +385,9 @@ def seems_gone(node: Node, deploy: t.Optional[Deploy]) -> bool:
 
 
 def plan_present(node: Node, deploy: t.Optional[Deploy], terms: Terms) -> t.Optional[Change]:
-    """The change that gives a Node its wanted labels, None if they do not differ.
+    """The change that gives a Node its wanted labels, None if nothing changes.
 
-    If no GPU is seen on a Node, it keeps its labels until this has been so for a while. If only NFD reports this, the
+    A Node on which no GPU is found keeps its labels until the GPU counts as gone. If only NFD reports the loss, the
     Node must also be Ready and have other labels of NFD: labels can be missing when NFD restarts, and operands must not
     stop because of that.
     """
@@ -436,7 +435,7 @@ def foreign(node: Node, deploy: t.Optional[Deploy]) -> t.FrozenSet[str]:
 
 
 def features(node: Node) -> t.Dict[str, str]:
-    """The labels that the host reports, without those that others maintain on the Node."""
+    """The labels that the host reports, without labels that others maintain on the Node."""
     return _features(node)[0]
 
 
@@ -465,8 +464,8 @@ def stayed_away(node: Node, terms: Terms) -> bool:
 
 
 def first_sighting(node: Node, terms: Terms) -> t.Optional[Change]:
-    """The change that writes the present time as the time since which no GPU has been seen. None if there is one
-    already."""
+    """The change that records the present time as the time since which no GPU has been found; None if a time is already
+    recorded."""
     if _away(node, terms) is not None:
         return None
     key = node.sighting
@@ -475,7 +474,7 @@ def first_sighting(node: Node, terms: Terms) -> t.Optional[Change]:
 
 
 def _away(node: Node, terms: Terms) -> t.Optional[float]:
-    """The seconds for which no GPU has been seen, None if the annotation is missing, not readable or too old."""
+    """The seconds for which no GPU has been found; None if the annotation is missing, invalid or too old."""
     try:
         away = terms.now - calendar.timegm(time.strptime(node.annotations.get(node.sighting, ""), _TIME))
     except ValueError:
@@ -484,7 +483,7 @@ def _away(node: Node, terms: Terms) -> t.Optional[float]:
 
 
 def _in_scope(key: str, node: Node, deploy: t.Optional[Deploy]) -> bool:
-    """Whether the plan may change a key: a deploy label needs deploy, a feature label the labels of the host."""
+    """Whether the plan may change a key: deploy labels need deploy, feature labels need a report of the host."""
     return deploy is not None if label_keys.is_deploy(key) else node.host is not None
 
 
@@ -499,7 +498,7 @@ def _difference(node: Node, wanted: t.Mapping[str, str], forbidden: t.AbstractSe
     mine = _mine(node)
     ours = {key for key in mine if in_scope(key)}
     labels: Changes = {key: None for key in ours if key not in wanted}
-    # The annotation about the missing GPU stays for labels that another task, or a run at a higher level, removes.
+    # The annotation with the time stays while there are labels that another task, or a run at a higher level, removes.
     waits = {key for key in mine if key != PRESENT and (key in wanted or not in_scope(key))}
     ours &= set(wanted)
     theirs = node.nfd
@@ -526,13 +525,13 @@ def _difference(node: Node, wanted: t.Mapping[str, str], forbidden: t.AbstractSe
 
 
 def _is_statement(key: str, ours: t.Collection[str]) -> bool:
-    """Whether a wrong value of a key is corrected. This holds for keys that state a fact; other keys can state what
-    somebody wants, and keep their value. A configuration of the device plugin is corrected if we wrote the label."""
+    """Whether a differing label value is overwritten. Labels that state a fact are; other labels can state what a user
+    wants, and keep their value. The configuration of the device plugin is overwritten if we wrote the label."""
     return key == PRESENT or not label_keys.is_deploy(key) or (key == PLUGIN_CONFIG and key in ours)
 
 
 def _mine(node: Node) -> t.Set[str]:
-    """The keys that are still ours."""
+    """Our keys, without those that now belong to the user or to Node Feature Discovery."""
     return {key for key in node.ours if key in node.labels and key not in node.nfd
             and not _is_users(key, node.labels[key])}
 
@@ -544,7 +543,7 @@ def _is_users(key: str, value: str) -> bool:
 
 
 def owned(node: Node) -> t.Tuple[t.Dict[str, str], t.Dict[str, str]]:
-    """(our labels, the deploy and feature labels that are not ours) of a Node."""
+    """(our labels of a Node, its other deploy and feature labels)."""
     labels = {key: value for key, value in node.labels.items() if key in node.ours or key == WORKLOAD
               or label_keys.is_deploy(key) or label_keys.is_feature(key)}
     return ({key: value for key, value in labels.items() if key in node.ours},

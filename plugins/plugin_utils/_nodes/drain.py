@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Drains Nodes by evictions, and restores their former state. PRIVATE to the collection.
 
-For each Node the pods are listed once per round. Pods with GPUs are evicted first; the others follow when the last of
-these has ended. If a disruption budget forbids an eviction, it is tried again until the timeout. The first pod of a
-Node is evicted only after dry runs have shown that all its pods could be evicted, so that no pod ends without need. A
-budget that is used up after that still prevents the eviction of the remaining pods.
+The pods of each Node are listed once per round. Pods with GPUs are evicted first; the other pods follow when these have
+ended. If a disruption budget forbids an eviction, the eviction is tried again until the timeout. The first pod of a
+Node is evicted only after dry runs have shown that all its pods can be evicted, so that no pod ends without need. A
+budget that is exhausted after the dry runs still prevents the eviction of the remaining pods.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import N
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import Holder, refuse_held
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.pod import Pod, pods_on
 
-# Seconds: the pause between two rounds; the pause between two requests for a pod if the server does not say when to try
-# again; how long the result of a dry run is used while other pods of the Node cannot be evicted.
+# Seconds: the pause between two rounds; the pause between two requests for a pod if the answer has no Retry-After; how
+# long the result of a dry run is used while other pods of the Node cannot be evicted.
 _PAUSE, _AGAIN, _COUNTS = 1.0, 5.0, 15.0
 _NEVER = float("inf")
 _BUDGET = re.compile(r"disruption budget (\S+)")
 _NOT_ENDED = "it was evicted or deleted, but has not ended"
 
-# C({node, pod}), with C(reason) or C(budget) if it matters.
+# C({node, pod}), with C(reason) or C(budget) where they apply.
 PodEntry = t.Dict[str, str]
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a task requests. names: the Nodes; grace_period: seconds for every pod, None for the pod's own; timeout:
-    seconds for all Nodes together; level: the allowed disruption; seen: in check mode, the Nodes that an earlier task
-    of the same run would have cordoned; holder: this run, None if Nodes may be held by another run."""
+    """The parameters of a task. names: the Nodes; grace_period: seconds for every pod, None to use each pod's own;
+    timeout: seconds for all Nodes together; level: the allowed disruption; seen: in check mode, the Nodes that an
+    earlier task of the same run would have cordoned; holder: this run, None to accept Nodes held by another run."""
 
     names: t.Sequence[str]
     evictions: EvictionOptions = EvictionOptions()
@@ -64,8 +64,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a task does, or has done. cordoned, uncordoned: Nodes; evicted, blocked, staying: pods; failure: the message
-    if pods are left, empty otherwise."""
+    """The planned or completed actions of a task. cordoned, uncordoned: Nodes; evicted, blocked, staying: pods;
+    failure: the message if pods are left, empty otherwise."""
 
     steps: t.Sequence[Step] = ()
     pending: t.Sequence[PendingStep] = ()
@@ -91,8 +91,8 @@ def staying_warnings(staying: t.Iterable[PodEntry]) -> list[str]:
 
 @dataclass
 class _Round:
-    """The state of the evictions. next, why: map the uid of a pod to the time of its next request, and to the reason
-    why it is still there; begun: the Nodes of which all pods could be evicted."""
+    """The state of the evictions. next: maps the uid of a pod to the time of its next request; why: maps it to the
+    reason why the pod has not ended; begun: the Nodes whose pods can all be evicted, and are being evicted."""
 
     next: dict[str, float] = field(default_factory=dict)
     begun: set[str] = field(default_factory=set)
@@ -101,7 +101,7 @@ class _Round:
 
 
 class Drain:
-    """One task. tell: called with a line for each pod that must wait; clock, sleep: as in the module time."""
+    """Runs one task. tell: called with a line for each pod that must wait; clock, sleep: as in the module time."""
 
     def __init__(self, client: Client, request: Request, tell: t.Callable[[str], None] = lambda line: None,
                  clock: t.Callable[[], float] = time.monotonic, sleep: t.Callable[[float], None] = time.sleep) -> None:
@@ -120,7 +120,7 @@ class Drain:
             _refuse(pods)
         cordons = [name for name, one in nodes.items() if cordon.cordon(one)]
         steps = [Step("cordon", f"Node {name}", "new pods must not start there", "drain") for name in cordons]
-        # Below the level drain no pod is evicted. A pod that may not be evicted at all is pending, as the others are.
+        # Below the level drain all evictions are pending, even those of pods that must not be evicted at all.
         steps += [_step(pod) for group in pods.values()
                   for pod in [*group.evicted, *(() if evicts else (pod for pod, _why in group.refused))]]
         allowed, pending = gate(steps, self._request.level)
@@ -162,7 +162,7 @@ class Drain:
         without_errors(self._client.many(lambda name: node.write(self._client, name, cordon.uncordon), names))
 
     def _evict(self) -> dict[str, SortedPods]:
-        """Evicts until the timeout. Returns the pods that are left, by Node; empty if all have ended."""
+        """Evicts pods until the timeout. Maps each Node to its remaining pods; empty if all have ended."""
         end = self._clock() + self._request.timeout
         left = self._pods(self._request.names)
         while True:
@@ -176,7 +176,7 @@ class Drain:
             left = self._pods(left)
 
     def _begin(self, left: t.Mapping[str, SortedPods]) -> None:
-        """Finds by dry runs the Nodes of which all pods can be evicted. A single pod needs no dry run."""
+        """Finds, by dry runs, the Nodes whose pods can all be evicted. A Node with a single pod needs no dry run."""
         waiting = {name: group for name, group in left.items() if name not in self._round.begun}
         tried = [pod for group in waiting.values() if len(group.evicted) > 1 for pod in group.evicted]
         for pod, answer in self._answers(tried, dry_run=True):
@@ -197,8 +197,8 @@ class Drain:
                 self._round.evicted.append({"node": pod.node, "pod": pod.label})
 
     def _answers(self, pods: t.Sequence[Pod], dry_run: bool) -> list[tuple[Pod, Later | None]]:
-        """(pod, answer of the server to its eviction, None if it is allowed) for each pod that is due. Keeps the
-        reasons of pods that must wait. Raises errors that waiting cannot solve."""
+        """Requests the evictions that are due. Returns (pod, answer) for each; the answer is None if the eviction is
+        allowed. Records why other pods must wait. Raises ClusterError for an error that waiting cannot solve."""
         now = self._clock()
         due = [pod for pod in pods if not pod.ending and self._round.next.get(pod.uid, now) <= now]
         answers = list(zip(due, without_errors(self._client.many(
@@ -212,8 +212,8 @@ class Drain:
         return answers
 
     def _blocked(self, result: Outcome, left: t.Mapping[str, SortedPods]) -> Outcome:
-        """The result with the pods that are left. Their Nodes are uncordoned if this task has cordoned them, not if an
-        earlier task has."""
+        """The result with the remaining pods. Uncordons the Nodes of these pods if this task, not an earlier one, has
+        cordoned them."""
         ours = [name for name in left if name in result.cordoned]
         self._uncordon(ours)
         why = self._round.why
@@ -232,7 +232,7 @@ class Drain:
 
 
 def _keeps(one: NodeState) -> bool:
-    """Whether the removal of our annotation leaves the Node as schedulable as it is now."""
+    """Whether an uncordon only removes our annotation, and leaves the Node schedulable or cordoned as it is now."""
     return one.cordoned if cordon.before(one) is None else not cordon.uncordon(one).spec
 
 

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which pods of a Node are evicted, which must not be, and which stay. Pure. PRIVATE.
+"""Decides which pods of a Node are evicted, which must not be evicted, and which stay. Pure. PRIVATE.
 
 The rules are those of C(kubectl drain), Kubernetes 1.36: pods of DaemonSets stay because they would be created again,
 mirror pods because they belong to the kubelet, and pods that have ended because they run nothing.
@@ -17,8 +17,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.pod import Po
 
 @dataclass(frozen=True)
 class EvictionOptions:
-    """Which pods to evict. only_gpu: only pods that use a GPU; force: also pods without a controller, which are
-    not created again; empty_dirs: also pods whose emptyDir volumes are lost."""
+    """Which pods to evict. only_gpu: only pods that use a GPU; force: also pods without a controller, which are not
+    created again; empty_dirs: also pods whose emptyDir volumes are lost."""
 
     only_gpu: bool = True
     force: bool = False
@@ -27,7 +27,7 @@ class EvictionOptions:
 
 @dataclass
 class SortedPods:
-    """The pods of one Node. evicted: those to evict, pods with GPUs first; refused: C((pod, reason)) for pods that must
+    """The pods of one Node. evicted: pods to evict, pods with GPUs first; refused: C((pod, reason)) for pods that must
     not be evicted; staying: C((pod, reason)) for pods that use a GPU but stay."""
 
     evicted: list[Pod] = field(default_factory=list)
@@ -36,7 +36,7 @@ class SortedPods:
 
 
 def sort(pods: t.Iterable[Pod], evictions: EvictionOptions) -> SortedPods:
-    """Sorts the pods of a Node by whether they are evicted, and by their names."""
+    """Divides the pods of a Node into pods to evict, pods that must not be evicted and pods that stay."""
     found = SortedPods()
     for pod in sorted(pods, key=lambda pod: pod.label):
         if pod.ended or (evictions.only_gpu and not pod.uses_gpu):

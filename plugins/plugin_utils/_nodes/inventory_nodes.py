@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Nodes in the inventory plugin: the facts of a Node, and its groups. Pure. PRIVATE."""
+"""Computes the facts and the groups of a Node for the inventory plugin. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class GpuNode(t.TypedDict):
 
 
 class Facts(t.TypedDict):
-    """A Node. addresses: maps types to addresses; reachable: all addresses that can be used; gpu: whether it has a GPU.
-    """
+    """The facts of a Node. addresses: maps types to addresses; reachable: all addresses that can be used; gpu: whether
+    the Node has a GPU."""
 
     name: str
     addresses: t.Dict[str, str]
@@ -77,7 +77,7 @@ def is_name(text: object) -> bool:
 
 
 def is_address(text: object) -> bool:
-    """Whether a text is an IP address or host name that belongs to another machine than the controller.
+    """Whether a text is an IP address or host name that can belong to a machine other than the controller.
 
     The kubelet of a Node reports its addresses, and the Node may be compromised. ssh would read C(-oProxyCommand=...)
     as an option that runs a command on the controller, and tasks for a host at C(127.0.0.1) run on the controller.
@@ -102,18 +102,17 @@ def shared_addresses(nodes: t.Iterable[Facts]) -> dict[str, list[str]]:
 
 
 def who_shares(name: str, address: str, shared: t.Mapping[str, list[str]]) -> list[str]:
-    """The Nodes that share an address, so that it is not known which one is reached by it. Empty if only this Node has
-    it.
+    """The Nodes that share an address, so that a connection may reach any of them. Empty if only one Node has it.
 
-    shared: the result of L(shared_addresses). A host name that is the name of a Node belongs to that Node, even if
-    others report it, because names of Nodes are unique.
+    name: the Node; shared: the result of L(shared_addresses). A host name that is the name of a Node belongs to that
+    Node, even if others report it, because names of Nodes are unique.
     """
     return [] if address == name and _ip(name) is None else shared.get(_spelled(address), [])
 
 
 def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """A text as an IP address; the IPv4 address if it is mapped into IPv6. None if it has a zone: any text may follow
-    the C(%), and an interface of the Node does not exist on the controller."""
+    """Parses an IP address. An IPv4 address mapped into IPv6 becomes IPv4. None for other texts, and for an address
+    with a zone: any text may follow the C(%), and an interface of the Node does not exist on the controller."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -124,7 +123,7 @@ def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _spelled(address: str) -> str:
-    """An address in one spelling, so that equal addresses are equal texts."""
+    """The canonical text of an address or host name, so that equal addresses have equal texts."""
     return str(_ip(address) or address.lower())
 
 
@@ -165,7 +164,7 @@ def describe(node: Live) -> Facts:
 
 
 def groups(facts: GpuNode) -> list[str]:
-    """The groups of a Node with GPUs, by C(gpu_node) of L(describe). The names are not sanitised yet."""
+    """The groups of a Node with GPUs. facts: C(gpu_node) of L(describe). The names are not sanitised yet."""
     mig = facts["mig"]
     found = {"model": facts["model"] or _UNKNOWN, "driver": facts["driver"] or _UNKNOWN, "state": facts["state"],
              "mig": {True: "capable", False: "incapable", None: _UNKNOWN}[mig["capable"]],

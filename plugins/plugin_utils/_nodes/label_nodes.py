@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes labels to Nodes: lists all Nodes once, and patches those that differ, several at the same time. PRIVATE."""
+"""Writes labels to Nodes: lists all Nodes once, and patches Nodes that differ, several at the same time. PRIVATE."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.deploy_labels
 )
 
 PAUSE = 2.0  # seconds between two requests while labels of NFD are awaited
-SHOWN = 12  # the most names, or ranges of names, in a text
+SHOWN = 12  # the maximum number of names, or ranges of names, in a text
 _NUMBERED = re.compile(r"([^.]*?)(\d+)([^\d.]*(?:\..*)?)")
 
 
@@ -42,7 +42,7 @@ class Foreign(t.TypedDict):
 
 
 class Gathered(t.TypedDict):
-    """A Node in the state gathered. wanted: its planned labels; present: our labels; foreign: those of others."""
+    """A Node in the result of state gathered. wanted: planned labels; present: ours; foreign: labels of others."""
 
     gpu: bool
     wanted: t.Dict[str, str]
@@ -52,11 +52,11 @@ class Gathered(t.TypedDict):
 
 def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool,
                 reported: t.Mapping[str, Labels] | None = None, unread: t.Collection[str] = ()) -> Result:
-    """Does the whole task: reads the Nodes, plans, writes.
+    """Runs the task: reads the Nodes, plans the changes and writes them.
 
     arguments: the options for target C(node); reported: maps a Node to the labels that gpu_labels has computed on its
-    host, None if the task is not about features; unread: Nodes whose hosts could not read all their GPUs. Their present
-    labels are not changed because of such a failure.
+    host, None if the task is not about features; unread: Nodes whose hosts could not read all their GPUs. The present
+    labels of these Nodes are not changed because of such a failure.
 
     Returns the result of the task. Raises InputError and ClusterError before anything is written; later errors of
     single Nodes are in the result.
@@ -73,8 +73,8 @@ def label_nodes(arguments: t.Mapping[str, t.Any], check_mode: bool,
     client = Client(arguments["kubeconfig"], arguments["context"])
     if state != "gathered" and not take_over:
         refuse_operator(client)
-    # In check mode NFD is not delivered, so that waiting for its labels would be in vain. If hosts have reported their
-    # labels, NFD is only awaited if this run delivers it.
+    # In check mode NFD is not delivered, so its labels would not appear. If hosts have reported their labels, the run
+    # waits for NFD only if it delivers NFD.
     awaited = state == "present" and deploy and not check_mode and (not reported or "nfd" in deploy.components)
     wait = arguments["wait_for_nfd"] if awaited else 0
     only_reported = state == "present" and deploy is None
@@ -124,7 +124,7 @@ def invalid_labels(nodes: t.Iterable[Node], reported: t.Mapping[str, Labels]) ->
 
 
 def _result(nodes: t.Sequence[Node], texts: list[str], others: list[Foreign], undecided: list[str]) -> Result:
-    """The part that all results have."""
+    """The keys that all results have. texts: notes; others: labels of others; undecided: as in the result."""
     counts = {"nodes": len(nodes), "gpu": sum(node.gpu for node in nodes),
               "without_nfd": sum(not node.described for node in nodes), "changed": 0, "failed": 0}
     return {"changed": False, "notes": texts, "warnings": texts, "foreign": others, "diff": [], "undecided": undecided,
@@ -143,8 +143,8 @@ def _write_all(client: Client, plans: t.Iterable[Change | None], result: Result,
 
 def written(result: Result, done: t.Sequence[Change], failures: t.Mapping[str, str], failed: str,
             kind: str = "Node") -> Result:
-    """The result of a task that has written changes. failures: maps other Nodes to their errors; failed: the number of
-    all these Nodes and what has failed; kind: that of the written objects."""
+    """The result of a task that has written changes. failures: maps the Nodes that failed to their errors; failed: the
+    text C(5 Nodes could not be labelled), with the number of all Nodes to write; kind: the kind of written objects."""
     found = {**result, "changed": bool(done), "diff": diff(done, kind), "failures": failures,
              "counts": {**result["counts"], "changed": len(done), "failed": len(failures)},
              "nodes": {change.node: change.summary() for change in done}}
@@ -160,7 +160,7 @@ def foreign(nodes: t.Iterable[Node], deploy: Deploy | None) -> list[Foreign]:
 
 def chosen(found: list[Node], names: t.Sequence[str] | None, reported: t.Mapping[str, Labels] | None, server: str,
            reported_only: bool) -> list[Node]:
-    """The Nodes of a task: those in names, None for all; reported_only: only those whose hosts have reported labels."""
+    """The Nodes of a task. names: None for all; reported_only: whether to omit Nodes whose hosts have not reported."""
     known = {node.name for node in found}
     for path, given, hint in (
             ("nodes", names or (), "Name Nodes as kubectl get nodes shows them, or omit the option for all Nodes."),
@@ -176,7 +176,7 @@ def read_nodes(client: Client, wait_for_nfd: float = 0) -> list[Node]:
     """All Nodes with their labels. Their status, which is most of a Node, is not requested.
 
     wait_for_nfd: the seconds to wait until a Node has a label of NFD, and then until no further Nodes get labels.
-    Raises ClusterError if no Node gets one in this time.
+    Raises ClusterError if no Node gets a label of NFD in this time.
     """
     nodes = _list(client)
     if wait_for_nfd and nodes and not any(node.described for node in nodes):
@@ -185,7 +185,7 @@ def read_nodes(client: Client, wait_for_nfd: float = 0) -> list[Node]:
 
 
 def _with_readiness(client: Client, nodes: t.Sequence[Node], deploy: Deploy | None) -> list[Node]:
-    """The same Nodes. For those that seem to have lost their GPU, reads whether they are Ready."""
+    """The same Nodes. Reads whether they are Ready, but only for Nodes that seem to have lost their GPU."""
     lost = [node for node in nodes if node.host is None and deploy_labels.seems_gone(node, deploy)]
     states = without_errors(client.many(lambda node: client.get("v1", "Node", node.name), lost))
     ready = {node.name for node, state in zip(lost, states) if state and is_ready(state)}
@@ -228,7 +228,7 @@ def label(client: Client, changes: t.Sequence[Change]) -> tuple[list[Change], di
 
 
 def _write(client: Client, change: Change) -> bool:
-    """Writes a change. Returns whether the Node still exists. The Node in the answer is not kept, because 5,000 of them
+    """Writes a change. Returns whether the Node still exists. The Node in the answer is not kept, because 5,000 Nodes
     would need much memory."""
     try:
         client.merge_patch("v1", "Node", change.node, None, change.patch())

@@ -7,7 +7,7 @@ While a Node is out of service, one run holds it and its operands are paused by 
 allows it, the Node is also cordoned and the pods that use GPUs are evicted, before the operands are paused. If MIG
 instances are only created in free space, pods can stay, and only the operands that read the list of instances at their
 start are paused.
-Labels and annotations of the Node keep this state, so that the next run can continue after a run was killed.
+Labels and annotations of the Node store this state, so that the next run can continue after a run was killed.
 
 The labels carry the value that the vendor's driver manager writes for a driver upgrade (k8s-driver-manager, GPU
 Operator 26.7), so that other tools know what it means.
@@ -55,20 +55,20 @@ _KNOWING = tuple(LABELS[name] for name in ("device_plugin", "feature_discovery",
 # The annotation that says why the last maintenance failed.
 REASON = "gpuops.nvidia/maintenance-failed"
 # The annotation of a Node whose driver and MPS pods are being removed: their components, separated by commas, and
-# OTHERS if other work has cordoned the Node before. A component stays in it until its removal has succeeded.
+# OTHERS if other work has cordoned the Node before. A component stays listed until its removal has succeeded.
 REMOVING = "gpuops.nvidia/removing"
 OTHERS = "others"
 UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
 _UPGRADE_ENDED = ("", "unknown", "upgrade-done", "upgrade-failed")
-_KEPT = 1000  # the most characters of a reason
+_KEPT = 1000  # the maximum number of characters of a reason
 _PAUSE = 1.0  # seconds between two requests
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a task does, or has done.
+    """The planned or completed actions of a task.
 
-    started: whether the Node is out of service; ready: whether it was Ready before; level: the one at which the host
+    started: whether the Node is out of service; ready: whether it was Ready before; level: the level at which the host
     may be changed, empty if the task does not take the Node out of service; paused: the labels of paused operands;
     cordoned: the Nodes that were cordoned; evicted, blocked, staying: as in L(drain.Outcome); failure: the message if
     pods could not be evicted, empty otherwise.
@@ -88,7 +88,7 @@ class Outcome:
 
     @classmethod
     def read(cls, result: Result) -> Outcome:
-        """The part of L(as_dict) on which the end of a maintenance depends."""
+        """Reads the values from the result of L(as_dict) that the end of a maintenance needs."""
         return cls(started=bool(result.get("started")), ready=bool(result.get("ready", True)),
                    paused=[str(key) for key in result.get("paused") or ()],
                    cordoned=[str(name) for name in result.get("cordoned") or ()])
@@ -104,15 +104,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Request:
-    """What a task requests.
+    """The parameters of a task.
 
-    drain: the Node, the level, the timeout in seconds and which pods may be evicted; holder: this run; clients: what
-    uses the GPUs, as in the facts of the host; reason: why the maintenance failed, empty if it succeeded; begun: the
-    outcome of the task that took the Node out of service (a run only needs its field ready, check mode needs all);
-    removing: the components whose driver or MPS pods are removed from the Node, empty for other work; seen: in check
-    mode, maps a Node to the labels that an earlier task of the same run would have written; evict: whether the change
-    disturbs what uses the GPUs; creates: whether it creates MIG instances in free space, which may be done even if the
-    rest of the change must not be.
+    drain: the Node, the level, the timeout in seconds and which pods may be evicted; holder: this run; clients: the
+    processes that use the GPUs, as in the facts of the host; reason: why the maintenance failed, empty if it succeeded;
+    begun: the outcome of the task that took the Node out of service (a run uses only its field ready, check mode uses
+    all); removing: the components whose driver or MPS pods are removed from the Node, empty for other work; seen: in
+    check mode, maps a Node to the labels that an earlier task of the same run would have written; evict: whether the
+    change disturbs pods and processes that use the GPUs; creates: whether it creates MIG instances in free space, which
+    may be done even if the rest of the change must not be done.
     """
 
     drain: drain.Request
@@ -127,7 +127,7 @@ class Request:
 
     @property
     def name(self) -> str:
-        """The Node."""
+        """The name of the Node."""
         return self.drain.names[0]
 
 
@@ -155,7 +155,7 @@ def left_by_runs(nodes: t.Mapping[str, Labels], me: Holder) -> dict[str, str]:
 
 
 def unfinished(one: Live) -> frozenset[str]:
-    """The components of which a run has begun, but not finished, to remove the pods of a Node; may include OTHERS."""
+    """The components whose pods a run has started, but not finished, to remove from a Node; may include OTHERS."""
     return _removing(one["metadata"].get("annotations") or {})
 
 
@@ -164,7 +164,7 @@ def _removing(annotations: Labels) -> frozenset[str]:
 
 
 class Maintenance:
-    """One task. tell: called with a line of progress; clock, sleep: as in the module time."""
+    """Runs one task. tell: called with a line of progress; clock, sleep: monotonic and sleep of the module time."""
 
     def __init__(self, client: Client, request: Request, tell: t.Callable[[str], None] = lambda line: None,
                  clock: t.Callable[[], float] = time.monotonic, sleep: t.Callable[[float], None] = time.sleep) -> None:
@@ -174,10 +174,10 @@ class Maintenance:
     def started(self) -> Outcome:
         """Takes the Node out of service. If it raises GpuopsError, the Node is as it was before.
 
-        If something uses the GPUs and the level forbids ending it, C(started) of the outcome is false, and C(pending)
-        names what uses them. Nothing was changed then, except if pods have started meanwhile: the operands were paused
-        and have been resumed. MIG instances in free space are created nevertheless, with C(level) set to C(never),
-        unless that would end an MPS daemon.
+        If a pod or process uses the GPUs and the level forbids ending it, C(started) of the outcome is false, and
+        C(pending) names the pod or process. In this case nothing was changed, except if pods have started meanwhile:
+        then the operands were paused and resumed again. MIG instances in free space are created nevertheless, with
+        C(level) set to C(never), unless this would end an MPS daemon.
         """
         one = self._node()
         self._refuse_upgrade(one)
@@ -219,7 +219,7 @@ class Maintenance:
         return replace(result, pending=obstacles, level="never" if obstacles else result.level)
 
     def _mps(self) -> list[str]:
-        """The MPS daemons of the Node that would end with the device plugin; none if their clients may be evicted."""
+        """The MPS daemons of the Node that would end with the device plugin; empty if their clients may be evicted."""
         if self._request.evict and not self._request.creates and self._request.drain.level != "never":
             return []
         return [pod.label for pod in self._pods() if pod.mps and not pod.ended]
@@ -237,17 +237,17 @@ class Maintenance:
         return pods_on(self._client, self._request.name)
 
     def _undone(self, paused: t.Sequence[str], *between: Step) -> list[Step]:
-        """The steps that put the Node back into service. paused: the labels of paused operands; between: further steps
-        before the release."""
+        """The steps that put the Node back into service. paused: the labels of paused operands; between: further steps,
+        before the step that releases the Node."""
         return [*(Step("resume", f"{key[len(DEPLOY):]} on Node {self._request.name}") for key in paused), *between,
                 Step("release", f"Node {self._request.name}")]
 
     def ended(self) -> Outcome:
-        """Puts the Node back into service. If this collection has cordoned it, it stays cordoned if a reason is given,
-        or if other work of the collection on it is not finished.
+        """Puts the Node back into service. A Node that this collection has cordoned stays cordoned if a reason is
+        given, or if other work of the collection on the Node is not finished.
 
-        A Node that no run holds or has left out of service is not changed. Raises ClusterError if the Node was Ready
-        before and does not become Ready in time.
+        A Node is not changed if no run holds it or has left it out of service. Raises ClusterError if the Node was
+        Ready before and does not become Ready in time.
         """
         one, begun, check = self._node(), self._request.begun, self._request.drain.check
         if not left_behind(one.annotations) and not (check and begun.started):
@@ -266,7 +266,7 @@ class Maintenance:
         return Outcome(self._undone(paused, *between), ready=one.ready)
 
     def _await_ready(self, one: NodeState) -> NodeState:
-        """Waits for the kubelet, for example after a reboot or a restart of the runtime. Returns the Ready Node."""
+        """Waits until the Node is Ready, for example after a reboot or a restart of the runtime. Returns the Node."""
         end = self._clock() + self._request.drain.timeout
         while not one.ready:
             if self._clock() >= end:
@@ -303,8 +303,8 @@ class Maintenance:
         return drain.Drain(self._client, request, self._tell, self._clock, self._sleep).drained()
 
     def _obstacles(self, preview: drain.Outcome, mps: t.Sequence[str]) -> list[PendingStep]:
-        """Pending steps for what uses the GPUs and must not be ended at this level. There are none at C(drain) and
-        above: pods are evicted, and the host's modules decide about processes of the host. mps: from L(_mps)."""
+        """Pending steps for pods and processes that use the GPUs and must not be ended at this level. Empty at C(drain)
+        and above, where pods are evicted and the host's modules handle processes. mps: the result of L(_mps)."""
         level = self._request.drain.level
         if allows(level, "drain"):
             return []
@@ -320,10 +320,10 @@ class Maintenance:
         return [step.pending(level_too_low(level, step.needs)) for step in [*evictions, *stops, *daemons]] + staying
 
     def _start(self, one: NodeState, keys: t.Collection[str], evicts: bool) -> drain.Outcome:
-        """Executes the plan. Returns the outcome of the drain, empty if there was no drain. If something fails, the
-        Node gets back the state that it has in one.
+        """Executes the plan. Returns the outcome of the drain, empty if there was no drain.
 
-        keys: the labels of the operands to pause; evicts: whether the Node is drained.
+        one: the Node in its former state, which is restored if something fails; keys: the labels of the operands to
+        pause; evicts: whether the Node is drained.
         """
         node.write(self._client, one.name, self._taken)
         try:
@@ -351,12 +351,12 @@ class Maintenance:
         former = live.annotations
         if (work and cordon.ANNOTATION in former and REMOVING not in former
                 and former.get(HELD, self._request.holder.text) != self._request.holder.text):
-            # This run does not finish the work of that run, so the reason stays on the Node for the next run.
+            # This run does not finish the work of the former run, so the reason stays on the Node for the next run.
             mark[REASON] = former.get(REASON) or "the run was killed"
         return NodePatch(annotations={HELD: self._request.holder.text, **mark})
 
     def _left(self, one: NodeState) -> frozenset[str]:
-        """The work on the Node that this task does not finish, in the words of REMOVING."""
+        """The work on the Node that this task does not finish, in the terms of the annotation REMOVING."""
         work = _removing(one.annotations)
         if not self._request.removing:
             return work - {OTHERS}
@@ -370,8 +370,8 @@ class Maintenance:
         return NodePatch(dict.fromkeys(_to_pause(live.labels, keys), PAUSED))
 
     def _as_before(self, live: NodeState, one: NodeState) -> NodePatch:
-        """The patch that restores the state that the Node has in one, before this run has changed it. What an earlier
-        run has left on it stays for the next run."""
+        """The patch that restores the former state of the Node. one: the Node before this run changed it. Annotations
+        that an earlier run has left on the Node stay for the next run."""
         refuse_held(self._request.holder, [live])
         former = one.annotations
         patch = NodePatch() if cordon.ANNOTATION in former else cordon.uncordon(live)

@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The layouts that the MIG manager of the cluster has, read before a layout is requested for a Node. PRIVATE.
+"""Checks that the MIG manager of the cluster has a layout, before the layout is requested for a Node. PRIVATE.
 
 The manager reads its layouts from the ConfigMap that its DaemonSet mounts. From GPU Operator 26.3 on, if no
-configuration of the user is mounted, it makes a ConfigMap C(NODE-mig-config) from the GPUs of each Node, and uses the
-mounted one only as a fallback. For an unknown layout, it sets the state C(failed) or removes the label.
+configuration of the user is mounted, it creates a ConfigMap C(NODE-mig-config) from the GPUs of each Node, and uses the
+mounted ConfigMap only as a fallback. For an unknown layout, it sets the state C(failed) or removes the label.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _VOLUME, _OWN, _OF_NODE = "mig-parted-config", "CONFIG_FILE", "-mig-config"
 
 
 def refuse_unknown(client: Client, namespace: str, layout: str, nodes: t.Collection[str]) -> None:
-    """Raises InputError if the manager does not have the layout on one of the Nodes (empty: all Nodes that it serves).
+    """Raises InputError if the manager does not have the layout on one of the Nodes.
 
-    If the ConfigMaps cannot be read, for example because the user may not see them, nothing is refused.
+    nodes: empty for all Nodes that the manager serves. If the user may not read the ConfigMaps, nothing is refused.
     """
     name, generates = _mounted(client.list("apps/v1", "DaemonSet", namespace, label_selector=mig_labels.MANAGER))
     try:
@@ -54,7 +54,7 @@ def refuse_unknown(client: Client, namespace: str, layout: str, nodes: t.Collect
 
 
 def _mounted(daemon_sets: t.Sequence[Live]) -> tuple[str, bool]:
-    """(the ConfigMap that the manager mounts, empty if not known; whether it first generates one for each Node)."""
+    """(the ConfigMap that the manager mounts, empty if unknown; whether the manager generates one for each Node)."""
     for one in daemon_sets:
         pod = one["spec"]["template"]["spec"]
         own = any(env["name"] == _OWN for container in pod["containers"] for env in container.get("env") or ())

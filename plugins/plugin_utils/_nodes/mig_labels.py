@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The labels that request a MIG layout for a Node and report its state. Pure. PRIVATE.
 
-The protocol is that of the MIG manager in GPU Operator 26.7: C(nvidia.com/mig.config) names the layout,
+The protocol is the same as in the MIG manager of GPU Operator 26.7: C(nvidia.com/mig.config) names the layout,
 C(nvidia.com/mig.config.state) is pending, success, failed or rebooting, and operands that hold GPUs are paused by the
 value C(paused-for-mig-change) of their deploy labels. Unlike that manager, this collection creates no deploy labels
 that a Node did not have, and leaves none paused.
@@ -39,7 +39,7 @@ PAUSES = (*(LABELS[name] for name in ("device_plugin", "feature_discovery", "dcg
 # The label selector for Nodes of the vendor's manager whose layout has not been applied successfully.
 NOT_APPLIED = f"{MIG_MANAGER}=true,{MIG_CONFIG},{STATE}!={SUCCESS}"
 MANAGER = "app=nvidia-mig-manager"  # the label selector for the pods of the vendor's manager
-_KEPT = 1000  # the most characters of a reason
+_KEPT = 1000  # the maximum number of characters of a reason
 
 # Maps labels to their new values.
 Changes = t.Dict[str, str]
@@ -47,8 +47,8 @@ Changes = t.Dict[str, str]
 
 @dataclass(frozen=True)
 class NodeMig:
-    """The MIG state of a Node. layout: the requested layout, empty for none; state: the value of the label, empty
-    without it; paused: the operands that are paused; reason: why the last change failed; managed: whether the vendor's
+    """The MIG state of a Node. layout: the requested layout, empty for none; state: the label's value, empty without
+    the label; paused: the operands that are paused; reason: why the last change failed; managed: whether the vendor's
     manager serves the Node."""
 
     node: str
@@ -65,13 +65,13 @@ class NodeMig:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the vendor's manager has not finished applying the layout yet. A Node without a state is not waited
-        for if the requested layout is the default (MIG off)."""
+        """Whether the vendor's manager has not finished applying the layout yet. False for a Node without a state if
+        the requested layout is the default (MIG off)."""
         return bool(self.layout) and self.state not in (SUCCESS, FAILED) and (
             bool(self.state) or self.layout != MIG_DEFAULT)
 
     def as_dict(self) -> Result:
-        """The state as it is in results."""
+        """The state, as shown in results."""
         return {"layout": self.layout, "state": self.state, "paused": list(self.paused), "reason": self.reason,
                 "unfinished": self.unfinished, "managed": self.managed}
 
@@ -85,7 +85,7 @@ def read(node: NodeState) -> NodeMig:
 
 
 def labels_before(labels: Labels, layout: str, pause: bool = True) -> Changes:
-    """The labels to write before the layout of a Node changes. pause: whether the operands that run are paused."""
+    """The labels to write before the layout of a Node changes. pause: whether to pause the operands that run."""
     paused = {key: PAUSED for key in PAUSES if pause and labels.get(key) == "true"}
     wanted = {MIG_CONFIG: layout, STATE: PENDING, **paused}
     return {key: value for key, value in wanted.items() if labels.get(key) != value}
@@ -99,7 +99,7 @@ def labels_after(labels: Labels, layout: str, state: str) -> Changes:
 
 
 def reason_of(text: str, state: str) -> str | None:
-    """The text of the annotation in one line, None if the change has not failed."""
+    """The value of the annotation REASON, as one line; None if the change has not failed."""
     return " ".join(text.split())[:_KEPT] if state == FAILED else None
 
 
@@ -119,7 +119,7 @@ def steps(node: str, changes: Changes, reason_differs: bool = False) -> list[Ste
 
 
 def explain(one: NodeMig, namespace: str, pod: str) -> tuple[str, str]:
-    """(the problem, what to do) for a Node of the vendor's manager. pod: the manager's pod there, empty for none."""
+    """(the problem, its remedy) of a Node that the vendor's manager serves. pod: the manager's pod there, or empty."""
     look = f"kubectl -n {namespace} logs {pod}" if pod else f"kubectl -n {namespace} get pods -o wide"
     paused = f"; it has left {', '.join(one.paused)} paused" if one.paused else ""
     if one.state == FAILED:

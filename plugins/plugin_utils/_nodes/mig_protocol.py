@@ -1,8 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The label protocol of MIG on Nodes: reads the labels, writes them for a host, or requests a layout from the vendor's
-manager. PRIVATE."""
+"""Implements the label protocol of MIG: reads the labels of Nodes, writes them for a host, or requests a layout from
+the vendor's manager. PRIVATE."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ _PAUSE, _LINE = 1.0, 15.0  # seconds between two requests, and between two lines
 
 @dataclass(frozen=True)
 class Request:
-    """What a task requests.
+    """The parameters of a task.
 
-    names: the Nodes, empty for all Nodes of the vendor's manager; layout: empty for the one that a Node's label names;
-    expected: the layout that the label requested when the run read it, None to accept any; seen: in check mode, maps a
-    Node to the labels that an earlier task of the same run would have written; at_once: how many Nodes change at the
-    same time, a number or a percentage; max_fail: the percentage of Nodes that may fail before no further one is
-    changed; namespace: that of the operands; timeout: seconds for each wait; holder: this run, which holds the Nodes
-    (they must not be held by another run); release: whether it releases them; level: the allowed disruption; pause:
-    whether the operands that use GPUs are paused.
+    names: the Nodes, empty for all Nodes of the vendor's manager; layout: empty to use the layout in a Node's label;
+    expected: the layout that the label requested when the run read it, None to accept any; outcome, reason: the state
+    of a change that has ended, and why it failed; seen: in check mode, maps a Node to the labels that an earlier task
+    of the same run would have written; at_once: how many Nodes change at the same time, a number or a percentage;
+    max_fail: the percentage of Nodes that may fail before the task stops changing Nodes; namespace: the namespace of
+    the operands; timeout: seconds for each wait; holder: this run, which holds the Nodes (another run must not hold
+    them); release: whether this run releases them; level: the allowed disruption; pause: whether to pause the operands
+    that use GPUs.
     """
 
     names: t.Sequence[str]
@@ -57,7 +58,7 @@ class Request:
 
 
 class Protocol:
-    """One task. tell: called with a line of progress; clock, sleep: as in the module time."""
+    """Runs one task. tell: called with a line of progress; clock, sleep: monotonic and sleep of the module time."""
 
     def __init__(self, client: Client, request: Request, tell: t.Callable[[str], None] = lambda line: None,
                  clock: t.Callable[[], float] = time.monotonic, sleep: t.Callable[[float], None] = time.sleep) -> None:
@@ -69,8 +70,8 @@ class Protocol:
         return outcome([], nodes={name: mig_labels.read(one).as_dict() for name, one in self._nodes().items()})
 
     def changing(self) -> Result:
-        """Holds the Nodes, sets their state to pending and pauses the operands. Raises ClusterError if the pods of
-        these do not end in time."""
+        """Holds the Nodes, sets their state to pending and pauses the operands. Raises ClusterError if the operands'
+        pods do not end in time."""
         nodes = self._ours()
         refuse_held(self._request.holder, nodes.values())
         changes = {name: self._begun(one) for name, one in nodes.items()}
@@ -83,8 +84,8 @@ class Protocol:
         return outcome(steps, (), plan_diff("node_mig", steps), labels=changes)
 
     def settled(self) -> Result:
-        """Sets the state to success, or to failed with the reason, and resumes operands, also those that a killed run
-        has paused."""
+        """Sets the state to success, or to failed with the reason, and resumes all paused operands, even operands that
+        a killed run has paused."""
         return self._settled(self._ours())
 
     def recovered(self) -> Result:
@@ -107,9 +108,9 @@ class Protocol:
     def requested(self) -> Result:
         """Requests the layout from the vendor's manager, a few Nodes at a time, and waits until it is applied.
 
-        Below the level C(idle) no new layout is requested; these requests are pending. If too many Nodes fail or exceed
-        the timeout, no further Nodes are changed. If the task names no Nodes, those that another run holds are left out
-        and reported at the end; if it does, raises ClusterError if one of them is held.
+        Below the level C(idle) no new layout is requested, and the requests are pending. If too many Nodes fail or
+        exceed the timeout, no further Nodes are changed. If another run holds a Node: raises ClusterError if the task
+        names Nodes; otherwise leaves the Node out and reports it at the end.
         """
         nodes = self._nodes()
         if not nodes:
@@ -157,8 +158,8 @@ class Protocol:
         return bool(self._request.holder and holder and self._request.holder.is_same_run(holder))
 
     def _held(self, nodes: t.Mapping[str, NodeState]) -> dict[str, str]:
-        """Maps each Node that another run holds to a sentence on what to do. Raises ClusterError instead if the task
-        names Nodes."""
+        """Maps each Node that another run holds to a message with the remedy. If the task names Nodes, raises
+        ClusterError instead."""
         if self._request.names:
             refuse_held(self._request.holder, nodes.values())
             return {}
@@ -203,8 +204,8 @@ class Protocol:
         return mig_labels.labels_before(one.labels, layout, self._request.pause)
 
     def _ended(self, one: NodeState) -> mig_labels.Changes:
-        """The labels at the end of a change. If somebody has requested another layout meanwhile, this request stays,
-        and the state success is refused."""
+        """The labels at the end of a change. If somebody has requested another layout meanwhile, that request stays,
+        and ClusterError is raised for the state success."""
         if self._request.outcome == mig_labels.SUCCESS:
             self._refuse_overtaken(one)
         layout = "" if self._overtaken(one.labels) else self._request.layout
@@ -226,18 +227,18 @@ class Protocol:
         return {} if one.layout == layout else {MIG_CONFIG: layout}
 
     def _request_steps(self, one: NodeMig) -> list[Step]:
-        """The steps that request the layout. They need idle, because the manager destroys instances to apply it."""
+        """The steps that request the layout. They need the level idle: to apply it, the manager destroys instances."""
         return [replace(step, needs="idle") for step in mig_labels.steps(one.node, self._layout_change(one))]
 
     def _request_layout(self, live: NodeState) -> NodePatch:
-        """The patch that requests a layout and removes the state of the former one, so that the next state that the
+        """The patch that requests a layout and removes the state of the former layout, so that the next state that the
         manager writes is about the new layout."""
         changes = self._layout_change(mig_labels.read(live))
         return NodePatch({**changes, mig_labels.STATE: None} if changes else {})
 
     def _await_manager(self, names: t.Sequence[str], changed: t.Collection[str]) -> dict[str, NodeMig | None]:
-        """Waits for the manager. Returns the Nodes that have failed, that exceed the timeout, whose label requests
-        another layout meanwhile, or that were deleted (None)."""
+        """Waits for the manager. Returns the Nodes that have failed or exceeded the timeout, whose label now requests
+        another layout, or that were deleted. A deleted Node has the value None."""
         end, shown = self._clock() + self._request.timeout, self._clock()
         while True:
             answers = without_errors(self._client.many(lambda name: self._client.get("v1", "Node", name), names))

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A Node as this package reads and changes it. PRIVATE to the collection."""
+"""Reads and changes a Node. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.label_nodes i
 _LOST_RACES = 20
 # Maps labels or annotations to their new values, None to remove one.
 Changes = t.Mapping[str, t.Optional[str]]
-# C({key, value, effect, timeAdded}), as the API server has it.
+# C({key, value, effect, timeAdded}), as in the Kubernetes API.
 Taint = t.Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class NodeState:
-    """A Node of the API server. version: its resourceVersion; ready: its condition Ready. What was not requested, such
-    as the status in a list of metadata, is empty."""
+    """A Node, as read from the API server. version: its resourceVersion; ready: its condition Ready. Fields that were
+    not requested, such as the status in a list of metadata, are empty."""
 
     name: str
     labels: Labels
@@ -47,7 +47,7 @@ class NodeState:
 
 @dataclass(frozen=True)
 class NodePatch:
-    """A change of a Node. spec: its new fields, None to remove one. Without any of these, nothing is to be written."""
+    """A change of a Node. spec: maps fields to new values, None to remove a field. An empty patch is false."""
 
     labels: Changes = field(default_factory=dict)
     annotations: Changes = field(default_factory=dict)
@@ -57,7 +57,7 @@ class NodePatch:
         return bool(self.labels or self.annotations or self.spec)
 
     def body(self, version: str) -> Object:
-        """The merge patch (RFC 7396). The server refuses it if the Node has another resourceVersion than version."""
+        """The merge patch (RFC 7396). The server refuses it if the resourceVersion of the Node is not version."""
         metadata = {name: part for name, part in (("labels", self.labels), ("annotations", self.annotations)) if part}
         return {"metadata": {**metadata, "resourceVersion": version}, **({"spec": self.spec} if self.spec else {})}
 
@@ -66,15 +66,15 @@ class Nodes(t.Protocol):
     """The methods of L(client.Client) that are needed to write a Node."""
 
     def get(self, api_version: str, kind: str, name: str) -> Live | None:
-        """Reads a Node, None if there is none with this name."""
+        """Reads a Node. Returns None if there is no Node with this name."""
 
     def merge_patch(self, api_version: str, kind: str, name: str, namespace: str | None, body: Live) -> Live:
         """Changes a Node."""
 
 
 def objects(client: Client, names: t.Sequence[str]) -> dict[str, Object]:
-    """The Nodes with these names, read at the same time. Raises InputError for names that do not exist, ClusterError.
-    """
+    """Maps the names to the Nodes, which are read concurrently. Raises InputError if a Node does not exist,
+    ClusterError if a request fails."""
     answers = without_errors(client.many(lambda name: client.get("v1", "Node", name), names))
     found = {name: one for name, one in zip(names, answers) if one is not None}
     missing = [name for name in names if name not in found]
@@ -85,15 +85,15 @@ def objects(client: Client, names: t.Sequence[str]) -> dict[str, Object]:
 
 
 def named(client: Client, names: t.Sequence[str]) -> dict[str, NodeState]:
-    """As L(objects)."""
+    """Maps the names to the states of the Nodes. Reads them and raises errors as L(objects) does."""
     return {name: NodeState.read(one) for name, one in objects(client, names).items()}
 
 
 def write(client: Nodes, name: str, change: t.Callable[[NodeState], NodePatch]) -> bool:
-    """Makes a change that depends on the state of the Node. If somebody else changes the Node meanwhile, it is read and
-    changed again.
+    """Writes a change that is computed from the state of the Node. If another client changes the Node meanwhile, reads
+    the Node and computes the change again, up to _LOST_RACES times.
 
-    Returns whether something was written; nothing is if the Node was deleted. Raises ClusterError.
+    Returns whether something was written, False if the Node was deleted. Raises ClusterError if the write fails.
     """
     for _ignored in range(_LOST_RACES):
         one = client.get("v1", "Node", name)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Publishes what hosts report about their GPUs as NodeFeature objects, from which NFD creates labels. PRIVATE.
+"""Publishes the GPU labels that hosts report as NodeFeature objects, from which NFD creates labels. PRIVATE.
 
 There is one object for each Node, with our marks; other objects are never changed. Labels that NFD already maintains
 because of another object are left out. Source: "NodeFeature custom resource" in kubernetes-sigs/node-feature-discovery.
@@ -32,10 +32,10 @@ MARKS = marks("feature_discovery")
 
 @dataclass(frozen=True)
 class Work:
-    """The changes for one Node: of the labels (as in L(deploy_labels.Changes)), of the time since when no GPU is seen,
-    and of the object itself.
+    """The change of the NodeFeature object of one Node.
 
-    live: the object as it is, None if there is none; gone: whether it is deleted.
+    change: its new labels, and the annotation with the time since which no GPU has been found; live: the current
+    object, None if there is none; gone: whether the object is to be deleted.
     """
 
     change: Change
@@ -45,9 +45,9 @@ class Work:
 
 def publish(arguments: t.Mapping[str, t.Any], check_mode: bool,
             reported: t.Mapping[str, Labels] | None, unread: t.Collection[str] = ()) -> Result:
-    """Does the whole task. arguments: the options for target C(node_feature); reported: maps a Node to the labels of
-    its host; unread: Nodes whose hosts could not read all their GPUs. Their published labels are not changed because
-    of such a failure.
+    """Runs the task. arguments: the options for target C(node_feature); reported: maps a Node to the labels of its
+    host; unread: Nodes whose hosts could not read all their GPUs. The published labels of these Nodes are not changed
+    because of such a failure.
 
     Returns the result of the task. Raises InputError and ClusterError before anything is written; later errors of
     single Nodes are in the result.
@@ -92,19 +92,19 @@ def publish(arguments: t.Mapping[str, t.Any], check_mode: bool,
 
 
 def _live(client: Client, names: t.Collection[str] | None) -> dict[str, Live]:
-    """Maps Nodes to our objects. names: only these Nodes, None for all, including deleted ones."""
+    """Maps Nodes to our objects. names: only these Nodes; None for all Nodes, including Nodes that were deleted."""
     selector = ",".join(f"{key}={value}" for key, value in MARKS.items())
     found = {one["metadata"]["labels"].get(NODE_LABEL, ""): one for one in client.list(API, KIND, None, selector)}
     return {name: one for name, one in found.items() if names is None or name in names}
 
 
 def labels_of(live: Live | None) -> dict[str, str]:
-    """The labels that an object requests; none without an object."""
+    """The labels that an object requests; empty if there is no object."""
     return dict(((live or {}).get("spec") or {}).get("labels") or {})
 
 
 def _seen(node: Node, live: t.Mapping[str, Live], host: Labels | None, adopt: frozenset[str]) -> Node:
-    """The Node. Labels that NFD maintains because of our own object do not count as those of others."""
+    """The Node without labels that NFD maintains because of our own object, so that they do not count as foreign."""
     ours = set(labels_of(live.get(node.name)))
     labels = {key: value for key, value in node.labels.items() if key not in ours}
     lists = {key: ",".join(name for name in value.split(",") if name not in ours)
@@ -138,7 +138,7 @@ def _lost(node: Node, live: Live | None) -> bool:
 
 
 def _sighted(node: Node, live: Live) -> Node:
-    """The Node with the annotation, kept on our object, that says since when no GPU is seen."""
+    """The Node with the annotation of our object that contains the time since which no GPU has been found."""
     kept = (live.get("metadata") or {}).get("annotations") or {}
     return replace(node, annotations={key: kept[key] for key in (node.sighting,) if key in kept})
 

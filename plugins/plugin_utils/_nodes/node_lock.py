@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Identifies the run of Ansible that holds a Node, and decides whether it may still work. PRIVATE to the collection."""
+"""Identifies the Ansible run that holds a Node, and decides whether that run may still be active. PRIVATE."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Holder:
 
     @classmethod
     def of_run(cls) -> Holder:
-        """This run. Ansible forks a process for each task; the parent process is the run."""
+        """This run. Ansible forks a process for each task, so the run is the parent process."""
         return cls.of_process(os.getppid())
 
     @classmethod
     def of_process(cls, pid: int) -> Holder:
-        """This run, which takes hold of a Node now."""
+        """The run with this process ID, which takes hold of a Node now."""
         return cls(re.sub(r"[^\w.-]", "-", platform.node()) or "unknown", pid, _started(pid), time.time())
 
     @classmethod
@@ -64,7 +64,7 @@ class Holder:
         return (self.controller, self.pid, self.started) == (other.controller, other.pid, other.started)
 
     def must_wait_for(self, other: Holder) -> bool:
-        """Whether another run may still be working: on this controller as long as its process exists, on another one
+        """Whether another run may still be active: on this controller while its process exists, on another controller
         until EXPIRES seconds have passed."""
         if self.is_same_run(other):
             return False
@@ -79,7 +79,7 @@ def holder_of(node: NodeState) -> Holder | None:
 
 
 def refuse_held(me: Holder | None, nodes: t.Iterable[NodeState]) -> None:
-    """Raises ClusterError if another run holds one of the Nodes. me: this run, None if that does not matter."""
+    """Raises ClusterError if another run holds one of the Nodes. me: this run, None to skip the check."""
     for node in nodes:
         holder = holder_of(node)
         if me and holder and me.must_wait_for(holder):

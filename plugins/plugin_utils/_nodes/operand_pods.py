@@ -19,12 +19,12 @@ _PAUSE = 1.0  # seconds between two requests
 
 def await_end(client: Client, names: t.Sequence[str], keys: t.Collection[str], value: str, timeout: float,
               clock: t.Callable[[], float] = time.monotonic, sleep: t.Callable[[float], None] = time.sleep) -> None:
-    """Returns when the DaemonSets that select a paused label have no pods left on the Nodes.
+    """Waits until the DaemonSets that select a paused label have no pods left on the Nodes.
 
-    names: those of the Nodes; keys: the labels, each of which is paused if it has this value; timeout: seconds for all
-    Nodes. Raises ClusterError with the names of the remaining pods.
+    names: the Nodes; keys: the deploy labels; value: the value of a paused label; timeout: seconds for all Nodes.
+    Raises ClusterError with the names of the remaining pods.
     """
-    # Maps the uid of a DaemonSet to those of the labels that it selects.
+    # Maps the uid of a DaemonSet to the labels among keys that it selects.
     selected = {one["metadata"]["uid"]: _selected(one) & set(keys) for one in client.list("apps/v1", "DaemonSet")}
     end = clock() + timeout
     while True:

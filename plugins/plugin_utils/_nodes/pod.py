@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A pod as this package reads it, and whether it uses a GPU. PRIVATE to the collection."""
+"""Reads pods, and finds out whether they use a GPU. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_gpu
 
 _MIRROR = "kubernetes.io/config.mirror"
-# How a pod can name devices to the container runtime, beside its environment (NVIDIA/nvidia-container-toolkit).
+# How a pod can request devices of the container runtime, besides its environment (NVIDIA/nvidia-container-toolkit).
 _CDI = "cdi.k8s.io/"
 _AS_MOUNTS = "/var/run/nvidia-container-devices"
 _ENDED = ("Succeeded", "Failed")
@@ -21,7 +21,7 @@ _ENDED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod of the API server.
+    """A pod, as read from the API server.
 
     node: its Node; ended: whether none of its containers runs any more; ending: whether it was deleted; controller: the
     kind of its controller, empty if none; owners: the uids of its owners; mirror: whether it belongs to the
@@ -72,9 +72,9 @@ def pods_on(client: Client, node: str) -> list[Pod]:
 
 
 def _uses_gpu(pod: Live) -> bool:
-    """Whether a pod requests a GPU as a resource (L(status.is_gpu)); or has a resource claim, whose device is not known
-    here; or the container runtime gives it a GPU without a request: because of its environment, of mounts with the same
-    effect, or of a CDI annotation."""
+    """Whether a pod uses a GPU: it requests a GPU as a resource (L(status.is_gpu)), it has a resource claim, whose
+    device is not known here, or it has an environment variable, a mount or a CDI annotation because of which the
+    container runtime gives it a GPU."""
     spec = pod["spec"]
     init = list(spec.get("initContainers") or ())
     # Of the init containers only the sidecars keep running.
@@ -94,8 +94,8 @@ def _requests_gpu(container: Live) -> bool:
 
 
 def _is_given_gpu(container: Live) -> bool:
-    """Whether NVIDIA's container runtime gives a container a GPU. A value from valueFrom is not known here, and counts.
-    """
+    """Whether NVIDIA's container runtime gives a container a GPU. A value from valueFrom is not known here, and counts
+    as a GPU."""
     values: list[str] = [one.get("value") or ("?" if one.get("valueFrom") else "") for one in container.get("env") or ()
                          if one.get("name") == "NVIDIA_VISIBLE_DEVICES"]
     mounts: t.Iterable[str] = (one.get("mountPath", "") for one in container.get("volumeMounts") or ())

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads what the plan needs to know about a cluster, in a few requests. PRIVATE."""
+"""Reads the facts of a cluster on which the plan depends, in a few requests. PRIVATE."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ class Reader(t.Protocol):
 
     def list(self, api_version: str, kind: str, namespace: str | None = None, label_selector: str | None = None, *,
              metadata_only: bool = False) -> t.Sequence[Live]:
-        """Lists objects of a kind; those of all namespaces if none is given."""
+        """Lists objects of a kind. namespace: None for all namespaces."""
 
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Live | None:
         """An object, None if it does not exist."""
 
 
 def read_cluster(client: Reader) -> ClusterFacts:
-    """C({server, version, nodes: {NAME: {labels, annotations, os: {id, version} or None, os_image, kernel, arch,
+    """Reads C({server, version, nodes: {NAME: {labels, annotations, os: {id, version} or None, os_image, kernel, arch,
     runtime, runtime_version, kubelet, provider, taints, ready, gpu}}, nfd: none|ours|foreign, service_monitors: bool,
     openshift: bool or None, prometheus_rules: bool}).
 
-    os_image is what the kubelet reports (C(Ubuntu 22.04.5 LTS)); os comes from labels of NFD and is None without them.
+    os_image is what the kubelet reports (C(Ubuntu 22.04.5 LTS)); os comes from labels of NFD, else from os_image.
     kubelet is its version, provider the cloud (C(aws), C(azure), C(gcp), C(oracle)) or None, taints as in the Node.
     """
     with rights.named(t.cast(Client, client)):
@@ -79,15 +79,15 @@ def read_cluster(client: Reader) -> ClusterFacts:
 
 
 class Named(t.TypedDict):
-    """The objects that a policy names. config_maps: maps a name to the texts, None if it does not exist; secrets:
-    whether it exists."""
+    """The objects that a policy names. config_maps: maps the name of a ConfigMap to its data, None if it does not
+    exist; secrets: maps the name of a Secret to whether it exists."""
 
     config_maps: t.Dict[str, t.Optional[t.Dict[str, str]]]
     secrets: t.Dict[str, bool]
 
 
 class Drivers(t.TypedDict):
-    """The driver DaemonSets that exist. driver_daemon_sets: the operating systems of ours."""
+    """The driver DaemonSets that exist. driver_daemon_sets: maps our DaemonSets to their operating systems."""
 
     driver_daemon_sets: t.Dict[str, str]
     driver_images: t.Dict[str, DriverImage]
@@ -98,12 +98,12 @@ class Finder(t.Protocol):
 
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None,
             metadata_only: bool = False) -> Live | None:
-        """An object of a namespace, None if it does not exist."""
+        """An object, None if it does not exist. namespace: None for a cluster-wide object."""
 
 
 def read_named(client: Finder, namespace: str, named: t.Mapping[str, t.Sequence[str]]) -> Named:
-    """The ConfigMaps and Secrets that a policy names. The data of Secrets is not read. Objects that the user may not
-    read are left out."""
+    """Reads the ConfigMaps and Secrets that a policy names. The data of Secrets is not read. Objects that the user may
+    not read are left out."""
     maps = _found(client, "ConfigMap", namespace, named["ConfigMap"])
     secrets = _found(client, "Secret", namespace, named["Secret"], metadata_only=True)
     return {"config_maps": {name: None if one is None else dict(one.get("data") or {}) for name, one in maps.items()},
@@ -138,7 +138,7 @@ def _variable(container: Live, name: str) -> str:
 
 
 def read_kernels(client: Reader, namespace: str) -> dict[str, dict[str, str]]:
-    """C({driver_kernels: {NAME: KERNEL}}): the DaemonSets whose pods run on the Nodes of one kernel."""
+    """C({driver_kernels: {NAME: KERNEL}}): the DaemonSets whose pods only run on Nodes with one kernel version."""
     found = {one["metadata"]["name"]: (one["spec"]["template"]["spec"].get("nodeSelector") or {}).get(KERNEL)
              for one in client.list("apps/v1", "DaemonSet", namespace)}
     return {"driver_kernels": {name: kernel for name, kernel in found.items() if kernel}}
@@ -146,7 +146,7 @@ def read_kernels(client: Reader, namespace: str) -> dict[str, dict[str, str]]:
 
 def read_nvidia_drivers(client: Reader, namespace: str) -> dict[str, dict[str, NvidiaDriver]]:
     """C({nvidia_drivers: {NAME: {uid, there: {PLACE: DAEMON SET}}}}): the NVIDIADrivers that exist, and the DaemonSets
-    that we or a GPU Operator have made for them. uid: empty if only DaemonSets are left; PLACE: the operating system,
+    that we or a GPU Operator created for them. uid: empty if only DaemonSets are left; PLACE: the operating system,
     with the kernel if modules are precompiled (C(ubuntu22.04-5.15.0-151-generic))."""
     found: dict[str, NvidiaDriver] = {
         one["metadata"]["name"]: {"uid": one["metadata"]["uid"], "there": {}}
@@ -197,15 +197,15 @@ def _node(node: Live) -> Node:
 
 
 def written(metadata: Live) -> frozenset[str]:
-    """The labels of a Node of which managedFields say that this collection has written them."""
+    """The labels of a Node that this collection has written, according to managedFields."""
     fields = [(entry.get("fieldsV1") or {}).get("f:metadata") or {} for entry in metadata.get("managedFields") or []
               if entry.get("manager") == MANAGER]
     return frozenset(key[2:] for one in fields for key in one.get("f:labels") or {} if key.startswith("f:"))
 
 
 def _is_openshift(client: Reader, nodes: Nodes) -> bool | None:
-    """Whether the API server has OpenShift's own API, by which the GPU Operator detects it, too. The server is queried
-    only if a Node looks like one of OpenShift. None if the user may not read that."""
+    """Whether the API server has the API of OpenShift, by which the GPU Operator also detects OpenShift. The server is
+    queried only if a Node looks like a Node of OpenShift. None if the user may not read that."""
     if not any(node_is_openshift(node) for node in nodes.values()):
         return False
     try:
@@ -217,7 +217,7 @@ def _is_openshift(client: Reader, nodes: Nodes) -> bool | None:
 
 
 def whose_nfd(client: Reader) -> str:
-    """C(ours), C(foreign) or C(none). A foreign NFD is reused. If only definitions are left, there is none."""
+    """Whose NFD the cluster has: C(ours), C(foreign) or C(none). Foreign definitions alone count as C(none)."""
     defined = _definition(client, "nodefeatures.nfd.k8s-sigs.io")
     if defined is None:
         return "none"

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Removes the startup taint from Nodes whose GPUs are ready. PRIVATE to the collection.
 
-A kubelet or an autoscaler sets this taint on a new Node, so that no pod starts before the GPUs can be used. All taints
-are one list, which is written only if the Node has not changed since it was read. So no taint is lost that somebody
-else adds meanwhile, and none comes back that somebody else removes.
+A kubelet or an autoscaler sets this taint on a new Node, so that no pod starts before the GPUs can be used. The taints
+of a Node are one list, which is written only if the Node has not changed since it was read. So taints that others add
+meanwhile are not lost, and taints that others remove do not come back.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _UNVERIFIED = "not verified, {}."
 
 
 def release(arguments: t.Mapping[str, t.Any], check_mode: bool, unready: t.Collection[str]) -> Result:
-    """Does the whole task. arguments: the options for target C(startup_taint); unready: Nodes whose hosts are not as
-    planned, and which keep the taint.
+    """Runs the task. arguments: the options for target C(startup_taint); unready: Nodes that keep the taint, because
+    their hosts are not as planned.
 
     Returns the result of the task. Raises InputError and ClusterError before anything is written; later errors of
     single Nodes are in the result.
@@ -71,10 +71,10 @@ def _tainted(client: Client, key: str) -> dict[str, str]:
 
 
 def _missing(one: Live) -> str:
-    """What a Node must have before its taint is removed, empty if nothing is missing.
+    """The condition that a Node does not meet yet, so that its taint stays; empty if the taint can be removed.
 
-    The GPUs are checked because a DaemonSet does not count a Node whose taint its pods do not tolerate, and so seems
-    complete.
+    The GPUs are checked because a DaemonSet seems complete although its pods do not tolerate the taint: it does not
+    count such a Node.
     """
     if not is_ready(one):
         return _NOT_READY

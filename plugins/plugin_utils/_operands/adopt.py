@@ -5,8 +5,8 @@
 
 The operator is stopped first. Then each wanted object loses its owner and becomes ours in one request. If the run is
 killed, each object therefore still has exactly one owner, the operator or us, and the next run continues. The
-ClusterPolicy and its definition stay as they are: the next run can read its policy from there, and hand_back needs
-them. Objects that are not wanted, such as the operator's own Service, stay with the ClusterPolicy.
+ClusterPolicy and its CustomResourceDefinition stay as they are: the next run can read the policy from them, and
+hand_back needs them. Objects that are not wanted, such as the operator's own Service, stay with the ClusterPolicy.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def wait_stopped(client: Client, found: Operator) -> None:
         chosen = ",".join(f"{key}={value}" for key, value in one["spec"]["selector"].get("matchLabels", {}).items())
 
         def gone(name: str = name, space: str = space, selector: str = chosen) -> bool:
-            # Until its controller has seen the new number of replicas, it may still replace a pod that ends.
+            # Until the controller has observed the new number of replicas, it may still replace a pod that ends.
             now = client.get("apps/v1", "Deployment", name, space)
             return (now is None or _scaled_down(now)) and not client.list("v1", "Pod", space, selector,
                                                                           metadata_only=True)
@@ -89,7 +89,7 @@ def wait_stopped(client: Client, found: Operator) -> None:
 
 
 def _scaled_down(deployment: Object) -> bool:
-    """Whether the controller of a Deployment has seen that it has no replicas any more."""
+    """Whether the controller of a Deployment has scaled it to 0 replicas."""
     status = deployment.get("status") or {}
     return (status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
             and not status.get("replicas"))

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Carries out the plan of the cluster's objects. PRIVATE to the collection.
+"""Executes the plan for the objects of a cluster. PRIVATE to the collection.
 
-Objects of one rank are written at the same time, then those of the next rank. If a run fails, the objects that it has
-written stay; the next run makes its plan from there.
+Objects of the same rank are written concurrently, then the objects of the next rank. If a run fails, the objects that
+it has written stay, and the next run plans from this state.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import field_owners
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import WORKLOADS, keeps_pods
 
-# How often we become the owner of an object's fields again if another client writes the object at the same time.
+# How often the run takes over the fields of an object again if another client writes the object at the same time.
 _ROUNDS = 6
 # Seconds: the wait until a new kind is served or a deleted object is gone; the pause between two requests.
 _PATIENCE, _PAUSE = 120.0, 0.2
 
 
 def execute(client: Client, changes: t.Sequence[Change]) -> None:
-    """Makes all changes of a plan. Raises ClusterError with the objects that failed and the changes made before."""
+    """Executes all changes of a plan. Raises ClusterError with the objects that failed and the changes made before."""
     todo = [one for one in changes if one.writes]
     done: list[str] = []
     for _rank, group in itertools.groupby(todo, key=lambda one: (one.action in ("delete", "release"), one.kind.rank)):
@@ -42,7 +42,7 @@ def execute(client: Client, changes: t.Sequence[Change]) -> None:
 
 
 def rehearse(client: Client, changes: t.Sequence[Change], live: t.Container[objects.Key]) -> None:
-    """Sends what a run would apply to the server as a dry run, which shows whether admission and RBAC allow it.
+    """Sends the changes to the server as dry runs, which show whether admission and RBAC allow the changes.
 
     Objects whose namespace or kind does not exist yet are left out. Raises ClusterError, as a run would.
     """
@@ -59,8 +59,8 @@ def rehearse(client: Client, changes: t.Sequence[Change], live: t.Container[obje
 
 
 def _rehearse(client: Client, change: Change) -> None:
-    """Tries one object. The same request also removes the fields that others have added, because a dry run keeps
-    nothing on which a second request could build."""
+    """Sends the dry run of one change. The same request also removes the fields that others have added: a dry run
+    stores nothing on which a second request could build."""
     manifest, live = t.cast(Object, change.manifest), change.live
     if live is None or not field_owners.foreign(live):
         client.apply(manifest, dry_run=True)
@@ -78,7 +78,7 @@ def _rehearse(client: Client, change: Change) -> None:
 
 
 def wait_until(ready: t.Callable[[], bool], timeout: float, pause: float = _PAUSE) -> bool:
-    """Whether ready returned true within timeout seconds. It is called every pause seconds."""
+    """Calls ready every pause seconds until it returns true. Returns False if it does not within timeout seconds."""
     end = time.monotonic() + timeout
     while not ready():
         if time.monotonic() > end:
@@ -124,8 +124,8 @@ def _apply(client: Client, change: Change) -> None:
 
 
 def _own_fields(client: Client, change: Change, live: Object) -> tuple[Object | None, bool]:
-    """Makes us the owner of the fields that others have added. Returns (the object, whether it was written); it is not
-    if somebody else has changed or deleted the object meanwhile.
+    """Makes us the owner of the fields that others have added. Returns (the object, whether it was written). It is not
+    written if another client has changed or deleted it meanwhile.
 
     An object of a GPU Operator gets our marks in the same request, so that it always has an owner, even if the run is
     killed here.
@@ -148,7 +148,7 @@ def _own_fields(client: Client, change: Change, live: Object) -> tuple[Object | 
 
 def _delete(client: Client, change: Change) -> None:
     metadata = t.cast(Object, change.live)["metadata"]
-    # Pods are deleted before their DaemonSet: once the DaemonSet is gone, its pods are gone, too.
+    # Foreground deletes the pods before their DaemonSet: once the DaemonSet is gone, its pods are gone, too.
     propagation = "Foreground" if change.kind.kind in WORKLOADS else "Background"
     if keeps_pods(change):
         propagation = "Orphan"
@@ -157,7 +157,7 @@ def _delete(client: Client, change: Change) -> None:
 
 
 def _release(client: Client, live: Object) -> None:
-    """Takes our marks from an object that stays, and leaves its other fields to nobody."""
+    """Removes our marks from an object that stays, and our ownership of its other fields."""
     metadata = live["metadata"]
     if live["kind"] == "Namespace":
         # A server-side apply without fields removes exactly the fields that only we own.
@@ -167,8 +167,8 @@ def _release(client: Client, live: Object) -> None:
 
 
 def unmarked(live: Object, *annotations: str) -> list[Object]:
-    """A JSON patch that removes our marks, and these annotations, from an object. It fails if the object was changed
-    since it was read."""
+    """A JSON patch that removes our marks and the given annotations from an object. The patch fails if the object was
+    changed since it was read."""
     metadata = live["metadata"]
     own = {"labels": (objects.MANAGED_BY, objects.COMPONENT), "annotations": (objects.APPLIED, *annotations)}
     marks = {part: {name: value for name, value in (metadata.get(part) or {}).items() if name not in names}

@@ -1,12 +1,12 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How a live object differs from the wanted one. Pure. PRIVATE to the collection.
+"""Finds the differences between a live object and the wanted object. Pure. PRIVATE to the collection.
 
-First the ownership of fields counts (L(field_owners)): a field that we own has our value. So it is not drift if the
-server writes a value in another way (C(1000m) as C(1)), fills in defaults, or a webhook changes the object. Compared by
-value are only fields that we no longer own, and the order of items, which has no owner, if it has a meaning. Only the
-server can tell whether a field that we own still has our value: see L(plan).
+The comparison starts with the ownership of fields (L(field_owners)): a field that we own counts as unchanged. So it is
+no drift if the server writes a value in another notation (C(1000m) as C(1)) or fills in defaults, or if a webhook
+changes the object. Only fields that we no longer own are compared by value. The order of items has no owner, and is
+compared if it has a meaning. Only the server can tell whether a field that we own still has our value: see L(plan).
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _FACTORS = {"": Fraction(1), "m": Fraction(1, 1000),
             **{f"{unit}i": Fraction(1024 ** power) for power, unit in enumerate("KMGTPE", 1)}}
 # Lists whose items have names and are processed in order: rules of a NodeFeatureRule build on the rules before them.
 _ORDERED = ("initContainers", "rules")
-# A reference to a variable in the value of another one, which must come after it; C($$) is a plain dollar sign.
+# A reference in the value of a variable to another variable, which must come before it; C($$) is a plain dollar sign.
 _VARIABLE = re.compile(r"(?<!\$)\$\(([^()]+)\)")
 # Fields that identify the type of an object, and are not compared.
 _IDENTITY = ("apiVersion", "kind")
 
 
 def drifted(manifest: Live, live: Live) -> list[str]:
-    """The paths of the manifest whose live value is no longer as we applied it. Empty if nothing differs.
+    """The paths of the manifest whose live value is no longer the value that we applied; empty if nothing differs.
 
-    Only for a live object whose mark says that this manifest was applied; for others, see L(changed).
+    Only for a live object whose annotation shows that this manifest was applied; for other objects, use L(changed).
     """
     tree = field_owners.ours(live)
     found: list[str] = []
@@ -55,13 +55,13 @@ def drifted(manifest: Live, live: Live) -> list[str]:
 
 
 def changed(manifest: Live, live: Live) -> list[str]:
-    """The paths whose wanted value differs from the live one. Never empty if our mark, an annotation, differs."""
+    """The paths at which the live value differs from the wanted value, including our annotation APPLIED."""
     return [path for name, value in manifest.items() if name not in _IDENTITY
             for path in differences(value, live.get(name), name)]
 
 
 def unlike(manifest: Live, live: Live) -> list[str]:
-    """The paths, except in metadata, at which a foreign object lacks or contradicts what the manifest wants."""
+    """The paths, except in metadata, at which a foreign object lacks a value of the manifest or has another value."""
     if manifest["kind"] == "CustomResourceDefinition":
         served = [one["name"] for one in live["spec"]["versions"] if one.get("served")]
         return [f"spec.versions[name={one['name']}]" for one in manifest["spec"]["versions"]
@@ -71,8 +71,8 @@ def unlike(manifest: Live, live: Live) -> list[str]:
 
 
 def differences(want: t.Any, have: t.Any, path: str) -> list[str]:
-    """The paths at which a live value lacks or contradicts the wanted one. Lists must have the same items; a live
-    mapping may have more keys."""
+    """The paths at which a live value is missing or differs from the wanted value. Lists must have the same items; a
+    live mapping may have more keys."""
     if isinstance(want, dict) and isinstance(have, dict):
         return [place for name, value in want.items()
                 for place in differences(value, have.get(name), _below(path, name))]
@@ -82,11 +82,11 @@ def differences(want: t.Any, have: t.Any, path: str) -> list[str]:
 
 
 def same(want: t.Any, have: t.Any) -> bool:
-    """Whether two scalars mean the same to the server. An empty value and a missing one mean the same."""
+    """Whether two scalars are equivalent for the server. An empty value and a missing value are equivalent."""
     if want == have or (not want and not have):
         return True
     if isinstance(want, (dict, list)) or isinstance(have, (dict, list)) or want is None or have is None:
-        # A mapping in which all values are empty means the same as a missing one.
+        # A mapping in which all values are empty is equivalent to a missing mapping.
         return isinstance(want, dict) and have is None and all(same(value, None) for value in want.values())
     if isinstance(want, bool) or isinstance(have, bool):
         return False
@@ -126,7 +126,7 @@ def partner(item: t.Any, among: t.Sequence[t.Any], index: int) -> t.Any:
 
 
 def out_of_order(want: t.Sequence[t.Any], have: t.Sequence[t.Any], path: str) -> bool:
-    """Whether the items that both lists have are in another order, and this order has a meaning."""
+    """Whether the items that are in both lists differ in their order, and this order has a meaning."""
     part = path.rpartition(".")[2]
     if part not in (*_ORDERED, "env"):
         return False

@@ -1,8 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The work of the module `operands`: reads the cluster, plans, executes, returns the result. PRIVATE to the collection.
-"""
+"""Does the work of the module `operands`: reads the cluster, plans the changes, executes them and returns the result.
+PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ _PATIENCE = 120.0  # seconds to wait until a DaemonSet that is deleted without i
 
 
 def of_plan(cluster: t.Mapping[str, t.Any], only: t.Sequence[str] | None) -> tuple[list[Wanted], list[str]]:
-    """(the wanted objects, the components of which all other objects are deleted). cluster: the plan of the cluster;
-    only: limits both to these components. Raises InputError if it is not a plan of a cluster."""
+    """(the wanted objects, the components whose other objects are deleted). cluster: the plan of the cluster; only: the
+    components to which both are limited. Raises InputError if cluster is not the plan of a cluster."""
     lacking = [key for key in ("namespace", "common", "components") if key not in cluster]
     if lacking:
         raise InputError(f"It has no {', '.join(lacking)}, so it is not the plan of a cluster.",
@@ -57,7 +57,7 @@ def of_plan(cluster: t.Mapping[str, t.Any], only: t.Sequence[str] | None) -> tup
                          path="components", value=unknown, allowed=list(known))
     names = only or list(known)
     present = [name for name in names if known[name]["state"] == "present"]
-    # Objects that all components need exist as long as one component does; only state absent removes the Namespace.
+    # The objects that all components need stay while any component exists; only state absent removes the Namespace.
     shared = [objects.SHARED] if present else []
     rendered = {name: render(name, cluster) for name in [*shared, *present]}
     whole = not only
@@ -78,24 +78,24 @@ def present(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
     components). Returns the result.
 
     level: gpu_disruption; the changes that it forbids are not made, and are in C(pending), with a warning.
-    terms, tell: for the L(node_by_node.NodeByNode) that ends the driver and MPS pods that are not wanted any more; a
-    Node that is skipped is in C(pending), too, with the reason.
-    labels: True if the plan says that Nodes must be labelled after this task; False if only new DaemonSets, which
-    select Nodes by labels, can require it; None if the run never labels them.
-    kept: from L(kept_daemon_sets).
+    terms, tell: as in L(node_by_node.NodeByNode), which ends the driver and MPS pods that are no longer wanted. Nodes
+    that are skipped are in C(pending), too, with the reason.
+    labels: True if the plan requires that Nodes are labelled after this task; False if only new DaemonSets, which
+    select Nodes by labels, can require it; None if the run never labels Nodes.
+    kept: the result of L(kept_daemon_sets).
     unfinished: Nodes on which an earlier run has not finished the work on these pods, as read for the plan; None if
-    this is not known.
-    leaving: maps a component to the Nodes that lose the label by which its pods run. If it is one of components, these
-    pods end Node by Node; C(ended_on) in the result has the Nodes on which they have ended.
-    guard: raises if this cluster must not be changed. It is called only if there is something to change.
-    If nothing was changed, the result has C(workloads): how many pods the DaemonSets and Deployments have.
+    they are not known.
+    leaving: maps a component to the Nodes that lose the label by which its pods run. If the component is one of
+    components, these pods end Node by Node; C(ended_on) in the result lists the Nodes on which they have ended.
+    guard: raises an error if this cluster must not be changed. It is called only if there are changes.
+    If nothing was changed, the result has C(workloads), with the numbers of pods of the DaemonSets and Deployments.
     """
     with rights.named(client, _space(wanted)):
         there = live.read(client, wanted)
     try:
         changes = plan(client, wanted, there, components, kept=kept)
     except ClusterError:
-        guard(client)  # the objects that are in the way may be those of a GPU Operator
+        guard(client)  # the objects that are in the way may belong to a GPU Operator
         raise
     with rights.named(client, _space(wanted)):
         changes, found = _ended(client, wanted, there, components, kept, changes, level, unfinished,
@@ -131,11 +131,11 @@ def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.
            ) -> tuple[list[Change], node_by_node.Found]:
     """(the changes, the pods that end Node by Node).
 
-    These are our driver and MPS pods if no driver or no MPS daemon is wanted any more, pods that other pods replace,
-    and pods on Nodes that lose their label (leaving, as for L(present)). The second value also has the Nodes that an
-    earlier run has left out of service. kept: from L(kept_daemon_sets); these DaemonSets serve their Nodes although
-    they are not wanted. In a converged cluster, Nodes and pods are not read again: unfinished (as for L(present)) and
-    the live objects show that there are none to find.
+    The pods that end are driver and MPS pods of ours if no driver or no MPS daemon is wanted any more, pods that other
+    pods replace, and pods on Nodes that lose their label (leaving, as for L(present)). The second value also has the
+    Nodes that an earlier run has left out of service. kept: the result of L(kept_daemon_sets); these DaemonSets serve
+    their Nodes although they are not wanted. In a converged cluster, Nodes and pods are not read again: unfinished (as
+    for L(present)) and the live objects show that there is no such pod or Node.
     """
     served = {one.component for one in wanted if pending_changes.serves_gpu_clients(one.manifest)}
     served |= {DRIVER} if kept else set()
@@ -163,8 +163,8 @@ def _ended(client: Client, wanted: t.Sequence[Wanted], there: t.Mapping[objects.
 
 def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found, level: str,
           there: t.Mapping[objects.Key, objects.Object]) -> tuple[list[Change], list[PendingStep]]:
-    """The result of L(pending_changes.hold). If pods may end Node by Node, their DaemonSets are deleted without them.
-    These deletions come first."""
+    """The result of L(pending_changes.hold). If pods may end Node by Node, their DaemonSets are deleted first, without
+    the pods."""
     sets = found.search.sets if allows(level, NEEDS) and not found.stuck else ()
     changes = [replace(one, orphans=True) if one.action == "delete" and one.live
                and one.live["metadata"]["uid"] in sets else one for one in changes]
@@ -175,14 +175,14 @@ def _held(client: Client, changes: t.Sequence[Change], found: node_by_node.Found
 
 def _ended_on(nodes: node_by_node.NodeByNode, leaving: t.Mapping[str, t.Collection[str]],
               components: t.Collection[str] | None, level: str) -> list[str]:
-    """The Nodes that may lose their labels. Pods of a component that is not among these do not end in this run."""
+    """The Nodes that may lose their labels. Nodes that need them for another component are left out."""
     stay = {name for component, names in leaving.items() if component not in (components or leaving) for name in names}
     return [name for name in nodes.ended_on() if name not in stay] if allows(level, NEEDS) else []
 
 
 def _still_ending(client: Client, found: node_by_node.Found) -> tuple[node_by_node.Found, list[str]]:
-    """Returns (found without some Nodes, a problem for each of these Nodes). On them, which a removal has left out of
-    service, a driver or MPS pod is still ending."""
+    """Finds the Nodes that a removal has left out of service and on which a driver or MPS pod is still ending. Returns
+    (found without these Nodes, a problem for each of them)."""
     left, problems = [], []
     for name, pods in found.pods.items():
         ending = () if pods or not maintenance.unfinished(found.nodes[name]) else node_by_node.ending_on(client, name)
@@ -196,8 +196,8 @@ def _still_ending(client: Client, found: node_by_node.Found) -> tuple[node_by_no
 
 def _nodes(client: Client, found: node_by_node.Found, level: str, terms: node_by_node.Terms | None,
            tell: removal.Tell, removes: bool = False) -> node_by_node.NodeByNode:
-    """The work on the pods in found. If the level does not allow it, Nodes are only put back into service, and a
-    removal does nothing."""
+    """The object that ends the pods in found. If the level forbids this, it only puts Nodes back into service; in a
+    removal (removes), it does nothing."""
     terms = replace(terms or node_by_node.Terms(Holder.of_run()), level=level)
     if found.stuck and not removes:
         found = node_by_node.only_leaving(found)
@@ -208,14 +208,14 @@ def _nodes(client: Client, found: node_by_node.Found, level: str, terms: node_by
 
 def _execute(client: Client, changes: t.Sequence[Change], nodes: node_by_node.NodeByNode, tell: removal.Tell
              ) -> ClusterError | None:
-    """Makes the changes. Returns the error that names the Nodes that were skipped or have failed.
+    """Executes the changes. Returns the error that names the Nodes that were skipped or have failed.
 
     If MPS daemons end, the DaemonSet of the device plugin is changed first, and each of its pods is replaced when its
     Node is put back into service. If all pods were replaced at once, they would offer GPUs that MPS clients still use;
     if they were replaced after the last Node, the other Nodes would offer no GPU until then. If new pods replace former
-    ones, their DaemonSets are created before the former pods end, and the new pods are kept away from each Node until
-    its former pod has ended. Other operands are changed before that, too, so that the operands of a former namespace
-    do not run beside the new ones during this work.
+    pods, the new DaemonSets are created before the former pods end, and the new pods are kept away from each Node until
+    its former pod has ended. Other operands are also changed before that, so that the operands of a former namespace do
+    not run beside the new operands during this work.
     """
     ends_mps, moves = nodes.ends_mps, nodes.moves
     kept = {DRIVER, objects.SHARED, *([node_by_node.MPS] if ends_mps else [])}
@@ -237,7 +237,7 @@ def _rolls(change: Change) -> bool:
 
 def _by_nodes(change: Change) -> Change:
     """The same change, but existing pods of the device plugin stay until their Node is taken out of service. It omits
-    our mark, so that the next run finds that the DaemonSet is not as desired yet."""
+    our annotation APPLIED, so that the next run changes the DaemonSet again."""
     if not _rolls(change):
         return change
     manifest = copy.deepcopy(t.cast(objects.Object, change.manifest))
@@ -247,8 +247,8 @@ def _by_nodes(change: Change) -> Change:
 
 
 def _waiting(pending: t.Sequence[PendingStep], level: str) -> list[str]:
-    """A sentence that says what is needed for the changes that L(pending_changes.hold) has left out; empty if there are
-    none."""
+    """A sentence about the changes that L(pending_changes.hold) has held back, and the level that they need; empty if
+    nothing is pending."""
     if not pending:
         return []
     needs = max((one.needs for one in pending), key=LEVELS.index)
@@ -269,8 +269,8 @@ def adopted(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
             level: str = LEVELS[-1], kept: t.Collection[str] = (), terms: node_by_node.Terms | None = None,
             tell: removal.Tell = lambda line: None,
             leaving: t.Mapping[str, t.Collection[str]] = MappingProxyType({})) -> Result:
-    """Like L(present), in a cluster with a GPU Operator. It is stopped, and those of its objects that are wanted become
-    ours.
+    """Like L(present), in a cluster with a GPU Operator. The operator is stopped, and its objects that are wanted
+    become ours.
 
     All writes are tried on the server, as a dry run, before the operator is stopped. C(warnings) in the result says
     what the user must know about the tool that installed the operator. kept, terms, tell, leaving: as for L(present).
@@ -313,7 +313,7 @@ def adopted(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
 
 
 def handed_back(client: Client, policy: objects.Object, check: bool) -> Result:
-    """Gives all our objects to the installed GPU Operator. C(operator) in the result: whether one is installed."""
+    """Gives all our objects to an installed GPU Operator. C(operator) in the result: whether one is installed."""
     with rights.named(client, everything=True):
         changes = hand_back.plan(client, dict(policy))
     rights.require(client, changes or [])
@@ -327,16 +327,16 @@ def absent(client: Client, components: t.Collection[str] | None, timeout: float,
     """Removes our objects of these components (None: of all components, and the Namespace), and waits until they are
     gone.
 
-    timeout: the wait ends if no object has gone for this many seconds; tell: is called with a line about the objects
-    that are left; terms: what may be disturbed (by default everything), and how Nodes are taken out of service before
-    their driver and MPS pods end.
+    timeout: the wait ends if no object has disappeared for this many seconds; tell: called with a line about the
+    remaining objects; terms: the allowed disruption (by default the highest level), and how Nodes are taken out of
+    service before their driver and MPS pods end.
     """
     terms = terms or node_by_node.Terms(Holder.of_run())
     with rights.named(client, everything=True):
         there = live.read(client, [], everything=True)
         found = node_by_node.find(client, there, components)
-    # A removal of all components then removes our labels from the Nodes. If the right for that is missing, the removal
-    # must fail now, before the operands are gone.
+    # After a removal of all components, our labels are removed from the Nodes. If the permission for that is missing,
+    # the removal must fail now, before the operands are gone.
     labelled = components is None and any(
         deploy_labels.ANNOTATION in (one["metadata"].get("annotations") or {}) for one in found.nodes.values())
     by_nodes = allows(terms.level, NEEDS)

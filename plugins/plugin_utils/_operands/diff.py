@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An object before and after a change, for Ansible's diff. Pure. PRIVATE to the collection.
+"""Shows an object before and after a change, for Ansible's diff. Pure. PRIVATE to the collection.
 
-Both sides omit the fields that neither we have written nor others have added to ours: defaults, identity, status. The
-values of a Secret are never shown, nor are other secrets that L(hidden) knows, such as users and queries in URLs and
-variables whose names denote a secret, because others may have written these into an object.
+Both sides omit the fields that neither we have written nor others have added to our objects: defaults, identity,
+status. The values of a Secret are never shown. Other secrets that L(hidden) detects, such as users and queries in URLs
+and variables whose names denote a secret, are not shown either, because others may have written them into an object.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ else:
         "tag:yaml.org,2002:str", value, style="|" if "\n" in value else None))
 
 _NOISE = ("apiVersion", "kind", "metadata", "status")
-# The defaults of the server. A client that writes whole objects owns them, too. They keep their values if it is no
-# longer their owner, so the diff omits them.
+# The defaults of the server. A client that writes whole objects also owns these fields. They keep their values when the
+# client is no longer their owner, so the diff omits them.
 _DEFAULTS: Live = {
     "apiVersion": "v1", "defaultMode": 420, "dnsPolicy": "ClusterFirst", "failureThreshold": 3,
     "internalTrafficPolicy": "Cluster", "maxSurge": 0, "periodSeconds": 10, "protocol": "TCP",
@@ -48,7 +48,7 @@ _METADATA = ("name", "namespace", "labels", "annotations")
 
 
 def pair(manifest: Live | None, live: Live | None) -> tuple[Object, Object]:
-    """(the object before, the object after), each empty if the object does not exist then."""
+    """(the object before the change, the object after the change). Empty if the object does not exist at that time."""
     before: Object = {}
     after: Object = {}
     if live is not None:
@@ -64,7 +64,7 @@ def pair(manifest: Live | None, live: Live | None) -> tuple[Object, Object]:
 
 
 def masked(before: Object, after: Object) -> tuple[Object, Object]:
-    """Both sides of an object without secrets. It is shown whether a secret differs."""
+    """Both sides of an object with hidden secrets. Only whether a secret differs is shown."""
     return _masked(before, after), _masked(after, before)
 
 
@@ -91,10 +91,10 @@ def _without_noise(item: Live) -> Object:
 
 
 def _shown(have: t.Any, want: t.Any, mine: field_owners.Tree | None, added: field_owners.Tree | None) -> t.Any:
-    """The part of a live value that the manifest names, that we own, or that others have added. It is in the order of
-    the manifest, and in its spelling if both mean the same.
+    """The part of a live value that is in the manifest, that we own, or that others have added. It has the order of the
+    manifest, and the spelling of the manifest if both values are equivalent.
 
-    mine, added: the branches of the trees for this value, None if it is not in a tree.
+    mine, added: the branches for this value in the trees of our and of added fields, None if it is not in the tree.
     """
     if not isinstance(have, (dict, list)):
         return want if want is not None and compare.same(want, have) else have
@@ -106,7 +106,7 @@ def _shown(have: t.Any, want: t.Any, mine: field_owners.Tree | None, added: fiel
     found = {name: _shown(have[name], wish.get(name), (mine or {}).get(f"f:{name}"), (added or {}).get(f"f:{name}"))
              for name in have if name in wish or f"f:{name}" in (mine or {})
              or (f"f:{name}" in (added or {}) and not (name in _DEFAULTS and _DEFAULTS[name] == have[name]))}
-    # An empty value in the manifest means the same as a missing live one.
+    # An empty value in the manifest is equivalent to a missing live value.
     found.update({name: value for name, value in wish.items() if name not in have and compare.same(value, None)})
     return {name: found[name] for name in {**wish, **found} if name in found}
 

@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Determines from managedFields which manager owns which field of a live object. Pure. PRIVATE to the collection.
 
-A tree is the server's own format (FieldsV1): C({"f:containers": {'k:{"name":"a"}': {".": {}, "f:image": {}}}}). An
+A tree has the format of the server (FieldsV1): C({"f:containers": {'k:{"name":"a"}': {".": {}, "f:image": {}}}}). An
 empty mapping is a leaf, and C(.) stands for the container itself. If a manager changes the value of a field, the server
 removes the field from the trees of all other managers. So a field that is still in our tree has the value that we have
-applied, however the server writes it, and a field that is only in the tree of another manager was added by it. Defaults
-of the server are in no tree.
+applied, in whatever notation, and a field that is only in the tree of another manager was added by that manager.
+Defaults of the server are in no tree.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MANAGER_NAME, Live, Object
 
 Tree = t.Dict[str, "Tree"]
-# What others may write in our objects: metadata (our own labels and annotations are compared by name), the status, and
-# the fields that controllers fill in.
+# The fields that others may write in our objects: metadata (our own labels and annotations are compared by name), the
+# status, and the fields that controllers fill in.
 _FREE = ("f:metadata", "f:status", "f:apiVersion", "f:kind")
 _FREE_BY_KIND: t.Mapping[str, t.Tuple[str, ...]] = {
     "Namespace": ("f:spec",),
@@ -51,8 +51,8 @@ def foreign(live: Live) -> dict[str, Tree]:
 
 
 def with_our_fields(live: Live) -> list[Object]:
-    """The list managedFields in which we own the fields that others have added. Our next apply then removes those that
-    the manifest lacks."""
+    """The list managedFields in which we own the fields that others have added. Our next apply then removes the
+    fields that are not in the manifest."""
     mine = ours(live) or {}
     added: Tree = {}
     entries = []
@@ -95,8 +95,8 @@ def minus(tree: Tree, other: Tree) -> Tree:
             if name != "." or not other:
                 left[name] = sub
         elif sub:
-            # Also if the mapping is a leaf in the other tree: that manager then owns no field in it, because it has
-            # applied an empty mapping or has lost all fields.
+            # This also holds if the mapping is a leaf in the other tree: then its manager owns no field in the mapping,
+            # because it has applied an empty mapping or has lost all fields.
             below = minus(sub, other[name])
             if below:
                 left[name] = below
@@ -135,7 +135,7 @@ def item_of(tree: Tree, item: t.Any) -> tuple[Tree | None, dict[str, t.Any]]:
 
 
 def _pruned(value: t.Any, tree: Tree) -> t.Any:
-    """A value without the fields of a tree, and without the mappings that become empty by that."""
+    """A value without the fields of a tree, and without the mappings that become empty when these are removed."""
     if isinstance(value, dict):
         found = {name: _pruned(item, tree[f"f:{name}"]) if f"f:{name}" in tree else item
                  for name, item in value.items() if not _is_whole(tree.get(f"f:{name}"))}
@@ -153,7 +153,7 @@ def _is_whole(tree: Tree | None) -> bool:
 
 
 def _merged(want: t.Any, have: t.Any, tree: Tree | None) -> t.Any:
-    """The live value after an apply of the wanted one. tree: the fields that have an owner; a leaf is replaced as a
+    """The live value after an apply of the wanted value. tree: the fields that have an owner; a leaf is replaced as a
     whole."""
     if isinstance(want, dict) and isinstance(have, dict) and tree != {}:
         return {**have, **{name: _merged(value, have.get(name), (tree or {}).get(f"f:{name}"))

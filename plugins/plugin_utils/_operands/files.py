@@ -26,8 +26,8 @@ def write(folder: str, wanted: t.Sequence[Wanted], check: bool,
     """Writes one file for each object, and a kustomization that lists the files in order. Returns the result.
 
     Files of an earlier run that are no longer wanted are deleted; no other file is changed. components: the components
-    that this run renders; files of others stay (None: it renders all). Raises InputError if the
-    folder cannot be used, or if a link in it leads out of it.
+    that this run renders, None for all; files of other components stay. Raises InputError if the folder cannot be used,
+    or if a symbolic link in the folder leads out of it.
     """
     folder = os.path.abspath(os.path.expanduser(folder))
     try:
@@ -70,7 +70,7 @@ def _write(folder: str, wanted: t.Sequence[Wanted], check: bool,
 
 
 def _shown(path: str, before: str, after: str) -> tuple[str, str]:
-    """Both texts of a file without secrets. If somebody has made it invalid as YAML, the former text is not shown."""
+    """The former and the new text of a file, without secrets. A former text that is not valid YAML is not shown."""
     try:
         have = load_data(before, path) if before else {}
     except InputError:
@@ -112,7 +112,7 @@ def _former(folder: str) -> list[str]:
 
 
 def _refuse_outside(folder: str, path: str) -> None:
-    """Raises InputError if a link leads the path out of the folder, because others may commit links to a repository."""
+    """Raises InputError if a link leads the path out of the folder: others may commit such links to the repository."""
     home, real = os.path.realpath(folder), os.path.realpath(path)
     if os.path.commonpath([home, real]) != home:
         raise InputError(f"{path} is {real} by a link, which is outside of {folder}.",

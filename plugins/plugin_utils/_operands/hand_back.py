@@ -7,11 +7,12 @@ First the policy is written to the ClusterPolicy. Then our marks are removed fro
 becomes its owner, which changes no pod. The operator is started last. If the run is killed, the operator stays stopped,
 and the next run continues.
 
-The operator writes a DaemonSet only if the hash of what it renders differs from the annotation in which it keeps this
-hash. The annotation is therefore removed, so that the operator writes each DaemonSet again. A driver pod that the
-operator has made stays. One that we have made is of an older revision, and is replaced as driver.upgradePolicy says.
-The operator looks for pods of older revisions before it has rendered anything. The pod template of the driver is
-therefore first restored to the last one of the operator: otherwise release 26.7.0 cordons Nodes and ends GPU pods.
+The operator writes a DaemonSet only if the hash of the rendered DaemonSet differs from the hash in an annotation. The
+annotation is therefore removed, so that the operator writes each DaemonSet again. A driver pod that the operator has
+created stays. A driver pod that we have created has an older revision, and is replaced according to
+driver.upgradePolicy. The operator searches for pods of older revisions before it renders anything. The pod template of
+the driver is therefore first restored to the operator's last template: otherwise release 26.7.0 cordons Nodes and ends
+GPU pods.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ _POLICY, _NVIDIA_DRIVER = ("nvidia.com/v1", "ClusterPolicy"), ("nvidia.com/v1alp
 _OTHERS = ("nfd",)
 _NOT_OWNED = ("Namespace", "CustomResourceDefinition")
 _NODE_MARKS = (deploy_labels.ANNOTATION, deploy_labels.GONE, deploy_labels.HOST_GONE)
-# If the operator makes a driver DaemonSet without an NVIDIADriver, it has this name, or its pods have this label.
+# A driver DaemonSet that the operator creates without an NVIDIADriver has this name, or its pods have this label.
 _DRIVER, _PRECOMPILED = "nvidia-driver-daemonset", "nvidia.com/precompiled"
 _OS, _KERNEL = "nvidia.com/node.os-version", "feature.node.kubernetes.io/kernel-version.full"
 _ROUNDS = 6
-# Seconds to wait until the controller of DaemonSets has seen a change.
+# Seconds to wait until the controller of DaemonSets has observed a change.
 _PATIENCE = 120.0
 
 
 def plan(client: Client, policy: Object) -> list[Change] | None:
-    """All steps; None if no operator is installed. policy: the ClusterPolicy that the operator is to follow.
+    """All steps; None if no operator is installed. policy: the ClusterPolicy that the operator is to use.
 
     Raises ClusterError if the operator could not continue with the present objects.
     """
@@ -63,7 +64,7 @@ def plan(client: Client, policy: Object) -> list[Change] | None:
 
 
 def ours(there: t.Mapping[Key, Object]) -> list[Object]:
-    """Our objects of the components that the operator has, too. Pure."""
+    """Our objects of the components that the operator also has. Pure."""
     known = {objects.SHARED, *(one.name for one in IN_CLUSTERS)} - set(_OTHERS)
     return [have for have in there.values() if have["kind"] not in _NOT_OWNED and objects.is_ours(have)
             and objects.component_of(have) in known and "deletionTimestamp" not in have["metadata"]]
@@ -85,8 +86,8 @@ def refuse(mine: t.Sequence[Object], drivers: t.Sequence[Object]) -> None:
 
 
 def refuse_unfinished(nodes: t.Sequence[Object]) -> None:
-    """Raises ClusterError if a Node waits for its driver, or if a run has left it out of service: the operator does not
-    have these states. Pure."""
+    """Raises ClusterError if a Node waits for its driver, or if a run has left it out of service: the operator would
+    not end these states. Pure."""
     found = [one["metadata"]["name"] for one in nodes
              if node_by_node.is_paused(one) or left_behind(one["metadata"].get("annotations") or {})]
     if found:
@@ -108,20 +109,20 @@ def _is_known(daemon: Object, drivers: t.Mapping[str, Object]) -> bool:
 
 
 def _driver_of(one: Object) -> str:
-    """The NVIDIADriver for which a DaemonSet was made; empty if there is none."""
+    """The NVIDIADriver for which a DaemonSet was created; empty if there is none."""
     return str((one["metadata"].get("annotations") or {}).get(NVIDIA_DRIVER, ""))
 
 
 def policy_step(policy: Object, policies: t.Sequence[Object]) -> list[Change]:
-    """The change of the ClusterPolicy, nothing if the live one has the same fields. Raises ClusterError if there is
-    another ClusterPolicy. Pure."""
+    """The change of the ClusterPolicy; empty if the live ClusterPolicy has the same fields. Raises ClusterError if
+    there is another ClusterPolicy. Pure."""
     kind = kinds.find(*_POLICY)
     found = {one["metadata"]["name"]: one for one in policies}
     name = policy["metadata"].get("name") or next(iter(found), "cluster-policy")
     wanted = {**policy, "metadata": {"name": name}}
     have = found.pop(name, None)
     if found:
-        # The operator follows only the oldest one.
+        # The operator uses only the oldest ClusterPolicy.
         raise ClusterError(f"The cluster has the ClusterPolicy {', '.join(found)}, but the policy has the name {name}.",
                            "Delete it, or give the exported policy its name.", verb="plan",
                            object=f"ClusterPolicy {name}")
@@ -133,7 +134,7 @@ def policy_step(policy: Object, policies: t.Sequence[Object]) -> list[Change]:
 
 
 def execute(client: Client, changes: t.Sequence[Change]) -> None:
-    """Executes all steps in their order. Raises ClusterError."""
+    """Executes all steps in their order. Raises ClusterError if one fails."""
     policy: Object | None = None
     for change in changes:
         if change.kind.kind == "ClusterPolicy":
@@ -157,9 +158,10 @@ def owner_of(resource: Object) -> Object:
 
 
 def former(daemon: Object, revisions: t.Sequence[Object]) -> Object | None:
-    """The DaemonSet with the last pod template of the operator; None if it has that one, or never had one of these.
+    """The DaemonSet with the operator's last pod template; None if it already has this template,
+    or never had a template of the operator.
 
-    revisions: all ControllerRevisions, each with the annotations that its DaemonSet had then. Pure.
+    revisions: all ControllerRevisions, each with the annotations that its DaemonSet had at that time. Pure.
     """
     own = [one for one in revisions if any(owner["uid"] == daemon["metadata"]["uid"]
                                            for owner in one["metadata"].get("ownerReferences") or ())]
@@ -226,7 +228,7 @@ def _hand_over(client: Client, change: Change, owners: t.Mapping[str, Object]) -
 
 
 def _wait_noticed(client: Client, changes: t.Sequence[Change]) -> None:
-    """Waits until the newest revision of these DaemonSets is the restored one."""
+    """Waits until the controller has observed the restored templates of these DaemonSets."""
     for change in changes:
         def noticed(name: str = t.cast(Object, change.live)["metadata"]["name"], space: str = change.namespace) -> bool:
             now = client.get("apps/v1", "DaemonSet", name, space)

@@ -3,21 +3,21 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Ends the pods of drivers and MPS daemons whose DaemonSets are removed, a few Nodes at a time. PRIVATE.
 
-When the container of a driver ends, it unloads the kernel modules, which fails as long as anything uses a GPU of the
+When the container of a driver ends, it unloads the kernel modules, which fails as long as a process uses a GPU of the
 Node. When an MPS daemon ends, its clients end with it. The DaemonSets are therefore deleted without their pods (orphan
-propagation). Then each Node is taken out of service (L(maintenance)): held, cordoned, its GPU pods evicted, its
-operands paused. Its MPS daemon is deleted and waited for, then its driver pod, and the Node is put back as it was. The
-ControllerRevisions of the DaemonSets go last, as orphan propagation leaves them, too.
+propagation). Then each Node is taken out of service (L(maintenance)): the run holds and cordons the Node, evicts its
+GPU pods and pauses its operands. The run deletes the MPS daemon and waits until it has ended, then the driver pod, and
+puts the Node back into service. The ControllerRevisions, which orphan propagation also leaves, are deleted last.
 
-If another driver or MPS daemon replaces one, its DaemonSet is created before the first Node is served. The paused
-deploy label (L(GATES)) keeps the new pod away from a Node until the former pod has ended; then the run waits for the
-new pod.
+If a new driver or MPS daemon replaces a former one, the new DaemonSet is created before the first Node is changed. The
+paused deploy label (L(GATES)) keeps the new pod away from a Node until the former pod has ended; then the run waits for
+the new pod.
 
 A Node that cannot be taken out of service is skipped, for example because a disruption budget forbids it, another run
-holds the Node, or the Node is not Ready. If something goes wrong after that, the Node has failed. The first Node is
-served alone. If more Nodes fail than Terms.max_fail allows, no further Node is changed. Nodes on which an earlier run
-has failed come last. The next run finds the remaining pods by their labels, and a Node that was left out of service by
-its annotation.
+holds the Node, or the Node is not Ready. If an error occurs after that, the Node has failed. Nodes are changed one at a
+time until the first one succeeds. If more Nodes fail than Terms.max_fail allows, no further Node is changed. Nodes on
+which an earlier run has failed come last. The next run finds the remaining pods by their labels, and the Nodes that are
+still out of service by their annotation.
 """
 
 from __future__ import annotations
@@ -73,15 +73,15 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.successors
 
 _PAUSE = 1.0  # seconds between two requests
 _ROUNDS = 10  # how often the search for pods is repeated, because pods may have started meanwhile
-_NAMED = 10  # the most Nodes that a message lists with their reasons
+_NAMED = 10  # the maximum number of Nodes that a message lists with their reasons
 _NO_NODE = "no Node"
-# Reasons of errors because of which a Node is skipped. With any other reason the Node has failed.
+# If an error has one of these reasons, the Node is skipped. With any other reason, the Node has failed.
 _NOT_BEGUN = ("Blocked", "Changing", "Held", "NotReady", "Refused", "Upgrading")
-# Maps a component to the labels of these pods. Pods of a GPU Operator that were adopted have them, too.
+# Maps a component to the labels of its driver or MPS pods. Adopted pods of a GPU Operator also have these labels.
 MPS = "device_plugin"
 LABELS: t.Mapping[str, t.Mapping[str, str]] = {DRIVER: DRIVER_LABEL, MPS: {"app": MPS_DAEMON}}
 # Maps a component to the deploy label that its pods select, and to the value that keeps new pods away from a Node until
-# the former pod has ended there. For the MPS daemon, L(maintenance) does not use this value when it pauses operands.
+# the former pod has ended there. For the MPS daemon, L(maintenance) pauses operands with another value than this one.
 GATES = {DRIVER: (deploy_labels.LABELS[DRIVER], PAUSED), MPS: (deploy_labels.LABELS[MPS], "paused-for-mps-daemon")}
 _REVISION = ("apps/v1", "ControllerRevision")
 _EVICTIONS = kinds.Kind("v1", "Eviction", "pods/eviction", True, 0)
@@ -105,14 +105,15 @@ class Terms:
 
 @dataclass(frozen=True)
 class Search:
-    """What L(Found) is read from.
+    """The criteria by which L(find) finds pods and Nodes.
 
-    components: those whose pods end, or whose Nodes are put back into service; sets: the uids of the DaemonSets that
-    are deleted; places: C((namespace, component, label selector)) of their pods and revisions, with an empty namespace
-    for all namespaces; over: components that have pods afterwards, too; successors: the wanted DaemonSets of these
-    components, if they may replace others; left: Nodes that stay out of service unless a pod on them is to be ended;
-    leaving: C((component, Node)) if the Node loses the label by which pods of the component run there, although their
-    DaemonSet stays; back: whether an MPS daemon whose Node is still paused may go on if its DaemonSet is created again.
+    components: the components whose pods end, or whose Nodes are put back into service; sets: the uids of the
+    DaemonSets that are deleted; places: C((namespace, component, label selector)) of their pods and revisions, with an
+    empty namespace for all namespaces; over: components that still have pods afterwards; successors: the wanted
+    DaemonSets of these components, if they may replace others; left: Nodes that stay out of service unless a pod on
+    them is to be ended; leaving: C((component, Node)) if the Node loses the label by which pods of the component run
+    there, although their DaemonSet stays; back: whether an MPS daemon whose Node is still paused may keep running if
+    its DaemonSet is created again.
     """
 
     components: frozenset[str]
@@ -126,12 +127,12 @@ class Search:
 
     def coming(self, name: str) -> list[str]:
         """The components whose pods run on a Node again when its former pods have ended. The label of the MPS daemon is
-        also that of the device plugin, which runs there even if no MPS daemon is wanted."""
+        also the label of the device plugin, which runs there even if no MPS daemon is wanted."""
         return [part for part in LABELS if part in (self.over if part == DRIVER else self.components)
                 and (part, name) not in self.leaving]
 
     def find(self, client: Client) -> Found:
-        """Reads the pods first and the Nodes last, so that the Node of each pod is known even if it is new."""
+        """Finds pods and Nodes. Reads the Nodes last, so that the Node of each pod is found even if the Node is new."""
         looks = [(*one, *kind) for one in self.places for kind in (("v1", "Pod"), _REVISION)[:2 if one[0] else 1]]
         answers = without_errors(client.many(lambda one: client.list(one[3], one[4], one[0] or None, one[2]), looks))
         pods = {pod["metadata"]["uid"]: (look[1], pod) for look, answer in zip(looks, answers) for pod in answer
@@ -166,7 +167,7 @@ class Search:
 
 @dataclass
 class Found:
-    """What there is to do.
+    """The work to do.
 
     pods: maps a Node to the pods to end on it, and is empty for a Node that only has to be put back into service;
     loose: pods that are on no Node or have ended; orphans: C((component, pod)) for pods whose DaemonSet was deleted;
@@ -189,11 +190,11 @@ def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[
          over: t.Collection[str] = (), going: t.Collection[str] = (), successors: t.Sequence[Object] | None = None,
          leaving: t.Collection[tuple[str, str]] = (), back: bool = False) -> Found:
     """Finds the pods of our DaemonSets among the live objects, and the pods of deleted DaemonSets in all namespaces
-    with objects of ours, present or wanted.
+    that have live or wanted objects of ours.
 
-    components: those whose pods end, None for all; over: components whose pods stay because they are wanted; going:
-    uids of DaemonSets of these that are deleted nevertheless, including those of a GPU Operator; successors: as in
-    L(Search), None to leave out the driver pods that they would not keep; leaving, back: as in L(Search).
+    components: the components whose pods end, None for all; over: components whose pods stay because they are wanted;
+    going: uids of DaemonSets of over that are deleted nevertheless, including DaemonSets of a GPU Operator; successors:
+    as in L(Search), None to search no pods of deleted DaemonSets of over; leaving, back: as in L(Search).
     """
     ours = [one for one in live.values() if is_ours(one)]
     spaces = {str(one["metadata"]["name"] if one["kind"] == "Namespace" else one["metadata"].get("namespace", ""))
@@ -211,20 +212,20 @@ def find(client: Client, live: t.Mapping[Key, Object], components: t.Collection[
 
 
 def without(found: Found, left: t.Collection[str]) -> Found:
-    """The same, but the Nodes in left on which no pod is to be ended stay out of service."""
+    """The same work, except that Nodes in left stay out of service if no pod is to be ended on them."""
     search = replace(found.search, left=found.search.left | set(left))
     return replace(found, pods={name: pods for name, pods in found.pods.items() if pods or name not in left},
                    search=search)
 
 
 def only_to_put_back(found: Found) -> Found:
-    """Only the Nodes that an earlier run has left out of service and on which no pod is to be ended any more."""
+    """The work on Nodes that an earlier run has left out of service and on which no pod is to be ended any more."""
     return Found({name: [] for name, pods in found.pods.items() if not pods}, nodes=found.nodes,
                  search=replace(found.search, sets=frozenset(), places=()))
 
 
 def only_leaving(found: Found) -> Found:
-    """Like L(only_to_put_back), and the pods that end because of a label although their DaemonSets stay."""
+    """Like L(only_to_put_back), with the pods that end because of a label although their DaemonSets stay."""
     pods = {name: [pod for pod in group if (_component(pod), name) in found.search.leaving and _controller(pod)]
             for name, group in found.pods.items()}
     places = [one for one in found.search.places if not one[0]]
@@ -233,14 +234,14 @@ def only_leaving(found: Found) -> Found:
 
 
 def unfinished_nodes(nodes: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[str]:
-    """The Nodes on which a run has begun to end such pods and has not finished. nodes: maps names to the labels and
-    annotations of Nodes, as L(read_cluster) returns them."""
+    """The Nodes on which a run has started, but not finished, to end driver or MPS pods. nodes: maps names to the
+    labels and annotations of Nodes, as L(read_cluster) returns them."""
     return [name for name, one in sorted(nodes.items()) if is_paused({"metadata": one}) or unfinished(
         {"metadata": one})]
 
 
 def is_unfinished(one: Object, components: t.AbstractSet[str]) -> bool:
-    """Whether a run has begun to replace pods of these components on a Node, or to remove a driver."""
+    """Whether a run has started, but not finished, to replace pods of these components on a Node or remove a driver."""
     return is_paused(one, components) or DRIVER in components & unfinished(one)
 
 
@@ -286,8 +287,8 @@ class NodeByNode:
     def __init__(self, client: Client, found: Found, terms: Terms, tell: t.Callable[[str], None]) -> None:
         self._client, self._found, self._terms, self._tell = client, found, terms, tell
         batch(terms.at_once, len(found.pods))  # raises for an invalid number before anything is deleted
-        # The errors of the Nodes that were skipped or have failed; the Nodes that have failed; those on which pods were
-        # ended; those that are not begun because too many have failed.
+        # The errors of the Nodes that were skipped or have failed; the Nodes that have failed; the Nodes on which pods
+        # were ended; the Nodes that are not changed because too many have failed.
         self._left: dict[str, GpuopsError] = {}
         self._failed: set[str] = set()
         self._served: set[str] = set()
@@ -303,7 +304,7 @@ class NodeByNode:
             is_paused(self._found.nodes[name], self._found.search.over) for name in self._found.pods)
 
     def _former(self, names: t.Collection[str] | None = None) -> dict[tuple[str, str], list[Pod]]:
-        """Maps (component, Node) to the pods to end that new pods replace. names: only on these Nodes; None: on all."""
+        """Maps (component, Node) to the pods to end that new pods replace. names: the Nodes, None for all Nodes."""
         found: dict[tuple[str, str], list[Pod]] = {}
         search = self._found.search
         for name in self._found.pods if names is None else names:
@@ -349,17 +350,17 @@ class NodeByNode:
                 [text for _steps, staying in previews for text in staying])
 
     def foreseen(self) -> ClusterError | None:
-        """The error about the Nodes that L(run) would skip if it began now, with the same reasons. Call L(preview)
-        before."""
+        """The error with the Nodes that L(run) would skip now, and the reasons; None if there are none. Call L(preview)
+        first."""
         return self._error(ahead=True) if self._left else None
 
     def keep_apart(self) -> None:
         """Keeps new pods away from the Nodes on which former pods run. The DaemonSets of the former pods must be gone.
 
         The deploy label of each such Node is paused until L(run) has ended its former pod. The former pod loses the
-        labels by which a new DaemonSet would adopt it: as the Node is not selected, its controller would end it at
-        once. If its DaemonSet is created again, an MPS daemon is adopted at once, so the label of its Node is resumed
-        before.
+        labels by which a new DaemonSet would adopt it: because the DaemonSet does not select the Node, it would end the
+        pod at once. If the DaemonSet of an MPS daemon is created again, it adopts the MPS daemon at once, so the label
+        of the Node is resumed before.
         """
         if self._former() or self._found.back:
             self._found = self._found.search.find(self._client)
@@ -388,10 +389,10 @@ class NodeByNode:
 
     def run(self) -> ClusterError | None:
         """Ends the pods. Returns an error that names the Nodes that were skipped, that have failed (C(failed) in its
-        details) and that were not begun, None if there are none. Raises an error if the server fails.
+        details) and that were not changed, None if there are none. Raises GpuopsError if the API server itself fails.
 
-        The DaemonSets must be gone. The search for pods, which they may have created until then, is repeated until only
-        the pods of Nodes that were skipped or have failed are left.
+        The DaemonSets must be gone. As they may have created pods until then, the search for pods is repeated until
+        only the pods of Nodes that were skipped or have failed are left.
         """
         found = self._found
         for _ignored in range(_ROUNDS if found.pods or found.loose or found.search.sets else 0):
@@ -413,7 +414,7 @@ class NodeByNode:
         return self._error() if self._left or self._untouched else None
 
     def _turn(self, name: str) -> tuple[int, str]:
-        """The sort key of a Node: first come those that are out of service already, last those that have failed."""
+        """The sort key of a Node: Nodes that are already out of service come first, Nodes that have failed last."""
         one = self._found.nodes[name]
         marks = one["metadata"].get("annotations") or {}
         works = self._found.pods[name] or DRIVER in self._found.search.over & unfinished(one)
@@ -422,7 +423,7 @@ class NodeByNode:
         return (0 if unfinished(one) else 1), name
 
     def _serve(self, names: t.Sequence[str]) -> None:
-        """Serves Nodes: one at a time until the first one succeeds, then several at the same time."""
+        """Changes the Nodes: one at a time until the first one succeeds, then several at the same time."""
         rest = list(names)
         while rest and not self._served:
             self._one(rest.pop(0))
@@ -440,7 +441,7 @@ class NodeByNode:
         return len(self._failed) * 100 > self._terms.max_fail * len(self._seen)
 
     def _error(self, ahead: bool = False) -> ClusterError:
-        """The error about all Nodes that were not served. ahead: whether it is made before L(run)."""
+        """The error about all Nodes on which pods are left. ahead: whether L(run) has not been called yet."""
         been = "will not be" if ahead else "have not been"
         told = {name: error.message for name, error in sorted(self._left.items())}
         why = f"not changed, because {fold(self._failed)} failed before. See gpu_max_fail_percentage."
@@ -485,7 +486,7 @@ class NodeByNode:
                        for one in begun.staying if one["pod"] not in ending]
 
     def _try(self, name: str, work: t.Callable[[], None]) -> None:
-        """Does the work on a Node and keeps its error. name: the Node."""
+        """Does the work on a Node and stores its error. name: the Node."""
         try:
             if not self._broken:
                 work()
@@ -520,7 +521,7 @@ class NodeByNode:
         self._finish(name, begun)
 
     def _finish(self, name: str, begun: Outcome) -> None:
-        """Ends the pods of a Node that is out of service, and puts it back."""
+        """Ends the pods of a Node that is out of service, and puts the Node back into service."""
         try:
             for component in (MPS, DRIVER):
                 if (component, name) in self._found.search.leaving:
@@ -584,7 +585,7 @@ class NodeByNode:
 
 
 def _of(component: str, name: str) -> str:
-    """The object of a step that pauses or resumes a component, in the words of L(maintenance)."""
+    """The object of a step that pauses or resumes a component, as L(maintenance) names it."""
     return f"{GATES[component][0][len(DEPLOY):]} on Node {name}"
 
 

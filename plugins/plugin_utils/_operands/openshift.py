@@ -18,11 +18,11 @@ _PRIVILEGED = {"apiGroups": ["security.openshift.io"], "resources": ["securityco
 
 
 def rights(manifests: t.Sequence[Object], namespace: str) -> list[Object]:
-    """Roles and bindings that allow the pods of DaemonSets to run privileged. If there is a Role, the rule is added to
-    it.
+    """Roles and bindings that allow the pods of DaemonSets to run privileged. If manifests has the Role, the rule is
+    added to it.
 
     The GPU Operator allows the node status exporter to use every SecurityContextConstraint; this collection allows only
-    this one.
+    C(privileged).
     """
     roles = {one["metadata"]["name"]: one for one in manifests if one["kind"] == "Role"}
     made: list[Object] = []

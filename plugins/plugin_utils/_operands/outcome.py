@@ -28,9 +28,9 @@ _SHOWN_REASONS = 5
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run has done, or would do in check mode.
+    """The actions of a run, or in check mode the actions that a run would take.
 
-    steps: the steps on Nodes. moves: whether new pods replace former ones, so that these steps come after the creation
+    steps: the steps on Nodes. moves: whether new pods replace former pods, so that these steps come after the creation
     of the new DaemonSets. pending: steps that are not executed now. failed: the error with the Nodes that were skipped
     or have failed, each with its reason; in check mode, the error that a run would return. problems: other reasons for
     which the playbook fails at its end. notes: sentences for the user.

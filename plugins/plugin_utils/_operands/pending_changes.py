@@ -1,12 +1,12 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which changes wait for a higher gpu_disruption, because of the pods that they would end or start. Pure. PRIVATE.
+"""Decides which changes wait for a higher gpu_disruption, because they would end or start pods. Pure. PRIVATE.
 
 When a driver's pod ends, the driver is unloaded; when the MPS daemon ends, its clients end too. Other operands can end
 without harm to GPU clients. When a MIG manager starts, it applies the layout that its Node requests, which destroys
-other instances. When Node Feature Discovery is deleted, its master may still see that the features of a Node are gone,
-and remove the labels by which driver pods run there.
+other instances. When Node Feature Discovery is deleted, its master may still process the loss of a Node's features, and
+remove the labels by which driver pods run there.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ _PODS = ("currentNumberScheduled", "numberMisscheduled")
 def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequence[Object]] = tuple,
          removal: bool = False, orphans: t.Sequence[tuple[str, Object]] = (), why: str = "",
          there: t.Iterable[Object] = ()) -> tuple[list[Change], list[PendingStep]]:
-    """(the allowed changes, the pending ones).
+    """(the allowed changes, the pending changes).
 
-    level: gpu_disruption; nodes: returns all Nodes, and is called at most once, only if a selector changes, a
-    toleration is removed or the MIG manager moves; removal: whether the changes are those of a removal; orphans:
+    level: gpu_disruption; nodes: a function that returns all Nodes, called at most once, and only if a selector
+    changes, a toleration is removed or the MIG manager moves; removal: whether the changes are a removal; orphans:
     C((component, pod)) for pods that are still to be ended after a removal at a higher level has deleted their
-    DaemonSet; why: what forbids ending pods at every level; there: the live objects, also those without a change.
+    DaemonSet; why: the reason that forbids ending pods at every level; there: the live objects, including unchanged
+    objects.
 
     While a change of a driver's DaemonSet is pending, all other changes of the driver are pending, too, because a
-    driver that is changed in part does not work. The same holds for the MIG manager; for Node Feature Discovery;
-    for the component of the MPS daemon if a new MPS daemon replaces the former one, as they must not run side by side;
-    and in a removal. In a removal the Namespace is pending, too, so that pods that stay can start again.
+    driver that is changed in part does not work. The same holds for the MIG manager; for Node Feature Discovery; for
+    the component of the MPS daemon if a new MPS daemon replaces the former one, as they must not run side by side; and
+    for each component in a removal. In a removal the Namespace is pending, too, so that pods that stay can start again.
     """
     nodes = functools.lru_cache(maxsize=None)(nodes)
     if not why and not allows(level, NEEDS):
@@ -114,8 +115,8 @@ def ends(change: Change, nodes: t.Callable[[], t.Sequence[Object]]) -> str:
 
 
 def _restarts(changes: t.Sequence[Change], nodes: t.Callable[[], t.Sequence[Object]]) -> dict[str, str]:
-    """Maps the creation of a MIG manager's DaemonSet that replaces one with pods, as in another namespace, to the
-    reason why it waits: the new pods would apply layouts."""
+    """Maps the creation of a MIG manager's DaemonSet that replaces a DaemonSet with pods, for example in another
+    namespace, to the reason why it waits: the new pods would apply layouts."""
     sets = [one for one in changes if one.component == _MIG_MANAGER and one.kind.kind == "DaemonSet"]
     former = [one for one in sets if one.action == "delete" and pods_of(t.cast(Object, one.live))]
     found = {}
@@ -130,8 +131,8 @@ def _restarts(changes: t.Sequence[Change], nodes: t.Callable[[], t.Sequence[Obje
 
 
 def _takes_labels(changes: t.Sequence[Change], there: t.Iterable[Object]) -> dict[str, str]:
-    """Maps the deletion of a workload of Node Feature Discovery to the reason why it waits: a DaemonSet whose pods GPU
-    clients need selects its Nodes, or would after the change, by labels of NFD."""
+    """Maps the deletion of a workload of Node Feature Discovery to the reason why it waits: GPU clients need the pods
+    of a DaemonSet that selects its Nodes by labels of Node Feature Discovery, now or after its change."""
     pairs = [*((one, one) for one in there),
              *((one.live, one.manifest) for one in changes if one.live and one.manifest)]
     needing = next((label_of(live) for live, wanted in pairs
@@ -155,7 +156,7 @@ def _some(nodes: t.Sequence[Object]) -> str:
 
 
 def _moved(manifest: Object, live: Object, nodes: t.Callable[[], t.Sequence[Object]]) -> str:
-    """The Nodes that a DaemonSet would no longer select, in words; empty if there are none. The controller of
+    """A text that names the Nodes that a DaemonSet would no longer select; empty if there are none. The controller of
     DaemonSets ends the pods there, even with the update strategy OnDelete."""
     want, have = (one["spec"]["template"]["spec"] for one in (manifest, live))
     kept = (want.get("affinity") or {}).get("nodeAffinity") or {}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Plans the changes that make the live objects as wanted. Reads only. PRIVATE to the collection."""
+"""Plans the changes that turn the live objects into the wanted objects. Reads only. PRIVATE to the collection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Live = t.Mapping[Key, Object]
 
 WORKLOADS = ("DaemonSet", "Deployment", "Job")
 _MARK = f"metadata.annotations[{objects.APPLIED}]"
-# Fields that cannot be changed after the object was created, and their defaults. For workloads it is the selector.
+# Fields that cannot be changed after the object was created, and their defaults. Workloads have a fixed selector, too.
 _FIXED: t.Mapping[str, t.Tuple[str, t.Any]] = {
     "RuntimeClass": ("handler", None), "RoleBinding": ("roleRef", None), "ClusterRoleBinding": ("roleRef", None),
     "Secret": ("type", "Opaque")}
@@ -34,11 +34,11 @@ _RELABEL = ("Correct the labels with kubectl label --overwrite namespace, or nam
 
 def plan(client: Client, wanted: t.Sequence[Wanted], live: Live, components: t.Collection[str] | None,
          adopts: t.Callable[[Object], bool] = lambda have: False, kept: t.Collection[str] = ()) -> list[Change]:
-    """All changes in the order in which they are made, including objects that need no change (C(keep)).
+    """All changes in the order of their execution, including C(keep) for objects that need no change.
 
-    components: those whose objects are deleted if they are not wanted; None for all our objects except the Namespace.
-    adopts: whether a foreign object is to become ours. kept: names of DaemonSets that stay even if they are not wanted.
-    Raises ClusterError that names each foreign object that is in the way.
+    components: the components whose objects are deleted if they are not wanted, None for all our objects except the
+    Namespace; adopts: returns whether to adopt a foreign object; kept: names of DaemonSets that stay even if they are
+    not wanted. Raises ClusterError that names all objects that prevent the plan, such as foreign objects.
     """
     changes: list[Change] = []
     problems: list[tuple[str, str]] = []
@@ -73,10 +73,10 @@ def plan(client: Client, wanted: t.Sequence[Wanted], live: Live, components: t.C
 
 
 def prune(client: Client, live: Live, wanted: t.Collection[Key], components: t.Collection[str] | None) -> list[Change]:
-    """The deletion of our objects that are not wanted, in reverse order. Namespaces stay: see L(removal).
+    """The deletions of our objects that are not wanted, in reverse order. Namespaces stay: see L(removal).
 
-    If others have objects of a kind, the definitions of the whole API group stay, because the server deletes all
-    objects of a kind together with its definition.
+    If others have objects of a kind, the CustomResourceDefinitions of the whole API group stay, because the server
+    deletes all objects of a kind together with its CustomResourceDefinition.
     """
     gone: list[Change] = []
     for key, have in live.items():
@@ -105,7 +105,7 @@ def _change(client: Client, one: Wanted, have: Object | None) -> Change:
         # If managedFields has no entry of ours, it cannot be known what others have added.
         differs.append("metadata.managedFields")
     if one.kind.kind == "Service" and _turned_headless(one.manifest, have):
-        # The drift is not seen in managedFields if nobody owns the field any more.
+        # managedFields does not show this drift if the field no longer has an owner.
         differs.append("spec.clusterIP")
     if not differs and not added:
         differs = _rewritten(client, one.manifest, have)
@@ -123,12 +123,12 @@ def _change(client: Client, one: Wanted, have: Object | None) -> Change:
 
 
 def _rewritten(client: Client, manifest: Object, have: Object) -> list[str]:
-    """Fields that we own according to managedFields and whose value an apply would change.
+    """The paths of the fields that we own according to managedFields, although an apply would change their values.
 
-    Anybody can write under the name of our manager. Only the server can tell whether somebody has, or whether its
-    admission has changed our value. If a value differs, a dry run on the server shows this. Definitions are left out,
-    because they are listed without their spec. So is an object for which the user or a webhook does not allow the dry
-    run, or a webhook fails: otherwise this object would prevent the plan of all others.
+    Any client can write under the name of our field manager. If a value differs, a dry run on the server shows whether
+    a client has done so, or whether admission changes our value. CustomResourceDefinitions are left out, because they
+    are listed without their spec. Objects are also left out if the user may not make the dry run, or if a webhook
+    refuses it or fails: otherwise one such object would prevent the plan of all others.
     """
     if _is_definition(have):
         return []
@@ -147,7 +147,7 @@ def _rewritten(client: Client, manifest: Object, have: Object) -> list[str]:
 
 
 def _is_fixed(manifest: Object, have: Object) -> bool:
-    """Whether a field differs that cannot be changed in place, so that the object must be replaced."""
+    """Whether a field that cannot be changed in place differs, so that the object must be replaced."""
     if have.get("immutable"):  # of a ConfigMap or a Secret
         return True
     kind = manifest["kind"]
@@ -162,7 +162,7 @@ def _is_fixed(manifest: Object, have: Object) -> bool:
 
 
 def _turned_headless(manifest: Object, have: Object) -> bool:
-    """Whether only one of the two is a headless Service. The server does not change this in place."""
+    """Whether only one of the two Services is headless. The server does not change this in place."""
     return len({one["spec"].get("clusterIP") == "None" for one in (manifest, have)}) > 1
 
 
@@ -208,7 +208,7 @@ def _group(crd: Object | None) -> str:
 
 
 def _shared_groups(client: Client, live: Live, definitions: t.Sequence[Object | None]) -> set[str]:
-    """The API groups in which there are objects that neither we nor our pods have made."""
+    """The API groups with objects that neither we nor our pods have created."""
     ours = [one["metadata"] for one in live.values() if objects.is_ours(one)]
     owners = {metadata["uid"] for metadata in ours if "uid" in metadata}
     spaces = {str(metadata["namespace"]) for metadata in ours if "namespace" in metadata}
@@ -232,7 +232,7 @@ def _owned_by(have: Object, uids: t.Container[str]) -> bool:
 
 
 def _in_the_way(client: Client, one: Wanted, have: Object) -> str:
-    """Why a foreign object with the name of a wanted one cannot be used instead; empty if it can."""
+    """Why a foreign object cannot be used instead of the wanted object with this name; empty if it can be used."""
     unlike = compare.unlike(one.manifest, _whole(client, have))
     if not unlike:
         return ""
@@ -259,7 +259,7 @@ def _label_conflict(one: Wanted, have: Object) -> str:
 def _refused_pods(changes: t.Sequence[Change]) -> list[str]:
     """A sentence for each Namespace whose Pod Security level would refuse pods of the workloads that are written there.
 
-    Only the mode enforce counts, not warn and audit. Pods that run already stay.
+    Only the mode enforce counts, not warn and audit. Pods that already run are not affected.
     """
     found = []
     for home in changes:
@@ -287,7 +287,7 @@ def _needs_privileges(manifest: Object) -> bool:
 
 
 def _managers(have: Object) -> str:
-    """Who has made an object, by its labels, otherwise the managers that have written more than its status."""
+    """Who manages an object: from its labels, otherwise the field managers that have written more than its status."""
     metadata = have["metadata"]
     label = (metadata.get("labels") or {}).get(objects.MANAGED_BY)
     release = (metadata.get("annotations") or {}).get("meta.helm.sh/release-name")

@@ -20,12 +20,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan impor
 
 # Objects that the cluster itself creates in every namespace, and (_RECORDS) kinds whose loss does no harm.
 _SYSTEM = {("ServiceAccount", "default"), ("ConfigMap", "kube-root-ca.crt")}
-_NAMED = 10  # the most objects that a message lists
+_NAMED = 10  # the maximum number of objects that a message lists
 _RECORDS = ("Event", "Lease", "Endpoints", "EndpointSlice", "PodMetrics")
 _NAMESPACE = ("v1", "Namespace")
 # If pods of these components could not be ended, all objects of the components except workloads stay.
 _KEPT = {*LABELS, objects.SHARED}
-# Seconds: the first and the longest pause between two requests, and the pause between two lines about what is left.
+# Seconds: the first and the longest pause between two requests; the pause between two lines of progress.
 _PAUSE, _LONGEST_PAUSE, _AGAIN = 0.2, 5.0, 15.0
 
 Tell = t.Callable[[str], None]
@@ -33,12 +33,12 @@ Tell = t.Callable[[str], None]
 
 def plan(client: Client, live: t.Mapping[Key, Object], components: t.Collection[str] | None,
          orphans: t.Collection[str] = (), by_nodes: bool = True) -> list[Change]:
-    """The deletion of all our objects of these components (None: of all components, with the Namespace or our marks on
+    """The deletions of all our objects of these components (None: of all components, with the Namespace or our marks on
     it).
 
     The DaemonSets whose pods GPU clients need come first, and are deleted without their pods. orphans: the uids of
-    objects that such a DaemonSet has left; by_nodes: whether pods may be ended Node by Node; otherwise only those of
-    these DaemonSets are deleted that have no pods.
+    objects that such a DaemonSet has left; by_nodes: whether pods may be ended Node by Node; if not, such a DaemonSet
+    is deleted only if it has no pods.
     """
     changes = [replace(one, orphans=by_nodes and pending_changes.serves_gpu_clients(t.cast(Object, one.live)))
                for one in prune(client, live, (), components)]
@@ -61,16 +61,16 @@ def execute(client: Client, changes: t.Sequence[Change], before: t.Sequence[Obje
             tell: Tell, nodes: NodeByNode) -> list[Change]:
     """Executes a removal, and waits until all objects that it deletes are gone.
 
-    before: objects that are being deleted already; nodes: ends the pods that DaemonSets leave, before the objects are
-    deleted that these pods or other operands on their Nodes need; tell: is called from time to time with a line about
-    the objects that are left.
+    before: objects that are already being deleted; nodes: ends the pods that DaemonSets leave, before the run deletes
+    objects that these pods or other operands on their Nodes need; tell: called from time to time with a line about the
+    remaining objects.
 
     Returns the changes that were made. If somebody has created an object in the Namespace since the plan was made, the
     Namespace is not deleted but released.
 
     Raises ClusterError at the end if Nodes were skipped. Their pods stay, and so do the Namespace and the objects that
-    the pods need to start again or by which the next run finds them. Also raises ClusterError if no object has gone for
-    timeout seconds. There is no limit for the whole wait, because it depends on the number of Nodes.
+    the pods need to start again or by which the next run finds them. Also raises ClusterError if no object has
+    disappeared for timeout seconds. The whole wait has no limit, because it depends on the number of Nodes.
     """
     spaces = [one for one in changes if one.kind.kind == "Namespace"]
     rest, failed = end_pods(client, changes, before, timeout, tell, nodes)
@@ -90,8 +90,8 @@ def execute(client: Client, changes: t.Sequence[Change], before: t.Sequence[Obje
 
 def end_pods(client: Client, changes: t.Sequence[Change], before: t.Sequence[Object], timeout: float, tell: Tell,
              nodes: NodeByNode, between: t.Sequence[Change] = ()) -> tuple[list[Change], ClusterError | None]:
-    """Deletes DaemonSets without their pods, and ends these Node by Node. Arguments as for L(execute); between: changes
-    that are made when the DaemonSets are gone and before the first Node is changed.
+    """Deletes DaemonSets without their pods, and ends the pods Node by Node. Arguments as for L(execute); between:
+    changes to make when the DaemonSets are gone, before the first Node is changed.
 
     Returns (the other changes, without the deletion of objects that pods on skipped Nodes need; the error that names
     the Nodes that were skipped or have failed).
@@ -148,7 +148,7 @@ def _wait(client: Client, gone: t.Sequence[Object], timeout: float, tell: Tell) 
         left = _left(client, gone)
         if not left:
             return
-        # The pods of a DaemonSet are deleted before it. Only their number is requested.
+        # The pods of a DaemonSet are deleted before the DaemonSet. Only their number is requested.
         spaces = {one["metadata"]["namespace"] for one in left if one["kind"] in WORKLOADS}
         pods = sum(client.count("v1", "Pod", space) for space in sorted(spaces))
         now = time.monotonic()
@@ -164,7 +164,7 @@ def _wait(client: Client, gone: t.Sequence[Object], timeout: float, tell: Tell) 
 
 
 def _left(client: Client, gone: t.Sequence[Object]) -> list[Object]:
-    """Those of these objects that still exist."""
+    """The objects of gone that still exist."""
     by_uid = {one["metadata"]["uid"]: one for one in gone}
     places = {(kinds.find(one["apiVersion"], one["kind"]), one["metadata"].get("namespace")) for one in gone}
     return [by_uid[item["metadata"]["uid"]] for kind, namespace in sorted(places, key=str)

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Renders manifests from the plan of the cluster: the templates of a role, which import C(pod.j2). PRIVATE.
+"""Renders manifests from the plan of the cluster and the templates of a role, which import C(pod.j2). PRIVATE.
 
-It only reads template files. The variables of templates are C(namespace), C(component) (the plan of the component),
-C(common) (the settings of all components) and C(script(name)), the text of a file beside the templates.
+Reads only files. The variables of the templates are C(namespace), C(component) (the plan of the component),
+C(common) (the settings of all components) and C(script(name)), the text of a file in the role.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _UNPRINTABLE = re.compile("[\x7f-\xa0\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff
 def render(component: str, cluster: Plan) -> list[Manifest]:
     """The objects of a component in the order in which they are created; none if the component is absent.
 
-    component: a name of L(components), or C(SHARED) of L(objects) for what all of them need.
+    component: a name of L(components), or C(SHARED) of L(objects) for the objects that all components need.
     """
     if component == SHARED:
         return _shared(cluster)
@@ -85,7 +85,7 @@ def _manifests(component: str, plan: Plan, cluster: Plan) -> list[Manifest]:
 
 
 def _pool(pool: Plan, plan: Plan, common: Plan) -> Plan:
-    """The plan of one DaemonSet of a component. What an NVIDIADriver sets itself takes precedence."""
+    """The plan of one DaemonSet of a component. The settings of its NVIDIADriver take precedence."""
     own = pool["own"]
     return {**plan, **pool, "common": {
         **common, "labels": {**common["labels"], **labels_of_pods(own["labels"])},
@@ -95,7 +95,7 @@ def _pool(pool: Plan, plan: Plan, common: Plan) -> Plan:
         "pod_security_context": own["pod_security_context"] or common["pod_security_context"]}}
 
 
-# Kinds that others need come first.
+# Kinds that other kinds need come first.
 _RANKS = {kind: rank for rank, kind in enumerate((
     "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding",
     "ConfigMap", "Service"))}

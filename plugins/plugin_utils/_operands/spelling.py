@@ -1,10 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes a wanted object in the spelling of the live one. Pure. PRIVATE to the collection.
+"""Writes a wanted object in the spelling of the live object. Pure. PRIVATE to the collection.
 
-Kubernetes replaces pods if any byte of their template changes. A template of a GPU Operator often means the same as the
-wanted one, but has variables and volumes in another order, or prints other words while it waits. Such pods can stay.
+Kubernetes replaces pods if any byte of their template changes. A template of a GPU Operator is often equivalent to the
+wanted template, but has variables and volumes in another order, or prints other texts while it waits. Written in the
+operator's spelling, the wanted template does not replace such pods.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _SAID = re.compile(r"\becho [^;&|<>$`]*;")
 
 
 def like(manifest: Object, live: Live) -> Object:
-    """A workload's manifest with its pod template in the live one's spelling; the same manifest for other kinds."""
+    """The manifest of a workload, with the pod template in the live spelling. Other manifests do not change."""
     template = (manifest.get("spec") or {}).get("template")
     have = (live.get("spec") or {}).get("template")
     if not template or not have:
@@ -52,8 +53,8 @@ def _list(want: t.Sequence[t.Any], have: t.Sequence[t.Any], name: str) -> list[t
 
 
 def _digested(spelt: Object, have: Live) -> Object:
-    """The template with the digest that the live one has of what installs the driver, if both install the same. The
-    operator computes the digest in another way than we do, and another digest makes the driver manager reinstall."""
+    """The template with the driver digest of the live template, if both templates install the same driver. The operator
+    computes the digest in another way than we do, and a new digest makes the driver manager reinstall the driver."""
     known = [item.get("value") for item in _digests(have)]
     if not known:
         return spelt

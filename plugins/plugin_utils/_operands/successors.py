@@ -1,13 +1,13 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""DaemonSets that replace others: which pods and Nodes they serve, by the rules of the DaemonSet controller. Pure.
+"""Decides which pods and Nodes new DaemonSets would serve, by the rules of the DaemonSet controller. Pure.
 
 PRIVATE to the collection.
 
-The controller of DaemonSets adopts a pod without an owner if its labels match, and then ends it if the DaemonSet does
-not select its Node. For Node selectors, affinity and taints, see "Assigning Pods to Nodes" and "Taints and Tolerations"
-in the documentation of Kubernetes.
+The controller of DaemonSets adopts a pod without an owner if its labels match, and then ends the pod if the DaemonSet
+does not select its Node. For Node selectors, affinity and taints, see "Assigning Pods to Nodes" and "Taints and
+Tolerations" in the documentation of Kubernetes.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def split(changes: t.Sequence[Change], live: t.Iterable[Object], nodes: t.Callab
     why none of them can be deleted).
 
     If the new fields of a DaemonSet would end pods, it is deleted and created again instead. A DaemonSet that is
-    deleted is gone before the first Node is served, even if it has no pods, because it could create some. If a
-    DaemonSet that stays would adopt the pods at once, none is deleted. live: all DaemonSets that exist; nodes: as for
-    L(pending_changes.hold); over: components that have pods afterwards, too.
+    deleted is gone before the first Node is changed, even if it has no pods, because it could create pods. If a
+    DaemonSet that stays would adopt the pods at once, no DaemonSet is deleted. live: the live objects; nodes: as for
+    L(pending_changes.hold); over: components that still have pods afterwards.
     """
     nodes = functools.lru_cache(maxsize=None)(nodes)
     chosen, why = _chosen(changes, {one["metadata"]["uid"]: one for one in live if one["kind"] == "DaemonSet"}, nodes,
@@ -89,8 +89,8 @@ def time_to_start(daemon_set: Object) -> float:
 
 
 def keeps(wanted: t.Iterable[Object], pod: Object, node: Object) -> bool:
-    """Whether a wanted DaemonSet, with the name of the DaemonSet that made the pod, will adopt the pod and let it run
-    on its Node. False if others select the pod, too, as one of these may be faster and end it."""
+    """Whether a wanted DaemonSet, with the name of the DaemonSet that created the pod, will adopt the pod and let it
+    run on its Node. False if other DaemonSets also select the pod, as one of them may adopt and end it first."""
     metadata = pod["metadata"]
     takers = [one for one in wanted if one["metadata"]["namespace"] == metadata["namespace"]
               and selects(one, metadata.get("labels") or {})]

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The environment variables of containers that the policy sets: they replace those of the template. Pure. PRIVATE."""
+"""Sets the environment variables of the policy, which replace variables of the template. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
 
 Plan = t.Mapping[str, t.Any]
 
-# The variable with the digest of all that installs the driver.
+# The variable with the digest of all fields on which the installation of the driver depends.
 DRIVER_DIGEST = "DRIVER_CONFIG_DIGEST"
-_DRIVER_FOLDER = "/run/nvidia/driver"  # of hosts, if the policy has no other
+_DRIVER_FOLDER = "/run/nvidia/driver"  # on the host, if the policy sets no other folder
 
 
 def set_variables(manifest: Object, plan: Plan, common: Plan) -> None:
     """Sets the variables of all containers of a DaemonSet.
 
-    Those of a component are for its first container. The MPS daemon does not get those of the device plugin, to which
-    it belongs.
+    The variables of a component are for its first container. The MPS daemon does not get the variables of the device
+    plugin, to which it belongs.
     """
     spec = manifest["spec"]["template"]["spec"]
     if manifest["metadata"]["name"] != MPS_DAEMON:
@@ -57,7 +57,7 @@ def _set(container: Object, variables: t.Mapping[str, str]) -> None:
 
 
 def _driver_digest(spec: Object) -> None:
-    """Sets the digest of all that installs the driver. The driver manager reinstalls the driver only if it changes."""
+    """Sets the digest of the driver's installation. The driver manager reinstalls the driver only if it changes."""
     holders = [item for container in [*spec["containers"], *spec.get("initContainers", ())]
                for item in container.get("env", ()) if item["name"] == DRIVER_DIGEST]
     if not holders:

@@ -1,6 +1,6 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Follows operands until they are ready, and explains why one is not. PRIVATE."""
+"""Follows operands until they are ready, and explains why an operand is not ready. PRIVATE."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Finds the cause of a pod that is not ready in the table of known causes. Pure. PRIVATE."""
+"""Finds out why a pod is not ready, from the table of known causes. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.known_cause
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._rollout.pods import NotReadyPod
 
-# Searched are so many lines, and so many characters of each.
+# The maximum number of lines that are searched, and of characters in each line.
 _MAX_LINES, _MAX_CHARACTERS = 40, 4096
 
 
@@ -28,8 +28,8 @@ class Cause:
     """Why a pod is not ready.
 
     cause: a clause without a full stop; hint: what a user should do next; waits_for: components of the Node that must
-    be ready first; certain: whether the pod cannot become ready without help; do: commands for a user, first the one
-    that shows the log.
+    be ready first; certain: whether the pod cannot become ready without help; do: commands for a user. The command that
+    shows the log comes first.
     """
 
     cause: str
@@ -81,7 +81,7 @@ def _row(component: str, container: str, reason: str, state: str, table_state: s
          ) -> KnownCause:
     """The first row of the table that matches a pod.
 
-    table_state: the state of the pod, or C(created); messages: its reason, message and events, one a line.
+    table_state: the state of the pod, or C(created); messages: its reason, message and events, one per line.
     """
     def fits(row: KnownCause, text: str) -> bool:
         return ((not row.component or component == row.component)

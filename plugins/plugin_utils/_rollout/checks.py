@@ -42,10 +42,10 @@ class Outdated(t.NamedTuple):
 
 
 class Observed(t.NamedTuple):
-    """What a rollout has read from the cluster.
+    """The state of the cluster that a rollout has read.
 
-    stuck: the pods that are not ready; lost: the Nodes that are NotReady; uncounted: a C((component, Node)) for each
-    lost Node that the numbers of a workload leave out; outdated: the outdated pods; events: maps the C((kind, name)) of
+    stuck: the pods that are not ready; lost: the Nodes that are NotReady; uncounted: C((component, Node)) for each lost
+    Node that is missing in the numbers of a workload; outdated: the outdated pods; events: maps the C((kind, name)) of
     an object to the messages of its warnings; layouts: each MIG layout that is not applied, with the pod of the MIG
     manager on its Node; logs: maps a pod to its log; labels: maps a Node with a pod that is not ready to its labels.
     """
@@ -69,7 +69,7 @@ class Explained(t.NamedTuple):
 
 
 def explained(cluster: Cluster, observed: Observed) -> list[Explained]:
-    """Each pod that is not ready with its cause, without the pods on lost Nodes."""
+    """The pods that are not ready, with their causes. Pods on lost Nodes are left out."""
     not_ready = {(stuck.component, stuck.node) for stuck in observed.stuck}
     found = []
     for stuck in observed.stuck:
@@ -100,8 +100,8 @@ def checks(cluster: Cluster, components: t.Sequence[str], works: t.Sequence[Work
 def compared(found: t.Sequence[Check], differences: t.Sequence[Difference], check_mode: bool = False) -> list[Check]:
     """The checks, to which the differences from the plan are added as causes.
 
-    A check with the state absent does not change. Differences of a component that was not checked, and those of the
-    labels of Nodes, become a separate check. In check mode differences are pending, because the run did not repair
+    A check with the state absent does not change. Differences of a component that was not checked, and differences in
+    the labels of Nodes, become a separate check. In check mode differences are pending, because the run did not repair
     them.
     """
     by_component: dict[str, list[SharedProblem]] = {}
@@ -120,7 +120,7 @@ def _difference(one: Difference, level: str) -> SharedProblem:
 
 
 def _with_causes(check: Check, causes: t.Sequence[SharedProblem]) -> Check:
-    """The check with these causes added. Its state and hint become those of the first failed cause."""
+    """The check with these causes added. Its state and hint come from the first failed cause."""
     if not causes:
         return check
     own = [] if check.ok or check.causes else [_difference(
@@ -177,10 +177,10 @@ def _problem(stuck: NotReadyPod, cause: Cause, level: str) -> Problem:
 
 
 def shared(problems: t.Sequence[Problem], everything: t.Sequence[Problem] = ()) -> list[SharedProblem]:
-    """The problems of one component, Nodes with the same cause as one problem.
+    """The problems of one component. The problems of Nodes with the same cause become one problem.
 
-    The order: failed problems first, then those of most Nodes. everything: the problems of all components, to count
-    C(holds_up). The other fields are those of the first problem whose log was read, or of the first one.
+    Failed problems come first, then the problems of the most Nodes. everything: the problems of all components, to
+    count C(holds_up). The other fields come from the first problem whose log was read, or else from the first problem.
     """
     alike: dict[tuple[str, ...], list[Problem]] = {}
     for one in problems:
@@ -255,7 +255,7 @@ def _uncreated(works: t.Sequence[Workload], observed: Observed) -> t.Iterator[No
 
 
 def _on_host(cause: Cause, stuck: NotReadyPod, cluster: Cluster) -> Cause:
-    """The cause. If the pod waits for components that are delivered on the host, the hint names the host."""
+    """The cause, with a hint that names the host if the pod waits for components that are delivered on the host."""
     delivered = [name for name in cause.waits_for if name in cluster.on_host.get(stuck.node, ())]
     if not delivered:
         return cause
@@ -264,7 +264,7 @@ def _on_host(cause: Cause, stuck: NotReadyPod, cluster: Cluster) -> Cause:
 
 
 def _by_label(cause: Cause, stuck: NotReadyPod, cluster: Cluster, observed: Observed) -> Cause:
-    """The cause; or, if the pod waits for a component that a deploy label of the Node disables, this label."""
+    """The cause. If the pod waits for a component that a deploy label of the Node disables, the label is the cause."""
     for name in cause.waits_for:
         key = LABELS.get(name, "")
         value = observed.labels.get(stuck.node, {}).get(key, "true")
@@ -290,7 +290,7 @@ def _by_label(cause: Cause, stuck: NotReadyPod, cluster: Cluster, observed: Obse
 
 
 def _check(name: str, works: t.Sequence[Workload], problems: t.Sequence[Problem], cluster: Cluster) -> Check:
-    """The check of one component. works: its workloads; problems: those of all components."""
+    """The check of one component. works: its workloads; problems: the problems of all components."""
     desired, ready = sum(work.desired for work in works), sum(work.ready for work in works)
     updated = sum(work.updated for work in works)
     nodes = [one for one in problems if one.component == name]

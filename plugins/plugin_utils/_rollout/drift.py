@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Finds objects and labels of Nodes that differ from the plan of a cluster. Reads only. PRIVATE.
 
-It calls the functions that site.yml uses to plan objects and labels and to hold back what gpu_disruption does not
-allow, so it finds exactly what a run would change. L(rollout) checks the pods.
+It calls the functions by which site.yml plans objects and labels, and holds back changes that gpu_disruption does not
+allow. So it finds exactly the changes that a run would make. L(rollout) checks the pods.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan impor
 
 NODES = "nodes"
 _REPAIR = "Run site.yml: it repairs this."
-# A difference names at most so many objects or labels, and so many fields of an object.
+# The maximum number of objects or labels that a difference names, and of fields of an object.
 _NAMED, _FIELDS = 3, 2
 # The cluster's part of a plan (C(gpu_plan.cluster)), as it comes from a task.
 Plan = t.Mapping[str, t.Any]
@@ -50,7 +50,7 @@ def differences(client: Client, cluster: Plan, components: t.Collection[str] | N
 
     components: the components to compare, None for all of them and the labels of Nodes; with_gpus: maps a Node to the
     number of GPUs of its host, for hosts that compute the labels of their Nodes. If the comparison is not possible (a
-    foreign object has a planned name, or a permission is missing), this reason is the only difference. Raises
+    foreign object has a planned name, or a permission is missing), the reason is the only difference. Raises
     InputError for an invalid plan.
     """
     wanted, names = deliver.of_plan(cluster, None if components is None else [*components])
@@ -91,7 +91,7 @@ def _describe(change: Change) -> str:
 
 
 def startup_taint(client: Client, key: str, verified: t.Collection[str]) -> list[Difference]:
-    """One difference for the Nodes from which a run would remove the startup taint; empty without such Nodes.
+    """One difference for the Nodes from which a run would remove the startup taint; empty if there are none.
 
     key: the key of the taint; verified: the Nodes without a problem.
     """
@@ -101,7 +101,7 @@ def startup_taint(client: Client, key: str, verified: t.Collection[str]) -> list
 
 
 def _of_labels(client: Client, cluster: Plan, with_gpus: t.Mapping[str, int]) -> list[Difference]:
-    """The Nodes whose deploy labels differ, one difference for each set of keys.
+    """The differences of the deploy labels of Nodes, one for each set of keys that differ.
 
     Labels that hosts compute are not compared here, but on the hosts.
     """

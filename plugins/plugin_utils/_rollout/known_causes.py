@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The table of known causes: why a pod is not ready. The first row that matches a pod counts. Only data. PRIVATE.
+"""The table of known causes: why a pod is not ready. The first row that matches a pod applies. Only data. PRIVATE.
 
 Sources: issues of the GPU Operator; the errors that the programs in the pods print (driver container, driver manager,
 validator, container toolkit, device plugin and DCGM exporter of GPU Operator 26.7); the order in which the operands of

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads the last log lines of containers that are not ready; for many pods with few requests. PRIVATE."""
+"""Reads the last log lines of containers that are not ready, with few requests even for many pods. PRIVATE."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _of(client: Client, namespace: str, stuck: NotReadyPod) -> Log:
 
 
 def _of_sample(client: Client, namespace: str, node: str) -> t.Sequence[str]:
-    """The state and the last log lines of the pod in which the validator runs its CUDA program; empty without a pod."""
+    """The state and the last log lines of the pod in which the validator runs its CUDA program; empty without it."""
     pods = client.list("v1", "Pod", namespace=namespace, label_selector=_SAMPLE_PODS,
                        field_selector=f"spec.nodeName={node}")
     if not pods:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads why a pod is not ready, from Pod objects and from Tables of the API. Pure. PRIVATE."""
+"""Finds out why a pod is not ready, from Pod objects and from Tables of the API. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOT_STARTED = ("PodInitializing", "ContainerCreating", "")
 _AGO = re.compile(r"\((?:(?P<minutes>\d{1,9})m)?(?:(?P<seconds>\d{1,9})s)? ago\)")
 # Seconds. The longest back-off of a kubelet is 5 minutes; a Table shows "5m" up to 359 seconds.
 _MAX_BACKOFF = 359
-# A reason and a message, which may be of any length, are cut to so many characters.
+# The maximum number of characters of a reason and of a message. Longer texts are cut.
 _MAX_REASON, _MAX_MESSAGE = 256, 4096
 # The container runs again after a failure. The API has no reason for this.
 RESTARTED = "Restarted"
@@ -31,9 +31,9 @@ class NotReadyPod:
     """A pod that is not ready.
 
     node: empty if the pod is not scheduled; container: the first init container that is not completed, otherwise the
-    first container that is not ready, empty if the API names none; state: as kubectl shows it (C(Init:1/4),
-    C(Pending), C(Running)); reason, message: those of the API (C(CrashLoopBackOff)); restarts, image: those of the
-    container; started: whether the container has run, so that it has a log; since: when the pod became not ready
+    first container that is not ready, empty if the API names none; state: as kubectl shows it (C(Init:1/4), C(Pending),
+    C(Running)); reason, message: as in the API (C(CrashLoopBackOff)); restarts, image: the restarts and the image of
+    the container; started: whether the container has run, so that it has a log; since: when the pod became not ready
     (RFC 3339).
     """
 
@@ -127,7 +127,7 @@ def rows(table: Live) -> list[Row]:
 
 
 def recently_restarted(table: Live) -> dict[str, int]:
-    """Maps a pod to the seconds since its last restart, only pods with fewer seconds than the longest back-off.
+    """Maps pods to the seconds since their last restart, if it is not longer ago than the longest back-off.
 
     The Tables of API servers before 1.22 do not have this time.
     """
@@ -198,7 +198,7 @@ def _since(pod: Live) -> str:
 
 
 def _container_state(status: Object) -> tuple[str, str, int, bool]:
-    """(reason, message, restarts, started) of a container. If its state has no message: the message of its last end."""
+    """(reason, message, restarts, started) of a container. The message is from its last end if its state has none."""
     state, last = status.get("state") or {}, (status.get("lastState") or {}).get("terminated") or {}
     waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
     reason = waiting.get("reason") or ended.get("reason") or ""

@@ -38,8 +38,8 @@ class _State(t.NamedTuple):
 
 
 class Progress:
-    """Calls tell if something has changed, at most once in C(every) seconds; never if all was ready at the first poll.
-    """
+    """Calls tell when the state has changed, at most once in C(every) seconds. If all components are ready at the first
+    poll, tell is never called."""
 
     def __init__(self, tell: Tell, components: t.Sequence[str], every: float) -> None:
         self._tell, self._components, self._every = tell, components, every
@@ -53,7 +53,7 @@ class Progress:
         """Reports the current state if a report is due.
 
         passed, timeout: in seconds; pods: the pods that are not ready; layouts: the MIG layouts that are not applied;
-        ends: why the rollout stops waiting, empty while it waits.
+        ends: why the wait ends, empty while it continues.
         """
         states = [_state(name, works, pods, layouts) for name in self._components
                   if any(work.component == name for work in works)]
@@ -73,7 +73,7 @@ class Progress:
         if not at_once and (elapsed < self._every
                             or not done and measures == self._reported and elapsed < REPEAT_AFTER):
             return
-        # The last report does not repeat the lines of the one before.
+        # The last report does not repeat the lines of the report before.
         shown = [] if ends and measures == self._reported else [state.open for state in unfinished]
         self._reported_at, self._reported, self._failed = passed, measures, fails
         self._done = (self._done | ready) - {state.open.component for state in unfinished}

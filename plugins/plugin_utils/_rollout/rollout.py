@@ -49,15 +49,15 @@ OURS = "app.kubernetes.io/managed-by=gpuops.nvidia"
 _COUNT_DELAY = 30.0
 # Seconds after which the rollout no longer waits for a Node that is NotReady, or for a pod whose cause is certain.
 _LOST, _CERTAIN = 15.0, 45.0
-# Seconds between two reads of pods; up to this age in seconds a read is used for the result.
+# Seconds between two reads of pods; the maximum age (in seconds) of a read that is used for the result.
 _READ_EVERY, _FRESH = 5.0, 0.5
 # Seconds that a restarted container must run to count as ready. The first back-off of a kubelet is 10 s.
 _STEADY = 12.0
 # Seconds between two polls, at the beginning and at most.
 _PAUSE_FIRST, _PAUSE_LAST = 1.0, 4.0
-# Up to this number objects are read one by one, otherwise as a list.
+# Up to this number, objects are read one by one, otherwise as a list.
 _MAX_SINGLE_READS = 50
-# If more than so many pods are desired, the rollout reads a Table, and only so many pods of each status.
+# If more than _MANY pods are desired, the rollout reads a Table, and only _PER_STATUS pods of each status.
 _MANY, _PER_STATUS = 200, 2
 _ENDED = ("Error", "CrashLoopBackOff", "Completed")
 _REVISION = "controller-revision-hash"
@@ -75,7 +75,7 @@ class Rollout:
     """Follows the rollout of components in one cluster.
 
     cluster: the cluster's part of the plan (C(gpu_plan.cluster)); tell: called with the progress; seen: workloads that
-    the run has already read, which are not read again if all are settled; every: the least number of seconds between
+    the run has already read, which are not read again if all are settled; every: the minimum number of seconds between
     two calls of tell; clock, sleep: as time.monotonic and time.sleep.
     """
 
@@ -106,7 +106,7 @@ class Rollout:
         return self._conclude(works, check_mode)
 
     def follow(self, timeout: float) -> list[Check]:
-        """The checks, after all components are ready, waiting cannot help any more, or timeout seconds have passed.
+        """The checks, after all components have become ready, waiting cannot help, or timeout seconds have passed.
 
         If the workloads that the run has already read are all settled, only restarted pods and MIG layouts are read.
         """
@@ -157,7 +157,7 @@ class Rollout:
                 if layout.managed and layout.layout and (layout.is_waiting or layout.state == mig_labels.FAILED)]
 
     def _read_pods(self, unsettled: t.Sequence[Workload], read_all: bool = False) -> None:
-        """Reads which pods are not ready, and why. The next read waits ten times as long as this one took.
+        """Reads which pods are not ready, and why. The next read follows after ten times the duration of this read.
 
         read_all: read each pod, even if there are many.
         """
@@ -178,10 +178,10 @@ class Rollout:
         self._next_read = self._last_read + max(_READ_EVERY, 10 * (self._last_read - begin))
 
     def _read_some(self, unsettled: t.Sequence[Workload]) -> tuple[list[NotReadyPod], list[NotReadyPod]] | None:
-        """(pods that were read, pods that are assumed to be like one of these), chosen by a Table of all pods.
+        """(pods that were read, pods that are assumed to be like one of these), chosen from a Table of all pods.
 
         The Table has a hundredth of the size of the pods. Only some pods of each status are read. None if the Table
-        does not show which pods are not ready: it shows pods on lost Nodes as Running.
+        does not show which pods are not ready, because it shows pods on lost Nodes as Running.
         """
         listed = rows(self._client.pod_rows(self._namespace))
         alike: dict[tuple[str, str], list[Row]] = {}
@@ -207,7 +207,7 @@ class Rollout:
         return all_read, assumed
 
     def _remember_restarts(self, works: t.Sequence[Workload]) -> None:
-        """Remembers the pods that are ready but were restarted just before. Only the first call reads them."""
+        """Stores the pods that are ready but were restarted just before. Only the first call reads them."""
         if self._restarts_read:
             return
         self._restarts_read = True
@@ -235,7 +235,7 @@ class Rollout:
                 if component not in not_ready and now - failed.at < _STEADY]
 
     def _explain(self) -> list[checks.Explained]:
-        """Why the pods are not ready. Remembers since when each cause has been certain."""
+        """Why the pods are not ready. Stores since when each cause has been certain."""
         observed = checks.Observed(self._stuck, frozenset(self._lost), labels=self._labels)
         found = checks.explained(self._cluster, observed)
         observed = observed._replace(logs=self._logs.of([pod.stuck for pod in found if not pod.waits_for]))
@@ -270,9 +270,9 @@ class Rollout:
                 or any(self._may_become_ready(work, passed) for work in unsettled))
 
     def _may_become_ready(self, work: Workload, passed: float) -> bool:
-        """Whether a workload may become ready without help: false if none of its pods that are not ready can.
+        """Whether a workload may become ready without help: false if all pods that are not ready need help.
 
-        A pod cannot if its Node is lost, or if its cause, or that of the pod for which it waits, is certain.
+        A pod needs help if its Node is lost, or if its cause, or the cause of the pod for which it waits, is certain.
         """
         own = [stuck for stuck in self._stuck if stuck.component == work.component]
         if not own or not work.seen or len(own) < work.desired - work.ready:
