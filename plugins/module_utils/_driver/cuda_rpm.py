@@ -21,7 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.dnf_tools 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.versions import rpm_key
 
 BASE = "https://developer.download.nvidia.com/compute/cuda/repos"
-# The id of the repository on the host. dnf sees only packages of one driver version in it, so other components use
+# The id of the repository on the host. Only packages of one driver version are visible in it, so other components use
 # another repository.
 NAME = "driver"
 _LIKE_RHEL = ("rhel", "rocky", "almalinux", "ol", "centos")
@@ -141,8 +141,8 @@ class CudaRpm(Source):
         return found
 
     def pin_files(self, version: str, flavour: str) -> dict[str, bytes]:
-        """See L(Source). One file lists the packages that dnf sees: those of the driver version, and those with other
-        versions.
+        """See L(Source). One file lists the packages that are visible to dnf: those of the driver version, and those
+        with other versions.
 
         Another file enables the module stream. Otherwise dnf would enable the default stream, which may have the other
         module type.

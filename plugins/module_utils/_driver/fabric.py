@@ -33,7 +33,7 @@ _VERSION = re.compile(r"(\d{3}\.\d+(?:\.\d+)?)")
 # The state of each GPU in the output of "nvidia-smi -q"; --query-gpu may print other words for the state.
 _STATE = re.compile(r"^\s+Fabric\s*\n\s+State\s*:\s*(.+?)\s*$", re.M)
 _WAITING = ("Not Started", "In Progress")
-# Seconds to wait for the fabric manager.
+# Maximum seconds to wait until the fabric manager is ready.
 _PATIENCE = 60
 
 

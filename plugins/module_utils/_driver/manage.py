@@ -50,14 +50,14 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run
 
 CONCERN = "driver"
-# In the order of their steps within each phase of a run.
+# The parts of a driver. Within each phase of a run, steps have the order of this list.
 PARTS: t.Tuple[t.Type[Part], ...] = (
     Signing, Nouveau, ModuleParameters, Build, Prebuilt, Modules, GpuDirect, NextKernel, Fabric, DeviceNodes, Licence,
     Files, Services, CdiRefresh)
 
 
 class NotWorking(HostError):
-    """All steps have run, but the driver does not work as planned."""
+    """The error if all steps were executed, but the driver does not work as planned."""
 
 
 class Driver:

@@ -59,7 +59,7 @@ def plan_absent(now: DriverState, parts: t.Iterable[Part], initramfs: Initramfs,
 
 
 def changes_driver(displaced: t.Iterable[Step]) -> bool:
-    """Whether steps of deliveries remove or replace packages or kernel modules."""
+    """Whether any steps of deliveries remove or replace packages or kernel modules."""
     return any(step.data.get("packages") or step.data.get("modules") for step in displaced)
 
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Checks prebuilt and signed kernel modules from packages.
 
-The version of these packages is that of the kernel; the version of the driver is contained only in the module file.
+The version of these packages is the kernel version; only the module file contains the driver version.
 """
 
 from __future__ import annotations

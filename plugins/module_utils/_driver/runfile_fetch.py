@@ -99,7 +99,7 @@ def check_free_space(size: int) -> None:
 
 
 def fetch(archive: Archive, digest: str) -> None:
-    """Downloads and verifies the file. A file with another digest is deleted.
+    """Downloads and verifies the file. Deletes the file if its digest differs from the expected digest.
 
     Raises RepositoryError, HostError.
     """

@@ -23,7 +23,7 @@ _VENDOR = "https://us.download.nvidia.com/tesla/{version}/NVIDIA-Linux-{arch}-{v
 _FILE = re.compile(r"NVIDIA-Linux-(?P<arch>[a-z0-9_]+)-(?P<version>\d{3}\.\d+(?:\.\d+)?)(?:-[a-z0-9-]+)?\.run\Z")
 _CHECKSUM = re.compile(r"sha256:([0-9a-fA-F]{64})\Z")
 _DIGEST = re.compile(r"([0-9a-fA-F]{64})\b")
-# The first versions with --skip-module-load, --kernel-module-type and --allow-installation-with-running-driver.
+# The first versions that support --skip-module-load, --kernel-module-type and --allow-installation-with-running-driver.
 _SKIPS_LOAD = (550, 40, 7)
 _HAS_TYPE = (555, 42, 2)
 _WORKS_LOADED = (545, 23, 6)
@@ -32,7 +32,7 @@ _HAS_OPEN = 515
 _INSTALLED_LINK, _INSTALLED_FILE, _FORMER_LINK = 0, 1, 2
 _NUMBER = re.compile(r"[0-9]{1,9}\Z")
 _OCTAL = re.compile(r"[0-7]{1,9}\Z")
-_NO_ID = 2**32 - 1  # chown(2) interprets it as "no change"
+_NO_ID = 2**32 - 1  # chown(2) interprets this number as "no change"
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -101,7 +101,7 @@ class Archive:
 
     @property
     def digest_url(self) -> str:
-        """The URL of the file with its digest, which NVIDIA publishes for each archive."""
+        """The URL of the digest file that NVIDIA publishes for each archive."""
         return f"{self.src}.sha256sum"
 
 

@@ -102,7 +102,7 @@ def read_driver_state(root: Root, run: Runner) -> DriverState:
 
 
 def read_dkms(root: Root, kernel: str, arch: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """C((versions installed for the kernel, {registered version: name in DKMS})) of the driver."""
+    """The driver in DKMS: C((versions installed for the kernel, {registered version: name in DKMS}))."""
     # The name is nvidia-srv in Ubuntu's archive, and nvidia-current or nvidia-current-open in Debian's.
     entries = [entry for entry in dkms.read_dkms(root, arch)
                if re.match(r"nvidia(-srv|-current)?(-open)?\Z", entry["name"])]
@@ -129,7 +129,7 @@ def wrong_module(kernel: str, found: str, version: str) -> str:
 
 
 def module_flavour(run: Runner, kernel: str) -> str | None:
-    """C(open) or C(proprietary): the type of the module file for a kernel, None without a module."""
+    """The type of the module file for a kernel, C(open) or C(proprietary); None if there is no module file."""
     text = modinfo(run, "license", kernel)
     return ("open" if "MIT" in text else "proprietary") if text else None
 

@@ -149,7 +149,7 @@ class Context:
         return self.policy.enabled(section)
 
     def faults(self) -> list[Concerned]:
-        """All refusals in faulty."""
+        """All refusals of NVIDIADrivers in faulty."""
         return [one for reasons in self.faulty.values() for one in reasons]
 
     @property
@@ -201,7 +201,7 @@ class Component(t.Generic[Planned]):
 
     @property
     def entry(self) -> Entry:
-        """The component in the list of all components."""
+        """The entry of the component in the list of all components."""
         return by_name(self.name)
 
     def checked(self, want: Planned, seen: HostState) -> Result | None:
@@ -230,7 +230,7 @@ def environment(items: t.Iterable[Section] | None) -> dict[str, str]:
 
 
 def is_true(text: str) -> bool:
-    """Whether a program in Go reads a variable as true (strconv.ParseBool)."""
+    """Whether programs in Go interpret the value of a variable as true (strconv.ParseBool)."""
     return text in ("1", "t", "T", "TRUE", "true", "True")
 
 

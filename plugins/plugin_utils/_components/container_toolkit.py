@@ -23,7 +23,7 @@ OWN_RUNTIME = ("k3s", "rke2", "k0s", "microk8s")
 _MODE = "nvidia-container-runtime.mode"
 _DEFAULT = ("NVIDIA_RUNTIME_SET_AS_DEFAULT", "CONTAINERD_SET_AS_DEFAULT", "DOCKER_SET_AS_DEFAULT",
             "CRIO_SET_AS_DEFAULT")
-# Maps variables of toolkit.env to (setting of nvidia-container-runtime on a host, its type).
+# (setting of nvidia-container-runtime on a host, its type), by variable in toolkit.env.
 _SETTINGS: dict[str, tuple[str, type]] = {
     "ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS": ("accept-nvidia-visible-devices-as-volume-mounts", bool),
     "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED": (
@@ -74,12 +74,12 @@ class ToolkitPart(component.PresentPlan):
 
 
 def host_plan(host: component.Host) -> ToolkitPlan:
-    """The plan on a host. Its variables take precedence over the policy. Raises Refused."""
+    """The plan on a host. The variables of the host take precedence over the policy. Raises Refused."""
     policy, release, variables = host.inputs.policy, host.inputs.release, host.variables
     cdi = host.boolean_variable("container_toolkit_cdi", policy.get("cdi.enabled"))
     environment = component.environment(policy.get("toolkit.env"))
     given = next((environment[name] for name in _DEFAULT if name in environment), None)
-    # As for the operator: with CDI, the nvidia runtime does not have to be the default.
+    # As in the operator, the nvidia runtime does not have to be the default runtime if CDI is enabled.
     default = (not cdi) if given is None else component.is_true(given)
     text = str(variables.get("container_toolkit_version") or policy.get("toolkit.version")
                or release.components["container_toolkit"])
@@ -110,7 +110,7 @@ def _typed(value: str, kind: type) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if kind is list else value
 
 
-# Maps runtimes to (prefix of variables, configuration file, drop-in file, socket).
+# (prefix of variables, configuration file, drop-in file, socket), by container runtime.
 _RUNTIMES: dict[str, tuple[str, str, str | None, str | None]] = {
     "containerd": ("CONTAINERD", "/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml",
                    "/run/containerd/containerd.sock"),
@@ -125,7 +125,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> T
     given, cdi, nri = shared["env"], bool(context.get("cdi.enabled")), bool(context.get("cdi.nriPluginEnabled"))
     env = {"RUNTIME": context.runtime}
     if cdi and version_key(context.release.version) < (25, 10):
-        # Before native CDI, the device plugin requests devices by annotations, and nvidia is the default runtime.
+        # Without native CDI, the device plugin requests devices by annotations, and nvidia is the default runtime.
         env.update(CDI_ENABLED="true", CRIO_CONFIG_MODE="config",
                    NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES="nvidia.cdi.k8s.io/")
         if context.get("cdi.default"):
@@ -193,7 +193,7 @@ def _sources(given: dict[str, str]) -> None:
 
 
 def check(want: ToolkitPlan, seen: component.HostState) -> component.Result:
-    """Whether the toolkit is installed, and a runtime is configured for it."""
+    """Checks whether the toolkit is installed, and whether a container runtime is configured for it."""
     facts = seen.facts
     toolkit = facts["toolkit"]
     if not toolkit["version"]:
@@ -205,7 +205,7 @@ def check(want: ToolkitPlan, seen: component.HostState) -> component.Result:
     chosen = str(want.get("runtime") or "auto")
     if chosen in facts["runtimes"] and chosen not in runtimes:
         faults.append(f"{chosen} is not installed")
-    # podman uses CDI without a configuration.
+    # podman uses CDI without any configuration.
     served = [name for name in runtimes if name != "podman" and chosen in ("auto", name)]
     ready = [name for name in served if runtimes[name]["nvidia"]]
     if served and not ready:

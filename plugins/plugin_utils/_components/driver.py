@@ -296,7 +296,7 @@ def _fabric_of(want: DriverPlan, facts: HostFacts) -> str:
 
 
 def _missing_modules(want: DriverPlan, facts: HostFacts) -> list[str]:
-    """The kernel modules of the plan that are not loaded."""
+    """The planned kernel modules that are not loaded."""
     needed = [module for key, module in _EXTRA_MODULES.items() if want.get(key)]
     if _managed(want):
         needed += [*LOAD_ORDER, *(["ib_umad"] if _fabric_of(want, facts) == "nvlink5" else [])]
@@ -366,7 +366,7 @@ _STATES = (
 
 
 def fault_of(gpu: Gpu) -> tuple[str, str]:
-    """(fault, remedy) of a GPU with an error, without full stops."""
+    """(fault, remedy) for a GPU with an error, both without a full stop."""
     pci, error = gpu["pci"], str(gpu["error"]).rstrip(".")
     for word, state, remedy in _STATES:
         if word in error:

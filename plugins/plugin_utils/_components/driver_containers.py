@@ -491,7 +491,7 @@ def _own(policy: Policy) -> Own:
 
 
 def _manager_env(context: component.Context, policy: Policy) -> dict[str, str]:
-    """The variables of the driver manager. gpu_disruption decides whether it may evict pods."""
+    """The variables of the driver manager. Whether it may evict pods depends on gpu_disruption."""
     found = {"ENABLE_GPU_POD_EVICTION": str(allows(context.disruption, "drain")).lower(), "ENABLE_AUTO_DRAIN": "false",
              **component.environment(policy.get("driver.manager.env"))}
     return component.limit_by_level(context, "driver.manager.env", found, dict.fromkeys(_MOVES_PODS, "drain"))

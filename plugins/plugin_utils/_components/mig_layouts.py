@@ -89,7 +89,7 @@ def after_boot(entry: BootGpu) -> MigState:
 
 
 def overview(gpus: t.Sequence[Gpu]) -> str:
-    """The state of the GPUs of a host as text."""
+    """A description of the states of the GPUs of a host."""
     capable = [gpu for gpu in gpus if gpu["mig_capable"]]
     if not capable:
         return "no MIG"

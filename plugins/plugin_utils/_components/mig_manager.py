@@ -106,7 +106,7 @@ def _check_strategy(host: component.Host, selected: str, stands: t.Mapping[str, 
 
 
 def mig_strategy(host: component.Host) -> object:
-    """The MIG strategy of a host. Its variable takes precedence over the policy."""
+    """The MIG strategy of a host. The variable of the host takes precedence over the policy."""
     return host.variables.get("feature_discovery_mig_strategy") or host.inputs.policy.get("mig.strategy")
 
 

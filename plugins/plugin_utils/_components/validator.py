@@ -37,7 +37,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> V
 
 
 def check(_want: component.HostPlan, seen: component.HostState) -> component.Result | None:
-    """The result of the CUDA samples, None if they were not run."""
+    """The result of the CUDA samples, None if the samples did not run."""
     samples = seen.samples
     if samples is None:
         return None

@@ -102,9 +102,11 @@ def _first(steps: t.Sequence[Section]) -> str:
 
 
 def with_pending(checks: t.Sequence[Check], pending: Steps, check_mode: bool = False) -> list[Check]:
-    """The checks, in which failed ones are C(pending) if their component or the driver has pending steps.
+    """The checks. The state of a failed check is changed to C(pending) if its component or the driver has pending
+    steps.
 
-    pending: steps by component; check_mode: all failed checks are C(pending), because nothing has been changed yet.
+    pending: steps by component; check_mode: whether to change all failed checks to C(pending), because nothing has been
+    changed yet.
     """
     result = []
     for check in checks:

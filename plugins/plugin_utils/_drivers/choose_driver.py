@@ -66,7 +66,7 @@ class PlanInputs:
     requests: dict[str, Request] = field(default_factory=dict)
 
     def request(self, variables: HostVars) -> Request:
-        """The request of a host with these variables. Raises Refused."""
+        """The driver request of a host with these variables. Raises Refused."""
         key = repr([variables.get(name) for name in _VARIABLES])
         if key not in self.requests:
             self.requests[key] = request_of(self.policy, self.release, variables)

@@ -78,7 +78,7 @@ def tag(system: System, release: Release) -> str:
 
 
 def parse_tag(text: str) -> System | None:
-    """(id, version) of C(ubuntu24.04), None for anything else."""
+    """Parses an image tag such as C(ubuntu24.04). Returns (id, version), None for any other text."""
     match = re.fullmatch(r"([a-z][a-z-]*)(\d+(?:\.\d+)?)", text)
     return (match[1], match[2]) if match else None
 

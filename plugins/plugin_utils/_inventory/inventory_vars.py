@@ -53,7 +53,7 @@ READ = frozenset((*(f"gpu_{option}" for option in settings.DEFAULTS), *settings.
 
 
 class HostVars(t.Protocol):
-    """Ansible's variables of all hosts."""
+    """The variables of all hosts, as Ansible passes them (hostvars)."""
 
     def __getitem__(self, host: str) -> Variables:
         """The variables of a host. Values are templated when they are read."""

@@ -56,7 +56,7 @@ class Cluster:
 
     @property
     def by_host(self) -> t.Mapping[str, str]:
-        """Maps Nodes to their hosts in the inventory."""
+        """The hosts in the inventory, by their Nodes."""
         return self.plan["nodes"]["by_host"] if self.plan else {}
 
     def delivers(self, component: str) -> bool:

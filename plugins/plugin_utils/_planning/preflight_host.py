@@ -311,7 +311,7 @@ def _companion(host: Host, what: str) -> str:
 
 
 def _same(package: str, version: str) -> bool:
-    """Whether the version of a package (C(1:580.95.05-1)) is that of a driver (C(580.95.05))."""
+    """Whether a package version (C(1:580.95.05-1)) contains a driver version (C(580.95.05))."""
     return package.rpartition(":")[2].split("-")[0] == version
 
 
@@ -332,7 +332,7 @@ def _gpu_clients(host: Host) -> t.Iterator[Result]:
 
 
 def _reloads(host: Host) -> bool:
-    """Whether the plan needs a reload of the loaded modules."""
+    """Whether the plan requires a reload of the loaded modules."""
     driver, desired = host.facts["driver"], host.driver.get("kernel_module_type")
     return host.loaded is not None and (not host.runs or driver["library"] not in (None, host.loaded)
                                         or desired not in (None, driver["flavour"]))

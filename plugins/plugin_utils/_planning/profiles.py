@@ -128,7 +128,7 @@ def _fact(facts: HostFacts, path: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _detect(values: t.Tuple[str, ...], cluster: bool) -> Profile | None:
-    """The profile for the values of the facts in L(_paths)."""
+    """The profile that matches the values of the facts in L(_paths), None if there is none."""
     facts = dict(zip(_paths(), values))
     found = []
     for entry in _entries(cluster).values():

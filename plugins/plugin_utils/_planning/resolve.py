@@ -116,7 +116,7 @@ class _Planning:
         return [one for one in ON_HOSTS if self.parts[one.name]["placement"] == "host"]
 
     def explanations(self) -> list[str]:
-        """The reasons of all components, as C(component: reason)."""
+        """The reasons for the plans of all components, as C(component: reason)."""
         return [f"{one.name}: {text}" for one in ON_HOSTS for text in self.parts[one.name]["because"]]
 
     def preview(self) -> list[str]:

@@ -21,7 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats impo
 NAMESPACE = "nvidia-gpu-operator"
 _LABEL = "node.openshift.io/os_id"
 _COREOS = "Red Hat Enterprise Linux CoreOS"
-# The reason and the remedy of L(Refused).
+# (reason, remedy) for L(Refused).
 NO_TOOLKIT = (
     f"on {_COREOS}, the driver toolkit image of OpenShift builds the kernel modules, and this version of the "
     "collection cannot find this image",
@@ -46,7 +46,7 @@ def reported(facts: ClusterFacts) -> bool:
 
 
 def node_is_openshift(node: Node) -> bool:
-    """Whether the facts of a Node say that it runs OpenShift."""
+    """Whether a Node runs OpenShift, according to its facts."""
     return _LABEL in node["labels"] or _coreos(node)
 
 

@@ -43,7 +43,7 @@ _SWITCHES = ("enabled", "useNvidiaDriverCRD", "useOpenKernelModules", "nvidiaDri
 
 
 def to_cluster_policy(policy: Policy) -> Data:
-    """A ClusterPolicy object. Raises InputError for a policy that a single ClusterPolicy cannot express."""
+    """The policy as a ClusterPolicy object. Raises InputError if a single ClusterPolicy cannot express the policy."""
     spec, _left_out = _cluster_policy(policy)
     source = _of_kind(policy, "ClusterPolicy")
     for section in _REQUIRED:

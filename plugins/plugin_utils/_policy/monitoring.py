@@ -68,7 +68,7 @@ _COUNTERS, _KEY = "nvidia-dcgm-exporter-counters", "dcgm-metrics.csv"
 
 
 def read(given: Section | None) -> Monitoring:
-    """gpu_monitoring (given) with its defaults. Raises InputError with all faults."""
+    """The variable gpu_monitoring (given), completed with its defaults. Raises InputError with all faults."""
     faults = check(Document(given), SCHEMA)
     if faults:
         raise faults_error("gpu_monitoring", faults)
@@ -111,6 +111,6 @@ def config() -> tuple[str, dict[str, str]]:
 
 @functools.lru_cache(maxsize=None)
 def counters() -> str:
-    """The counters of L(config) in the exporter's format."""
+    """The counters of L(config), in the format of the exporter's counters file."""
     with open(os.path.join(os.path.dirname(__file__), "counters.csv"), encoding="utf-8") as handle:
         return handle.read()
