@@ -78,8 +78,7 @@ class UbuntuArchive(Source):
         return {f"{names[kind]}-{branch_of(version)}": version for kind in wanted if kind in names}
 
     def conflicting(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
-        """See L(Source). apt can install packages with different modules side by side; depmod would then choose one of
-        these."""
+        """See L(Source). Packages with different modules can be installed side by side; depmod would then choose."""
         kept = (str(branch_of(version)), "-server", _open_suffix(flavour) or None)
         return sorted({*deb.other_companions(known, f"-{kept[0]}"), *(name for name in known if self._excludes(
             kept, _KINDS.match(name), deb.BRANCHED.match(name)) or name.startswith("nvidia-driver-pinning-")
@@ -156,8 +155,7 @@ class DebianArchive(Source):
         return wanted
 
     def conflicting(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
-        """See L(Source). Returns packages that exist only in NVIDIA's repository, and those of the other module type.
-        """
+        """See L(Source). Returns packages that only NVIDIA's repository has, and those of the other module type."""
         other = ("nvidia-kernel-dkms", "nvidia-kernel-support") if flavour == "open" else \
             ("nvidia-open-kernel-dkms", "nvidia-open-kernel-support")
         return sorted(name for name in known if name in (*other, *_VENDOR_ON_DEBIAN)

@@ -45,9 +45,9 @@ class Executor:
 class Attempt:
     """The installation of one driver. The constructor plans its steps and changes nothing.
 
-    The constructor raises GpuopsError if the options or the host do not allow the installation. level: a value of
-    gpu_disruption. parts: the parts to plan besides the delivery. untouched: the version of a driver whose files are
-    known to be installed, so that the delivery plans no steps. installs: whether the plan changes files of a driver.
+    Raises GpuopsError if the options or the host do not allow the installation. level: a value of gpu_disruption.
+    parts: the parts to plan besides the delivery. untouched: the version of a driver whose files are known to be
+    installed, so that the delivery plans no steps. installs: whether the plan changes files of a driver.
     """
 
     def __init__(self, host: Host, now: DriverState, level: str, parts: t.Sequence[t.Type[Part]],

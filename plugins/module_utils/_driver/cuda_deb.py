@@ -75,8 +75,7 @@ class CudaRepository(Source):
         return vendor_repository(spec, "cuda", f"{_BASE}/{self.folder}/{self.arch}/", *_KEYS[self.folder])
 
     def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
-        """See L(Source). For Debian, there are packages without libraries for desktops; for Ubuntu, only metapackages.
-        """
+        """See L(Source). Debian has packages without libraries for desktops; Ubuntu has only metapackages."""
         if self.is_ubuntu:
             meta = "nvidia-open" if flavour == "open" else "cuda-drivers"
             suffix = f"-{branch_of(version)}" if branch_of(version) < _UNSUFFIXED else ""

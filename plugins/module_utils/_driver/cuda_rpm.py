@@ -75,8 +75,7 @@ def machine_of(folder: str, arch: str) -> str:
 
 
 def stream_of(folder: str, branch: int, flavour: str) -> str | None:
-    """The stream of the dnf module nvidia-driver for a branch and module type, None for folders without module streams.
-    """
+    """The stream of the dnf module nvidia-driver for a branch and module type, None if the folder has none."""
     return f"{branch}-{'open' if flavour == 'open' else 'dkms'}" if folder in _MODULAR else None
 
 

@@ -214,7 +214,7 @@ class PackageDelivery:
             return self.work.plan_install(probe, state, available) if available else []
 
     def displaced(self) -> list[Step]:
-        """See L(Delivery). Only called before a .run file is installed; a package is replaced by another package in one
+        """See L(Delivery). Only called before a .run file is installed, because packages replace packages in one
         transaction."""
         if not self.host.journal.of_kind("package"):
             return []

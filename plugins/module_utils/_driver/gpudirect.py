@@ -53,8 +53,7 @@ def wanted_modules(spec: Spec) -> list[str]:
 
 
 class GpuDirect(Part):
-    """Builds and loads the requested modules. After a reload of the driver, also loads modules that were loaded before.
-    """
+    """Builds and loads the requested modules. After a driver reload, also loads modules that were loaded before."""
 
     def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part)."""

@@ -58,8 +58,7 @@ def _key(line: str) -> str:
 
 
 def merged(text: str, wanted: t.Mapping[str, str]) -> str:
-    """The text of gridd.conf, in which the desired keys are replaced, or added at the end. Other lines are not changed.
-    """
+    """The text of gridd.conf with the desired keys replaced, or added at the end. Other lines are not changed."""
     lines, missing = [], dict(wanted)
     for line in text.splitlines():
         key = _key(line)
@@ -107,13 +106,11 @@ class Licence(Part):
         return restore_kept(self.host.journal, _FILES, "stop")
 
     def _text(self, present: str, wanted: t.Mapping[str, str]) -> str:
-        """The desired text. Keys that are no longer set are removed, unless their values were changed by somebody else.
-        """
+        """The desired text. Keys that are no longer set are removed, unless somebody else changed their values."""
         return merged(self._without_ours(present, wanted), wanted)
 
     def _without_ours(self, present: str, wanted: t.Container[str] = ()) -> str:
-        """The text in which the former lines replace those that this collection wrote, except the lines of wanted keys.
-        """
+        """The text with the former lines instead of those that this collection wrote, except lines of wanted keys."""
         journal = self.host.journal
         ours = {f"{key}={entry['after']}": key for key, entry in journal.of_kind(_KIND).items() if key not in wanted}
         kept = journal.former_bytes(SETTINGS_FILE) if journal.get("file", SETTINGS_FILE) is not None else None

@@ -100,8 +100,7 @@ def same(left: str, right: str) -> bool:
 
 
 def boot_text(spec: Spec, fabric: str) -> bytes:
-    """The content of the file for systemd-modules-load: modules that nothing else loads at boot. NVLSM needs ib_umad.
-    """
+    """The content of the systemd-modules-load file: modules that nothing else loads at boot. NVLSM needs ib_umad."""
     names = [*_AT_BOOT, *(["ib_umad"] if fabric == "nvlink5" else []),
              *(module.replace("_", "-") for module in wanted_modules(spec))]
     return ("# Written by gpuops.nvidia.\n" + "".join(f"{name}\n" for name in names)).encode()

@@ -69,8 +69,7 @@ def needs_unload(now: DriverState, steps: t.Iterable[Step]) -> str:
 
 
 def changes_modules(delivered: t.Iterable[Step]) -> bool:
-    """Whether steps of a delivery change kernel modules on the disk. For packages, this is determined by their names.
-    """
+    """Whether steps of a delivery change kernel modules on the disk. For packages, their names determine this."""
     return any(step.data.get("modules") or any(word in name for word in ("dkms", "linux-modules", "-driver-G0"))
                for step in delivered for name in (
                    *step.data.get("packages", ()), *(str(change[0]) for change in step.data.get("changes", ())), ""))

@@ -299,7 +299,8 @@ class RunfileDelivery:
             self.host.journal.note(*_ENTRY, dict(owned))
 
     def _unload_tested(self, version: str) -> None:
-        """Unloads the modules that an older installer has loaded as a test, because it ignored their parameters."""
+        """Unloads the modules that an older installer loaded for its test, because it loads them without their
+        parameters."""
         if not skips_load(version):
             for module in UNLOAD_ORDER:
                 if self.host.root.exists(f"/sys/module/{module}"):
@@ -343,7 +344,6 @@ class RunfileDelivery:
 
 
 def _tail(text: str) -> str:
-    """The last errors in the output of the installer, as one line. The installer wraps long lines, so they are joined.
-    """
+    """The last errors in the output of the installer, joined to one line, because the installer wraps long lines."""
     errors = [" ".join(part.split("WARNING:")[0].split()) for part in text.split("ERROR:")[1:]]
     return " / ".join(errors[-_ERRORS:] or text.split("\n")[-2:]).strip(" ./")

@@ -81,8 +81,7 @@ def _owner(host: Host, now: DriverState, path: str) -> str:
 
 
 def check_key(host: Host, now: DriverState) -> None:
-    """Raises HostError if modules must be signed but there is no key. DKMS creates a key only when it builds modules.
-    """
+    """Raises HostError if modules must be signed but there is no key. DKMS creates one only when it builds modules."""
     if now.secure_boot and not (host.spec.module_signing or {}).get("key") and signing_key(host, now) is None:
         raise HostError("Secure Boot is on, and there is no key to sign the modules of the .run file.",
                         "Set module_signing.key, or use a source that installs packages.", path="module_signing")

@@ -77,8 +77,8 @@ def _interruption(host: Host, service: Service, step: Step) -> Phased:
     """C((phase, step)) of a step that stops or restarts a service, with the level that the step needs.
 
     Steps that interrupt jobs run after the steps of all other services, because a pending step blocks later ones. As
-    for an unload, services that use a GPU are stopped before and started again after, which needs level drain. Other
-    GPU clients block the step.
+    for an unload, services that use a GPU are stopped before the step and started again after it, which needs level
+    drain. Other GPU clients block the step.
     """
     if not interrupts(step):
         return "serve", step

@@ -42,8 +42,7 @@ class Source:
     dkms = True
 
     def installed(self, packages: t.Mapping[str, str]) -> str | None:
-        """The vendor version of the driver from this source, None if it is not installed. packages: C({name: version}).
-        """
+        """The vendor version of the driver from this source, None if not installed. packages: C({name: version})."""
         raise NotImplementedError
 
     def offered(self, candidates: t.Mapping[str, t.Sequence[str]]) -> list[str]:
@@ -95,6 +94,5 @@ class Source:
         return {}
 
     def successor(self, candidates: t.Mapping[str, t.Sequence[str]], branch: int) -> int | None:
-        """The branch that replaces this branch if it has reached its end, otherwise None. candidates: see L(offered).
-        """
+        """The branch that replaces a branch that has reached its end, otherwise None. candidates: see L(offered)."""
         return None

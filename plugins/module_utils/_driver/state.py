@@ -177,8 +177,7 @@ def read_holders(root: Root) -> list[dict[str, t.Any]]:
 
 
 def name_holders(holders: t.Iterable[t.Mapping[str, t.Any]]) -> str:
-    """The GPU clients in the form for messages, such as C(python (pid 4711, train.service) on 0000:07:00.0 instance 3).
-    """
+    """The GPU clients as text, such as C(python (pid 4711, train.service) on 0000:07:00.0 instance 3)."""
     return ", ".join(map(_name, holders))
 
 

@@ -49,8 +49,7 @@ class Smi(t.NamedTuple):
 
 
 def ask_smi(run: Runner, wanted: str | None) -> Smi:
-    """Runs nvidia-smi and returns the problems that it reports; none if it lists GPUs with the desired driver version.
-    """
+    """Runs nvidia-smi and returns the problems that it reports; none if it lists GPUs with the desired driver."""
     try:
         done = run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], timeout=120, check=False)
     except CommandError as error:

@@ -161,8 +161,7 @@ class Apt:
         return parse_simulation(apt_get(self.run, ["-s", "remove", *names]).stdout)
 
     def remove(self, names: t.Sequence[str], purge: bool = True) -> None:
-        """Runs apt-get purge or remove. Also removes packages whose unpacking was interrupted, which dpkg would keep.
-        """
+        """Runs apt-get purge or remove. Also removes incompletely unpacked packages, which dpkg would keep."""
         apt_get(self.run, ["-o", "Dpkg::Options::=--force-remove-reinstreq", "purge" if purge else "remove", *names],
                 wait=self.lock_timeout)
 

@@ -224,8 +224,7 @@ class AptProbe(RepositoryProbe):
 
 
 def last_line(text: str, wanted: t.Pattern[str] | None = None) -> str:
-    """The most informative line in the output of apt: the last line that matches wanted, otherwise the last error line.
-    """
+    """The most informative line in the output of apt: the last line that matches wanted, otherwise the last error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     best = [line for line in lines if (wanted or _FETCH).search(line)]
     best = best or [line for line in lines if line.startswith("E:")] or lines or ["it printed nothing"]

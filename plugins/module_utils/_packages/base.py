@@ -250,8 +250,7 @@ def specifiers(packages: t.Mapping[str, str], separator: str = "=") -> list[str]
 
 
 def fetch_advice(reason: str, proxy: str) -> str:
-    """The hint for a failed download. reason: the error of the download program. proxy: the name of the proxy setting.
-    """
+    """The hint for a failed download. reason: the error of the program. proxy: the name of the proxy setting."""
     if _UNTRUSTED.search(reason):
         return ("Add the certificate of the authority to the trust store of this host with "
                 "update-ca-certificates(8) or update-ca-trust(8), then run again.")

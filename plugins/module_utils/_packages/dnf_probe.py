@@ -121,8 +121,7 @@ class DnfProbe(RepositoryProbe):
         return [f"--setopt={repository_id(self.repository)}.includepkgs={value}"] if value else []
 
     def _without(self, names: t.Sequence[str]) -> dict[str, str] | None:
-        """The environment variables with which rpm uses a copy of its database without some packages; None without
-        packages."""
+        """The environment in which rpm uses a copy of its database without these packages; None if there are none."""
         if not names:
             return None
         copy_database_without(self.run, f"{self.root}/database", names)

@@ -159,8 +159,7 @@ def _binds(primary: bytes, subkey: bytes, signature: bytes) -> bool:
 
 
 def _integer(data: bytes) -> tuple[int, bytes]:
-    """A multiprecision integer (RFC 4880, 3.2), and the remaining data. Raises IndexError if the integer is truncated.
-    """
+    """A multiprecision integer (RFC 4880, 3.2) and the remaining data. Raises IndexError if it is truncated."""
     size = (int.from_bytes(data[:2], "big") + 7) // 8 + 2
     data[size - 1]  # pylint: disable=pointless-statement
     return int.from_bytes(data[2:size], "big"), data[size:]

@@ -175,8 +175,7 @@ class RpmManager:
             self.run(["rpm", "--erase", package])
 
     def _keys(self, fingerprint: str) -> list[str]:
-        """The packages in which rpm stores a key. The version of such a package is the fingerprint, or its last digits.
-        """
+        """The packages in which rpm stores a key. The version of a package is the fingerprint, or its last digits."""
         text = self.run(["rpm", "-q", "gpg-pubkey", "--qf", "%{NAME}-%{VERSION}-%{RELEASE}\n"], check=False).stdout
         return [line for line in text.split() if line.startswith("gpg-pubkey-")
                 and fingerprint.lower().endswith(line.split("-")[2])]

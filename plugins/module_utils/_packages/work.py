@@ -136,8 +136,7 @@ class PackageWork:
                      data={"key": probe.key})]
 
     def plan_repair(self, state: PackageState, wanted: t.Iterable[str] = ()) -> list[Step]:
-        """The step that repairs the package database after an interrupted transaction. It runs before all other steps.
-        """
+        """The step that repairs the package database after an interrupted transaction. It precedes all other steps."""
         reinstalled = self.to_reinstall(state)
         broken = sorted(set(state.broken) & {*wanted, *self.journal.of_kind("package")})
         if not (state.interrupted or broken or reinstalled):

@@ -77,8 +77,7 @@ class Zypper(RpmManager):
                     shutil.rmtree(f"{folder}/{name}")
 
     def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = (), gone: t.Sequence[str] = ()) -> None:
-        """See C(base.Manager). C(auto) is ignored, because zypper has no command that marks packages as dependencies.
-        """
+        """See C(base.Manager). C(auto) is ignored, because zypper cannot mark packages as dependencies."""
         self._zypper([STALE, *INSTALL, *specifiers(packages), *(f"!{name}" for name in gone)])
 
     def reinstall(self, packages: t.Mapping[str, str], check: bool = False) -> None:

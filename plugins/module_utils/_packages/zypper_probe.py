@@ -126,7 +126,6 @@ class ZypperProbe(RepositoryProbe):
         return {"ZYPP_CONF": f"{self.root}/zypp.conf"}
 
     def _without(self, names: t.Sequence[str]) -> list[str]:
-        """The options for the temporary root, which gets a copy of the host's package database without some packages.
-        """
+        """The options for the temporary root, with a copy of the host's package database without some packages."""
         copy_database_without(self.run, self._tree + database_path(self.run), names)
         return ["--root", self._tree]

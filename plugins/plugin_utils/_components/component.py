@@ -160,7 +160,7 @@ class Context:
 
 @dataclass(frozen=True)
 class HostState:
-    """The current state of a host. labels, samples: the results of gpu_labels and of the CUDA sample, None if they did
+    """The current state of a host. labels, samples: the results of gpu_labels and of the CUDA sample, None if these did
     not run."""
 
     facts: HostFacts
@@ -178,9 +178,9 @@ class Component(t.Generic[Planned]):
     On hosts. host_plan: returns the plan; check: compares the host with the plan, and returns None if it cannot compare
     them; unchecked: the placements for which check is not called; asked_for: whether the variables of a host request
     the component, even if the profile of the host includes it; needed: whether the variables of a host or another
-    component need it although the policy disables it; needs_driver: whether, according to its plan, it needs an
-    installed driver; options: the keys of the plan that are options of nvidia_software, if that module installs it;
-    journal: the name of its journal, by default the name of the component.
+    component need it although the policy disables it; needs_driver: whether a plan needs an installed driver; options:
+    the keys of the plan that are options of nvidia_software, if that module installs it; journal: the name of its
+    journal, by default the name of the component.
 
     In a cluster. images: returns the images of the pods; cluster_plan: completes the plan; foreign: returns the reason
     why objects that exist in the cluster prevent the delivery, empty if it is delivered.
@@ -213,7 +213,7 @@ class Component(t.Generic[Planned]):
         policy, section = context.policy, context.get(self.entry.section or self.name) or {}
         return self.cluster_plan(context, {
             "state": "present", "because": [],
-            # The driver's images are different for each Node.
+            # The image of the driver depends on the Node.
             "images": {one: images.image(policy, context.release, one, context.mirror)
                        for one in self.images if one != "driver"},
             "pull": {one: images.pull_policy(policy, one) for one in self.images},

@@ -237,8 +237,8 @@ def _configured(chosen: str, facts: HostFacts) -> str | None:
 
 
 def _idle(name: str, runtime: Runtime) -> tuple[str, str] | None:
-    """(reason, remedy) if a container runtime does not run now or will not start at boot; None if it does both, or if
-    that is unknown."""
+    """(reason, remedy) if a container runtime does not run now or will not start at boot; otherwise None, or if
+    unknown."""
     if runtime["boot"] == "masked":
         return f"{name} is masked", f"A run does not change this. To unmask the service: systemctl unmask {name}."
     if runtime["running"] is False:
@@ -277,8 +277,7 @@ def _more(found: t.Sequence[str]) -> str:
 
 
 def _uuids(gpus: t.Sequence[Gpu]) -> set[str] | None:
-    """The UUIDs of the devices that containers can use: GPUs, and the MIG devices of GPUs in MIG mode. None if unknown.
-    """
+    """The UUIDs of the devices for containers: GPUs or, for GPUs in MIG mode, their MIG devices. None if unknown."""
     found: set[str] = set()
     for gpu in gpus:
         mig = gpu.get("mig")

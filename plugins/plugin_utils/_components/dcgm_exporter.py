@@ -62,8 +62,7 @@ class DcgmExporterPart(component.PresentPlan):
 
 
 def host_plan(host: component.Host) -> DcgmExporterPlan:
-    """The plan on a host. The variables of the host take precedence over dcgmExporter.env and dcgmExporter.config in
-    the policy."""
+    """The plan on a host. The variables of the host take precedence over dcgmExporter.env and .config in the policy."""
     policy, variables = host.inputs.policy, host.variables
     version = variables.get("dcgm_exporter_version") or software.packaged(
         host, "dcgm_exporter", r"v?\d+\.\d+\.\d+-(\d+\.\d+\.\d+)")

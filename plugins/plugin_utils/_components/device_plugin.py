@@ -206,8 +206,7 @@ def _without_effect(document: Document, strategy: str) -> t.Iterator[str]:
 
 
 def _strategy(strategy: str, document: Document) -> str:
-    """The MIG strategy that applies. The strategy in the policy takes precedence over the one in the configuration
-    file."""
+    """The MIG strategy that applies. The strategy in the policy takes precedence over the one in the file."""
     return strategy or str(((document.data or {}).get("flags") or {}).get("migStrategy") or "")
 
 

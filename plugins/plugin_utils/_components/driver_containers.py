@@ -126,8 +126,7 @@ class DriverPart(component.PresentPlan):
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> component.ClusterPart:
-    """L(DriverPart), or an absent part if no Node gets a driver and no DaemonSet is kept. Raises Refused and Refusals.
-    """
+    """L(DriverPart), or an absent part if no Node gets a driver and none is kept. Raises Refused and Refusals."""
     every, gpu, asked = context.nodes, context.gpu_nodes, _asked_systems(context.node_os)
     names = [name for name in gpu or every if "driver" not in context.on_host.get(name, ())]
     if not names and not asked:
@@ -183,7 +182,7 @@ def _of_known_systems(context: component.Context, names: t.Sequence[str]) -> lis
     """The Nodes whose system is known; the others get no driver. Raises Refused if none is known."""
     unknown = [name for name in names if not context.nodes[name].get("os")]
     reason = Refused("the operating system of the Node is not known", "Let NFD label the Node, or set gpu_node_os.")
-    # Nodes without a GPU only need a known system after NFD has labelled them.
+    # Before NFD has labelled the Nodes, no GPU is known. Then at least one Node must have a known system.
     if unknown and context.gpu_nodes:
         context.without_driver.append((reason, unknown))
     elif unknown and len(unknown) == len(names):
@@ -390,8 +389,8 @@ def _name(one: DaemonSetTarget, beside: t.Sequence[DaemonSetTarget], short: str,
 
 
 def _app(name: str, precompiled: bool) -> str:
-    """The label that selects the pods. In the operator, all DaemonSets for kernels have the same label. It is kept,
-    because the selector of an adopted DaemonSet cannot be changed."""
+    """The label that selects the pods. In the operator, all DaemonSets for kernels have the same label. This label is
+    kept, because the selector of an adopted DaemonSet cannot be changed."""
     if precompiled:
         return _PLAIN
     return name if len(name) <= _LABEL else f"{name[:_LABEL - 9].rstrip('.-')}-{_hash(name)}"
@@ -501,7 +500,8 @@ def _environment(context: component.Context, policy: Policy, section: str, preco
     """The variables of a container that downloads packages: those of gpu_proxy and those of the policy. The policy
     takes precedence.
 
-    Raises Refused for a proxy URL with a password. It must be in driver.secretEnv, because users can read DaemonSets.
+    Raises Refused for a proxy URL with a password. A password must be in driver.secretEnv, because users can read
+    DaemonSets.
     """
     own = component.environment(policy.get(f"{section}.env"))
     if precompiled or not context.proxy:

@@ -92,7 +92,7 @@ def _named(found: list[File]) -> list[File]:
 
 def _each_key(policy: Policy, path: str, volume: str, folder: str, facts: ClusterFacts | None,
               containers: t.Sequence[str]) -> list[File]:
-    """Mounts the keys of a ConfigMap as single files, so that the other files in the folder remain visible."""
+    """The keys of a ConfigMap, mounted as single files, so that the other files in the folder remain visible."""
     if not policy.get(path):
         return []
     keys = references.keys(policy, path, facts)

@@ -35,8 +35,7 @@ class MigState:
         return ", ".join(f"{count} x {name}" for name, count in sorted(self.instances.items())) or "MIG on, empty"
 
     def satisfies(self, goal: MigState) -> bool:
-        """Whether this state is the desired state (goal). If the instances of goal are unknown, they are not compared.
-        """
+        """Whether this state is the desired state (goal). Unknown instances of goal are not compared."""
         return self.enabled == goal.enabled and (
             goal.instances is None or (self.instances, self.devices) == (goal.instances, goal.devices))
 

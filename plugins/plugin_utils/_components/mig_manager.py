@@ -118,7 +118,7 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)[^}]*\}|\((\w+)\)|(\w+))")
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> MigPart:
     """The plan in a cluster. If the policy names a ConfigMap of the operator, the default ConfigMap applies instead,
-    because definitions before 26.3 add the name of the operator's first ConfigMap to each ClusterPolicy.
+    because resource definitions before 26.3 add the name default-mig-parted-config to each ClusterPolicy.
 
     Raises Refused for an unknown default layout, and for arguments that allow reboots of Nodes if gpu_disruption does
     not.

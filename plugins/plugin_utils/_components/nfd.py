@@ -35,8 +35,7 @@ class NfdPart(component.PresentPlan):
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> NfdPart:
-    """The plan in a cluster, with the values of the chart. Adds a note for each value in the policy that has no effect.
-    """
+    """The plan in a cluster, with the values of the chart. Adds a note for each policy value without an effect."""
     ignored = _without_effect(context.get(_SECTION))
     if ignored:
         context.notes.append(f"{', '.join(ignored)}: ignored, because NFD is delivered with the default values of the "

@@ -22,8 +22,7 @@ _FIRST_SPLIT = 4
 
 
 def placed(host: component.Host, title: str) -> tuple[str, list[str]]:
-    """(placement, because) of a component. If it cannot be installed on the host, adds a note that contains its title.
-    """
+    """(placement, because) of a component. If it cannot be installed on the host, adds a note with the title."""
     why = _not_installable(host) if host.place == "host" else host.why
     if why and host.place == "host":
         host.notes.append(f"{title} is not delivered: {why}.")

@@ -26,8 +26,7 @@ def host_plan(host: component.Host) -> component.HostPlan:
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> ValidatorPart:
-    """The plan in a cluster. Without a device plugin, the Nodes have no GPU resources for which the validator could
-    wait."""
+    """The plan in a cluster. Without a device plugin, there are no GPU resources for which to wait."""
     release = version_key(context.release.version)
     # Since 26.3, the check of the driver includes these.
     checks = (("nvidia-fs", "gds", (24, 6)), ("gdrcopy", "gdrcopy", (25, 10)))

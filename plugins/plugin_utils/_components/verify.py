@@ -61,8 +61,7 @@ def verify(expected: t.Mapping[str, HostPlan], facts: HostFacts, only: t.Sequenc
 
 
 def _failed_check(check: Check, error: Section) -> Check:
-    """The check of a component whose module refuses to change it. error: the module's error, or a fault of the journal.
-    """
+    """The check of a component that its module refuses to change. error: the module's error, or a journal fault."""
     more = "" if check.ok else f"; {check.detail}"
     return Check(check.component, "failed", f"{str(error['message']).strip().rstrip('.')}{more}", str(error["hint"]))
 

@@ -171,8 +171,8 @@ def _requested_flavour(policy: Policy, release: Release, variables: HostVars) ->
 
 
 def version_to_install(driver: Candidate, request: Request) -> Version:
-    """The version to install. If the user requests no version, it is the newest of the branch for the archive of a
-    distribution, because such an archive has its own versions."""
+    """The version to install. For the archive of a distribution, which has its own versions, this is the newest version
+    of the branch, unless the user requests a version."""
     return Version(None, driver.version.branch) if driver.source == "distribution" and not request.version \
         else driver.version
 
@@ -251,8 +251,7 @@ def _why_flavour(space: Universe, rules: t.Sequence[Constraint], driver: Candida
 
 
 def _excluded(space: Universe, rules: t.Sequence[Constraint], which: t.Callable[[Candidate], bool]) -> str:
-    """The texts of a smallest set of constraints that excludes all of these candidates; empty if a candidate remains.
-    """
+    """The texts of a smallest set of constraints that excludes all of these candidates; empty if one remains."""
     conflict = solve.smallest_conflict(space.where(which), rules)
     return " and ".join(rule.text for rule in conflict or ())
 

@@ -258,8 +258,7 @@ def _system(space: Universe, situation: Situation, request: Request, release: Re
 
 
 def _signed(situation: Situation, request: Request, release: Release, branches: t.Collection[int]) -> dict[int, bool]:
-    """The branches with precompiled modules for the system, each with whether there are modules for the current kernel.
-    """
+    """The branches with precompiled modules for the system, each with whether this includes the kernel."""
     if situation.os is None:
         return {}
     if not request.cluster:

@@ -45,8 +45,7 @@ FABRIC = {"nvswitch": ("fabric_manager",), "nvlink5": ("fabric_manager", "nvlsm"
 
 
 def folder(system: System) -> str | None:
-    """The folder of NVIDIA's network repository for a system (ID and VERSION_ID of os-release), None if there is none.
-    """
+    """The folder of NVIDIA's network repository for a system (ID, VERSION_ID of os-release), None if there is none."""
     ours = CudaRepository.for_distribution(*system, "x86_64")
     return ours.folder if ours else folder_of(*system)
 
@@ -77,7 +76,7 @@ def signed(system: System, kernel_flavour: str | None, branch: int) -> bool:
 
 
 def limits(system: System) -> str:
-    """The modules for which L(publishes) is true on a system, as the end of the sentence "it has ..."."""
+    """The drivers for which L(publishes) is true on a system, as the end of the sentence "it has ..."."""
     place = folder(system)
     if place in OPEN_ONLY:
         return "open kernel modules only"

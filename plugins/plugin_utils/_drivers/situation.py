@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The facts of a host on which the choice of its driver depends. Equal situations get equal drivers. Pure. PRIVATE."""
+"""The facts of a host on which the choice of its driver depends. Hosts with equal facts get the same driver. Pure.
+PRIVATE."""
 
 from __future__ import annotations
 
@@ -104,7 +105,6 @@ def _requirements(device_id: str | None, subsystem: str | None, text: str | None
 
 
 def short_name(name: str) -> str:
-    """The short name of a GPU model, such as C(A100) for C(NVIDIA A100-SXM4-80GB), or C(RTX A6000) for C(NVIDIA RTX
-    A6000)."""
+    """A short name, such as C(A100) for C(NVIDIA A100-SXM4-80GB), or C(RTX A6000) for C(NVIDIA RTX A6000)."""
     words = re.sub(r"^(NVIDIA|Tesla)[ -]", "", name)
     return words if re.match(r"(RTX|GeForce|Quadro|GPU)\b", words) else re.split(r"[ -]", words)[0]

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads the variables and the registered results of hosts. Only this file contains the names of these. PRIVATE."""
+"""Reads the variables and the registered results of hosts. Only this file contains their names. PRIVATE."""
 
 from __future__ import annotations
 
@@ -167,8 +167,7 @@ def plugin_configs(task_vars: Variables) -> dict[str, str]:
 
 
 def node_profiles(task_vars: Variables) -> Data:
-    """The gpu_profile of hosts, by Node of the host. The key "" has that of the group gpu_control, for all other Nodes.
-    """
+    """The gpu_profile of hosts, by Node. For all other Nodes: that of the group gpu_control, with the key ""."""
     found = _by_node(task_vars, PROFILE)
     hostvars = task_vars["hostvars"]
     for host in _group(task_vars, "gpu_control"):
@@ -178,8 +177,7 @@ def node_profiles(task_vars: Variables) -> Data:
 
 
 def _by_node(task_vars: Variables, name: str) -> Data:
-    """The values of a variable of hosts, by Node of the host; None if not set. Omits forged and unreadable variables.
-    """
+    """The values of a variable of hosts, by Node; None if not set. Omits forged and unreadable variables."""
     hostvars = task_vars["hostvars"]
     return {node: hostvars[host].get(name) for host, node in node_names(task_vars).items()
             if _is_usable(hostvars, host, name)}
@@ -250,8 +248,7 @@ def require_keys(data: object, needed: t.Sequence[str], path: str, source: str) 
 
 
 def overrides(task_vars: Variables) -> dict[str, Data]:
-    """The role variables, and gpu_profile, that the inventory sets, by host. A secret is replaced by whether it is set.
-    """
+    """The role variables, and gpu_profile, that the inventory sets, by host. For a secret, only whether it is set."""
     found, refused = {}, rejected(task_vars)
     for host in hosts(task_vars):
         values = {} if host in refused else task_vars["hostvars"][host]
@@ -274,8 +271,7 @@ def unready_nodes(task_vars: Variables) -> set[str]:
 
 
 def steps_of(task_vars: Variables, host: str, what: str) -> dict[str, list[Data]]:
-    """C(plan) or C(pending) (what) in the last result of each module on a host, by component. Empty lists are omitted.
-    """
+    """C(plan) or C(pending) (what) in the last result of each module on a host, by component, if not empty."""
     found = {}
     together = _registered(task_vars, host, SOFTWARE_RESULT).get("components") or {}
     for component in ON_HOSTS:

@@ -140,8 +140,7 @@ def _number(text: str, most: int) -> int | None:
 
 @functools.lru_cache(maxsize=1)
 def _models() -> dict[str, Model]:
-    """The models by the value of the product label: if several devices have the same name, the first one in the table.
-    """
+    """The models by the value of the product label. If several devices have one name, it is the first in the table."""
     return {"-".join(model.name.split()): model for model in reversed(list(MODELS.values())) if model.name}
 
 

@@ -291,7 +291,7 @@ def _common(context: Context) -> Common:
 
 def _partly(context: Context, parts: t.Mapping[str, ClusterPart], on_host: t.Mapping[str, t.Sequence[str]],
             by_host: t.Container[str]) -> list[str]:
-    """Notes about keys of the policy that have no effect, or have it on some Nodes only."""
+    """Notes about keys of the policy that have no effect, or an effect on some Nodes only."""
     found = []
     if context.get("nfd.nodefeaturerules") and "nfd" in parts and parts["nfd"]["state"] == "absent":
         found.append("nfd.nodefeaturerules is set in the policy: it is ignored, because NFD is not delivered.")

@@ -20,8 +20,7 @@ OTHERS = ""
 
 def theirs(nodes: Nodes, places: t.Mapping[str, str], named: t.Collection[str], asked: t.Mapping[str, str | None],
            refused: list[Concerned]) -> dict[str, dict[str, str]]:
-    """The components that the system of a Node includes and the cluster would deliver, as C({Node: {component:
-    reason}}).
+    """The components that the systems of Nodes include, but the cluster would deliver: C({Node: {component: reason}}).
 
     nodes: the Nodes with a GPU; named: components that the user names in gpu_placement; asked: the setting C(profiles).
     Adds refusals of Nodes whose system does not allow the named components.

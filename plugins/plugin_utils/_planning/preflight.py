@@ -76,8 +76,7 @@ def error_of(result: Section) -> Data:
 
 
 def of_result(result: Section, facts: t.Mapping[str, HostFacts | None]) -> list[FindingDict]:
-    """The findings in a result of gpu_policy. If it has none, they are derived from its error and the facts of hosts.
-    """
+    """The findings in a result of gpu_policy. If it has none, those for its error and the facts of hosts."""
     error = error_of(result)
     found = result.get("checks", error.get("checks"))
     if found is not None:

@@ -35,8 +35,7 @@ _NRI_FROM = {1: (1, 7, 30), 2: (2, 1)}
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster and the data that its checks need. plan: None without a plan; hosts: the facts by host, None if
-    unknown."""
+    """A cluster and the data for its checks. plan: None if there is none; hosts: facts by host, None if unknown."""
 
     facts: ClusterFacts
     plan: ClusterPlan | None
@@ -121,8 +120,7 @@ def _runtimes(cluster: Cluster) -> t.Iterator[Result]:
 
 
 def _undetected(cluster: Cluster) -> NodeResults:
-    """Findings about Nodes without the label for a GPU although the facts of their hosts in the inventory contain GPUs.
-    """
+    """Findings about Nodes without the label for a GPU whose hosts in the inventory have GPUs."""
     if cluster.facts["nfd"] == "none":
         return
     label, nodes = PCI[0], cluster.facts["nodes"]

@@ -59,8 +59,7 @@ class Host:
 
     @property
     def driver(self) -> DriverPlan:
-        """The plan of the driver. Keys are missing if no driver is delivered on the host, or if the host has no plan.
-        """
+        """The plan of the driver. Keys are missing if no driver is delivered on the host, or without a plan."""
         return self.plan["driver"] if self.plan else t.cast("DriverPlan", {})
 
     @property

@@ -50,14 +50,12 @@ class Profile:
 
     @property
     def summary(self) -> str:
-        """The profile in the form for messages, such as C(profile dgx_os, which includes: driver, container toolkit).
-        """
+        """The profile as text, such as C(profile dgx_os, which includes: driver, container toolkit)."""
         included = ", ".join(component.title for component in COMPONENTS if component.name in self.components)
         return f"profile {self.name}, which includes: {included or 'no components'}"
 
     def reason(self, component: str) -> str:
-        """The reason why the profile includes a component, with its source; empty if the profile does not include it.
-        """
+        """The reason why the profile includes a component, with its source; empty if it does not."""
         return self.sentences.get(component, "")
 
 

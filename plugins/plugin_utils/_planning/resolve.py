@@ -182,8 +182,7 @@ def _invalid(variables: HostVars) -> list[Refused]:
 
 
 def _leave_out_without_driver(planning: _Planning) -> None:
-    """Omits the components that need a driver if the host will have none. Raises Refusals for a MIG layout in this
-    case."""
+    """If the host will have no driver, omits the components that need one. Raises Refusals for a MIG layout."""
     driver, mig = planning.driver, planning.mig
     why = software.no_driver(driver["placement"], driver.get("state", ""), planning.facts)
     if why and mig["placement"] == "host" and mig["selected"]:

@@ -1,8 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The MIG layouts of a cluster: layouts for all known GPU models, and the names of layouts in a ConfigMap. Pure.
-PRIVATE."""
+"""The MIG layouts of a cluster: those for all known GPU models, and the names in a ConfigMap. Pure. PRIVATE."""
 
 from __future__ import annotations
 

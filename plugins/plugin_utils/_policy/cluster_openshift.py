@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The rules for OpenShift clusters for which no OpenShift API is called. Pure. PRIVATE.
+"""The rules for OpenShift clusters that need no OpenShift API. Pure. PRIVATE.
 
 Source: the controllers and assets of GPU Operator 26.7.
 """

@@ -29,8 +29,8 @@ _TOKEN = "client_configuration_token.tok"
 
 
 def named(policy: Policy) -> dict[str, list[str]]:
-    """The objects that a policy and its NVIDIADrivers reference, without duplicates, as C({ConfigMap: [NAME], Secret:
-    [NAME]})."""
+    """The objects that a policy and its NVIDIADrivers reference, without duplicates:
+    C({ConfigMap: [NAME], Secret: [NAME]})."""
     found: dict[str, dict[str, None]] = {CONFIG_MAP: {}, SECRET: {}}
     for own in (policy, *(policy.for_pool(pool) for pool in policy.pools)):
         for path, (kind, _keys) in REFERENCES.items():

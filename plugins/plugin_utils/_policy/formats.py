@@ -375,8 +375,7 @@ def _pools(drivers: t.Sequence[tuple[str, Data]], base: Data,
 
 
 def _with_driver(spec: Data, driver: Data) -> Data:
-    """A spec whose sections are replaced by those of an NVIDIADriver (driver), except the keys that enable the driver.
-    """
+    """A spec with the sections of an NVIDIADriver (driver), but its own values of the keys that enable the driver."""
     kept = {key: value for key, value in spec.items() if key not in translate.BESIDE_DRIVER}
     switches = {key: value for key, value in (spec.get("driver") or {}).items()
                 if key in ("enabled", "useNvidiaDriverCRD")}

@@ -40,8 +40,7 @@ class MigDocument:
         self.data = {**self.data, **data, _NAMED: {**self.data.get(_NAMED, {}), **named}}
 
     def place(self, path: str) -> str:
-        """A path in an error of the module (C(mig-configs.half[0].devices)), completed with the file that contains it.
-        """
+        """A path in an error of the module (C(mig-configs.half[0].devices)), completed with its file."""
         if path != "config" and not path.startswith(("config.", f"{_NAMED}.")):
             return path
         name = max((known for known in self._origins if path.startswith(f"{_NAMED}.{known}")), key=len, default="")

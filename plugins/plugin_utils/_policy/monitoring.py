@@ -52,8 +52,7 @@ class Selectors(t.TypedDict):
 
 
 class MonitoringPlan(Monitoring, Selectors):
-    """The values for the templates. full: whether the exporter exports all counters; node: the result of L(node_label).
-    """
+    """The values for the templates. full: whether the exporter has all counters; node: the result of L(node_label)."""
 
     full: bool
     node: str
