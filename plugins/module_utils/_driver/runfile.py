@@ -299,7 +299,7 @@ class RunfileDelivery:
             self.host.journal.note(*_ENTRY, dict(owned))
 
     def _unload_tested(self, version: str) -> None:
-        """Unloads the modules that an older installer loaded for its test, because it loads them without their
+        """Unloads the modules that an older installer loaded for its test, because it loads them without the host's
         parameters."""
         if not skips_load(version):
             for module in UNLOAD_ORDER:

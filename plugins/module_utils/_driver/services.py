@@ -98,7 +98,7 @@ def interrupts(step: Step) -> bool:
 
 
 def pause(run: Runner, journal: Journal, units: t.Iterable[str]) -> None:
-    """Stops the running units among units, in the given order, and records them in the journal."""
+    """Stops these running units in the given order, and records them in the journal."""
     for unit in units:
         journal.keep(_PAUSED, unit, None)
         run(["systemctl", "stop", unit], timeout=_LIMIT)

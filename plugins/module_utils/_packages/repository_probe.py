@@ -77,8 +77,8 @@ class RepositoryProbe:
         return {}
 
     def link(self, folder: str, into: str, wanted: t.Callable[[str], bool] = lambda _name: True) -> None:
-        """Links files of the host into a folder. Subfolders are not linked, because programs would write to the host's
-        folders."""
+        """Links the files of a host's folder into another folder. Creates its subfolders, because programs would write
+        through links to folders."""
         os.makedirs(into, exist_ok=True)
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
             path = os.path.join(folder, name)
