@@ -109,8 +109,7 @@ class Fabric(Part):
         return [f"the fabric state of {len(waiting)} GPUs is '{waiting[0]}' after {_PATIENCE} s"] if waiting else []
 
     def _wait(self) -> list[str]:
-        """Waits until the fabric is ready. Returns the states of the GPUs whose fabric is not ready after the maximum
-        time."""
+        """Waits until the fabric is ready. Returns the states of the GPUs whose fabric is not ready in time."""
         end = time.monotonic() + _PATIENCE
         while True:
             states = _STATE.findall(self.host.run(["nvidia-smi", "-q"], timeout=120, check=False).stdout)

@@ -88,7 +88,7 @@ def loaded_value(root: Root, module: str, name: str) -> str | None:
 
 
 def same(left: str, right: str) -> bool:
-    """Whether two values of a parameter are equal, as unsigned 32-bit numbers, or as text if they are no numbers. Y is
+    """Whether two values of a parameter are equal, as unsigned 32-bit numbers, or as text if they are not numbers. Y is
     1, N is 0."""
     def plain(value: str) -> int | str:
         value = {"Y": "1", "N": "0"}.get(value, value.strip('"'))

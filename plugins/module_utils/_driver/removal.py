@@ -25,7 +25,7 @@ class Removal:
     nothing.
 
     The constructor raises GpuopsError if the host does not allow the removal. Other services that are stopped for the
-    removal are not started again, because there is no driver any more.
+    removal are not started again, because there is no longer a driver.
     """
 
     def __init__(self, host: Host, now: DriverState, parts: t.Sequence[t.Type[Part]]) -> None:

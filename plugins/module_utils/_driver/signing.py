@@ -48,7 +48,7 @@ _ROOT_HASH = re.compile(r"^root:\$[^:]+:", re.M)
 
 
 def certificate(spec: Spec) -> bytes | None:
-    """The certificate in the options, in DER format, None if there is none. Raises InputError without secrets."""
+    """The certificate in the options, in DER format, None if there is none. Raises InputError, without secrets."""
     given = {key: value for key, value in (spec.module_signing or {}).items() if value}
     if ("key" in given) != ("certificate" in given):
         raise InputError("key and certificate must be set together.", "Set both, or neither.", path="module_signing")

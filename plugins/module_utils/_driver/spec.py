@@ -80,7 +80,7 @@ class Spec:
         return not self.branch or branch_of(version) == int(self.branch)
 
     def wanted(self) -> str:
-        """The desired version or branch in the form for messages."""
+        """The desired version or branch as text for messages."""
         return self.version or (f"branch {self.branch}" if self.branch else "any version")
 
 

@@ -408,7 +408,7 @@ class PackageWork:
 
 
 def _is_from(probe: Probe, name: str, installed: str | None, version: str | None) -> bool:
-    """Whether the installed version is the desired version and, if this repository contains it, is from this
+    """Whether the installed version is the desired one and, if this repository contains that, comes from this
     repository.
 
     The archives of distributions contain packages with the same names and vendor versions as the vendor's repository.

@@ -88,8 +88,8 @@ class DriverPlan(component.HostPlan, Packages):
 
 
 def host_plan(host: component.Host) -> DriverPlan:
-    """The plan on a host. With the placement C(none), the driver is not managed by this collection; it is verified, and
-    not changed. Raises Refused and Refusals."""
+    """The plan on a host. With the placement C(none), this collection does not manage the driver, and only verifies it.
+    Raises Refused and Refusals."""
     inputs, variables = host.inputs, host.variables
     situation = situation_of(host.facts)
     adopted = variables.get("driver_state") == "adopted"

@@ -82,8 +82,8 @@ class Own(t.TypedDict):
 class DaemonSet(t.TypedDict):
     """The plan of a DaemonSet. app: the label that selects its pods; owner: the NVIDIADriver, empty for none; os,
     kernel: as in L(DaemonSetTarget); marks: labels of its pods; affinity: node selector terms, of which at least one
-    must match; images, pull: by the name of the image; startup_probe: in seconds; secret_env: the name of a Secret,
-    empty for none; own: the values that an NVIDIADriver sets itself."""
+    must match; images, pull: references and pull policies, by image name; startup_probe: in seconds; secret_env: the
+    name of a Secret, empty for none; own: the values that an NVIDIADriver sets itself."""
 
     name: str
     app: str
@@ -370,7 +370,7 @@ def operators_name(driver_type: str, os_tag: str, kernel: str, uid: str) -> str:
 
 def _name(one: DaemonSetTarget, beside: t.Sequence[DaemonSetTarget], short: str, facts: ClusterFacts) -> str:
     """The name of a DaemonSet. An existing DaemonSet keeps its name, because a new name would restart its pods. short:
-    the kernel in the form that the name contains."""
+    the kernel as the name contains it."""
     if one.policy.driver_name:
         place = _name_suffix(one, short)
         known = facts.get("nvidia_drivers", {}).get(one.policy.driver_name)
@@ -397,8 +397,8 @@ def _app(name: str, precompiled: bool) -> str:
 
 
 def _short_kernel(one: DaemonSetTarget, beside: t.Sequence[DaemonSetTarget], facts: ClusterFacts) -> str:
-    """The kernel in the form for the name: without the machine architecture, unless the name would then be the same as
-    for another kernel. An existing DaemonSet for the kernel keeps its name."""
+    """The kernel as the name contains it: without the machine architecture, unless another kernel would then have the
+    same name. An existing DaemonSet for the kernel keeps its name."""
     kernels, forms = facts.get("driver_kernels", {}), _kernel_forms(one.kernel)
     known = facts.get("nvidia_drivers", {}).get(one.policy.driver_name)
     there = known["there"] if known else {}
@@ -479,7 +479,7 @@ def _images(context: component.Context, one: DaemonSetTarget, side: t.Sequence[s
 
 
 def _own(policy: Policy) -> Own:
-    """The values that an NVIDIADriver sets itself. Its labels do not include those that select pods."""
+    """The values that an NVIDIADriver sets itself. The labels do not include those that select pods."""
     get = policy.get
     labels = {key: value for key, value in (get("driver.labels") or {}).items()
               if key != "app" and not key.startswith("app.kubernetes.io/")}

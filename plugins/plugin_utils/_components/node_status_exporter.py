@@ -12,8 +12,8 @@ _FOLDER = "/var/lib/prometheus/node-exporter"
 
 
 class NodeStatusPlan(component.HostPlan):
-    """The plan on a host. folder: the folder for the file with the metrics; interval: in seconds. Both are as the user
-    sets them."""
+    """The plan on a host. folder: the folder for the file with the metrics; interval: in seconds. Both have the values
+    that the user sets."""
 
     state: str
     folder: object

@@ -69,8 +69,8 @@ def _unsupported(os_id: str, version: str, arch: str, given: tuple[tuple[str, st
 
 
 def no_driver(placement: str, state: str, facts: HostFacts) -> str:
-    """The reason why a host will have no driver after the run, empty if it will have one. placement, state: of the plan
-    of the driver."""
+    """The reason why a host will have no driver after the run, empty if it will have one. placement, state: the values
+    in the driver's plan."""
     if state == "absent":
         return "driver_state is absent"
     brought = placement == "host" or facts["driver"]["library"] is not None

@@ -32,8 +32,8 @@ _UNKNOWN_SITUATION = Situation((), None, None, "", None, True, None, None, False
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Nodes that get the same driver. policy, request: of the NVIDIADriver that selects the Nodes; situation: the
-    situation of the Nodes; choice: the chosen driver, None if the version is a digest."""
+    """Nodes that get the same driver. policy, request: the policy and the request of the NVIDIADriver that selects the
+    Nodes; situation: their situation; choice: the chosen driver, None if the version is a digest."""
 
     nodes: t.Tuple[str, ...]
     policy: Policy

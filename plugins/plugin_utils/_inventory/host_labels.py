@@ -19,7 +19,7 @@ class HostLabels(t.NamedTuple):
     """The labels that hosts have computed.
 
     labels: the labels by Node; silent: the hosts without the fact gpu_labels; refused: the hosts with invalid facts;
-    unread: the Nodes in labels on whose hosts not all GPUs could be read; nodes: the hosts by Node, for all hosts.
+    unread: the Nodes in labels on whose hosts some GPUs could not be read; nodes: the hosts by Node, for all hosts.
     """
 
     labels: dict[str, dict[str, str]]

@@ -271,7 +271,8 @@ def unready_nodes(task_vars: Variables) -> set[str]:
 
 
 def steps_of(task_vars: Variables, host: str, what: str) -> dict[str, list[Data]]:
-    """C(plan) or C(pending) (what) in the last result of each module on a host, by component, if not empty."""
+    """The steps in the last result of each module on a host, by component. what: C(plan) or C(pending). Components
+    without such steps are omitted."""
     found = {}
     together = _registered(task_vars, host, SOFTWARE_RESULT).get("components") or {}
     for component in ON_HOSTS:
@@ -342,7 +343,7 @@ def _failed(result: Data) -> bool:
 
 
 def cluster_errors(task_vars: Variables) -> dict[str, Data]:
-    """C({message, hint}) of failures in the cluster, by C(operands) and C(labels)."""
+    """The failures in the cluster: C({message, hint}), with the keys C(operands) and C(labels)."""
     results = {"operands": _of_cluster(task_vars, OPERANDS), "labels": _of_cluster(task_vars, DEPLOY_LABELS)}
     failed = {what: [one for one in found if one.get("error") or one.get("failed")] for what, found in results.items()}
     return {what: _error(found[0]) for what, found in failed.items() if found}

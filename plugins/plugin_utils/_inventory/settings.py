@@ -117,7 +117,7 @@ def _check_seconds(hosts: Hosts) -> None:
 
 
 def _checked(option: str, value: object) -> object:
-    """The value. Raises InputError if its type or format is invalid."""
+    """Returns the value of an option. Raises InputError if its type or format is invalid."""
     if option in _LISTS and not (isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value)):
         raise InputError(f"a list of strings is expected, not {shown(value)}.", "Write a list such as [a, b].",
                          path=f"gpu_{option}", value=value)
@@ -149,6 +149,6 @@ def _of_hosts(option: str, hosts: Hosts) -> list[object]:
 
 
 def _short(value: object) -> str:
-    """A value in the form for messages: shortened, and without the password of a proxy."""
+    """A value as text for messages: shortened, and without the password of a proxy."""
     text = masked(repr(value))
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -56,7 +56,7 @@ class Validation(t.TypedDict):
 class Common(t.TypedDict):
     """The values that the pods of all operands share. pod_runtime_class: empty if pods get GPUs without a runtime
     class; cdi_hook: the path of the hook in CDI specifications, empty if it is not in the toolkit's container; since:
-    whether this release is equal to or newer than another release, by that release; all paths are paths on Nodes."""
+    for each of several releases, whether this release is the same or newer; all paths are paths on Nodes."""
 
     tolerations: t.List[Section]
     priority_class: str

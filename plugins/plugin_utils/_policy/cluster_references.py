@@ -84,5 +84,5 @@ def keys(policy: Policy, path: str, facts: ClusterFacts | None) -> list[str]:
 
 
 def path_text(policy: Policy, path: str) -> str:
-    """A path in the form for messages, with the name of the NVIDIADriver if the policy belongs to one."""
+    """A path as text for messages, with the name of the NVIDIADriver if the policy belongs to one."""
     return f"NVIDIADriver {policy.driver_name}, {path}" if policy.driver_name else path
