@@ -21,9 +21,9 @@ _OWN = r"nvidia|libcuda|libnv"
 _ARCHITECTURES = ("x86_64", "aarch64")
 _DEBIAN = ("12", "13")
 _UBUNTU = ("22.04", "24.04", "26.04")
-# Kernel packages without a version in their names follow the newest kernel: linux-image-generic-hwe-24.04.
+# The names of kernel metapackages contain no kernel version: linux-image-generic-hwe-24.04.
 _KERNEL_META = re.compile(r"linux-image-([a-z][a-z0-9.-]*)\Z")
-# Packages for one branch and module type that do not conflict with each other: kind, branch, server, open.
+# Packages for one branch and module type that do not conflict with each other. Groups: kind, branch, server, open.
 _KINDS = re.compile(r"(linux-(?:modules|objects)-nvidia|nvidia-dkms|nvidia-headless(?:-no-dkms)?|nvidia-driver)-"
                     r"(\d{3})(-server)?(-open)?(?:-|\Z)")
 _VENDOR_ON_DEBIAN = ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-open", "cuda-drivers")
@@ -38,7 +38,7 @@ class UbuntuArchive(Source):
 
     @classmethod
     def for_distribution(cls, os_id: str, os_version: str, arch: str) -> Source | None:
-        """The source, or None for another distribution."""
+        """The source, or None if it does not support the distribution."""
         return cls() if os_id == "ubuntu" and os_version in _UBUNTU and arch in _ARCHITECTURES else None
 
     def installed(self, packages: t.Mapping[str, str]) -> str | None:
@@ -49,7 +49,7 @@ class UbuntuArchive(Source):
         return next(iter(versions), None)
 
     def offered(self, candidates: t.Mapping[str, t.Sequence[str]]) -> list[str]:
-        """See L(Source). Packages of a branch that has ended depend on a newer branch; these are left out."""
+        """See L(Source). Packages of a branch that has reached its end depend on a newer branch; these are omitted."""
         return deb.newest_first(
             (name, [version for version in versions if branch_of(upstream(version)) == _compute(name)])
             for name, versions in candidates.items() if _compute(name))
@@ -60,7 +60,7 @@ class UbuntuArchive(Source):
         return branch_of(found[0]) if found and branch_of(found[0]) != branch else None
 
     def repository(self, spec: Spec) -> Archive:
-        """See L(Source). The option C(repository) is for NVIDIA's repository and has no effect."""
+        """See L(Source). The option C(repository) is for NVIDIA's repository, so it has no effect here."""
         return Archive("archive", "Ubuntu's archive", "", "", origin="Ubuntu", sections=("restricted",), names=_OWN)
 
     def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
@@ -73,12 +73,12 @@ class UbuntuArchive(Source):
         return {f"nvidia-dkms-{branch}-server{suffix}": version}
 
     def companions(self, version: str, wanted: t.Collection[str]) -> dict[str, str | None]:
-        """See L(Source). The archive has only fabric manager and NSCQ."""
+        """See L(Source). The archive contains only the fabric manager and NSCQ."""
         names = {"fabric_manager": "nvidia-fabricmanager", "nscq": "libnvidia-nscq"}
         return {f"{names[kind]}-{branch_of(version)}": version for kind in wanted if kind in names}
 
     def conflicting(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
-        """See L(Source). Packages with modules can be installed side by side; depmod would then choose among them."""
+        """See L(Source). Packages with different modules can be installed side by side; depmod would then choose."""
         kept = (str(branch_of(version)), "-server", _open_suffix(flavour) or None)
         return sorted({*deb.other_companions(known, f"-{kept[0]}"), *(name for name in known if self._excludes(
             kept, _KINDS.match(name), deb.BRANCHED.match(name)) or name.startswith("nvidia-driver-pinning-")
@@ -100,7 +100,7 @@ class UbuntuArchive(Source):
 
 
 class UbuntuSigned(UbuntuArchive):
-    """Ubuntu's drivers for servers with built and signed modules: they need no compiler and no enrolled key."""
+    """Ubuntu's drivers for servers with prebuilt and signed modules, which need no compiler and no enrolled key."""
 
     name = "precompiled"
     dkms = False
@@ -121,13 +121,13 @@ class UbuntuSigned(UbuntuArchive):
 
 
 class DebianArchive(Source):
-    """Debian's packages: one driver branch for each release of Debian. DKMS builds the modules."""
+    """Debian's packages, with one driver branch for each release of Debian. DKMS builds the modules."""
 
     name = "distribution"
 
     @classmethod
     def for_distribution(cls, os_id: str, os_version: str, arch: str) -> Source | None:
-        """The source, or None for another distribution."""
+        """The source, or None if it does not support the distribution."""
         return cls() if os_id == "debian" and os_version.split(".")[0] in _DEBIAN and arch in _ARCHITECTURES else None
 
     def installed(self, packages: t.Mapping[str, str]) -> str | None:
@@ -141,7 +141,7 @@ class DebianArchive(Source):
         return deb.newest_first([("libcuda1", candidates.get("libcuda1", ()))])
 
     def repository(self, spec: Spec) -> Archive:
-        """See L(Source). The option C(repository) is for NVIDIA's repository and has no effect."""
+        """See L(Source). The option C(repository) is for NVIDIA's repository, so it has no effect here."""
         return Archive("archive", "Debian's archive", "", "", origin="Debian",
                        sections=("contrib", "non-free", "non-free-firmware"), names=_OWN)
 
@@ -151,11 +151,11 @@ class DebianArchive(Source):
         wanted: dict[str, str | None] = {kernel: version, "nvidia-smi": version, "libcuda1": version,
                                          "libnvidia-ml1": version}
         if persistenced:
-            wanted["nvidia-persistenced"] = None  # its version is not that of the driver
+            wanted["nvidia-persistenced"] = None  # its version differs from the version of the driver
         return wanted
 
     def conflicting(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
-        """See L(Source). Packages that only NVIDIA's repository has, and those of the other module type."""
+        """See L(Source). Returns packages that only NVIDIA's repository has, and those of the other module type."""
         other = ("nvidia-kernel-dkms", "nvidia-kernel-support") if flavour == "open" else \
             ("nvidia-open-kernel-dkms", "nvidia-open-kernel-support")
         return sorted(name for name in known if name in (*other, *_VENDOR_ON_DEBIAN)
@@ -167,7 +167,7 @@ class DebianArchive(Source):
 
 
 def _compute(name: str) -> int | None:
-    """The branch in the name of the package of libcuda, None for other packages."""
+    """The branch in the name of a package with libcuda, None for other packages."""
     found = re.match(r"libnvidia-compute-(\d{3})-server\Z", name)
     return int(found.group(1)) if found else None
 

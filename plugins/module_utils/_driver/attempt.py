@@ -30,7 +30,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step,
 
 
 class Executor:
-    """Executes each step with the object that planned it. started: the executed steps, and the failed one if any."""
+    """Executes each step with the object that planned it. started: the executed steps, including a failed one."""
 
     def __init__(self, planners: t.Sequence[Delivery | Part | Initramfs]) -> None:
         self.planners = planners
@@ -45,10 +45,9 @@ class Executor:
 class Attempt:
     """The installation of one driver. The constructor plans its steps and changes nothing.
 
-    The constructor raises GpuopsError if the options or the host do not allow the installation.
-    level: a value of gpu_disruption. parts: the parts to plan besides the delivery. untouched: the version of a driver
-    whose files are known to be installed, so that the delivery plans nothing. installs: whether the plan changes files
-    of a driver.
+    Raises GpuopsError if the options or the host do not allow the installation. level: a value of gpu_disruption.
+    parts: the parts to plan besides the delivery. untouched: the version of a driver whose files are known to be
+    installed, so that the delivery plans no steps. installs: whether the plan changes files of a driver.
     """
 
     def __init__(self, host: Host, now: DriverState, level: str, parts: t.Sequence[t.Type[Part]],
@@ -90,6 +89,6 @@ class Attempt:
         apply(steps, self.executor, self.host.journal)
 
     def reasons(self, after: DriverState, packages: str | None) -> list[str]:
-        """One sentence for each difference from the plan. packages: the installed version according to the delivery."""
+        """One sentence for each difference from the plan. packages: the version that the delivery has installed."""
         found = disagreements(after, self.version, self.desired.flavour, packages)
         return found + [text for part in self.parts for text in part.disagreements(after, self.desired)]

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Builds kernel modules with DKMS and checks them, because the scripts of packages hide a failed build."""
+"""Builds kernel modules with DKMS and checks them, because the scripts of packages do not report a failed build."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
 
 BUILD = "build modules"
-# Seconds for a DKMS build of all modules on a slow machine.
+# Maximum seconds for a DKMS build of all modules on a slow machine.
 LIMIT = 3600
 _LOG_LINES = 15
-# A folder in /usr/src; the names are those of L(state.read_dkms).
+# A folder in /usr/src, with the groups that L(state.read_dkms) also uses.
 _SOURCES = re.compile(r"(nvidia(?:-srv|-current)?(?:-open)?)-(\d.*)\Z")
 
 
@@ -31,7 +31,7 @@ class Build(Part):
         """See L(Part)."""
         if not desired.dkms or not desired.delivered and desired.version in now.built:
             return []
-        if not desired.delivered:  # otherwise the packages register it
+        if not desired.delivered:  # otherwise the packages register the modules with DKMS
             self._name(desired.version, now.registered)
         return [("build", Step(BUILD, f"{desired.version} for kernel {now.kernel}",
                                "package scripts report no error if DKMS skips the build",
@@ -47,7 +47,8 @@ class Build(Part):
         if version in built and module_flavour(self.host.run, kernel) == step.data["flavour"]:
             return True
         if version in built:
-            # DKMS keeps built modules of this version, but packages of both module types have this version.
+            # DKMS keeps modules that it has built for this version, but packages of both module types have the same
+            # version.
             self.host.run(["dkms", "remove", "-m", registered[version], "-v", version, "--all"], timeout=LIMIT)
         name = self._name(version, registered)
         done = dkms_install(self.host.run, name, version, kernel, arch)
@@ -60,7 +61,8 @@ class Build(Part):
         return True
 
     def _name(self, version: str, registered: t.Mapping[str, str]) -> str:
-        """The name of the driver in DKMS, or the name of its sources, from which DKMS registers it again.
+        """The name under which the driver is registered with DKMS. If it is not registered, the name of its sources in
+        /usr/src, from which it can be registered again.
 
         Raises HostError if the driver is not registered and has no sources.
         """
@@ -80,20 +82,20 @@ class Build(Part):
 
 
 def dkms_install(run: Runner, name: str, version: str, kernel: str, arch: str) -> Completed:
-    """Builds modules and installs them over existing ones. The caller must check whether this succeeded."""
+    """Builds modules with DKMS and installs them over existing ones. The caller must check the result."""
     return run(["dkms", "install", "-m", name, "-v", version, "--force", "-k", kernel, "-a", arch], timeout=LIMIT,
                check=False)
 
 
 def dkms_rebuild(run: Runner, name: str, version: str, kernel: str, arch: str) -> None:
-    """Builds and installs modules again that DKMS has already built. Raises CommandError."""
+    """Builds and installs modules again although DKMS has already built them. Raises CommandError."""
     for verb in ("build", "install"):
         run(["dkms", verb, "--force", "-m", name, "-v", version, "-k", kernel, "-a", arch], timeout=LIMIT,
             hint=f"Check the log in /var/lib/dkms/{name}.")
 
 
 def build_log() -> str:
-    """The last lines of the newest DKMS build log of the driver, empty without a log."""
+    """The last lines of the most recent DKMS build log of the driver, empty if there is no log."""
     logs = sorted(glob.glob("/var/lib/dkms/nvidia*/*/build/make.log"))
     text = (read_bytes(logs[-1]) or b"").decode("utf-8", "replace") if logs else ""
     lines = [line for line in text.splitlines() if line.strip()][-_LOG_LINES:]

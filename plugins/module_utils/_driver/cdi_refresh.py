@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Refreshes the CDI specification, from which container runtimes learn the files and devices of the driver."""
+"""Refreshes the CDI specification, which lists the files and devices of the driver for container runtimes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import AGAIN, INSTALL
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
-# Actions that change files, device nodes or sockets in a specification.
+# The actions of steps that change files, device nodes or sockets which a specification contains.
 _CAUSES = (INSTALL, AGAIN, MAKE, START, RESUME, RESTART)
 
 
@@ -28,10 +28,11 @@ class CdiRefresh(Part):
         return self._step("the driver changes") if loads and not desired.offline else []
 
     def follow(self, steps: t.Sequence[Step], desired: DesiredDriver) -> list[Phased]:
-        """See L(Part). Files, device nodes or sockets may have been missing when the specification was written."""
+        """See L(Part). Files, device nodes or sockets may have been missing when the specification was last written."""
         if desired.offline or any(step.action == REFRESH for step in steps):
             return []
-        # Restarts that interrupt jobs run after the refresh and may stay pending, so no refresh can follow them.
+        # Restarts that interrupt jobs come after the refresh and may remain pending, so the refresh cannot run after
+        # them.
         return next((self._step(f"after '{step.action}'") for step in steps
                      if step.action in _CAUSES and not interrupts(step)), [])
 
@@ -43,7 +44,7 @@ class CdiRefresh(Part):
         return [("serve", Step(REFRESH, UNIT, reason))] if self.host.root.exists(UNIT_FILE) else []
 
     def execute(self, step: Step) -> bool:
-        """See L(Part). A failed refresh causes no rollback; gpu_verify reports it."""
+        """See L(Part). A failed refresh does not cause a rollback; gpu_verify reports it."""
         if step.action != REFRESH:
             return False
         refresh(self.host.run)

@@ -20,8 +20,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base impor
 _BASE = "https://developer.download.nvidia.com/compute/cuda/repos"
 _ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "sbsa"}
 _KEY_2022 = ("3bf863cc.pub", "EB693B3035CD5710E231E123A4B469963BF863CC")
-# Folder of the distribution to key and fingerprint. A fingerprint is empty if no second source confirms it; the user
-# must then set it.
+# The key and fingerprint for each folder of a distribution. A fingerprint is empty if no second source confirms it; the
+# user must then set it.
 _KEYS = {
     "debian12": _KEY_2022,
     "debian13": ("8793F200.pub", ""),
@@ -29,9 +29,9 @@ _KEYS = {
     "ubuntu2404": _KEY_2022,
     "ubuntu2604": _KEY_2022,
 }
-# From this branch on, the names of Ubuntu's packages contain no branch.
+# From this branch on, the names of packages for Ubuntu do not contain the branch.
 _UNSUFFIXED = 590
-# Companions of the driver: name, the first branch that has it, whether it has the version of the driver.
+# Companions of the driver: (name, first branch that has it, whether its version is the version of the driver).
 _COMPANIONS: t.Dict[str, t.Tuple[t.Tuple[str, int, bool], ...]] = {
     "fabric_manager": (("nvidia-fabricmanager", 0, True),),
     "nscq": (("libnvidia-nscq", 0, True),),
@@ -41,7 +41,7 @@ _COMPANIONS: t.Dict[str, t.Tuple[t.Tuple[str, int, bool], ...]] = {
     "gds": (("nvidia-gds", 0, False),),
     "gdrcopy": (("gdrdrv-dkms", 0, False), ("libgdrapi", 0, False)),
 }
-# From this branch on, the names of companions with the version of the driver contain no branch.
+# From this branch on, the names of companions that have the version of the driver do not contain the branch.
 _COMPANIONS_UNSUFFIXED = 580
 
 
@@ -63,7 +63,7 @@ class CudaRepository(Source):
         return cls(folder, _ARCHITECTURES[arch]) if folder in _KEYS and arch in _ARCHITECTURES else None
 
     def installed(self, packages: t.Mapping[str, str]) -> str | None:
-        """See L(Source). The driver has the version of its package with libcuda."""
+        """See L(Source). The version of the driver is the version of its package with libcuda."""
         return next(iter(self.offered({name: [version] for name, version in packages.items()})), None)
 
     def offered(self, candidates: t.Mapping[str, t.Sequence[str]]) -> list[str]:
@@ -75,7 +75,7 @@ class CudaRepository(Source):
         return vendor_repository(spec, "cuda", f"{_BASE}/{self.folder}/{self.arch}/", *_KEYS[self.folder])
 
     def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
-        """See L(Source). Debian has packages without libraries for desktops; Ubuntu has metapackages only."""
+        """See L(Source). Debian has packages without libraries for desktops; Ubuntu has only metapackages."""
         if self.is_ubuntu:
             meta = "nvidia-open" if flavour == "open" else "cuda-drivers"
             suffix = f"-{branch_of(version)}" if branch_of(version) < _UNSUFFIXED else ""
@@ -87,11 +87,11 @@ class CudaRepository(Source):
         return wanted
 
     def pins(self, version: str) -> list[str]:
-        """See L(Source). One pinning package pins the version or the branch of all packages."""
+        """See L(Source). One pinning package fixes the version or the branch of all packages."""
         return [f"nvidia-driver-pinning-{version}", f"nvidia-driver-pinning-{branch_of(version)}"]
 
     def pin_files(self, version: str, flavour: str) -> dict[str, bytes]:
-        """See L(Source). For mirrors and older repositories without pinning packages."""
+        """See L(Source). The file is needed for mirrors and older repositories, which have no pinning packages."""
         return {deb.HOLD_FILE: deb.hold(version, ["*nvidia*", "cuda-drivers*", "libcuda*", "libnv*", "libxnv*"])}
 
     def companions(self, version: str, wanted: t.Collection[str]) -> dict[str, str | None]:
@@ -105,7 +105,8 @@ class CudaRepository(Source):
         return found
 
     def conflicting(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
-        """See L(Source). Packages from the archives of Ubuntu and Debian, because depmod could choose their modules."""
+        """See L(Source). Returns packages from the archives of Ubuntu and Debian, because depmod could choose their
+        modules."""
         suffix = f"-{branch_of(version)}" if branch_of(version) < _COMPANIONS_UNSUFFIXED else ""
         return sorted([*deb.other_companions(known, suffix), *(
             name for name, found in ((name, deb.BRANCHED.match(name)) for name in known)

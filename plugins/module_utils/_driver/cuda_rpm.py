@@ -5,7 +5,7 @@
 
 Sources of packages: NVIDIA/yum-packaging-nvidia-driver and -dkms-nvidia, NVIDIA/gpu-driver-container
 (rhel9/install.sh). Source of module streams: NVIDIA Driver Installation Guide 620. Source of folders and keys: the
-repositories. Source of the fingerprint of D42D0685: NVIDIA's guide to the signatures of its repositories.
+repositories. Source of the fingerprint of D42D0685: NVIDIA's documentation of its repository signatures.
 """
 
 from __future__ import annotations
@@ -21,31 +21,32 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.dnf_tools 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.versions import rpm_key
 
 BASE = "https://developer.download.nvidia.com/compute/cuda/repos"
-# The repository on the host. It shows only packages of one driver version, so other components use another repository.
+# The id of the repository on the host. Only packages of one driver version are visible in it, so other components use
+# another repository.
 NAME = "driver"
 _LIKE_RHEL = ("rhel", "rocky", "almalinux", "ol", "centos")
-# Folders by ID and the major version in VERSION_ID of os-release.
+# The folders, by ID and the major version in VERSION_ID of os-release.
 FOLDERS: t.Dict[t.Tuple[str, str], str] = {
     **{(name, major): f"rhel{major}" for name in _LIKE_RHEL for major in ("8", "9", "10")},
     **{("fedora", major): f"fedora{major}" for major in ("42", "43", "44")},
     ("sles", "15"): "sles15", ("sles", "16"): "suse16", ("opensuse-leap", "15"): "opensuse15",
     ("amzn", "2023"): "amzn2023", ("azurelinux", "3"): "azl3", ("mariner", "2"): "cm2", ("kylin", "10"): "kylin10",
 }
-# Distributions that have dnf 4. Some also have tdnf, or DNF 5, which reads the same files and variables.
+# Distributions that have dnf 4. Some also have tdnf or DNF 5, which use the same files and variables.
 _DNF = ("rhel8", "rhel9", "rhel10", "amzn2023", "azl3", "kylin10", "fedora42", "fedora43", "fedora44")
 # Distributions whose module streams NNN-open and NNN-dkms determine the branch and the module type.
 _MODULAR = ("rhel8", "rhel9", "amzn2023", "kylin10")
-# NVIDIA has only open modules for these.
+# Distributions for which NVIDIA publishes only open modules.
 OPEN_ONLY = ("azl3",)
-# SUSE: the first branch whose packages build modules with DKMS, and the first that has only open modules (G07).
+# SUSE: the first branch whose packages build modules with DKMS, and the first branch with only open modules (G07).
 SUSE, SUSE_FROM, SUSE_OPEN_FROM = ("sles15", "suse16", "opensuse15"), 580, 595
 _KEY_2022 = ("D42D0685.pub", "610C7B14E068A878070DA4E99CD0A493D42D0685")
-# Key and fingerprint. A fingerprint is empty if no second source confirms it; the user must then set it.
+# (key, fingerprint). A fingerprint is empty if no second source confirms it; the user must then set it.
 _KEYS = {"rhel8": _KEY_2022, "rhel9": _KEY_2022, "rhel10": ("CDF6BA43.pub", ""), "sles15": _KEY_2022,
          "suse16": ("3A8B5622.pub", ""), "fedora42": _KEY_2022, "fedora43": ("1940C73E.pub", ""),
          "fedora44": ("73CD9B30.pub", "")}
-# Packages that are installed with the driver: the first branch of the driver to which the row applies, the name, and
-# whether the package has the version of the driver. The row with the newest suitable branch applies.
+# Packages that are installed with the driver: (first branch of the driver to which the entry applies, package name,
+# whether the version of the package is the version of the driver). The entry with the newest suitable branch applies.
 _COMPANIONS: t.Dict[str, t.Tuple[t.Tuple[int, str, bool], ...]] = {
     "fabric_manager": ((0, "nvidia-fabric-manager", True), (580, "nvidia-fabricmanager", True)),
     "nscq": ((0, "libnvidia-nscq-{branch}", True), (580, "libnvidia-nscq", True)),
@@ -55,26 +56,26 @@ _COMPANIONS: t.Dict[str, t.Tuple[t.Tuple[int, str, bool], ...]] = {
     "gds": ((0, "nvidia-gds", False),),
     "gdrcopy": ((0, "gdrcopy", False), (0, "gdrcopy-kmod", False)),
 }
-# Packages for the driver that have other versions.
+# Packages for the driver whose versions differ from the version of the driver.
 _BESIDE = ("nvlsm*", "nvidia-gds*", "nvidia-fs*", "gds-tools*", "gdrcopy*")
 
-# As dnf writes it for C(dnf module enable nvidia-driver:STREAM).
+# The content that dnf writes for C(dnf module enable nvidia-driver:STREAM).
 STREAM_FILE = "/etc/dnf/modules.d/nvidia-driver.module"
 STREAM_TEXT = "[nvidia-driver]\nname=nvidia-driver\nstream={stream}\nprofiles=\nstate=enabled\n"
 
 
 def folder_of(os_id: str, os_version: str) -> str | None:
-    """The folder of the repository for a distribution, None if there is none."""
+    """The folder of a distribution in the repository, None if there is none."""
     return FOLDERS.get((os_id, os_version.split(".")[0]))
 
 
 def machine_of(folder: str, arch: str) -> str:
-    """The name of the architecture in the URL of the repository: C(x86_64), C(aarch64) or C(sbsa)."""
+    """The architecture as in the URL of the repository: C(x86_64), C(aarch64) or C(sbsa)."""
     return "sbsa" if arch == "aarch64" and folder != "amzn2023" else arch
 
 
 def stream_of(folder: str, branch: int, flavour: str) -> str | None:
-    """The stream of the dnf module nvidia-driver for a branch and module type, None without module streams."""
+    """The stream of the dnf module nvidia-driver for a branch and module type, None if the folder has none."""
     return f"{branch}-{'open' if flavour == 'open' else 'dkms'}" if folder in _MODULAR else None
 
 
@@ -83,7 +84,7 @@ class CudaRpm(Source):
 
     name = "cuda_repository"
     _folders: t.Tuple[str, ...] = _DNF
-    # The package with the programs of the driver. All other packages must have its version.
+    # The package with the programs of the driver. The version of all other packages must be equal to its version.
     _leader = re.compile(r"nvidia-driver-cuda\Z")
 
     def __init__(self, folder: str, arch: str) -> None:
@@ -111,7 +112,8 @@ class CudaRpm(Source):
                                  *_KEYS.get(self.folder, ("", "")), held=True)
 
     def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
-        """See L(Source). No libraries for desktops, except on Azure Linux, which has only a metapackage."""
+        """See L(Source). No libraries for desktops are included, except for Azure Linux, for which there is only a
+        metapackage."""
         if flavour != "open" and self.folder in OPEN_ONLY:
             raise InputError(f"NVIDIA has no proprietary kernel modules for {self.folder}.",
                              "Set kernel_module_type to open.", path="kernel_module_type", value=flavour,
@@ -119,7 +121,7 @@ class CudaRpm(Source):
         if self.folder in OPEN_ONLY:
             return {"nvidia-open": version}
         kernel = f"kmod-nvidia-{'open' if flavour == 'open' else 'latest'}-dkms"
-        # No package requires this version of nvidia-modprobe, so without this entry the former version would stay.
+        # No package depends on this version of nvidia-modprobe, so without this entry the former version would remain.
         wanted: dict[str, str | None] = {"nvidia-driver-cuda": version, kernel: version, "nvidia-modprobe": version}
         if persistenced:
             wanted["nvidia-persistenced"] = version
@@ -138,9 +140,10 @@ class CudaRpm(Source):
         return found
 
     def pin_files(self, version: str, flavour: str) -> dict[str, bytes]:
-        """See L(Source). One file lists the visible packages: those of the version, and those with other versions.
+        """See L(Source). One file lists the packages that are visible to dnf: those of the driver version, and those
+        with other versions.
 
-        Another file enables the module stream. Without it dnf would enable the default stream, which may have the other
+        Another file enables the module stream. Otherwise dnf would enable the default stream, which may have the other
         module type.
         """
         files = {hold_path(NAME): f"{','.join((f'*-{version}-*', *_BESIDE))}\n".encode()}

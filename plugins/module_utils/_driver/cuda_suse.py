@@ -23,10 +23,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.zypper_tools import CHECKS
 
 HOLD_FILE = f"{CHECKS}/gpuops-driver.check"
-# Packages of a generation: libraries, and modules that DKMS, a script or SUSE has built.
+# Packages of a generation: the libraries, and the modules that are built by DKMS, by a script, or by SUSE.
 _GENERATION = re.compile(r"nvidia-.*-G(0\d)(?:-|\Z)")
 _MODULES = re.compile(r"nvidia-(?:open-)?driver-G0\d(?:-|\Z)")
-# Packages whose version is fixed. The others of a generation depend on the version of these.
+# Packages whose version is fixed. The other packages of a generation depend on their version.
 _HELD = ("nvidia-open-driver-{0}", "nvidia-driver-{0}", "nvidia-compute-utils-{0}", "nvidia-compute-{0}",
          "nvidia-common-{0}", "nvidia-gl-{0}", "nvidia-video-{0}")
 _HELD_BESIDE = ("nvidia-open", "cuda-drivers", "nvidia-persistenced", "nvidia-modprobe", "nvidia-fabricmanager",
@@ -45,8 +45,8 @@ class CudaSuse(CudaRpm):
     _leader = re.compile(r"nvidia-compute-utils-G0\d\Z")
 
     def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
-        """See L(Source). Libraries for desktops are not installed; the programs of G06 include the persistence
-        daemon."""
+        """See L(Source). Libraries for desktops are not included. In G06, the package of programs contains the
+        persistence daemon."""
         branch = branch_of(version)
         if branch < SUSE_FROM:
             raise InputError(f"NVIDIA's packages of branch {branch} for {self.folder} build modules without DKMS, "
@@ -64,7 +64,8 @@ class CudaSuse(CudaRpm):
         return wanted
 
     def conflicting(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
-        """See L(Source). Packages of another generation, or with other modules, such as modules signed by SUSE."""
+        """See L(Source). Returns packages of another generation or with other modules, such as modules that SUSE has
+        signed."""
         branch = branch_of(version)
         kept, modules = generation(branch), _kernel(flavour, branch)
         return sorted(name for name, found in ((name, _GENERATION.match(name)) for name in known) if found and (
@@ -72,7 +73,8 @@ class CudaSuse(CudaRpm):
             or name == "nvidia-persistenced" and kept == "G06")
 
     def pin_files(self, version: str, flavour: str) -> dict[str, bytes]:
-        """See L(Source). Forbids newer versions. The suffix sorts after all package revisions of the version."""
+        """See L(Source). The file forbids newer versions. The added suffix sorts after all package revisions of the
+        version."""
         name = generation(branch_of(version))
         lines = ["# Written by gpuops.nvidia: updates must not change the version of the driver.",
                  *(f"conflicts:{package} > {version}_z" for package in (*(held.format(name) for held in _HELD),

@@ -44,13 +44,14 @@ class Delivery(t.Protocol):
     dkms: bool
 
     def installed(self) -> str | None:
-        """The vendor version of the driver that this delivery has installed, None if there is none."""
+        """The vendor version of the driver that this delivery has installed, None if it has installed none."""
 
     def plan(self, now: DriverState, flavour: str) -> tuple[str, list[Step]]:
-        """C((version, steps)). No steps and no network access if a suitable driver is installed."""
+        """C((version, steps)) of the installation. If a suitable driver is installed, plans no steps and uses no
+        network."""
 
     def displaced(self) -> list[Step]:
-        """The steps that remove the driver of this delivery, so that another delivery can install one."""
+        """The steps that remove the driver of this delivery, so that another delivery can install a driver."""
 
     def absent(self) -> list[Step]:
         """The steps that remove everything that this delivery has installed."""
@@ -59,16 +60,16 @@ class Delivery(t.Protocol):
         """Runs a step of this delivery. Returns False for other steps."""
 
     def forget_restored(self) -> None:
-        """Deletes the journal entries of restored packages. Called after the steps of C(absent)."""
+        """Deletes the journal entries of restored packages. It is called after the steps of C(absent)."""
 
     def remaining(self) -> list[str]:
-        """One sentence for each package or driver that the steps of C(absent) keep."""
+        """One sentence for each package or driver that the steps of C(absent) do not remove."""
 
 
 class PackageDelivery:
     """Installs packages of one source. Without a source, only a removal can be planned.
 
-    state: the package database, if it has just been read.
+    state: the content of the package database, if it was read immediately before.
     """
 
     def __init__(self, host: Host, manager: Manager, source: Source | None, state: PackageState | None = None) -> None:
@@ -122,7 +123,7 @@ class PackageDelivery:
         return version, steps + work.plan_former()
 
     def _wanted(self, now: DriverState, version: str, flavour: str) -> dict[str, str | None]:
-        """The packages of a version: name to vendor version, None for any."""
+        """The packages of a version, as C({name: vendor version}), with None for any version."""
         spec, source = self.host.spec, self._source
         extras = wanted_extras(spec, now.fabric)
         for kind, option in NEEDED.items():
@@ -134,12 +135,13 @@ class PackageDelivery:
 
     @staticmethod
     def _pin_files(source: Source, version: str, flavour: str, pin: str | None) -> dict[str, bytes | None]:
-        """Maps the path of each file that pins the version to its content, or to None if a pinning package pins it."""
+        """The content of each file that fixes the version, by path; None if a pinning package fixes the version
+        instead."""
         return {path: None if pin else content for path, content in source.pin_files(version, flavour).items()}
 
     def _modules(self, probe: Probe, version: str, flavour: str, releases: t.Sequence[str],
                  state: PackageState) -> dict[str, str | None]:
-        """The packages with built modules for the kernels, and their metapackages. Raises RepositoryError."""
+        """The packages with prebuilt modules for the kernels, and the metapackages of these. Raises RepositoryError."""
         modules = self._source.modules(version, flavour, releases)
         missing = [name for name in modules if name not in probe.candidates]
         if missing:
@@ -165,7 +167,8 @@ class PackageDelivery:
         return headers + [name for name in wanted_tools(spec, now.fabric) if name not in state.installed]
 
     def _choose(self, now: DriverState, probe: Probe, flavour: str, installed: str | None) -> str:
-        """The version to install: that of the option, else a suitable installed one, else the newest suitable one.
+        """The version to install: the version in the options, else a suitable installed version, else the newest
+        suitable one.
 
         Raises InputError, RepositoryError.
         """
@@ -176,7 +179,7 @@ class PackageDelivery:
                                       f"It has {', '.join(offered[:12]) or 'no driver'}.", wanted=spec.version,
                                       available=offered)
             return spec.version
-        # An archive deletes a version when it gets a newer one; a repair then installs the newer one.
+        # An archive deletes a version when it receives a newer one; a repair then installs the newer version.
         if installed is not None and spec.accepts(installed) and (installed in offered or not offered):
             return installed
         problem: InputError | None = None
@@ -197,9 +200,9 @@ class PackageDelivery:
                                          available=offered)
 
     def restore_versions(self, former: PackageState) -> list[Step]:
-        """The steps that restore the former versions of changed packages, if the repository has these versions.
+        """The steps that restore the former versions of changed packages, if the repository contains these versions.
 
-        L(plan) does not plan them, because it accepts any version of some packages.
+        L(plan) does not plan these steps, because it accepts any version of some packages.
         """
         state, known = self.work.manager.read(), self.host.journal.of_kind("package")
         wanted = {name: version for name, version in former.installed.items()
@@ -211,7 +214,8 @@ class PackageDelivery:
             return self.work.plan_install(probe, state, available) if available else []
 
     def displaced(self) -> list[Step]:
-        """See L(Delivery). Called only before a .run file is installed: packages replace packages in a transaction."""
+        """See L(Delivery). Only called before a .run file is installed, because packages replace packages in one
+        transaction."""
         if not self.host.journal.of_kind("package"):
             return []
         steps = self.work.plan_displaced(self.work.manager.read())
@@ -259,7 +263,7 @@ def manager_for(now: DriverState, host: Host) -> Manager:
 def choose(host: Host, now: DriverState) -> tuple[Delivery, list[Delivery]]:
     """C((delivery, others)): the delivery for the option C(source), and those that may have installed another driver.
 
-    For C(auto), it is that of a suitable installed driver, otherwise that of the first source for the distribution.
+    For C(auto), the delivery is that of a suitable installed driver, otherwise that of the distribution's first source.
     """
     if host.spec.source == RunfileDelivery.name:
         return _runfile(host, now), _packages(host, now)
@@ -277,7 +281,7 @@ def choose(host: Host, now: DriverState) -> tuple[Delivery, list[Delivery]]:
 
 
 def installed(host: Host, now: DriverState) -> tuple[str, str] | None:
-    """C((source, version)) of the installed driver, None without a driver. Needs no repository."""
+    """C((source, version)) of the installed driver, None if no driver is installed. Does not read any repository."""
     found = [(RunfileDelivery.name, _runfile(host, now).installed())]
     if now.family in MANAGERS:
         packages = manager_for(now, host).read().installed
@@ -287,7 +291,8 @@ def installed(host: Host, now: DriverState) -> tuple[str, str] | None:
 
 
 def removable(host: Host, now: DriverState) -> list[Delivery]:
-    """All deliveries that may have entries in the journal. The .run file is first: its removal needs packages."""
+    """All deliveries that may have entries in the journal. The .run file comes first, because its removal needs
+    packages."""
     return [_runfile(host, now), *_packages(host, now)]
 
 
@@ -296,5 +301,5 @@ def _runfile(host: Host, now: DriverState) -> RunfileDelivery:
 
 
 def _packages(host: Host, now: DriverState) -> list[Delivery]:
-    """The delivery of packages, if the distribution is supported."""
+    """The delivery of packages; empty if the distribution is not supported."""
     return [PackageDelivery(host, manager_for(now, host), None)] if now.family in MANAGERS else []

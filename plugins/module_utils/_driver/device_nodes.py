@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Creates device nodes, now and at boot.
 
-The kernel modules create no device nodes. The packages of NVIDIA and of distributions contain udev rules that call
-nvidia-modprobe. The .run file contains nvidia-modprobe but no rules, so the first program that uses CUDA creates the
-nodes.
+The kernel modules do not create device nodes. The packages of NVIDIA and of distributions contain udev rules that run
+nvidia-modprobe. The .run file contains nvidia-modprobe, but no such rules. Therefore, the device nodes would not exist
+until the first program uses CUDA.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ WRITE_RULES = "write device rules"
 
 
 def rules_text(gpus: int) -> bytes:
-    """The rules for a number of GPUs (nvidia-modprobe(1): -c creates the node of a minor, -u that of nvidia-uvm)."""
+    """The udev rules for a number of GPUs (nvidia-modprobe(1): -c creates the node of a minor number, -u the nodes of
+    nvidia-uvm)."""
     nodes = " ".join(f"-c {minor}" for minor in range(gpus))
     calls = {"nvidia": nodes, "nvidia_uvm": "-u -c 0"}
     lines = "".join(f'ACTION=="add", SUBSYSTEM=="module", KERNEL=="{name}", RUN+="/usr/bin/nvidia-modprobe {words}"\n'
@@ -36,14 +37,15 @@ def rules_text(gpus: int) -> bytes:
 
 
 class DeviceNodes(Part):
-    """Creates the nodes of a loaded driver, and the rules for a driver from a .run file."""
+    """Creates the device nodes of a loaded driver, and the udev rules for a driver from a .run file."""
 
     def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part)."""
         return [*self._rules(now, desired), *self._nodes(now, desired)]
 
     def _nodes(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
-        """The step for missing or wrong nodes. Not needed before a reload of the modules, which creates them."""
+        """The step for missing or wrong device nodes. It is not needed before a reload of the modules, which creates
+        the nodes."""
         if not now.nodes or desired.reload or desired.offline:
             return []
         reason = ", ".join(f"{path}: {fault}" for path, fault in now.nodes.items())
@@ -70,8 +72,8 @@ class DeviceNodes(Part):
         return True
 
     def _make(self, paths: t.Sequence[str]) -> None:
-        """Creates nodes as nvidia-modprobe does. Writes no journal entries, because nodes disappear together with the
-        modules."""
+        """Creates device nodes as nvidia-modprobe does. Writes no journal entries, because the nodes disappear when the
+        modules are unloaded."""
         root = self.host.root
         owner, numbers = ownership(root), required_nodes(root)
         for path in paths:

@@ -11,8 +11,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 
 _MIB = 1 << 20
-# Folder to MiB and purpose. The compute packages of branch 580, rounded up: 900 MiB of libraries and firmware, 350 MiB
-# to download, 450 MiB for a build of all modules.
+# (MiB, purpose) by folder. The values are those of the compute packages of branch 580, rounded up: 900 MiB for
+# libraries and firmware, 350 MiB for downloads, 450 MiB for a build of all modules.
 _NEEDS = {
     "/usr": (1024, "libraries, firmware and sources of modules"),
     "/var/cache": (400, "downloaded packages"),
@@ -22,7 +22,8 @@ _NEEDS = {
 
 
 def check_free_space(root: Root, kernel: str) -> None:
-    """Raises HostError for the first file system that is read-only or too full. kernel: the running release."""
+    """Raises HostError for the first file system that is read-only or has too little space. kernel: the running kernel
+    release."""
     needs = {**_NEEDS, "/boot": (_initramfs(root, kernel), "a second initramfs")}
     total: dict[int, int] = {}
     for folder, (mib, what) in needs.items():
@@ -43,7 +44,7 @@ def check_free_space(root: Root, kernel: str) -> None:
 
 
 def _initramfs(root: Root, kernel: str) -> int:
-    """The size of a new initramfs in MiB. Modules and firmware may make it larger than the old one."""
+    """The size of a new initramfs in MiB. With the modules and the firmware, it may be larger than the current one."""
     for path in (f"/boot/initrd.img-{kernel}", f"/boot/initramfs-{kernel}.img", f"/boot/initrd-{kernel}"):
         if root.exists(path):
             return os.stat(root.at(path)).st_size * 5 // 4 // _MIB + 1

@@ -30,15 +30,15 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._units import FABRIC
 NODES = "/etc/nvidia-imex/nodes_config.cfg"
 WRITE_NODES = "write IMEX nodes"
 _VERSION = re.compile(r"(\d{3}\.\d+(?:\.\d+)?)")
-# The state of each GPU in "nvidia-smi -q"; --query-gpu may print other words for it.
+# The state of each GPU in the output of "nvidia-smi -q"; --query-gpu may print other words for the state.
 _STATE = re.compile(r"^\s+Fabric\s*\n\s+State\s*:\s*(.+?)\s*$", re.M)
 _WAITING = ("Not Started", "In Progress")
-# Seconds to wait for the fabric manager.
+# Maximum seconds to wait until the fabric manager is ready.
 _PATIENCE = 60
 
 
 def nodes_text(spec: Spec) -> bytes:
-    """The content of the IMEX file. Raises InputError for an invalid address."""
+    """The content of the IMEX nodes file. Raises InputError for an invalid address."""
     for index, node in enumerate(spec.imex_nodes):
         try:
             ipaddress.ip_address(str(node))
@@ -63,7 +63,7 @@ class Fabric(Part):
                              "Omit imex_nodes for this host: IMEX needs NVLink 5.", path="imex_nodes",
                              value=list(spec.imex_nodes))
         self._check_source(now, desired)
-        # Run commands only after a change.
+        # The commands run only after a change.
         self._check = desired.delivered or bool(desired.reload) or now.services[FABRIC_MANAGER].state != "active"
         if desired.fabric == "nvlink5" and not root.exists("/sys/module/ib_umad"):
             steps.append(("load", Step(LOAD, "ib_umad", "NVLSM needs it")))
@@ -86,7 +86,7 @@ class Fabric(Part):
                             units=missing)
 
     def absent(self, now: DriverState) -> list[Phased]:
-        """See L(Part). The file is restored before the package that owns it is removed."""
+        """See L(Part). The file is restored before the package to which it belongs is removed."""
         return restore_kept(self.host.journal, [NODES], "stop")
 
     def execute(self, step: Step) -> bool:
@@ -109,7 +109,7 @@ class Fabric(Part):
         return [f"the fabric state of {len(waiting)} GPUs is '{waiting[0]}' after {_PATIENCE} s"] if waiting else []
 
     def _wait(self) -> list[str]:
-        """Waits for the fabric. Returns the states of the GPUs whose fabric is not ready in time."""
+        """Waits until the fabric is ready. Returns the states of the GPUs whose fabric is not ready in time."""
         end = time.monotonic() + _PATIENCE
         while True:
             states = _STATE.findall(self.host.run(["nvidia-smi", "-q"], timeout=120, check=False).stdout)

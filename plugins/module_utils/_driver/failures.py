@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Explains messages of the kernel, modprobe, DKMS, nvidia-smi and the installer of the .run file.
+"""Explains error messages of the kernel, modprobe, DKMS, nvidia-smi and the installer of the .run file.
 
 Sources: NVIDIA/open-gpu-kernel-modules 595 (nv.c, osapi.c, osinit.c), NVIDIA/nvidia-installer 590, dell/dkms,
 gpu-driver-container, Ubuntu Server documentation on NVIDIA drivers.
@@ -17,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 _OPEN = "These GPUs need open kernel modules."
 _IN_USE = "Stop the GPU clients (see holders), then run again."
-# Regular expression, meaning, what to do. The most specific come first.
+# (regular expression, meaning, remedy). The most specific entries come first.
 _KNOWN: t.Tuple[t.Tuple[str, str, str], ...] = (
     (r"requires use of the NVIDIA open kernel modules", _OPEN, "Set kernel_module_type to open or auto."),
     (r"not supported by open nvidia\.ko", "Open kernel modules do not support these GPUs, which have no GSP.",
@@ -63,7 +63,7 @@ _LINES = 20
 
 
 def explain(text: str) -> list[dict[str, str]]:
-    """C([{message, meaning, action}]) for each known message in a text, the most specific first."""
+    """C([{message, meaning, action}]) for each known message in a text, with the most specific first."""
     found = []
     for expression, meaning, action in _EXPRESSIONS:
         line = next((line.strip() for line in text.splitlines() if expression.search(line)), None)
@@ -76,13 +76,13 @@ def kernel_log(run: Runner, since: float) -> list[str]:
     """The last lines of the kernel log about the driver; empty if it is unreadable. since: seconds since the epoch."""
     try:
         done = run(["journalctl", "-k", "-q", "--no-pager", "-o", "cat", "--since", f"@{int(since)}"], check=False)
-    except CommandError:  # the command ran out of time
+    except CommandError:  # the command exceeded its time limit
         return []
     return [line for line in done.stdout.splitlines() if _RELEVANT.search(line)][-_LINES:]
 
 
 def explain_error(error: GpuopsError, run: Runner, since: float) -> None:
-    """Adds C(kernel_log) and C(explained) to an error, and the best explanation to its message and hint.
+    """Adds C(kernel_log) and C(explained) to an error, and the most specific explanation to its message and hint.
 
     since: seconds since the epoch; earlier lines of the kernel log are ignored.
     """

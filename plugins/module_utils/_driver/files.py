@@ -31,7 +31,8 @@ def restores(paths: t.Iterable[str]) -> list[Phased]:
 
 def restore_kept(journal: Journal, paths: t.Iterable[str], phase: str, reason: str = "as it was before"
                  ) -> list[Phased]:
-    """The steps of a part that restore its files to their former content. Files without a journal entry are kept."""
+    """The steps that restore the files of a part to their former content. Files without a journal entry are not
+    changed."""
     return [(phase, Step(RESTORE, path, reason, data={"files": [path]}))
             for path in paths if journal.get("file", path) is not None]
 
@@ -59,7 +60,7 @@ class Files(Part):
             if step.data.get(IN_INITRAMFS):
                 request_rebuild(self.host.journal)
             if step.target.endswith(".py"):
-                # Python has written a compiled copy on first use.
+                # Python wrote a compiled copy when the file was first imported.
                 shutil.rmtree(os.path.join(os.path.dirname(step.target), "__pycache__"), ignore_errors=True)
             self.host.journal.restore_file(step.target)
             if step.target.startswith("/etc/systemd/"):

@@ -23,18 +23,18 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.dkms import r
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 BUILD_EXTRA = "build module of GPUDirect"
-# In load order: the module and its name in DKMS.
+# The modules in load order: (module, name in DKMS).
 _DKMS = {"nvidia_fs": "nvidia-fs", "gdrdrv": "gdrdrv"}
-# The kind of journal entries with the driver version for which a module was built.
+# The kind of journal entries that contain the driver version for which a module was built.
 _KIND = "extra"
 _ORDER = ("nvidia_drm", "nvidia_fs", "gdrdrv", "nvidia_peermem", "nv_peer_mem")
-# Required companions, and the option that makes each unnecessary.
+# The required companions, each with the option that makes it unnecessary.
 NEEDED = {"fabric_manager": "fabric to none", "nvlsm": "fabric to none", "gds": "gds to false",
           "gdrcopy": "gdrcopy to false"}
 
 
 def wanted_extras(spec: Spec, fabric: str) -> list[str]:
-    """The required kinds of companions, see L(source.Source.companions). fabric: as in C(DesiredDriver)."""
+    """The kinds of companions that are required, see L(source.Source.companions). fabric: as in C(DesiredDriver)."""
     found = {"nvswitch": ["fabric_manager", "nscq"],
              "nvlink5": ["fabric_manager", "nscq", "nvlsm", "nvsdm", "imex"],
              "nvlink5_rack": ["imex"]}.get("none" if spec.fabric == "none" else fabric, [])
@@ -53,7 +53,7 @@ def wanted_modules(spec: Spec) -> list[str]:
 
 
 class GpuDirect(Part):
-    """Builds and loads the requested modules. After a reload of the driver, loads again what was loaded before."""
+    """Builds and loads the requested modules. After a driver reload, also loads modules that were loaded before."""
 
     def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part)."""
@@ -96,7 +96,7 @@ class GpuDirect(Part):
             bool(re.search(r"/ib_core\.ko", root.text(f"/lib/modules/{now.kernel}/modules.dep") or ""))
 
     def _built_for(self, name: str) -> str | None:
-        """The driver version for which a module was built last."""
+        """The driver version for which a module was last built."""
         entry = self.host.journal.get(_KIND, name)
         return entry["after"] if entry else None
 
@@ -112,7 +112,7 @@ class GpuDirect(Part):
         version = next((entry["version"] for entry in read_dkms(self.host.root, arch) if entry["name"] == name), None)
         if version is None:
             raise HostError(f"{name} is not registered with DKMS.", f"Reinstall the package that contains {name}.")
-        # The script of the package may have built it for the former driver.
+        # The script of the package may have built the module for the former driver.
         dkms_rebuild(self.host.run, name, version, step.data["kernel"], arch)
         journal.keep(_KIND, name, None)
         journal.note(_KIND, name, step.data["driver"])

@@ -14,30 +14,31 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Jour
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 INITRAMFS = "rebuild initramfs"
-# The key in the data of a step that changes a file of which an initramfs contains a copy.
+# The key in the data of a step which shows that the step changes a file that an initramfs contains.
 IN_INITRAMFS = "initramfs"
-# Program, image, arguments: for Debian and Ubuntu, then for others (update-initramfs(8), dracut(8)).
+# (program, path of the image, arguments), for Debian and Ubuntu and for others (update-initramfs(8), dracut(8)).
 _PROGRAMS = (("/usr/sbin/update-initramfs", "/boot/initrd.img-{kernel}", ("-u", "-k", "{kernel}")),
              ("/usr/bin/dracut", "/boot/initramfs-{kernel}.img", ("--force", "--kver", "{kernel}")),
              ("/usr/bin/dracut", "/boot/initrd-{kernel}", ("--force", "--kver", "{kernel}")))
-# Seconds for one image.
+# Maximum seconds for one image.
 _LIMIT = 1800
 
 
 def request_rebuild(journal: Journal) -> None:
-    """Records, before a file changes, that a rebuild is required. After a killed run, the next run then rebuilds."""
+    """Records, before a file changes, that a rebuild is required. If the run is killed, the next run rebuilds the
+    images."""
     journal.keep("initramfs", "rebuild", None)
     journal.note("initramfs", "rebuild", "owed")
 
 
 class Initramfs:
-    """Rebuilds the images of the running kernel and of the newest one."""
+    """Rebuilds the images of the running kernel and of the newest kernel."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
 
     def plan(self, now: DriverState, phased: t.Iterable[Phased]) -> list[Phased]:
-        """The step that rebuilds the images, if a step of this plan or a killed run requires it."""
+        """The step that rebuilds the images, if a step of this plan, or of a killed run, requires it."""
         requested = self.host.journal.get("initramfs", "rebuild") is not None
         required = requested or any(step.data.get(IN_INITRAMFS) for _phase, step in phased)
         images = [kernel for kernel in kernels(self.host.root, now) if self._command(kernel)] if required else []
@@ -53,7 +54,7 @@ class Initramfs:
         return []
 
     def execute(self, step: Step) -> bool:
-        """Runs the step. Returns False for other steps."""
+        """Executes the step. Returns False for other steps."""
         if step.action != INITRAMFS:
             return False
         for kernel in step.target.split():

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Installs headers and builds modules for the kernel that boots next.
+"""Installs headers and builds modules for the kernel of the next boot.
 
-Scripts of packages build modules for the running kernel, and for a new kernel if its headers are installed before. They
-hide failures, so the host could have no driver after its next boot.
+Scripts of packages build modules for the running kernel, and for a new kernel if its headers are installed before the
+kernel. They do not report failures, so the host might have no driver after its next boot.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BUILD_NEXT = "build modules for the next kernel"
 
 
 def next_kernel(root: Root, now: DriverState) -> str | None:
-    """The newest installed kernel, None if it is the running one."""
+    """The newest installed kernel, None if it is the running kernel."""
     newest = newest_kernel(root, now.kernel, now.family)
     return newest if newest != now.kernel else None
 
@@ -41,7 +41,7 @@ def missing_headers(root: Root, now: DriverState, version: str, wanted: bool) ->
     """The missing header packages for the running kernel, and for the next kernel if wanted is true.
 
     Kernels for which DKMS has already built this version need no headers. Runs no command. Raises HostError if the
-    distribution has no package with the headers.
+    distribution provides no package with the headers.
     """
     following = next_kernel(root, now) if wanted else None
     kernels = [kernel for kernel in (now.kernel, following) if kernel and not has_headers(root, kernel)
@@ -59,7 +59,7 @@ def missing_headers(root: Root, now: DriverState, version: str, wanted: bool) ->
 
 @contextlib.contextmanager
 def explain_missing_headers() -> t.Iterator[None]:
-    """Replaces the hint of a package manager's error if the repositories no longer have the headers of a kernel."""
+    """Replaces the hint in a package manager's error if the repositories no longer contain the headers for a kernel."""
     try:
         yield
     except HostError as error:
@@ -71,7 +71,7 @@ def explain_missing_headers() -> t.Iterator[None]:
 
 
 class NextKernel(Part):
-    """Builds and checks the modules for the kernel that boots next."""
+    """Builds and checks the modules for the kernel of the next boot."""
 
     def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part)."""

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The licence of a vGPU guest: gridd.conf, and the token of the client. nvidia-gridd reads both.
+"""The licence of a vGPU guest: gridd.conf and the client token, which nvidia-gridd reads.
 
-Foreign keys and comments in gridd.conf are kept. The token is a secret: no step, result or journal entry contains it.
-Source: NVIDIA vGPU Client Licensing User Guide (names and modes of files, FeatureType).
+Keys and comments in gridd.conf that this collection did not write are kept. The token is a secret: no step, result or
+journal entry contains it. Source: NVIDIA vGPU Client Licensing User Guide (names and modes of files, FeatureType).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ TOKEN_FILE = "/etc/nvidia/ClientConfigToken/client_configuration_token_gpuops.to
 _FILES = (SETTINGS_FILE, TOKEN_FILE)
 WRITE_SETTINGS = "write licence settings"
 WRITE_TOKEN = "write licence token"
-# The guide requires the permission to execute.
+# The guide requires the execute permission.
 _TOKEN_MODE = 0o744
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9]*\Z")
-# The kind of journal entries with the values that this collection has set.
+# The kind of journal entries that contain the values set by this collection.
 _KIND = "licence"
 _LINE = re.compile(r"\s*([A-Za-z][A-Za-z0-9]*)\s*=")
 
@@ -58,7 +58,7 @@ def _key(line: str) -> str:
 
 
 def merged(text: str, wanted: t.Mapping[str, str]) -> str:
-    """The text of gridd.conf with the desired keys replaced, or added at the end. Other lines stay."""
+    """The text of gridd.conf with the desired keys replaced, or added at the end. Other lines are not changed."""
     lines, missing = [], dict(wanted)
     for line in text.splitlines():
         key = _key(line)
@@ -71,7 +71,7 @@ def merged(text: str, wanted: t.Mapping[str, str]) -> str:
 
 
 class Licence(Part):
-    """Writes gridd.conf and the token. L(services.Services) starts nvidia-gridd; changed files need its restart."""
+    """Writes gridd.conf and the token. L(services.Services) starts nvidia-gridd, or restarts it after a change."""
 
     def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part)."""
@@ -82,7 +82,7 @@ class Licence(Part):
             raise HostError(f"The driver {desired.version} has no {GRIDD}: it is not a vGPU guest driver.",
                             "Install the guest driver of your vGPU release, or omit licence.", unit=GRIDD)
         steps: list[Phased] = []
-        # A package that this run installs may contain the template, so the text is computed when it is written.
+        # A package that this run installs may contain the template, so the text is computed when the file is written.
         present = self._current_text()
         removed = sorted(set(self.host.journal.of_kind(_KIND)) - set(wanted))
         if wanted if present is None else (wanted or removed) and self._text(present, wanted) != present:
@@ -106,12 +106,11 @@ class Licence(Part):
         return restore_kept(self.host.journal, _FILES, "stop")
 
     def _text(self, present: str, wanted: t.Mapping[str, str]) -> str:
-        """The desired text. Keys that are no longer set are removed, unless somebody has changed their values."""
+        """The desired text. Keys that are no longer set are removed, unless somebody else changed their values."""
         return merged(self._without_ours(present, wanted), wanted)
 
     def _without_ours(self, present: str, wanted: t.Container[str] = ()) -> str:
-        """The text with the former lines instead of those that this collection wrote, except the lines of wanted keys.
-        """
+        """The text with the former lines instead of those that this collection wrote, except lines of wanted keys."""
         journal = self.host.journal
         ours = {f"{key}={entry['after']}": key for key, entry in journal.of_kind(_KIND).items() if key not in wanted}
         kept = journal.former_bytes(SETTINGS_FILE) if journal.get("file", SETTINGS_FILE) is not None else None

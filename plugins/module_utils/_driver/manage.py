@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs the module: reads the driver, plans and executes steps, and reads it again."""
+"""Runs the module: reads the state of the driver, plans and executes steps, and reads the state again."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run
 
 CONCERN = "driver"
-# In the order of their steps within each phase of a run.
+# The parts of a driver. Within each phase of a run, steps have the order of this list.
 PARTS: t.Tuple[t.Type[Part], ...] = (
     Signing, Nouveau, ModuleParameters, Build, Prebuilt, Modules, GpuDirect, NextKernel, Fabric, DeviceNodes, Licence,
     Files, Services, CdiRefresh)
 
 
 class NotWorking(HostError):
-    """All steps have run, but the driver does not work as planned."""
+    """The error if all steps were executed, but the driver does not work as planned."""
 
 
 class Driver:
-    """One run of the module. level: a value of gpu_disruption. check: only plan."""
+    """One run of the module. level: a value of gpu_disruption. check: whether steps are only planned (check mode)."""
 
     def __init__(self, spec: Spec, level: str, check: bool, command: Runner = run, root: Root | None = None) -> None:
         self.spec = spec
@@ -107,7 +107,7 @@ class Driver:
             remember(attempt.host, attempt.now)
         rollback = Rollback(attempt)
         try:
-            # Start foreign services only after the check of the driver.
+            # Other services start only after the driver has been checked.
             attempt.apply([step for step in steps if step.action != RESUME_CLIENT])
             after = self._read()
             reasons = attempt.reasons(after, attempt.delivery.installed())
@@ -137,8 +137,8 @@ class Driver:
                ) -> tuple[list[Step], list[Step], list[PendingStep]]:
         """C((executed steps, steps that start services again, pending steps)) after an InUse error.
 
-        A GPU client that started after the plan was made blocks the failed step and all later steps, as if the plan had
-        known it.
+        If a GPU client started after the plan was made, the failed step and all later steps become pending, as they
+        would if the client had been there when the plan was made.
         """
         *done, failed = executor.started
         journal.done(failed)  # the step was undone
@@ -180,7 +180,7 @@ class Driver:
         removal.execute(allowed, True)
 
     def absent(self) -> Result:
-        """Removes what this collection has installed. A foreign driver stays."""
+        """Removes what this collection has installed. A driver that it has not installed is kept."""
         now = self._read()
         with Journal(CONCERN, readonly=self.check) as journal:
             removal = Removal(self._host(journal), now, PARTS)
@@ -198,7 +198,8 @@ class Driver:
         return self._result(now, after, allowed, pending, removal.holders, None, reasons)
 
     def adopted(self) -> Result:
-        """Verifies a foreign driver and changes nothing. Raises HostError if it does not work as desired."""
+        """Verifies a driver that this collection has not installed, and changes nothing. Raises HostError if the driver
+        does not work as desired."""
         now = self._read()
         reasons = disagreements(now, self.spec.version, None, None)
         if now.loaded and not self.spec.accepts(now.loaded):
@@ -227,13 +228,13 @@ class Driver:
     def _result(self, before: DriverState, after: DriverState, steps: t.Sequence[Step],
                 pending: t.Sequence[PendingStep], holders: Holders,
                 version: str | None, reasons: t.Sequence[str] = (), offline: bool = False) -> Result:
-        # Only the first pending step, because it blocks the others.
+        # Only the first pending step is reported, because it blocks the others.
         waiting = [f"{step.id} waits: {step.pending_reason}" for step in pending[:1]]
         mismatch = bool(after.loaded and after.library and after.loaded != after.library)
         nouveau_used = after.nouveau == "used" and any(step.action == UNLOAD_NOUVEAU for step in pending)
         enrol = any(step.action == ENROL for step in pending)
         mok = mok_state(self.root, self.spec, after)
-        # In check mode, report what the planned step will request.
+        # In check mode, the result contains what the planned step will request.
         mok["pending"] = mok["pending"] or any(step.action == IMPORT for step in steps)
         return outcome(steps, pending, plan_diff("nvidia_driver", steps), version=version,
                        driver={"before": before.as_dict(), "after": after.as_dict()}, holders=list(holders),

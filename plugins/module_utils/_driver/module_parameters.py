@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Sets parameters of kernel modules, and the modules that are loaded at boot.
+"""Sets parameters of kernel modules, and the list of modules that are loaded at boot.
 
-If several files set a parameter, the value in the last file applies (modprobe.d(5)). So the file name sorts after
-those of distributions and driver packages. Source: nv-reg.h of NVIDIA/open-gpu-kernel-modules (parameters and their
-names in /proc/driver/nvidia/params).
+If several files set a parameter, the value in the last file applies (modprobe.d(5)). Therefore, the file has a name
+that sorts after those of distributions and driver packages. Source: nv-reg.h of NVIDIA/open-gpu-kernel-modules
+(parameters and their names in /proc/driver/nvidia/params).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _VALUE = re.compile(r"[^\s\"'#\\]*\Z")
 _LINE = re.compile(r"^options (\S+) (.+)$", re.M)
 _LISTED = re.compile(r"^(\w+): (.*)$", re.M)
-# Parameters with another name in /proc/driver/nvidia/params.
+# Parameters whose names in /proc/driver/nvidia/params differ.
 _LISTED_AS = {"RestrictProfilingToAdminUsers": "RmProfilingAdminOnly"}
 
 Parameters = t.Dict[t.Tuple[str, str], str]
@@ -62,7 +62,7 @@ def parameters(spec: Spec) -> Parameters:
 
 
 def options_text(wanted: Parameters) -> bytes:
-    """The content of the file for modprobe; empty without parameters."""
+    """The content of the file for modprobe, empty if there are no parameters."""
     lines = []
     for module in MODULES:
         own = [f"{name}={value}" for (owner, name), value in sorted(wanted.items()) if owner == module]
@@ -78,7 +78,7 @@ def written(text: str) -> Parameters:
 
 
 def loaded_value(root: Root, module: str, name: str) -> str | None:
-    """The current value of a parameter of a loaded module, None if the kernel does not show it."""
+    """The current value of a parameter of a loaded module, None if the kernel does not expose the value."""
     shown = root.text(f"/sys/module/{module}/parameters/{name}")
     if shown is not None or module != "nvidia":
         return shown
@@ -88,7 +88,8 @@ def loaded_value(root: Root, module: str, name: str) -> str | None:
 
 
 def same(left: str, right: str) -> bool:
-    """Whether two values of a parameter are equal: as unsigned 32-bit numbers, otherwise as text. Y is 1, N is 0."""
+    """Whether two values of a parameter are equal, as unsigned 32-bit numbers, or as text if they are not numbers. Y is
+    1, N is 0."""
     def plain(value: str) -> int | str:
         value = {"Y": "1", "N": "0"}.get(value, value.strip('"'))
         try:
@@ -99,14 +100,15 @@ def same(left: str, right: str) -> bool:
 
 
 def boot_text(spec: Spec, fabric: str) -> bytes:
-    """The file for systemd-modules-load: modules that nothing else loads at boot. NVLSM needs ib_umad."""
+    """The content of the systemd-modules-load file: modules that nothing else loads at boot. NVLSM needs ib_umad."""
     names = [*_AT_BOOT, *(["ib_umad"] if fabric == "nvlink5" else []),
              *(module.replace("_", "-") for module in wanted_modules(spec))]
     return ("# Written by gpuops.nvidia.\n" + "".join(f"{name}\n" for name in names)).encode()
 
 
 class ModuleParameters(Part):
-    """Writes the parameters and the list of modules for boot. Reloads modules that were loaded with other values."""
+    """Writes the parameters and the list of modules for boot. Requests a reload of modules that were loaded with other
+    values."""
 
     def reload(self, now: DriverState) -> str:
         """See L(Part)."""
@@ -144,7 +146,7 @@ class ModuleParameters(Part):
     def _check_names(self, now: DriverState, wanted: Parameters) -> None:
         """Raises InputError for parameters that a loaded module does not have.
 
-        /sys and /proc show only some parameters of a module, so modinfo is run for the others.
+        /sys and /proc expose only some parameters of a module, so modinfo is run for the others.
         """
         for module, name in wanted:
             if module in now.modules and loaded_value(self.host.root, module, name) is None:

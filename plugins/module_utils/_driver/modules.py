@@ -25,7 +25,7 @@ SECURE_BOOT_HINT = ("Secure Boot refuses modules whose key is not enrolled: enro
 
 
 def must_reload(now: DriverState, version: str, flavour: str) -> str:
-    """The reason to unload the loaded modules: another version or module type. Empty if they can stay loaded."""
+    """The reason to unload the loaded modules: another version or module type. Empty if they can remain loaded."""
     if not now.modules:
         return ""
     if now.loaded is None:
@@ -39,9 +39,9 @@ def must_reload(now: DriverState, version: str, flavour: str) -> str:
 
 
 def unload(now: DriverState, reason: str, holders: Holders, clients: t.Sequence[str] = ()) -> list[Phased]:
-    """The step that stops the services of the driver and unloads all modules. Empty if none is loaded.
+    """The step that stops the services of the driver and unloads all modules. Empty if no module is loaded.
 
-    holders: GPU clients that cannot be stopped; they block the step. clients: foreign services that it stops; this
+    holders: GPU clients that cannot be stopped and so block the step. clients: other services that the step stops; this
     needs level drain.
     """
     if not now.modules:
@@ -72,7 +72,8 @@ class Modules(Part):
         return act is not None
 
     def _unload(self, step: Step) -> None:
-        # A GPU client may have started since the plan was made, for example during a download. It needs the services.
+        # A GPU client may have started since the plan was made, for example during a download. The client needs the
+        # services.
         new = [holder for holder in read_holders(self.host.root) if holder["unit"] not in step.data["services"]]
         if new:
             raise InUse(f"the modules are in use by {name_holders(new)} since the plan was made; nothing was stopped")
@@ -93,7 +94,8 @@ class Modules(Part):
             unloaded.append(module)
 
     def _reload(self, modules: t.Sequence[str]) -> None:
-        """Loads modules and starts services again after a failed unload. modules: in the order of their unload."""
+        """Loads modules and starts services again after a failed unload. modules: in the order in which they were
+        unloaded."""
         for module in reversed(modules):
             self.host.run(["modprobe", module], check=False)
         resume(self.host.run, self.host.journal, check=False)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Denies and unloads the kernel module nouveau, which would use the GPUs instead of NVIDIA's driver."""
+"""Blocks and unloads the kernel module nouveau, which would use the GPUs instead of NVIDIA's driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ options nouveau modeset=0
 
 
 class Nouveau(Part):
-    """Denies nouveau with a file of its own, because the file of a package is removed together with the package."""
+    """Blocks nouveau with a separate file, because a file of a package is removed together with the package."""
 
     def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part)."""

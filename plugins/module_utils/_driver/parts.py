@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The interface of the parts of a driver, besides the delivery of its files.
+"""The interface of the parts of a driver, other than the delivery of its files.
 
-A part plans steps with their phases, executes them, and checks the result. A new part needs a file with a subclass of
-L(Part) and an entry in C(manage.PARTS).
+A part plans steps with their phases, executes them, and checks the result. A new part requires a file with a subclass
+of L(Part) and an entry in C(manage.PARTS).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Jour
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
-# In the order of a run. Modules are unloaded before their files are replaced: every new GPU process fails if libraries
-# and loaded module have different versions. A removal has the same order.
+# In the order of a run. Modules are unloaded before their files are replaced, because every new GPU process fails if
+# the libraries and the loaded modules have different versions. A removal has the same order.
 PHASES = ("prepare", "unload", "stop", "displace", "sign", "deliver", "configure", "build", "initramfs", "load",
           "serve", "interrupt", "clients")
 # The order if a reboot unloads the modules: phases that change files come first.
@@ -33,7 +33,7 @@ Holders = t.Sequence[t.Mapping[str, t.Any]]
 
 @dataclass(frozen=True)
 class Host:
-    """The context of parts and deliveries. journal: read-only in check mode. check: only plan."""
+    """The context of parts and deliveries. journal: read-only in check mode. check: whether steps are only planned."""
 
     spec: Spec
     run: Runner
@@ -42,7 +42,7 @@ class Host:
     check: bool = False
 
     def is_in_place(self, path: str) -> bool:
-        """Whether a file exists. An owned file must also be unchanged."""
+        """Whether a file exists and, if this collection has written it, is unchanged."""
         owned = self.journal.get("file", path) is not None
         return self.root.exists(path) and not (owned and self.journal.file_is(path) != "ours")
 
@@ -51,12 +51,12 @@ class Host:
 class DesiredDriver:
     """The desired driver.
 
-    flavour: C(open) or C(proprietary). reload: the reason to unload the loaded modules, empty if they stay loaded.
+    flavour: C(open) or C(proprietary). reload: the reason to unload the loaded modules, empty if they remain loaded.
     holders: GPU clients that block the unload. delivered: whether the run changes kernel modules on the disk. dkms:
     whether DKMS builds the modules. fabric: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack), see
-    L(_devices.Model.fabric). source: the name of the delivery. clients: foreign services that use a GPU and are stopped
-    before the unload. offline: whether files change now and a reboot loads the modules later, because GPU clients block
-    the unload and a reboot is allowed.
+    L(_devices.Model.fabric). source: the name of the delivery. clients: other services that use a GPU and are stopped
+    before the unload. offline: whether files are changed now and a later reboot loads the modules, because GPU clients
+    block the unload and a reboot is allowed.
     """
 
     version: str
@@ -86,15 +86,15 @@ class Part:
         return []
 
     def follow(self, steps: t.Sequence[Step], desired: DesiredDriver) -> list[Phased]:
-        """More steps that the planned steps of all parts require, with their phases. They run after those steps."""
+        """Further steps, with their phases, that the planned steps of all parts require. They run after those steps."""
         return []
 
     def absent(self, now: DriverState) -> list[Phased]:
-        """The steps of a removal, with their phases. L(plan.plan_absent) plans those that restore files."""
+        """The steps of a removal, with their phases. L(plan.plan_absent) plans the steps that restore files."""
         return []
 
     def execute(self, step: Step) -> bool:
-        """Runs a step of this part. Returns False for other steps."""
+        """Executes a step of this part. Returns False for other steps."""
         return False
 
     def disagreements(self, now: DriverState, desired: DesiredDriver) -> list[str]:

@@ -29,7 +29,7 @@ def plan_present(now: DriverState, desired: DesiredDriver, parts: t.Sequence[Par
     """The steps to install a driver, in the order of execution.
 
     displaced: steps of other deliveries that remove their driver. delivered: steps of the delivery. Their phase is
-    C(deliver), unless their data has another one as C(phase).
+    C(deliver), unless their data contains another phase in C(phase).
     """
     phased: list[Phased] = [*(("displace", step) for step in displaced),
                             *((step.data.get("phase", "deliver"), step) for step in delivered)]
@@ -43,10 +43,10 @@ def plan_present(now: DriverState, desired: DesiredDriver, parts: t.Sequence[Par
 
 def plan_absent(now: DriverState, parts: t.Iterable[Part], initramfs: Initramfs, displaced: t.Sequence[Step],
                 files: t.Iterable[str], holders: Holders, clients: t.Sequence[str] = ()) -> list[Step]:
-    """The steps to remove everything that the collection has installed, in the order of execution.
+    """The steps to remove everything that this collection has installed, in the order of execution.
 
     displaced: steps of the deliveries. files: the other files to restore. holders, clients: see L(modules.unload).
-    Modules are unloaded first, because without their files they could not be loaded again.
+    Modules are unloaded first, because they could not be loaded again without their files.
     """
     phased: list[Phased] = [("displace", step) for step in displaced]
     if changes_driver(displaced):
@@ -59,17 +59,17 @@ def plan_absent(now: DriverState, parts: t.Iterable[Part], initramfs: Initramfs,
 
 
 def changes_driver(displaced: t.Iterable[Step]) -> bool:
-    """Whether steps of deliveries remove or replace packages or kernel modules."""
+    """Whether any steps of deliveries remove or replace packages or kernel modules."""
     return any(step.data.get("packages") or step.data.get("modules") for step in displaced)
 
 
 def needs_unload(now: DriverState, steps: t.Iterable[Step]) -> str:
-    """The reason to unload modules before steps of deliveries; empty if this is not necessary."""
+    """The reason to unload modules before the steps of deliveries; empty if this is not necessary."""
     return next((step.data["unload"] for step in steps if step.data.get("unload")), "") if now.modules else ""
 
 
 def changes_modules(delivered: t.Iterable[Step]) -> bool:
-    """Whether steps of a delivery change kernel modules on the disk. For packages, their names decide this."""
+    """Whether steps of a delivery change kernel modules on the disk. For packages, their names determine this."""
     return any(step.data.get("modules") or any(word in name for word in ("dkms", "linux-modules", "-driver-G0"))
                for step in delivered for name in (
                    *step.data.get("packages", ()), *(str(change[0]) for change in step.data.get("changes", ())), ""))
@@ -77,7 +77,7 @@ def changes_modules(delivered: t.Iterable[Step]) -> bool:
 
 def gate_driver(steps: t.Sequence[Step], level: str,
                 paused: t.Collection[str] = ()) -> tuple[list[Step], list[PendingStep]]:
-    """C((allowed steps, pending steps)), as L(_result.gate), but a blocked step is pending at every level.
+    """C((allowed steps, pending steps)), as L(_result.gate), except that a blocked step is pending at every level.
 
     GPU clients or a console can block a step. paused: services that a killed run has stopped. Steps that start them are
     allowed even if an earlier step that unloads modules or interrupts jobs is pending.

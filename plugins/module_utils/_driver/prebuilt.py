@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Checks built and signed kernel modules from packages.
+"""Checks prebuilt and signed kernel modules from packages.
 
-The version of these packages is that of the kernel; only the module file contains the version of the driver.
+The version of these packages is the kernel version; only the module file contains the driver version.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ CHECK = "check modules"
 
 
 def kernels(root: Root, now: DriverState) -> list[str]:
-    """The releases of the running kernel and of the newest installed kernel, each once."""
+    """The releases of the running kernel and of the newest installed kernel, without duplicates."""
     return list(dict.fromkeys([now.kernel, newest_kernel(root, now.kernel, now.family) or now.kernel]))
 
 
 class Prebuilt(Part):
-    """Checks the modules for the running kernel and for the newest one."""
+    """Checks the modules for the running kernel and for the newest kernel."""
 
     def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part). Runs modinfo for each kernel if packages contain the modules."""

@@ -21,10 +21,11 @@ _FORGOTTEN = ("service", "initramfs", "paused", "restart", "resign", "extra", "f
 
 
 class Removal:
-    """The removal of all that this collection has installed. The constructor plans its steps and changes nothing.
+    """The removal of everything that this collection has installed. The constructor plans its steps and changes
+    nothing.
 
-    The constructor raises GpuopsError if the host does not allow the removal.
-    Foreign services that are stopped for the removal are not started again, because there is no driver any more.
+    The constructor raises GpuopsError if the host does not allow the removal. Other services that are stopped for the
+    removal are not started again, because there is no longer a driver.
     """
 
     def __init__(self, host: Host, now: DriverState, parts: t.Sequence[t.Type[Part]]) -> None:
@@ -42,7 +43,7 @@ class Removal:
         self.executor = Executor([*self.deliveries, *planned, initramfs])
 
     def execute(self, steps: t.Sequence[Step], complete: bool) -> None:
-        """Executes steps. complete: whether these are all steps of the plan; if so, deletes the journal entries.
+        """Executes steps. complete: whether these are all steps of the plan; if so, the journal entries are deleted.
 
         Raises GpuopsError.
         """

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Restores the former driver when an installation fails.
+"""Restores the former driver if an installation fails.
 
-The journal records the former driver before the first file of a driver changes, until a run succeeds. So a run that
-continues after a kill or a reboot can still restore it.
+The former driver is recorded in the journal before the first file of a driver changes, and remains there until a run
+succeeds. Therefore, a run that continues after a kill or a reboot can still restore it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step,
 
 FORMER = "former"
 _KEY = "driver"
-# The parts that a rollback plans. The files of the other parts are restored from memory.
+# The parts that a rollback plans. The files of the other parts are restored from copies in memory.
 _PARTS = (Build, Prebuilt, Modules)
 
 
 @dataclass(frozen=True)
 class Former:
-    """The former driver of a host. version: None without a driver. loaded: whether it was loaded."""
+    """The former driver of a host. version: None if there was no driver. loaded: whether the driver was loaded."""
 
     version: str | None
     flavour: str | None = None
@@ -57,13 +57,13 @@ def recall(journal: Journal) -> Former | None:
 
 
 def remember(host: Host, now: DriverState) -> None:
-    """Records the driver of the host as the former one, unless the journal already has one."""
+    """Records the driver of the host as the former driver, unless the journal already contains one."""
     if recall(host.journal) is None:
         host.journal.keep(FORMER, _KEY, asdict(_read(host, now)))
 
 
 def forget(journal: Journal) -> None:
-    """Deletes the former driver from the journal, because the change has ended."""
+    """Deletes the former driver from the journal, because the change is complete."""
     journal.forget(FORMER, _KEY)
 
 
@@ -77,8 +77,8 @@ def _read(host: Host, now: DriverState) -> Former:
 
 
 class Rollback:
-    """Restores the driver and the files as they were before an attempt. Create it before the first step of the attempt.
-    """
+    """Restores the driver and the files as they were before an attempt. Create the object before the first step of the
+    attempt."""
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
@@ -87,7 +87,8 @@ class Rollback:
         self.in_progress = recall(self.journal) is not None
 
     def former(self) -> Former | None:
-        """The driver to restore, None if no rollback is required. It can be the same version with former parameters."""
+        """The driver to restore, None if no rollback is required. It can have the same version, but with former
+        parameters."""
         former, desired = recall(self.journal), self.attempt.desired
         same = (desired.version, desired.flavour, desired.source)
         if former is None or (former.version, former.flavour, former.source) != same:
@@ -104,9 +105,10 @@ class Rollback:
         files_changed = self.in_progress or changes_driver(self.attempt.executor.started)
         restoration = Attempt(replace(host, spec=spec), read_driver_state(host.root, host.run), "idle", _PARTS,
                               None if files_changed else former.version)
-        # Do not stop or restart the services of the fabric.
+        # The services of the fabric are not stopped or restarted.
         steps = [step for step in restoration.steps if not interrupts(step)]
-        # Modules that the attempt has loaded are unloaded at any level; foreign services are stopped from drain on.
+        # Modules that the attempt has loaded are unloaded at any level; other services are stopped only from level
+        # drain on.
         pending = gate_driver(steps, "drain" if allows(self.attempt.level, "drain") else "idle")[1]
         if pending:
             raise HostError(f"The modules cannot be unloaded: {pending[0].pending_reason}.")
@@ -124,7 +126,8 @@ class Rollback:
         return []
 
     def _start(self, restoration: Attempt, before: DriverState) -> None:
-        """Loads the other former modules, starts the former services, and checks the driver. Raises HostError."""
+        """Loads the other modules that were loaded before, starts the services that ran before, and checks the driver.
+        Raises HostError."""
         host = restoration.host
         after = read_driver_state(host.root, host.run)
         missing = [name for name in reversed(UNLOAD_ORDER) if name in before.modules and name not in after.modules]
@@ -144,7 +147,7 @@ class Rollback:
                 if not PackageWork.is_of_repository(path) and read_bytes(path) != self.files.get(path)]
 
     def _restore_files(self) -> None:
-        """Restores the owned files as they were before the attempt, except those of repositories."""
+        """Restores the files of this collection as they were before the attempt, except those of repositories."""
         for path in self._changed():
             former = self.files.get(path)
             if path.startswith("/etc/modprobe.d/"):

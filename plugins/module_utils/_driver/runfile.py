@@ -4,8 +4,9 @@
 """Installs the driver from NVIDIA's .run file; implements C(delivery.Delivery).
 
 The journal has an entry C(runfile, driver) for an installed driver: C({version, flavour, whole, sources}). whole is
-false while the installer runs. sources are the folders with module sources that the installer has created. A foreign
-driver from a .run file is never changed; it is kept if it is suitable, otherwise the run fails.
+false while the installer runs. sources are the folders with module sources that the installer has created. A driver
+from a .run file that this collection has not installed is never changed. If it is suitable, it is kept; otherwise the
+run fails.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ DISCARD = "remove driver archive"
 WRITE_UNIT = "install unit"
 DROP_UNIT = "remove unit"
 UNIT_FILE = f"/etc/systemd/system/{PERSISTENCED}"
-# The installer contains only samples of units. The daemon writes the PID file.
+# The installer contains only samples of units. The persistence daemon writes the PID file.
 UNIT_TEXT = b"""\
 # Written by gpuops.nvidia: the .run file contains no unit for the persistence daemon.
 [Unit]
@@ -65,7 +66,7 @@ WantedBy=multi-user.target
 INSTALL_LOG = "/var/log/nvidia-installer.log"
 _ENTRY = ("runfile", "driver")
 _ARCHIVE = ("runfile", "archive")
-# Seconds for a build of all modules on a slow machine.
+# Maximum seconds for a build of all modules on a slow machine.
 _LIMIT = 3600
 _ERRORS = 6
 _FOREIGN_HINT = ("To keep this driver, use state adopted or set its version. To replace it, run nvidia-uninstall, "
@@ -73,7 +74,7 @@ _FOREIGN_HINT = ("To keep this driver, use state adopted or set its version. To 
 
 
 class Installed(t.TypedDict, total=False):
-    """The journal entry of an installed driver, see above."""
+    """The journal entry of an installed driver, as the description of this file explains."""
 
     version: str
     flavour: str
@@ -82,8 +83,8 @@ class Installed(t.TypedDict, total=False):
 
 
 class RunfileDelivery:
-    """Installs a driver from a .run file. manager: the package manager, which installs the build tools; None if the
-    package manager of the host is not supported."""
+    """Installs a driver from a .run file. manager: the package manager with which build tools are installed; None if
+    the package manager of the host is not supported."""
 
     name = "runfile"
     dkms = True
@@ -102,7 +103,7 @@ class RunfileDelivery:
         return read_record(self.host.root)
 
     def installed(self) -> str | None:
-        """See C(Delivery). None if the installation is incomplete or files are missing."""
+        """See C(Delivery). Returns None if the installation is incomplete or files are missing."""
         record, owned = self._record(), self._owned()
         if record is None or not record.complete or missing_files(self.host.root, record):
             return None
@@ -120,7 +121,7 @@ class RunfileDelivery:
             if not reason:
                 return installed, self._unit()
             if owned is not None and archive is not None and owned["flavour"] == flavour and skips_load(installed):
-                # Only the registration with DKMS is missing, so files and loaded modules stay.
+                # Only the registration with DKMS is missing, so the files and the loaded modules are not changed.
                 return installed, [*self._prepare(archive, flavour), self._step(ADD_MODULES, archive, flavour, reason),
                                    *self._unit()]
         if self._record() is not None and owned is None:
@@ -135,9 +136,10 @@ class RunfileDelivery:
         return archive.version, self._install(now, archive, flavour)
 
     def _difference(self, installed: str, flavour: str) -> str:
-        """Why an installed driver is not suitable, empty if it is suitable.
+        """The reason why an installed driver is not suitable, empty if it is suitable.
 
-        The journal has the module type of an owned driver. That of a foreign one is the type of the loaded module.
+        For a driver that this collection has installed, the journal contains the module type. For another driver, it is
+        the type of the loaded module.
         """
         owned = self.before
         installed_flavour = owned["flavour"] if owned else self.now.flavour
@@ -190,7 +192,7 @@ class RunfileDelivery:
             "archive": archive, "flavour": flavour, "modules": True, "unload": needs_unload})
 
     def _unit(self) -> list[Step]:
-        """The step that writes the unit of the persistence daemon. L(services.Services) starts it."""
+        """The step that writes the unit of the persistence daemon. L(services.Services) starts the unit."""
         if not self.host.spec.persistenced or self._has_unit():
             return []
         return [Step(WRITE_UNIT, UNIT_FILE, "the .run file contains none")]
@@ -198,18 +200,18 @@ class RunfileDelivery:
     def _has_unit(self) -> bool:
         if self.host.root.exists(UNIT_FILE) or self.host.journal.get("file", UNIT_FILE) is not None:
             return self.host.is_in_place(UNIT_FILE)
-        # A unit of packages is removed with them.
+        # A unit from a package is removed with the package.
         return self.now.services[PERSISTENCED].state != "absent" and not self.host.journal.of_kind("package")
 
     def displaced(self) -> list[Step]:
-        """See C(Delivery). Raises HostError if the installed driver is foreign."""
+        """See C(Delivery). Raises HostError if this collection has not installed the driver."""
         if self.before is None:
             if self._record() is not None:
                 self._refuse_foreign()
             return []
         steps = [self._uninstall("the source has changed")]
         if self.host.journal.get("file", UNIT_FILE) is not None:
-            # This unit would override that of a package.
+            # This unit would override the unit from a package.
             steps.append(Step(DROP_UNIT, UNIT_FILE, "the package contains one"))
         return steps
 
@@ -226,7 +228,7 @@ class RunfileDelivery:
         return Step(UNINSTALL, version, why, data={"modules": True, "unload": "its files are removed"})
 
     def forget_restored(self) -> None:
-        """See C(Delivery). Does nothing: each step deletes its journal entry."""
+        """See C(Delivery). Does nothing, because each step deletes its own journal entry."""
 
     def remaining(self) -> list[str]:
         """See C(Delivery)."""
@@ -252,7 +254,7 @@ class RunfileDelivery:
     def _run_install(self, step: Step) -> None:
         archive, flavour = step.data["archive"], step.data["flavour"]
         self._note(archive.version, flavour, whole=False)
-        # An earlier step has unloaded the modules, unless GPU clients use them. Then they stay loaded until a reboot.
+        # An earlier step has unloaded the modules. If GPU clients use them, they stay loaded until a reboot instead.
         loaded = self.host.root.exists("/sys/module/nvidia")
         done = self._call(archive, install_options(archive.version, flavour, tools.signing_key(self.host, self.now),
                                                    loaded))
@@ -272,7 +274,7 @@ class RunfileDelivery:
             self._unload_tested(archive.version)
 
     def _note(self, version: str, flavour: str, whole: bool) -> None:
-        """Records the installation before it starts, so that the next run can remove it after a killed run."""
+        """Records the installation before it starts, so that the next run can remove it if this run is killed."""
         sources = list((self._owned() or {}).get("sources", []))
         path = sources_of(version)
         if path not in sources and not self.host.root.exists(path):
@@ -281,14 +283,15 @@ class RunfileDelivery:
         self.host.journal.note(*_ENTRY, {"version": version, "flavour": flavour, "whole": whole, "sources": sources})
 
     def _keep_former(self, record: Record | None) -> None:
-        """Restores the journal entry if the failed installer has not changed the former driver, as is usual."""
+        """Restores the journal entry if the failed installer has not changed the former driver, which is the usual
+        case."""
         if record is None and self.before is None:
             self.host.journal.forget(*_ENTRY)
         elif record is not None and self.before and self.before["version"] == record.version:
             self.host.journal.note(*_ENTRY, self.before)
 
     def _remove_former_sources(self, version: str) -> None:
-        """Removes the sources of the former driver, which DKMS keeps."""
+        """Removes the module sources of the former driver, which DKMS would otherwise keep."""
         owned = self._owned() or {}
         for path in [path for path in owned.get("sources", []) if path != sources_of(version)]:
             shutil.rmtree(self.host.root.at(path), ignore_errors=True)
@@ -296,7 +299,8 @@ class RunfileDelivery:
             self.host.journal.note(*_ENTRY, dict(owned))
 
     def _unload_tested(self, version: str) -> None:
-        """Unloads the modules that an older installer has loaded as a test, because it ignored their parameters."""
+        """Unloads the modules that an older installer loaded for its test, because it loads them without the host's
+        parameters."""
         if not skips_load(version):
             for module in UNLOAD_ORDER:
                 if self.host.root.exists(f"/sys/module/{module}"):
@@ -312,7 +316,7 @@ class RunfileDelivery:
         self._run_discard(step)
 
     def _call(self, archive: Archive, options: t.Sequence[str]) -> str:
-        """Runs the .run file, which unpacks itself into its folder. Returns the error, or an empty text."""
+        """Runs the .run file, which unpacks itself into its folder. Returns the error message, or an empty text."""
         path = fetching.path_of(archive)
         os.chmod(path, 0o700)
         done = self.host.run(["sh", path, *options], timeout=_LIMIT, check=False, env={"TMPDIR": fetching.FOLDER})
@@ -340,6 +344,6 @@ class RunfileDelivery:
 
 
 def _tail(text: str) -> str:
-    """The last errors in the output of the installer, as one line. The installer wraps long lines."""
+    """The last errors in the output of the installer, joined to one line, because the installer wraps long lines."""
     errors = [" ".join(part.split("WARNING:")[0].split()) for part in text.split("ERROR:")[1:]]
     return " / ".join(errors[-_ERRORS:] or text.split("\n")[-2:]).strip(" ./")

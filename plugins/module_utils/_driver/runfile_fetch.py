@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Downloads a .run file to the host, and verifies it before it can run.
+"""Downloads a .run file to the host, and verifies it before it is run.
 
-The user sets the digest. Otherwise it is read from the file that NVIDIA publishes for each archive, only over HTTPS. A
-.run file without a digest is refused, because it runs as root.
+The user can set the digest. Otherwise, the digest is read from the file that NVIDIA publishes for each archive, only
+over HTTPS. A .run file without a digest is refused, because it runs as root.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import STAT
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import fetch_advice
 
 FOLDER = f"{STATE_ROOT}/runfile"
-# Seconds without a byte, and for the whole download.
+# Maximum seconds without receiving data, and for the whole download.
 _SILENCE = 30
 _LIMIT = 3600
 _CHUNK = 1 << 20
-# The necessary space relative to the size of the archive: the archive, its content (three times) and built modules.
+# The required space as a multiple of the archive's size: the archive, its content (three times) and built modules.
 _UNPACKED = 6
 _PROXY = "the option proxy"
 
 
 class Readable(t.Protocol):
-    """A file or a response."""
+    """A file or a response that can be read."""
 
     def read(self, size: int = ...) -> bytes:
-        """At most size bytes, empty at the end."""
+        """Reads at most size bytes. Returns an empty value at the end."""
 
 
 def path_of(archive: Archive) -> str:
@@ -74,7 +74,7 @@ def is_downloaded(archive: Archive, digest: str) -> bool:
 
 
 def size_of(archive: Archive) -> int:
-    """The size of the file in bytes, 0 if the server does not report it. Raises RepositoryError, InputError."""
+    """The size of the file in bytes, 0 if the server does not report the size. Raises RepositoryError, InputError."""
     if not archive.is_url:
         if not os.path.isfile(archive.src):
             raise InputError(f"There is no file {archive.src} on this host.", "Copy it to the host, or set a URL.",
@@ -86,7 +86,7 @@ def size_of(archive: Archive) -> int:
 
 
 def check_free_space(size: int) -> None:
-    """Raises HostError if there is no space for the file, its content and built modules. size: bytes of the file."""
+    """Raises HostError if there is too little space for the file, its content and built modules. size: in bytes."""
     folder = FOLDER
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
@@ -99,7 +99,7 @@ def check_free_space(size: int) -> None:
 
 
 def fetch(archive: Archive, digest: str) -> None:
-    """Downloads and verifies the file. A file with another digest is deleted.
+    """Downloads and verifies the file. Deletes the file if its digest differs from the expected digest.
 
     Raises RepositoryError, HostError.
     """
@@ -122,7 +122,7 @@ def fetch(archive: Archive, digest: str) -> None:
 
 
 def _copy(archive: Archive, part: str) -> str:
-    """Copies or downloads the archive to a file that only root can read. Returns its digest."""
+    """Copies or downloads the archive to a file (part) that only root can read. Returns its digest."""
     digest = hashlib.sha256()
     end = time.monotonic() + _LIMIT
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -156,7 +156,7 @@ def _chunks(source: Readable, src: str) -> t.Iterator[bytes]:
 
 
 class _HttpsOnly(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects to HTTP, because their answer could be forged and redirect to another HTTPS server."""
+    """Refuses redirects to HTTP, because a response over HTTP could be forged and redirect to another HTTPS server."""
 
     def redirect_request(self, req: urllib.request.Request, fp: t.IO[bytes], code: int, msg: str,
                          headers: http.client.HTTPMessage, newurl: str) -> urllib.request.Request | None:
@@ -168,7 +168,8 @@ class _HttpsOnly(urllib.request.HTTPRedirectHandler):
 
 @contextlib.contextmanager
 def _open(url: str, *handlers: urllib.request.BaseHandler) -> t.Iterator[http.client.HTTPResponse]:
-    """The response, with the proxies of the environment and the certificates of the host. Raises RepositoryError."""
+    """Yields the response. Uses the proxies in the environment and the certificates of the host. Raises
+    RepositoryError."""
     try:
         answer = urllib.request.build_opener(*handlers).open(url, timeout=_SILENCE)
     except (OSError, ValueError, http.client.HTTPException) as error:

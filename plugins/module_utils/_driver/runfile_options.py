@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The options of the .run installer by branch, the names of its files, and its record. Pure.
+"""The options of the .run installer for each branch, the names of its files, and its record. Pure.
 
 Sources: NVIDIA/nvidia-installer, option_table.h of 470.256.02 to 590.48.01 (options), backup.c (record).
 """
@@ -18,21 +18,21 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostE
 
 RECORD = "/var/lib/nvidia/log"
 RECORD_FOLDERS = "/var/lib/nvidia/dirs"
-# NVIDIA's data center drivers.
+# The URL of NVIDIA's data center drivers.
 _VENDOR = "https://us.download.nvidia.com/tesla/{version}/NVIDIA-Linux-{arch}-{version}.run"
 _FILE = re.compile(r"NVIDIA-Linux-(?P<arch>[a-z0-9_]+)-(?P<version>\d{3}\.\d+(?:\.\d+)?)(?:-[a-z0-9-]+)?\.run\Z")
 _CHECKSUM = re.compile(r"sha256:([0-9a-fA-F]{64})\Z")
 _DIGEST = re.compile(r"([0-9a-fA-F]{64})\b")
-# The first versions with --skip-module-load, --kernel-module-type and --allow-installation-with-running-driver.
+# The first versions that support --skip-module-load, --kernel-module-type and --allow-installation-with-running-driver.
 _SKIPS_LOAD = (550, 40, 7)
 _HAS_TYPE = (555, 42, 2)
 _WORKS_LOADED = (545, 23, 6)
-# The first branch with open modules, and with options for modules in the plural.
+# The first branch with open modules, and with options whose names contain "modules" instead of "module".
 _HAS_OPEN = 515
 _INSTALLED_LINK, _INSTALLED_FILE, _FORMER_LINK = 0, 1, 2
 _NUMBER = re.compile(r"[0-9]{1,9}\Z")
 _OCTAL = re.compile(r"[0-7]{1,9}\Z")
-_NO_ID = 2**32 - 1  # chown(2) interprets it as "no change"
+_NO_ID = 2**32 - 1  # chown(2) interprets this number as "no change"
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -41,16 +41,16 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def skips_load(version: str) -> bool:
-    """Whether the installer can omit its test, which loads modules without the parameters of the host."""
+    """Whether the installer has an option to skip its test, which loads modules without the parameters of the host."""
     return numbers(version) >= _SKIPS_LOAD
 
 
 def install_options(version: str, flavour: str, key: tuple[str, str] | None = None, loaded: bool = False) -> list[str]:
-    """The options of an installation without questions.
+    """The options of an installation without prompts.
 
-    key: paths of the private key and the certificate that sign the modules. loaded: whether modules of another driver
-    stay loaded until a reboot. Raises InputError if the branch does not have this module type, HostError if its
-    installer does not work while modules are loaded.
+    key: the paths of the private key and the certificate with which modules are signed. loaded: whether modules of
+    another driver stay loaded until a reboot. Raises InputError if the branch does not have this module type, and
+    HostError if its installer does not work while modules are loaded.
     """
     words = ["--silent", "--dkms", "--no-nouveau-check", *_flavour_options(version, flavour)]
     if skips_load(version):
@@ -101,12 +101,12 @@ class Archive:
 
     @property
     def digest_url(self) -> str:
-        """The URL of the file with its digest, which NVIDIA publishes for each archive."""
+        """The URL of the digest file that NVIDIA publishes for each archive."""
         return f"{self.src}.sha256sum"
 
 
 def archive_of(wanted: t.Mapping[str, str] | None, version: str | None, arch: str) -> Archive | None:
-    """The archive according to the option C(runfile) and the desired version; None if neither names a version.
+    """The archive according to the option C(runfile) and the desired version; None if neither contains a version.
 
     Raises InputError for an invalid option.
     """
@@ -126,8 +126,8 @@ def archive_of(wanted: t.Mapping[str, str] | None, version: str | None, arch: st
 
 
 def _version_of(src: str, version: str | None, arch: str) -> str | None:
-    """The version in the file name, or the desired version if the file name has none. Raises InputError if they differ.
-    """
+    """The version in the file name, or the desired version if the file name contains none. Raises InputError if they
+    differ."""
     if not re.match(r"https?://[^/]|/", src) or any(sign.isspace() for sign in src):
         raise InputError(f"'{src}' is neither a URL nor an absolute path.",
                          "Set https://..., http://..., or the path of a file on the host.", path="runfile.src",
@@ -148,7 +148,7 @@ def _version_of(src: str, version: str | None, arch: str) -> str | None:
 
 
 def version_in(src: str) -> str | None:
-    """The version in the original name of a file, None for other names."""
+    """The version in the original name of a .run file, None for other names."""
     named = _FILE.search(src.partition("?")[0])
     return named.group("version") if named else None
 
@@ -161,10 +161,10 @@ def parse_digest(text: str) -> str | None:
 
 @dataclass(frozen=True)
 class Record:
-    """The record of the installer: the version, the installed paths, and the former files.
+    """The record that the installer writes: the version, the installed paths, and the former files.
 
-    links: path to the target of a former link. backups: path to C((copy of the former file, mode, uid, gid)).
-    folders: created folders.
+    links: the targets of former links, by path. backups: C((copy of the former file, mode, uid, gid)), by path.
+    folders: folders that the installer created.
     """
 
     version: str
@@ -175,15 +175,15 @@ class Record:
 
     @property
     def complete(self) -> bool:
-        """Whether the record has paths. After an interrupted installation it may have none."""
+        """Whether the record contains paths. After an interrupted installation it may contain none."""
         return bool(self.paths)
 
 
 def parse_record(log: str, folders: str) -> Record | None:
     """Parses the two files of the record, which may be incomplete after an interrupted installation.
 
-    None if the log has no version: then no file was installed. Invalid entries are ignored. Raises HostError for an
-    invalid version.
+    Returns None if the log contains no version, because then no file was installed. Invalid entries are ignored. Raises
+    HostError for an invalid version.
     """
     lines = log.splitlines()
     version = re.search(r"\((\S+)\)\s*\Z", lines[0][-200:]) if lines else None
@@ -219,12 +219,12 @@ def parse_record(log: str, folders: str) -> Record | None:
 
 
 def _is_path(text: str) -> bool:
-    """Whether it is an absolute path without C(..), as the installer writes paths."""
+    """Whether a text is an absolute path without C(..), which is the format in which the installer writes paths."""
     return text.startswith("/") and ".." not in text.split("/") and "\0" not in text
 
 
 def _owner(detail: str) -> t.Tuple[int, int, int] | None:
-    """C((mode, uid, gid)) of a line C(CHECKSUM MODE UID GID), None for other lines."""
+    """C((mode, uid, gid)) from a line C(CHECKSUM MODE UID GID), None for other lines."""
     words = detail.split()
     numbers = all(word.isdigit() and len(word) < 11 and word.isascii() for word in words[2:])
     if len(words) != 4 or not _OCTAL.match(words[1]) or not numbers:

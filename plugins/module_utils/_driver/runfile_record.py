@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reads the record of a .run installer, and removes its driver.
 
-The uninstaller of NVIDIA runs first. After an interrupted installation it may be missing, or may report success without
-removing files. DKMS also keeps the sources of modules. The functions here remove what is left.
+NVIDIA's uninstaller runs first. After an interrupted installation it may be missing, or may report success without
+removing files. In addition, DKMS keeps the sources of modules. The functions here remove what remains.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 UNINSTALLER = "/usr/bin/nvidia-uninstall"
 _UNINSTALL_LOG = "/var/log/nvidia-uninstall.log"
-# Seconds for one command.
+# Maximum seconds for one command.
 _LIMIT = 900
 
 
 def read_record(root: Root) -> Record | None:
-    """The record of this host, None without a driver from a .run file."""
+    """The record on this host, None if there is no driver from a .run file."""
     return parse_record(root.text(RECORD) or "", root.text(RECORD_FOLDERS) or "")
 
 
 def missing_files(root: Root, record: Record) -> list[str]:
-    """Recorded files that do not exist. Contents are not compared: the format of the checksums is not published."""
+    """Recorded files that do not exist. Contents are not compared, because the checksum format is not documented."""
     return [path for path in record.paths if not os.path.lexists(root.at(path))]
 
 
@@ -48,9 +48,9 @@ def sources_of(version: str) -> str:
 
 def remove_driver(run: Runner, root: Root, versions: t.Iterable[str], sources: t.Iterable[str], kernel: str,
                   arch: str) -> None:
-    """Removes a complete or incomplete driver. Raises HostError if the record or an entry of DKMS is left.
+    """Removes a complete or incomplete driver. Raises HostError if the record or an entry of DKMS remains.
 
-    versions: versions that may be registered with DKMS. sources: owned folders with sources of modules.
+    versions: versions that may be registered with DKMS. sources: folders of this collection with sources of modules.
     """
     if root.exists(RECORD) and root.exists(UNINSTALLER):
         run([UNINSTALLER, "--silent"], timeout=_LIMIT, check=False)
@@ -75,7 +75,7 @@ def remove_driver(run: Runner, root: Root, versions: t.Iterable[str], sources: t
 
 
 def _remove_record(root: Root) -> None:
-    """Removes the record, and its folder if it is empty. A file left there may be the only copy of a former file."""
+    """Removes the record, and its folder if it is empty. A file in the folder may be the only copy of a former file."""
     for path in (RECORD, RECORD_FOLDERS):
         if os.path.lexists(root.at(path)):
             os.unlink(root.at(path))
@@ -84,7 +84,7 @@ def _remove_record(root: Root) -> None:
 
 
 def _remove_recorded(root: Root, record: Record) -> None:
-    """Removes the recorded files and restores the former ones."""
+    """Removes the recorded files and restores the former files."""
     for path in record.paths:
         if os.path.islink(root.at(path)) or os.path.isfile(root.at(path)):
             os.unlink(root.at(path))
@@ -100,4 +100,4 @@ def _remove_recorded(root: Root, record: Record) -> None:
         try:
             os.rmdir(root.at(folder))
         except OSError:
-            continue  # it contains foreign files
+            continue  # it contains files that the installer has not created

@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Checks the requirements of a .run installer: build tools, a key, no driver packages.
+"""Checks the requirements of a .run installer: build tools, a signing key, and no installed driver packages.
 
-Source: NVIDIA/nvidia-installer, misc.c (the programs that it needs, the file by which packages prevent it).
+Source: NVIDIA/nvidia-installer, misc.c (the programs that it needs, and the file with which packages block it).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 ALTERNATE = "/usr/lib/nvidia/alternate-install-present"
 _FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
-# Programs that the installer or DKMS runs, and their packages on all distributions.
+# Programs that the installer or DKMS runs, with the packages that contain them on all distributions.
 _PROGRAMS = {"cc": "gcc", "make": "make", "ld": "binutils", "tar": "tar", "dkms": "dkms"}
 _HEADER = "/usr/include/stdio.h"
-# The package with this file, by family of distributions.
+# The package that contains this file, by family of distributions.
 _LIBC = {"debian": "libc6-dev", "redhat": "glibc-devel", "suse": "glibc-devel"}
-# The command that names the package of a file, by family of distributions.
+# The command that prints the package to which a file belongs, by family of distributions.
 _OWNER: t.Dict[str, t.Tuple[str, ...]] = {
     "debian": ("dpkg-query", "-S"), "redhat": ("rpm", "-qf", "--qf", "%{NAME}:\\n"),
     "suse": ("rpm", "-qf", "--qf", "%{NAME}:\\n")}
@@ -59,14 +59,15 @@ def plan_tools(host: Host, now: DriverState, version: str, work: PackageWork | N
 
 
 def refuse_packages(host: Host, now: DriverState, record: Record | None) -> None:
-    """Raises HostError if foreign packages have installed a driver."""
+    """Raises HostError if a driver is installed from packages that this collection has not installed."""
     for path in (ALTERNATE, *(f"{folder}/libnvidia-ml.so.1" for folder in _LIBRARIES)):
         if not host.root.exists(path) or record and path in record.paths:
             continue
         package = _owner(host, now, path)
         entry = host.journal.get("package", package)
         owned = entry is not None and entry["before"]["state"] != "installed"
-        # A library that belongs to no package is allowed: the installer moves it, and the uninstaller restores it.
+        # A library that belongs to no package is allowed, because the installer moves it and the uninstaller restores
+        # it.
         if not owned and (package or path == ALTERNATE):
             raise HostError(f"Foreign packages of a driver are installed ({package or 'no package'} has {path}).",
                             "Remove these packages, use a source that installs packages, or use state adopted, which "
@@ -74,7 +75,7 @@ def refuse_packages(host: Host, now: DriverState, record: Record | None) -> None
 
 
 def _owner(host: Host, now: DriverState, path: str) -> str:
-    """The package that contains a file, empty if there is none."""
+    """The package to which a file belongs, empty if there is none."""
     done = host.run([*_OWNER.get(now.family, _OWNER["redhat"]), path], check=False)
     return done.stdout.split(":", 1)[0].strip() if done.rc == 0 else ""
 
@@ -87,9 +88,10 @@ def check_key(host: Host, now: DriverState) -> None:
 
 
 def signing_key(host: Host, now: DriverState) -> tuple[str, str] | None:
-    """The paths of the key and certificate with which DKMS signs: from module_signing, or its own under Secure Boot.
+    """The paths of the key and certificate with which DKMS signs modules: those in module_signing or, under Secure
+    Boot, the ones that DKMS creates.
 
-    None if DKMS need not sign, or has no key yet.
+    None if DKMS does not have to sign modules, or has not created a key yet.
     """
     if host.root.exists(FRAMEWORK):
         return KEY, CERTIFICATE

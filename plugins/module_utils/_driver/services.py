@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Enables and starts the services of the driver, stops them for an unload, and restores them at removal.
+"""Enables and starts the services of the driver, stops them for an unload, and restores their state at removal.
 
-The journal records each service that an unload stops, so that after a killed run the next run starts it again.
+The journal records each service that an unload stops. If a run is killed, the next run starts these services again.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ RESUME = "start service again"
 RESUME_CLIENT = "start stopped service again"
 RESTART = "restart service"
 STARTS = (START, RESUME, RESUME_CLIENT)
-# If these are stopped or restarted, jobs on several GPUs or hosts abort.
+# If these are stopped or restarted, jobs on several GPUs or hosts are aborted.
 _FABRIC = (FABRIC_MANAGER, IMEX)
 _RUNS = ("active", "activating", "reloading")
-# Kinds of journal entries: units that were stopped for an unload; units that must be restarted.
+# Kinds of journal entries: for units that were stopped for an unload, and for units that must be restarted.
 _PAUSED, _OWED = "paused", "restart"
 _LIMIT = 120
 
 
 def wanted_units(spec: Spec, fabric: str) -> dict[str, str]:
-    """The units that must run: unit to reason. fabric: as in C(DesiredDriver)."""
+    """The units that must run, as C({unit: reason}). fabric: as in C(DesiredDriver)."""
     wanted = {PERSISTENCED: "it keeps the GPUs initialised"} if spec.persistenced else {}
     if fabric in ("nvswitch", "nvlink5"):
         wanted[FABRIC_MANAGER] = "the NVSwitches need it"
@@ -66,7 +66,7 @@ def request_restart(journal: Journal, unit: str) -> None:
 
 
 def restart(host: Host, now: DriverState, desired: DesiredDriver, unit: str, changes: bool) -> list[Phased]:
-    """The step that restarts a running unit whose files change in this run, or have changed in a killed run."""
+    """The step that restarts a running unit whose files change in this run, or were changed by a killed run."""
     owed = changes or host.journal.get(_OWED, unit) is not None
     service = now.services[unit]
     starts = desired.reload or service.state != "active" or unit not in _FABRIC and service.enabled not in AT_BOOT
@@ -76,9 +76,9 @@ def restart(host: Host, now: DriverState, desired: DesiredDriver, unit: str, cha
 def _interruption(host: Host, service: Service, step: Step) -> Phased:
     """C((phase, step)) of a step that stops or restarts a service, with the level that the step needs.
 
-    Steps that interrupt jobs run after those of all other services, because a pending step blocks later ones. As for an
-    unload, services that use a GPU are stopped and started again, which needs level drain. Other GPU clients block the
-    step.
+    Steps that interrupt jobs run after the steps of all other services, because a pending step blocks later ones. As
+    for an unload, services that use a GPU are stopped before the step and started again after it, which needs level
+    drain. Other GPU clients block the step.
     """
     if not interrupts(step):
         return "serve", step
@@ -98,7 +98,7 @@ def interrupts(step: Step) -> bool:
 
 
 def pause(run: Runner, journal: Journal, units: t.Iterable[str]) -> None:
-    """Stops running units in this order, and records them in the journal."""
+    """Stops these running units in the given order, and records them in the journal."""
     for unit in units:
         journal.keep(_PAUSED, unit, None)
         run(["systemctl", "stop", unit], timeout=_LIMIT)
@@ -112,18 +112,19 @@ def resume(run: Runner, journal: Journal, check: bool = True) -> None:
 
 
 def paused(journal: Journal) -> list[str]:
-    """The units that L(pause) has stopped and that have not been started again, in the order of stopping."""
+    """The units that L(pause) has stopped and that have not been started again, in the order in which they were
+    stopped."""
     found = list(journal.of_kind(_PAUSED))
     return [unit for unit in found if unit not in SERVICES] + [unit for unit in SERVICES if unit in found]
 
 
 def running(services: t.Mapping[str, Service]) -> list[str]:
-    """The running units, in the order of stopping."""
+    """The running units, in the order in which they must be stopped."""
     return [unit for unit in SERVICES if services[unit].state in _RUNS]
 
 
 class Services(Part):
-    """Starts the required units, starts again those that an unload stopped, and stops those that no option needs."""
+    """Starts the required units and the units that an unload stopped, and stops units that no option needs."""
 
     def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part)."""
@@ -137,7 +138,7 @@ class Services(Part):
                 raise HostError(f"{unit} is masked, but must run: {wanted[unit]}.", f"Run systemctl unmask {unit}, or "
                                 "change persistenced, fabric, imex_nodes or licence if it need not run.", unit=unit)
             if unit in wanted:
-                # Scripts of packages from another source stop the daemon.
+                # Scripts of packages from another source stop the persistence daemon.
                 if unit in stopped or desired.delivered or service.state != "active" or service.enabled not in AT_BOOT:
                     steps.append(("serve", Step(START, unit, wanted[unit], data=vars(service))))
             elif self._unwanted(unit, service):
@@ -149,7 +150,8 @@ class Services(Part):
         return steps + [("clients", Step(RESUME_CLIENT, unit, "it ran before")) for unit in reversed(clients)]
 
     def _unwanted(self, unit: str, service: Service) -> bool:
-        """Whether an unneeded unit must stop: it is the persistence daemon, or this collection has enabled it."""
+        """Whether a unit that is not needed must be stopped: the persistence daemon, or a unit that this collection
+        enabled."""
         on = service.state == "active" or service.enabled == "enabled"
         return on and (unit == PERSISTENCED or self.host.journal.get("service", unit) is not None)
 
@@ -174,7 +176,7 @@ class Services(Part):
         if step.action in (START, STOP):
             journal.keep("service", unit, {key: step.data[key] for key in ("state", "enabled")})
         if step.action == RESUME_CLIENT:
-            journal.forget(_PAUSED, unit)  # a foreign service: if it does not start, later runs do not try again
+            journal.forget(_PAUSED, unit)  # another service: if it does not start, later runs do not try again
         hint = f"Check journalctl -u {unit}."
         self.host.run(["systemctl", *commands[step.action], unit], timeout=_LIMIT, hint=hint)
         for client in reversed(clients):
@@ -190,12 +192,12 @@ class Services(Part):
         return True
 
     def _runs(self, step: Step) -> bool:
-        """Whether the service runs. It may have been started after the plan was made."""
+        """Whether the service of a step runs. It may have been started after the plan was made."""
         unit = step.target
         return step.needs != "never" or read_services(self.host.run, [unit])[unit].state in _RUNS
 
     def _pause_clients(self, step: Step) -> list[str]:
-        """Stops the services that use a GPU. Returns them.
+        """Stops the services that use a GPU. Returns their names.
 
         Raises InUse if other GPU clients have started since the plan was made, for example while packages were
         installed.
@@ -203,7 +205,8 @@ class Services(Part):
         new = [holder for holder in read_holders(self.host.root) if holder["unit"] not in step.data.get("clients", ())]
         if new:
             raise InUse(f"{step.target} is in use by {name_holders(new)} since the plan was made; it was not stopped")
-        # An unload may have stopped some before. They are started with the driver, or stay stopped after its removal.
+        # An unload may have stopped some of them already. These are started with the driver, or stay stopped after its
+        # removal.
         clients = [unit for unit in step.data.get("clients", ()) if self.host.journal.get(_PAUSED, unit) is None]
         pause(self.host.run, self.host.journal, clients)
         return clients

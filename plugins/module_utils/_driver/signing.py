@@ -38,7 +38,7 @@ _FRAMEWORK_TEXT = f"""\
 mok_signing_key={KEY}
 mok_certificate={CERTIFICATE}
 """.encode()
-# The default certificate of DKMS by distribution.
+# The default certificate of DKMS, by distribution.
 _OWN = {"ubuntu": "/var/lib/shim-signed/mok/MOK.der"}
 _OWN_ELSEWHERE = "/var/lib/dkms/mok.pub"
 _REQUESTED = "/sys/firmware/efi/efivars/MokNew-605dab50-e046-4300-abb6-3dd810dd8b23"
@@ -48,7 +48,7 @@ _ROOT_HASH = re.compile(r"^root:\$[^:]+:", re.M)
 
 
 def certificate(spec: Spec) -> bytes | None:
-    """The certificate in the options as DER, None if there is none. Raises InputError, which contains no secret."""
+    """The certificate in the options, in DER format, None if there is none. Raises InputError, without secrets."""
     given = {key: value for key, value in (spec.module_signing or {}).items() if value}
     if ("key" in given) != ("certificate" in given):
         raise InputError("key and certificate must be set together.", "Set both, or neither.", path="module_signing")
@@ -67,13 +67,13 @@ def certificate(spec: Spec) -> bytes | None:
 
 
 def is_enrolled(root: Root, der: bytes | None) -> bool | None:
-    """Whether a certificate is enrolled; None if the firmware does not show a list."""
+    """Whether a certificate is enrolled; None if the firmware does not expose a list of certificates."""
     listed = enrolled_keys(root)
     return None if listed is None else der is not None and der in listed
 
 
 def is_requested(root: Root, der: bytes | None) -> bool:
-    """Whether the firmware has a request to enrol a certificate at the next boot. der: the certificate, or None."""
+    """Whether an enrolment of a certificate is requested for the next boot. der: the certificate, or None."""
     return der is not None and der in (root.data(_REQUESTED) or b"")
 
 
@@ -83,7 +83,7 @@ def key_path(spec: Spec, os_id: str) -> str:
 
 
 def key_of(root: Root, spec: Spec, os_id: str) -> bytes | None:
-    """The certificate with which DKMS signs, None if DKMS has not created it yet."""
+    """The certificate with which DKMS signs modules, None if DKMS has not created one yet."""
     return certificate(spec) or root.data(key_path(spec, os_id))
 
 
@@ -94,7 +94,8 @@ def mok_state(root: Root, spec: Spec, now: DriverState) -> dict[str, bool | None
 
 
 class Signing(Part):
-    """Signs modules with the key in the options. Under Secure Boot, modules are reloaded only after its enrolment."""
+    """Signs modules with the key in the options. Under Secure Boot, modules are reloaded only after the key is
+    enrolled."""
 
     def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part)."""
@@ -104,7 +105,7 @@ class Signing(Part):
         given = certificate(self.host.spec)
         steps: list[Phased] = []
         wrong = [path for path, data in self._files().items() if self.host.root.data(path) != data] if given else []
-        # Modules that this run builds are signed with the new key. Existing ones must be signed again.
+        # Modules that are built in this run are signed with the new key. Existing modules must be signed again.
         stays = desired.version in now.built and not desired.delivered
         if wrong:
             steps.append(("prepare", Step(WRITE_KEY, CERTIFICATE, "DKMS signs with it",
@@ -127,7 +128,7 @@ class Signing(Part):
         if is_enrolled(self.host.root, der):
             return []
         path = key_path(self.host.spec, now.os_id)
-        # A running driver must stay until the new one can be loaded.
+        # A loaded driver must remain until the new driver can be loaded.
         phase = "prepare" if now.modules else "load"
         if phase == "prepare" and der is None:
             raise HostError(f"Secure Boot is on, but DKMS has no key yet ({path}), so its modules would not load.",

@@ -15,8 +15,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base impor
 def vendor_repository(spec: Spec, name: str, url: str, key: str, fingerprint: str, held: bool = False) -> Repository:
     """NVIDIA's repository, with the values of the option C(repository). Raises InputError.
 
-    url: the default URL. key, fingerprint: empty if no second source confirms them; the user must then set them. held:
-    see L(base.Repository).
+    url: the default URL. key, fingerprint: the default values; empty if no second source confirms them, so that the
+    user must set them. held: see L(base.Repository).
     """
     given = {option: value for option, value in (spec.repository or {}).items() if value}
     if "key" in given and "fingerprint" not in given:
@@ -42,11 +42,11 @@ class Source:
     dkms = True
 
     def installed(self, packages: t.Mapping[str, str]) -> str | None:
-        """The vendor version of the driver from this source, None if it is not installed. packages: name to version."""
+        """The vendor version of the driver from this source, None if not installed. packages: C({name: version})."""
         raise NotImplementedError
 
     def offered(self, candidates: t.Mapping[str, t.Sequence[str]]) -> list[str]:
-        """The vendor versions that a repository has, newest first. candidates: name to versions."""
+        """The vendor versions in a repository, newest first. candidates: C({name: [version]})."""
         raise NotImplementedError
 
     def repository(self, spec: Spec) -> Repository:
@@ -54,44 +54,45 @@ class Source:
         raise NotImplementedError
 
     def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
-        """The packages to install: name to vendor version, None for any."""
+        """The packages to install, as C({name: vendor version}), with None for any version."""
         raise NotImplementedError
 
     def modules(self, version: str, flavour: str, kernels: t.Sequence[str]) -> dict[str, str | None]:
-        """The packages with built modules for these kernel releases: name to vendor version, None for any.
+        """The packages with prebuilt modules for these kernel releases, as in L(packages).
 
         Empty if DKMS builds the modules.
         """
         return {}
 
     def followers(self, version: str, flavour: str, known: t.Iterable[str]) -> list[str]:
-        """Metapackages that install built modules for future kernels. They are optional.
+        """Optional metapackages that install prebuilt modules for future kernels.
 
-        known: names of installed packages, among them the metapackages of kernels.
+        known: the names of installed packages, including the metapackages of kernels.
         """
         return []
 
     def companions(self, version: str, wanted: t.Collection[str]) -> dict[str, str | None]:
-        """The packages of companions of the driver: name to vendor version, None for any.
+        """The packages of companions of the driver, as C({name: vendor version}), with None for any version.
 
-        Companions that the source does not have are left out.
+        Companions that the source does not provide are omitted.
 
         wanted: kinds, of C(fabric_manager), C(nscq), C(nvlsm), C(nvsdm), C(imex), C(gds), C(gdrcopy).
         """
         return {}
 
     def conflicting(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:
-        """The installed packages that the transaction must remove. known: names of installed packages."""
+        """The installed packages that the transaction must remove. known: the names of installed packages."""
         return []
 
     def pins(self, version: str) -> list[str]:
-        """Names of pinning packages that fix this version, the best first. The first in the repository is installed."""
+        """The names of pinning packages that fix this version, the best first. The first one in the repository is
+        installed."""
         return []
 
     def pin_files(self, version: str, flavour: str) -> dict[str, bytes]:
-        """The files that fix this version and module type without a pinning package: path to content."""
+        """The files that fix this version and module type without a pinning package, as C({path: content})."""
         return {}
 
     def successor(self, candidates: t.Mapping[str, t.Sequence[str]], branch: int) -> int | None:
-        """The branch that replaces this one if it has ended, otherwise None. candidates: see L(offered)."""
+        """The branch that replaces a branch that has reached its end, otherwise None. candidates: see L(offered)."""
         return None

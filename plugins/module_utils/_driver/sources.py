@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The sources of driver packages by the values of the option C(source).
+"""The sources of driver packages, by the values of the option C(source).
 
-A new source needs a file with a subclass of L(source.Source) and an entry in L(SOURCES).
+A new source requires a file with a subclass of L(source.Source) and an entry in L(SOURCES).
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ SOURCES: t.Dict[str, t.Tuple[Constructor, ...]] = {
 
 
 def source_of(name: str, os_id: str, os_version: str, arch: str) -> Source | None:
-    """The source for a distribution (ID and VERSION_ID of os-release) and C(x86_64) or C(aarch64), None if there is
-    none."""
+    """The source with a name for a distribution (ID and VERSION_ID of os-release) and architecture (C(x86_64) or
+    C(aarch64)), None if there is none."""
     sources = (make(os_id, os_version, arch) for make in SOURCES.get(name, ()))
     return next((source for source in sources if source is not None), None)
 
 
 def all_sources(os_id: str, os_version: str, arch: str) -> list[Source]:
-    """The sources for a distribution, the best first."""
+    """The sources for a distribution, the preferred one first."""
     return [source for source in (source_of(name, os_id, os_version, arch) for name in SOURCES) if source is not None]
 
 
 def sources_for(wanted: str, os_id: str, os_version: str, arch: str) -> list[Source]:
-    """The sources for a distribution that the option allows, the best first.
+    """The sources for a distribution that the option allows, the preferred one first.
 
     wanted: a value of the option C(source). Raises InputError if there is none.
     """

@@ -16,7 +16,7 @@ _VERSION = re.compile(r"\d{3}\.\d+(\.\d+)?\Z")
 _BRANCH = re.compile(r"\d{3}\Z")
 # NVIDIA Driver Installation Guide 620: "Proprietary Kernel Modules Removed".
 _LAST_PROPRIETARY = 619
-# NVIDIA/open-gpu-kernel-modules: its first release.
+# The first release of NVIDIA/open-gpu-kernel-modules.
 _FIRST_OPEN = 515
 
 
@@ -34,8 +34,8 @@ class Spec:
 
     repository: C({url, key, fingerprint}). module_parameters: C({module: {parameter: value}}). module_signing:
     C({key, certificate, password}). licence: C({token, feature_type, settings}). runfile: C({src, checksum}). All keys
-    are optional; the part that uses a mapping validates it. next_kernel: whether modules for the newest installed
-    kernel are built, too. lock_timeout: seconds.
+    are optional; the part that uses a mapping validates it. next_kernel: whether modules are also built for the newest
+    installed kernel. lock_timeout: maximum seconds to wait for a lock.
     """
 
     version: str | None = None
@@ -80,21 +80,21 @@ class Spec:
         return not self.branch or branch_of(version) == int(self.branch)
 
     def wanted(self) -> str:
-        """The desired version or branch, for messages."""
+        """The desired version or branch as text for messages."""
         return self.version or (f"branch {self.branch}" if self.branch else "any version")
 
 
 def branch_of(version: str) -> int:
-    """The branch of a vendor version, 595 of C(595.91.07); 0 for other versions."""
+    """The branch of a vendor version, such as 595 for C(595.91.07); 0 for other versions."""
     found = re.match(r"([0-9]{1,9})(\.|\Z)", version)
     return int(found.group(1)) if found else 0
 
 
 def kernel_module_type(spec: Spec, gpus: t.Sequence[tuple[str, Model | None]]) -> str:
-    """The module type for all GPUs of a host: C(open) or C(proprietary). gpus: C((PCI address, model)) of each.
+    """The module type for all GPUs of a host: C(open) or C(proprietary). gpus: C((PCI address, model)) of each GPU.
 
     Unknown models (None) are newer than this collection, so open modules support them. Raises InputError if the desired
-    type does not support a GPU, HostError if no type supports all of them.
+    type does not support a GPU, and HostError if no type supports all of them.
     """
     not_open, only_open = ([f"{address} ({model.name or model.architecture})" for address, model in gpus
                             if model is not None and model.open_modules == need] for need in ("no", "required"))
@@ -121,7 +121,7 @@ def check_version(version: str, flavour: str, gpus: t.Sequence[tuple[str, Model 
             raise InputError(f"Branch {branch} does not support {model.name or model.architecture} at {address}.",
                              f"Set branch to {model.last_branch}, the last one that supports it.",
                              path="version", value=version, allowed=f"branches up to {model.last_branch}")
-        # For other models, first_driver can be the first driver with MIG.
+        # For other models, first_driver can be the first driver that supports MIG.
         if model is not None and model.open_modules == "required" and branch < branch_of(model.first_driver or "0"):
             raise InputError(f"Branch {branch} does not support {model.name or model.architecture} at {address}.",
                              f"Set version to {model.first_driver} or newer.",

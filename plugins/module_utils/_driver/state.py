@@ -28,14 +28,14 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._units import (
     read_units,
 )
 
-# Services that use GPUs or NVSwitches, in the order of stopping (NVIDIA/gpu-driver-container). NVLSM has no unit: that
-# of the fabric manager starts it.
+# Services that use GPUs or NVSwitches, in the order of stopping (NVIDIA/gpu-driver-container). NVLSM has no unit of its
+# own; the unit of the fabric manager starts it.
 SERVICES = ("nvidia-dcgm-exporter.service", "nvidia-dcgm.service", "nvidia-topologyd.service", GRIDD, IMEX,
             FABRIC_MANAGER, PERSISTENCED)
 # In the order of unloading (NVIDIA/nvidia-installer, conflicting-kernel-modules.c).
 UNLOAD_ORDER = ("nv_peer_mem", "nvidia_peermem", "nvidia_vgpu_vfio", "nvidia_fs", "gdrdrv", "nvidia_uvm", "nvidia_drm",
                 "nvidia_modeset", "nvidia")
-# Modules that a console or display refers to.
+# Modules to which a console or display holds a reference.
 _DISPLAYS = dict.fromkeys(("nvidia_drm", "nvidia_modeset"), " (a console or display)")
 # The modules for compute work, in the order of loading (NVIDIA/gpu-driver-container).
 LOAD_ORDER = ("nvidia", "nvidia_uvm", "nvidia_modeset")
@@ -45,12 +45,13 @@ LOAD_ORDER = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 class DriverState:
     """The state of the driver on a host, read without NVML.
 
-    family: the family of the distribution, such as C(debian). headers: whether the running kernel has headers. gpus:
-    C((PCI address, model)) of each GPU. loaded, flavour: version and type of the loaded module. library: version of
-    libnvidia-ml. modules: loaded modules of the driver. built: driver versions that DKMS has installed for the running
-    kernel. registered: driver version to its name in DKMS. nouveau: None, C(installed), C(loaded) or C(used).
-    secure_boot: None if unknown. services: the state of L(SERVICES). fabric: C(none), C(nvswitch), C(nvlink5) or
-    C(nvlink5_rack), see L(_devices.Model.fabric). nodes: device nodes with faults, see L(device_nodes.node_faults).
+    family: the family of the distribution, such as C(debian). headers: whether the headers of the running kernel are
+    installed. gpus: C((PCI address, model)) of each GPU. loaded, flavour: the version and type of the loaded module.
+    library: the version of libnvidia-ml. modules: loaded modules of the driver. built: driver versions that DKMS has
+    installed for the running kernel. registered: C({driver version: name in DKMS}). nouveau: None, C(installed),
+    C(loaded) or C(used). secure_boot: None if unknown. services: the state of L(SERVICES). fabric: C(none),
+    C(nvswitch), C(nvlink5) or C(nvlink5_rack), see L(_devices.Model.fabric). nodes: device nodes with faults, see
+    L(device_nodes.node_faults).
     """
 
     os_id: str
@@ -73,13 +74,13 @@ class DriverState:
     nodes: t.Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, object]:
-        """The state as the result of the module shows it."""
+        """The state in the form that the module returns."""
         return {"loaded": self.loaded, "flavour": self.flavour, "library": self.library, "built": list(self.built),
                 "modules": list(self.modules), "persistenced": self.services[PERSISTENCED].state}
 
 
 def read_driver_state(root: Root, run: Runner) -> DriverState:
-    """Reads the state from files and one systemctl."""
+    """Reads the state from files and from one systemctl command."""
     release = read_os(root)
     kernel = root.text("/proc/sys/kernel/osrelease") or ""
     arch = os.uname().machine
@@ -101,8 +102,8 @@ def read_driver_state(root: Root, run: Runner) -> DriverState:
 
 
 def read_dkms(root: Root, kernel: str, arch: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """C((versions installed for the kernel, {registered version: name in DKMS})) of the driver."""
-    # Ubuntu's archive calls it nvidia-srv, Debian's nvidia-current and nvidia-current-open.
+    """The driver in DKMS: C((versions installed for the kernel, {registered version: name in DKMS}))."""
+    # The name is nvidia-srv in Ubuntu's archive, and nvidia-current or nvidia-current-open in Debian's.
     entries = [entry for entry in dkms.read_dkms(root, arch)
                if re.match(r"nvidia(-srv|-current)?(-open)?\Z", entry["name"])]
     built = (entry["version"] for entry in entries if (entry["kernel"], entry["state"]) == (kernel, "installed"))
@@ -112,7 +113,7 @@ def read_dkms(root: Root, kernel: str, arch: str) -> tuple[tuple[str, ...], dict
 def modinfo(run: Runner, field: str, kernel: str) -> str:
     """A field of the module file that a kernel would load as nvidia, empty if there is no such file.
 
-    The file names in the archive of Debian differ, but the loaded module is always called nvidia.
+    The file names in Debian's archive differ, but the loaded module is always called nvidia.
     """
     for name in ("nvidia", "nvidia-current", "nvidia-current-open"):
         value = run(["modinfo", "-k", kernel, "-F", field, name], check=False).stdout.strip()
@@ -128,32 +129,33 @@ def wrong_module(kernel: str, found: str, version: str) -> str:
 
 
 def module_flavour(run: Runner, kernel: str) -> str | None:
-    """C(open) or C(proprietary): the type of the module file for a kernel, None without a module."""
+    """The type of the module file for a kernel, C(open) or C(proprietary); None if there is no module file."""
     text = modinfo(run, "license", kernel)
     return ("open" if "MIT" in text else "proprietary") if text else None
 
 
 def read_services(run: Runner, units: t.Sequence[str] = SERVICES) -> dict[str, Service]:
-    """The state of each unit, read with one systemctl."""
+    """The state of each unit, read with one systemctl command."""
     return read_units(run, units)
 
 
 # Each open character device refers to its module twice: by its operations and by its number (kernel: fs/char_dev.c,
 # chrdev_open).
 _PER_FILE = 2
-# The modules of device files that do not belong to the module nvidia.
+# The modules of those device files that do not belong to the module nvidia.
 _NODES = {"/dev/nvidia-uvm": "nvidia_uvm", "/dev/nvidia-uvm-tools": "nvidia_uvm",
           "/dev/nvidia-modeset": "nvidia_modeset"}
 
 
 def read_holders(root: Root) -> list[dict[str, t.Any]]:
-    """What prevents the unload of the modules: C([{pid, name, gpu, instance, unit, container}]).
+    """The holders that prevent the unload of the modules: C([{pid, name, gpu, instance, unit, container}]).
 
-    These are processes that have a GPU open, except those of L(SERVICES), which steps of the plan stop. Foreign modules
-    that use modules of the driver are entries without pid. If there are none of both but a module is in use (by a
-    display, an invisible process, a kernel client), an entry without pid names this module.
+    These are the processes that have a GPU open, except those of L(SERVICES), which steps of the plan stop. Other
+    modules that use modules of the driver are entries without pid. If there are neither processes nor such modules, but
+    a module is in use (by a display, an invisible process, a kernel client), one entry without pid contains this
+    module.
 
-    Slow, because it reads the open files of all processes: call it only if modules must be unloaded.
+    This function is slow, because it reads the open files of all processes: call it only if modules must be unloaded.
     """
     gpus = {}
     for address in root.names("/proc/driver/nvidia/gpus"):
@@ -175,7 +177,7 @@ def read_holders(root: Root) -> list[dict[str, t.Any]]:
 
 
 def name_holders(holders: t.Iterable[t.Mapping[str, t.Any]]) -> str:
-    """The GPU clients for a message, such as C(python (pid 4711, train.service) on 0000:07:00.0 instance 3)."""
+    """The GPU clients as text, such as C(python (pid 4711, train.service) on 0000:07:00.0 instance 3)."""
     return ", ".join(map(_name, holders))
 
 
@@ -193,12 +195,12 @@ def _without_process(name: str) -> dict[str, t.Any]:
 
 
 def _references(root: Root, module: str) -> int:
-    """The number of references to a module, without those of other modules (kernel: module_refcount)."""
+    """The number of references to a module, except those from other modules (kernel: module_refcount)."""
     return _refcount(root, module) - len(root.names(f"/sys/module/{module}/holders"))
 
 
 def _refcount(root: Root, module: str) -> int:
-    """The reference count of a module: 0 if the kernel shows none, 1 (in use) if it is not a number."""
+    """The reference count of a module: 0 if the kernel exposes none, 1 (in use) if it is not a number."""
     text = root.text(f"/sys/module/{module}/refcnt") or "0"
     return int(text) if re.match(r"-?[0-9]{1,10}\Z", text) else 1
 
@@ -215,7 +217,7 @@ def _flavour(root: Root) -> str:
 
 
 def _nouveau(root: Root, kernel: str, bound: bool) -> str | None:
-    """The state of nouveau, as in L(DriverState). C(used): a console or a display refers to it."""
+    """The state of nouveau, as in L(DriverState). C(used) means that a console or a display holds a reference to it."""
     if "nouveau" in root.names("/sys/module"):
         return "used" if _refcount(root, "nouveau") > 0 else "loaded"
     if bound:

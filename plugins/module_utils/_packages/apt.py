@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Manages packages with apt and dpkg.
 
-apt installs and verifies packages. L(AptProbe) runs it with temporary folders, to read a repository and simulate a
+apt installs and verifies packages. L(AptProbe) runs apt with temporary folders, to read a repository and simulate a
 transaction before any file of the host is changed.
 """
 
@@ -50,7 +50,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 
 class Apt:
-    """Implements C(base.Manager) with apt and dpkg. lock_timeout: seconds to wait for a lock."""
+    """Implements C(base.Manager) with apt and dpkg. lock_timeout: maximum seconds to wait for a lock."""
 
     repair_command = ("dpkg", "--configure", "-a")
 
@@ -64,7 +64,8 @@ class Apt:
         text = self.run(["dpkg-query", "-W", "-f", layout]).stdout
         native = re.search(r"^dpkg\t(\S+)\t", text, re.MULTILINE)
         state = parse_state(text, native.group(1) if native else "")
-        # A numbered file is a change that dpkg has not merged yet. apt then refuses to work.
+        # A file with a number as its name contains a change that dpkg has not merged yet. apt does not work until it is
+        # merged.
         changes = os.listdir(DPKG_JOURNAL) if os.path.isdir(DPKG_JOURNAL) else []
         pending = (any(name.isdigit() for name in changes) or bool(left_copies())) and not _is_dpkg_running()
         return PackageState(state.installed, state.broken, state.residual, pending)
@@ -80,15 +81,16 @@ class Apt:
         return AptProbe(self.run, repository)
 
     def source_path(self, repository: Repository) -> str:
-        """The path of the source file (deb822)."""
+        """The path of the source file (deb822) of a repository."""
         return f"{SOURCES}/gpuops-{repository.name}.sources"
 
     def keyring_path(self, repository: Repository) -> str:
-        """The path of the keyring."""
+        """The path of the keyring of a repository."""
         return f"{KEYRINGS}/gpuops-{repository.name}.gpg"
 
     def files(self, repository: Repository, key: bytes) -> dict[str, bytes]:
-        """See C(base.Manager). The keyring comes first: without it the source would break every apt command."""
+        """See C(base.Manager). The keyring comes first, because every apt command would fail if the source existed
+        without it."""
         if isinstance(repository, Archive):
             return {}
         keyring = self.keyring_path(repository)
@@ -103,7 +105,7 @@ class Apt:
                 and read_bytes(self.source_path(repository)) == source_text(repository, keyring))
 
     def refresh(self, repository: Repository) -> None:
-        """See C(base.Manager). Errors of other sources have no effect."""
+        """See C(base.Manager). Errors of other sources are ignored."""
         if isinstance(repository, Archive):
             update_archive(self.run, repository)
             return
@@ -113,14 +115,14 @@ class Apt:
                 self.lock_timeout)
 
     def forget_lists(self, url: str) -> None:
-        """See C(base.Manager). C(apt-get update) would delete the lists later."""
+        """See C(base.Manager). Otherwise, the lists would remain until the next C(apt-get update)."""
         for folder in (LISTS, f"{LISTS}/partial"):
             for name in os.listdir(folder) if os.path.isdir(folder) else ():
                 if is_list_of(name, url):
                     os.unlink(os.path.join(folder, name))
 
     def trusts(self, fingerprint: str) -> bool:
-        """Always true, because apt only needs the keyring that the source names."""
+        """Always true, because apt needs only the keyring that the source file contains."""
         return True
 
     def trust(self, repository: Repository) -> None:
@@ -141,7 +143,7 @@ class Apt:
         return lost_files(Root(), self.run, "debian", names) or {}
 
     def reinstall(self, packages: t.Mapping[str, str], check: bool = False) -> None:
-        """Runs apt-get install --reinstall. check: with -s, which simulates it."""
+        """Runs apt-get install --reinstall. check: whether to run it with -s, which only simulates it."""
         apt_install(self.run, [*(["-s"] if check else []), "--reinstall", "--allow-downgrades", "install",
                                *specifiers(packages)], self.lock_timeout)
 
@@ -159,12 +161,12 @@ class Apt:
         return parse_simulation(apt_get(self.run, ["-s", "remove", *names]).stdout)
 
     def remove(self, names: t.Sequence[str], purge: bool = True) -> None:
-        """Runs apt-get purge or remove. Also removes packages whose unpacking was interrupted; dpkg would keep them."""
+        """Runs apt-get purge or remove. Also removes incompletely unpacked packages, which dpkg would keep."""
         apt_get(self.run, ["-o", "Dpkg::Options::=--force-remove-reinstreq", "purge" if purge else "remove", *names],
                 wait=self.lock_timeout)
 
     def repair(self, names: t.Sequence[str]) -> None:
-        """Runs dpkg --remove without checking dependencies, then dpkg --configure -a. Raises CommandError."""
+        """Runs dpkg --remove without dependency checks, followed by dpkg --configure -a. Raises CommandError."""
         for path in left_copies():
             os.unlink(path)
         before = self.read()
@@ -180,7 +182,7 @@ class Apt:
 
 
 def _is_dpkg_running() -> bool:
-    """Whether dpkg is running, which then merges its changes itself. Tests its lock without taking it."""
+    """Whether dpkg is running, which then merges its changes itself. Tests the lock of dpkg without acquiring it."""
     try:
         with open(DPKG_LOCK, "rb") as lock:
             os.lockf(lock.fileno(), os.F_TEST, 0)

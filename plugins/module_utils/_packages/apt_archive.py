@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reads the archive of the distribution through the package sources of the host.
 
-The lists are downloaded to a temporary folder before each plan, because an archive deletes a version when it gets the
-next one. Failures of other sources of the host are ignored.
+The package lists are downloaded to a temporary folder before each plan, because an archive deletes a version when it
+receives the next one. Failures of other sources of the host are ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FAILED = re.compile(r"(?:Failed to fetch|Err:\d+|The repository '?) ?(\S+://\S+
 
 
 class Index(t.NamedTuple):
-    """A package list that apt can download, with fields of its Release file."""
+    """A package list that apt can download, with fields from its Release file."""
 
     origin: str
     component: str
@@ -47,9 +47,10 @@ def indexes(run: Runner, options: t.Sequence[str] = ()) -> list[Index]:
 
 
 def update_archive(run: Runner, archive: Archive, options: t.Sequence[str] = ()) -> list[Index]:
-    """Runs apt-get update. Returns the package lists of the archive; raises RepositoryError if one cannot be read.
+    """Runs apt-get update. Returns the package lists of the archive. Raises RepositoryError if one of them cannot be
+    read.
 
-    options: options of apt for another configuration than that of the host.
+    options: apt options that select a configuration other than the host's.
     """
     complete = True
     try:
@@ -68,9 +69,9 @@ def update_archive(run: Runner, archive: Archive, options: t.Sequence[str] = ())
 
 
 def parse_matching(text: str, names: str) -> dict[str, list[str]]:
-    """The packages in a C(Packages) index: name to versions, in the order of the index.
+    """Parses a C(Packages) index. Returns C({name: [version]}), with the versions in the order of the index.
 
-    names: a regular expression for the names; other packages are left out.
+    names: a regular expression for the names of packages; other packages are omitted.
     """
     stanza = re.compile(rf"^Package: (?=\S*(?:{names}))(\S+)\n(?:(?!Version:)\S.*\n|[ \t].*\n)*Version: (\S+)", re.M)
     found: dict[str, list[str]] = {}
@@ -80,7 +81,7 @@ def parse_matching(text: str, names: str) -> dict[str, list[str]]:
 
 
 class ArchiveProbe(AptProbe):
-    """Implements C(base.Probe) for an archive, which needs no key and no source of this collection."""
+    """Implements C(base.Probe) for an archive, for which this collection installs no key and no source."""
 
     def __init__(self, run: Runner, repository: Archive) -> None:
         super().__init__(run, repository)
@@ -91,7 +92,7 @@ class ArchiveProbe(AptProbe):
         self.link(SOURCES, f"{self.root}/sources")
         self.link(PREFERENCES, f"{self.root}/preferences")
         self.link(LISTS, f"{self.root}/lists", lambda name: name not in ("lock", "partial", "auxfiles"))
-        # An error of one source must not prevent the use of the others.
+        # An error of one source must not prevent the use of the other sources.
         options = ["-c", self._configuration, "-o", "APT::Update::Error-Mode="]
         found = update_archive(self.run, self.archive, options)
         self._check_sections({index.component for index in found})
@@ -101,7 +102,8 @@ class ArchiveProbe(AptProbe):
                                   "Use source cuda_repository, or a mirror that has the driver.")
 
     def _check_sections(self, available: set[str]) -> None:
-        """Raises RepositoryError if components are missing. An administrator may have omitted them on purpose."""
+        """Raises RepositoryError if components are missing. They are not added, because an administrator may have
+        omitted them on purpose."""
         if not available:
             raise RepositoryError(f"{self.archive.url} (Origin {self.archive.origin}) is not a package source of this "
                                   "host.", f"Add it to {SOURCES}, or use source cuda_repository.")

@@ -1,12 +1,12 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Downloads a URL with the program that apt starts for its scheme.
+"""Downloads a URL with the program that apt runs for the scheme of the URL.
 
 C(apt-helper) takes the URL as an argument, which every user of the host can see, and the query of a signed URL is a
-secret. The program of apt reads the URL from its standard input. It also reads the configuration of apt from there, so
-it uses the same proxies, certificates and passwords (apt_auth.conf(5)) as apt-helper. Source: "APT Method Interface" in
-the package libapt-pkg-doc.
+secret. The download programs of apt read the URL from standard input. They also read the configuration of apt from
+there, so they use the same proxies, certificates and passwords (apt_auth.conf(5)) as apt-helper. Source: "APT Method
+Interface" in the package libapt-pkg-doc.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, 
 
 METHODS = "/usr/lib/apt/methods"
 SCHEMES = ("http", "https")
-_LIMIT = 120.0  # seconds for one request
+_LIMIT = 120.0  # maximum seconds for one request
 _REDIRECTS = 10
 _DONE, _FAILED, _REDIRECT = "201", "4", "103"
 _SANDBOX = re.compile(r"^Config-Item: APT::Sandbox::User=(.+)$", re.MULTILINE)
 
 
 def fetch(run: Runner, configuration: str, uri: str, path: str) -> str:
-    """Downloads uri to path, which must not exist. Returns the reason for a failure, or an empty text.
+    """Downloads uri to path, which must not exist. Returns the reason if this fails, otherwise an empty text.
 
-    configuration: the path of a configuration file that is read after that of the host.
+    configuration: the path of a configuration file that is read after the host's configuration.
     """
     settings = run(["apt-config", "-c", configuration, "dump", "--no-empty", "--format",
                     "Config-Item: %F=%V%n"]).stdout + "Config-Item: Acquire::Send-URI-Encoded=1\n"
@@ -49,18 +49,19 @@ def fetch(run: Runner, configuration: str, uri: str, path: str) -> str:
 
 
 def _make(path: str, sandbox: t.Optional[t.Match[str]]) -> None:
-    """Creates an empty file that the sandbox user of the program may write."""
+    """Creates an empty file to which the sandbox user of the program can write."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     try:
         user = pwd.getpwnam(sandbox[1]) if sandbox and os.geteuid() == 0 else None
     except KeyError:
-        return  # there is no such user, so apt downloads as root
+        return  # the user does not exist, so apt downloads as root
     if user:
         os.chown(path, user.pw_uid, user.pw_gid)
 
 
 def _request(program: str, settings: str, uri: str, path: str) -> tuple[str, dict[str, str]]:
-    """C((number, fields)) of the last message of the program; an empty number if it ended without an answer."""
+    """C((number, fields)) of the last message from the program; an empty number if the program ended without a
+    response."""
     wanted = quote(uri, safe="!#$%&'()*+,/:;=?@[]~")
     text = f"601 Configuration\n{settings}\n600 URI Acquire\nURI: {wanted}\nFilename: {path}\n\n"
     with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

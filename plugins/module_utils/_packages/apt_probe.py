@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reads an APT repository and simulates a transaction with apt, before the host is changed.
 
-apt gets a temporary folder with sources (links to those of the host, and the new one), lists (links to those of the
-host, and downloaded ones), a cache and preferences. It uses the package status of the host. So the simulation shows
-what the real command does after the repository and the pinning package are installed.
+apt runs with a temporary folder that contains sources (links to the host's files, and the new file), package lists
+(links to the host's lists, and downloaded ones), a cache and preferences. It uses the package status of the host.
+Therefore, the simulation shows what the real command does after the repository and the pinning package are installed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.versions i
 
 PREFERENCES = "/etc/apt/preferences.d"
 PROXY = "apt's proxy (Acquire::http::Proxy)"
-# apt reads this after the configuration of the host. Its proxies stay in force; its hooks, which could write, do not.
+# apt reads this after the configuration of the host. The host's proxies remain in effect; its hooks, which could change
+# files, do not.
 _CONFIGURATION = """\
 Dir::State::lists "{root}/lists";
 Dir::Cache "{root}/cache";
@@ -62,7 +63,7 @@ _FETCH = re.compile(r"^[EW]: (?!Download Failed|Some index files)")
 
 
 def parse_packages(text: str) -> dict[str, list[str]]:
-    """Parses a C(Packages) index: name to versions, newest first."""
+    """Parses a C(Packages) index. Returns C({name: [version]}), with the newest version first."""
     found: dict[str, set[str]] = {}
     name = ""
     for line in text.splitlines():
@@ -130,7 +131,7 @@ class AptProbe(RepositoryProbe):
         self.candidates = parse_packages(self.index)
 
     def _fetch_key(self) -> bytes:
-        """The expected key, without others. apt downloads it, with the proxies and certificates of the host."""
+        """The expected key, without other keys. apt downloads it, with the proxies and certificates of the host."""
         path, uri = f"{self.root}/fetched", self.repository.key_uri
         parts = urlsplit(uri)
         if parts.query and parts.scheme in apt_method.SCHEMES:
@@ -148,7 +149,8 @@ class AptProbe(RepositoryProbe):
             raise fetch_error(uri, last_line(done.stderr or done.stdout), PROXY)
 
     def _check_keyrings(self) -> None:
-        """Raises RepositoryError if another source names a different keyring for this URL: apt then reads no source."""
+        """Raises RepositoryError if another source file sets a different keyring for this URL. apt would then read no
+        sources."""
         errors = self.run(["apt-get", "-c", self._configuration, "indextargets"], check=False).stderr
         conflict = re.search(r"Conflicting values set for option Signed-By .*", errors)
         if conflict:
@@ -159,7 +161,8 @@ class AptProbe(RepositoryProbe):
                                   "it), or set another repository.url.", url=url)
 
     def _sources_of(self, url: str) -> list[str]:
-        """The files of the host that name this URL. Its last folder may be a variable of apt, as $(ARCH)."""
+        """The files of the host that contain this URL. The last folder of the URL can be a variable of apt, such as
+        $(ARCH)."""
         place = url.rstrip("/").rpartition("/")[0]
         names = sorted(os.listdir(f"{self.root}/sources"))
         return [f"{SOURCES}/{name}" for name in names if not name.startswith("gpuops-")
@@ -192,7 +195,7 @@ class AptProbe(RepositoryProbe):
             self._prefer(name, read_bytes(f"{pinned}/{name}") or b"")
 
     def _hide(self, names: t.Sequence[str]) -> None:
-        """Removes the preferences of packages from the temporary folder. names: packages that are removed first."""
+        """Removes the preferences of packages from the temporary folder. names: packages that are removed before."""
         for name in names:
             for path in self.run(["dpkg-query", "-L", name], check=False).stdout.splitlines():
                 linked = f"{self.root}/preferences/{os.path.basename(path)}"
@@ -200,20 +203,20 @@ class AptProbe(RepositoryProbe):
                     os.unlink(linked)
 
     def _prefer(self, name: str, content: bytes) -> None:
-        """Writes a file of preferences for the simulation instead of the host's file with this name."""
+        """Writes a preferences file for the simulation, which replaces the host's file with this name."""
         if os.path.lexists(f"{self.root}/preferences/{name}"):
             os.unlink(f"{self.root}/preferences/{name}")
         self.write(f"preferences/{name}", content)
 
     def _file(self, name: str, version: str) -> dict[str, str]:
-        """The fields of a package in the signed index. Raises RepositoryError."""
+        """The fields of a package version in the signed index. Raises RepositoryError."""
         for stanza in self.index.split("\n\n"):
             if f"\nPackage: {name}\n" in f"\n{stanza}\n" and f"\nVersion: {version}\n" in f"\n{stanza}\n":
                 return dict(re.findall(r"^([A-Za-z0-9-]+): (.*)$", stanza, re.MULTILINE))
         raise RepositoryError(f"{self.repository.url} has no {name} {version}.", package=name, wanted=version)
 
     def _other_pins(self, pins: set[str]) -> list[str]:
-        """The installed pinning packages other than pins."""
+        """The installed pinning packages that are not in pins."""
         stems = {name.rsplit("-", 1)[0] for name in pins}
         text = self.run(["dpkg-query", "-W", "-f", "${Package}\\n", *(f"{stem}-*" for stem in sorted(stems))],
                         check=False).stdout

@@ -32,29 +32,30 @@ DPKG_JOURNAL = "/var/lib/dpkg/updates"
 STATUS = "/var/lib/dpkg/status"
 DPKG_LOCK = "/var/lib/dpkg/lock"
 _COPY = "gpuops-"
-# The packages that nvidia-driver-cuda recommends would install a desktop.
+# Recommended packages of nvidia-driver-cuda would install a desktop.
 _OPTIONS = ("-y", "-q", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confdef",
             "-o", "Dpkg::Options::=--force-confold", "-o", "Dpkg::Use-Pty=0", "-o", "Acquire::Retries=2")
-# Refuses unsigned repositories of this collection, even if the host allows them. Otherwise apt may only warn.
+# Refuses unsigned repositories of this collection, even if the host allows them. Otherwise, apt may only show a
+# warning.
 SIGNED = tuple(word for name in ("AllowInsecureRepositories", "AllowWeakRepositories",
                                  "AllowDowngradeToInsecureRepositories") for word in ("-o", f"Acquire::{name}=false"))
-# No dialogs, and no restarts by needrestart: the plan contains all restarts.
+# No prompts, and no restarts by needrestart, because the plan contains all restarts.
 ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND": "none", "NEEDRESTART_SUSPEND": "1",
                "UCF_FORCE_CONFFOLD": "1"}
 _CHANGE = re.compile(r"(Inst|Remv|Purg) (\S+)(?: \[([^\]]*)\])?(?: \((\S+))?")
 _QUOTED = "\\|{}[]<>\"^~_=!@#$%^&*"
-# A package in apt's list of missing dependencies.
+# The name of a package in apt's list of missing dependencies.
 _UNMET = re.compile(r"^ (\S+) : ", re.MULTILINE)
 _VENDORS = re.compile(r"nvidia|libnv|cuda|datacenter-gpu-manager")
 _LOCKED = re.compile(r"Could not get lock|Unable to lock|dpkg frontend lock")
-# The second letter of db:Status-Abbrev. The third one is R if the package must be installed again.
+# The second letter of db:Status-Abbrev. The third letter is R if the package must be installed again.
 _INSTALLED, _RESIDUAL, _ABSENT = "i", "c", "n"
 
 
 def parse_state(text: str, native: str = "") -> PackageState:
     """Parses lines C(name TAB architecture TAB version TAB db:Status-Abbrev) of dpkg-query.
 
-    native: the architecture of the host. Packages for another one are called C(name:arch).
+    native: the architecture of the host. Packages for another architecture get the name C(name:arch).
     """
     installed, broken, residual = {}, {}, set()
     for name, arch, version, status in columns(text, 4, "dpkg-query"):
@@ -82,22 +83,23 @@ def parse_simulation(text: str) -> list[Change]:
 
 
 def list_prefix(url: str) -> str:
-    """The beginning of the file names of downloaded lists of a repository (URItoFileName of apt)."""
+    """The prefix of the file names of a repository's downloaded lists (URItoFileName of apt)."""
     bare = re.sub(r"^[a-z+]+://(?:[^/@]*@)?", "", url.rstrip("/") + "/")
     quoted = "".join(f"%{ord(sign):02x}" if sign in _QUOTED else sign for sign in bare)
     return quoted.replace("/", "_")
 
 
 def is_list_of(name: str, url: str) -> bool:
-    """Whether a downloaded list belongs to the repository at url, and not to one in a subfolder."""
+    """Whether a downloaded list belongs to the repository at url, and not to a repository in a subfolder of it."""
     return re.match(re.escape(list_prefix(url)) + r"(dists_.*|_?[^_]*)\Z", name) is not None
 
 
 def apt_get(run: Runner, words: t.Sequence[str], limit: float = TRANSACTION_LIMIT,
             wait: float = LOCK_LIMIT) -> Completed:
-    """Runs apt-get without dialogs. limit: seconds for the command. wait: seconds to wait for locks of apt and dpkg."""
+    """Runs apt-get without prompts. limit: maximum seconds for the command. wait: maximum seconds to wait for the locks
+    of apt and dpkg."""
     deadline = time.monotonic() + wait
-    # Otherwise a simulation would leave a log, eipp.log.xz.
+    # Otherwise, a simulation would leave a log, eipp.log.xz.
     options = [*_OPTIONS, "-o", "Dir::Log::Planner="] if "-s" in words else _OPTIONS
     while True:
         patience = max(0, round(deadline - time.monotonic()))
@@ -108,7 +110,7 @@ def apt_get(run: Runner, words: t.Sequence[str], limit: float = TRANSACTION_LIMI
         text = done.stderr + done.stdout
         if not _LOCKED.search(text):
             raise CommandError(done.argv, done.rc, done.stdout, done.stderr)
-        # apt always names the process that holds the lock only if it does not wait for the lock.
+        # apt reliably names the process that holds the lock only if it does not wait for the lock.
         if time.monotonic() >= deadline and (not patience or "held by" in text):
             lines = [line.strip() for line in text.splitlines() if _LOCKED.search(line)]
             line = next((line for line in lines if "held by" in line), lines[-1])
@@ -121,8 +123,9 @@ def apt_install(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, w
                 ) -> Completed:
     """Runs apt-get install, even if dependencies of other NVIDIA packages are missing. Raises HostError, CommandError.
 
-    Otherwise apt would refuse every installation. Packages with missing dependencies are hidden from apt; the component
-    that installed them repairs them. words: options, C(install), packages. without: packages that are removed first.
+    In that case, apt would refuse every installation. Therefore, packages with missing dependencies are hidden from
+    apt; the component that installed them repairs them. words: options, C(install), packages. without: packages that
+    are removed before.
     """
     hidden, requested = set(without), {word.partition("=")[0] for word in words}
     while True:
@@ -140,7 +143,8 @@ def apt_install(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, w
 
 @contextlib.contextmanager
 def _status_without(names: t.Collection[str], folder: str | None) -> t.Iterator[list[str]]:
-    """Yields the option for a copy of dpkg's status without some packages. folder: where to create it; apt locks it."""
+    """Yields the option for a copy of dpkg's status without some packages. folder: where to create the copy, which apt
+    locks."""
     if not names:
         yield []
         return
@@ -153,12 +157,12 @@ def _status_without(names: t.Collection[str], folder: str | None) -> t.Iterator[
 
 
 def left_copies() -> list[str]:
-    """The paths of copies of dpkg's status that killed runs did not delete."""
+    """The paths of copies of dpkg's status that remain from killed runs."""
     return glob.glob(f"{glob.escape(os.path.dirname(STATUS))}/{_COPY}*")
 
 
 def source_text(repository: Repository, keyring: str) -> bytes:
-    """The source file (deb822) of a repository (sources.list(5)). keyring: the path of its key."""
+    """The content of the source file (deb822) of a repository (sources.list(5)). keyring: the path of its keyring."""
     lines = ["# Written by gpuops.nvidia; it is removed together with the component that uses it.", "Types: deb",
              f"URIs: {repository.url}", f"Suites: {repository.suite}"]
     if repository.components:

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The interface of package managers, and the data that they exchange.
+"""The interface of package managers, and the data that they exchange with their callers.
 
-Each package manager has a file (such as C(apt.py)) that implements L(Manager) and L(Probe). C(work.py) plans and
-executes with these.
+Each package manager has a file (such as C(apt.py)) that implements L(Manager) and L(Probe). C(work.py) uses these to
+plan and execute steps.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError, RepositoryError
 
-# Seconds to wait until another package manager releases its lock, and for one transaction with its DKMS builds.
+# Maximum seconds to wait for the lock of another package manager, and for one transaction including its DKMS builds.
 LOCK_LIMIT = 300
 TRANSACTION_LIMIT = 3600
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\Z")
 # The user and password, or the token, in a URL.
 _SECRET = re.compile(r"(?<=://)[^/@]*@")
-# Errors of OpenSSL (curl, Python) and GnuTLS (apt) for a certificate of an unknown authority.
+# Errors of OpenSSL (curl, Python) and GnuTLS (apt) for a certificate from an unknown authority.
 _UNTRUSTED = re.compile(r"unable to get (local )?issuer|self.signed certificate|issuer is unknown", re.I)
 _FINGERPRINT = re.compile(r"[0-9A-F]{40}\Z")
 
 
 def columns(text: str, count: int, program: str) -> t.Iterator[list[str]]:
-    """Yields the columns of each line of a tab-separated table. Raises HostError for another number of columns."""
+    """Yields the columns of each line of a tab-separated table. Raises HostError if a line has a different number of
+    columns."""
     for line in text.splitlines():
         found = line.split("\t")
         if len(found) != count:
@@ -40,11 +41,11 @@ def columns(text: str, count: int, program: str) -> t.Iterator[list[str]]:
 class Repository:
     """A signed package repository.
 
-    name: a short name that the collection chooses; the files on the host contain it. url: the base URL. key: the URL of
-    its public key, an absolute path on the host, or a file name below url. fingerprint: the expected fingerprint of the
-    key, 40 hexadecimal digits. suite, components: as in an APT source; the suite C(/) is a flat repository. held:
-    whether dnf and zypper must keep the versions of its packages. signed: whether each RPM package is signed; otherwise
-    the digests in the signed list of packages verify them.
+    name: a short name from this collection, which the names of files on the host contain. url: the base URL. key: the
+    URL of its public key, an absolute path on the host, or a file name relative to url. fingerprint: the expected
+    fingerprint of the key, 40 hexadecimal digits. suite, components: as in an APT source; the suite C(/) is a flat
+    repository. held: whether dnf and zypper must keep the versions of its packages. signed: whether each RPM package is
+    signed; otherwise the packages are verified by the digests in the signed list of packages.
     """
 
     name: str
@@ -90,9 +91,9 @@ class Repository:
 class Archive(Repository):
     """The archive of the distribution. The package sources of the host already contain it, so no files are written.
 
-    url: its name in messages. origin: the field C(Origin) of its Release files, which identifies its packages.
-    sections: the required components of the archive. names: a regular expression for the names of packages that belong
-    to a component of this collection; the versions of all others (compilers, libraries) are not fixed.
+    url: the name of the archive in messages. origin: the field C(Origin) of its Release files, which identifies its
+    packages. sections: the required components of the archive. names: a regular expression for the names of packages
+    that belong to a component of this collection; the versions of all others (compilers, libraries) are not fixed.
     """
 
     origin: str = ""
@@ -100,16 +101,16 @@ class Archive(Repository):
     names: str = ""
 
     def __post_init__(self) -> None:
-        """Checks nothing: no field comes from a user."""
+        """Validates nothing, because no field comes from a user."""
 
 
 @dataclass(frozen=True)
 class PackageState:
     """The content of the package database.
 
-    installed: completely installed packages, name to version; the name of a package for another architecture is
-    C(name:arch). broken: partly installed packages, name to the status in the database. residual: removed packages
-    whose configuration files are left. interrupted: whether a transaction was interrupted, so that the package manager
+    installed: completely installed packages, as C({name: version}); the name of a package for another architecture is
+    C(name:arch). broken: partly installed packages, as C({name: status in the database}). residual: removed packages
+    whose configuration files remain. interrupted: whether a transaction was interrupted, so that the package manager
     must be repaired first.
     """
 
@@ -121,7 +122,7 @@ class PackageState:
 
 @dataclass(frozen=True)
 class Change:
-    """The change of one package by a transaction. before, after: versions, None if it is not installed."""
+    """The change of one package by a transaction. before, after: versions, None if the package is not installed."""
 
     name: str
     before: str | None
@@ -137,7 +138,7 @@ class Probe(t.Protocol):
 
     @property
     def candidates(self) -> t.Mapping[str, t.Sequence[str]]:
-        """The packages of the repository: name to full versions, newest first."""
+        """The packages in the repository, as C({name: [full version]}), with the newest version first."""
 
     def __enter__(self) -> Probe:
         """Reads the repository."""
@@ -146,15 +147,17 @@ class Probe(t.Protocol):
         """Removes all temporary files."""
 
     def resolve(self, name: str, version: str | None) -> str:
-        """The newest full version of a package that L(matches). Raises RepositoryError with the available versions."""
+        """The newest full version of a package that L(matches) the version. If there is none, raises RepositoryError
+        with the available versions."""
 
     def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str], without: t.Sequence[str] = (),
                  gone: t.Sequence[str] = (), files: t.Mapping[str, bytes] | None = None) -> list[Change]:
-        """The changes that the installation of these versions would make. Raises HostError if it is impossible.
+        """The changes that the installation of these versions would make. Raises HostError if the installation is
+        impossible.
 
-        install: name to version. pins: the same of pinning packages, which are installed first. without: packages that
-        are removed first. gone: packages that the same transaction removes. files: path to content of the files that
-        fix versions, if they change first.
+        install: C({name: version}). pins: the pinning packages, which are installed first, as C({name: version}).
+        without: packages that are removed before. gone: packages that the same transaction removes. files: the files
+        that fix versions, if they are changed before, as C({path: content}).
         """
 
 
@@ -175,10 +178,10 @@ class Manager(t.Protocol):
         """Reads a repository without changing the host. Raises RepositoryError."""
 
     def files(self, repository: Repository, key: bytes) -> dict[str, bytes]:
-        """The files that configure the repository on the host: path to content."""
+        """The files that configure the repository on the host, as C({path: content})."""
 
     def is_configured(self, repository: Repository) -> bool:
-        """Whether the host has the files of L(files), with the expected key."""
+        """Whether the files of L(files) exist on the host, with the expected key."""
 
     def refresh(self, repository: Repository) -> None:
         """Downloads the package lists of this repository only."""
@@ -196,56 +199,58 @@ class Manager(t.Protocol):
         """Removes the key from the package database."""
 
     def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = (), gone: t.Sequence[str] = ()) -> None:
-        """Installs exact versions and keeps changed configuration files. packages: name to version, empty for any.
+        """Installs exact versions and keeps changed configuration files. packages: C({name: version}), with an empty
+        text for any version.
 
         auto: packages to mark as dependencies. gone: packages that the same transaction removes.
         """
 
     def lost_files(self, names: t.Sequence[str]) -> dict[str, list[str]]:
-        """Missing or damaged programs and libraries: package to paths. Empty if they cannot be determined.
+        """Missing or damaged programs and libraries, as C({package: [path]}). Empty if they cannot be determined.
 
         names: installed packages.
         """
 
     def reinstall(self, packages: t.Mapping[str, str], check: bool = False) -> None:
-        """Installs packages again in their installed versions. packages: name to version.
+        """Reinstalls packages in their installed versions. packages: C({name: version}).
 
-        check: only simulate it. Raises GpuopsError if it would fail.
+        check: whether to only simulate the reinstallation. Raises GpuopsError if it would fail.
         """
 
     def simulate_install(self, names: t.Sequence[str]) -> list[Change]:
-        """The changes of an installation from the package sources of the host. Raises HostError if it is impossible."""
+        """The changes that an installation from the package sources of the host would make. Raises HostError if the
+        installation is impossible."""
 
     def simulate_removal(self, names: t.Sequence[str]) -> list[Change]:
         """The changes that the removal of these packages would make."""
 
     def remove(self, names: t.Sequence[str], purge: bool = True) -> None:
-        """Removes packages. purge: their configuration files, too."""
+        """Removes packages. purge: whether to remove their configuration files as well."""
 
     def repair(self, names: t.Sequence[str]) -> None:
-        """Removes the packages C(names), then completes the interrupted transaction."""
+        """Removes packages (names), and then completes the interrupted transaction."""
 
 
 def upstream(version: str) -> str:
-    """The vendor version in a package version: C(595.91.07) in C(1:595.91.07-1ubuntu1)."""
+    """The vendor version in a package version, such as C(595.91.07) for C(1:595.91.07-1ubuntu1)."""
     return version.split(":", 1)[-1].rsplit("-", 1)[0]
 
 
 def matches(version: str | None, wanted: str | None) -> bool:
-    """Whether a package version is the desired one.
+    """Whether a package version matches the desired version.
 
-    version: None if the package is not installed. wanted: a package version, a vendor version, or None for any.
+    version: None if the package is not installed. wanted: a package version, a vendor version, or None for any version.
     """
     return version is not None and (wanted is None or wanted in (version, upstream(version)))
 
 
 def specifiers(packages: t.Mapping[str, str], separator: str = "=") -> list[str]:
-    """C(name=version) for each package, or the name if the version is empty; sorted."""
+    """C(name=version) for each package, or only the name if the version is empty; sorted."""
     return [f"{name}{separator}{packages[name]}" if packages[name] else name for name in sorted(packages)]
 
 
 def fetch_advice(reason: str, proxy: str) -> str:
-    """The hint for a failed download. reason: the error of the program. proxy: the name of the proxy's setting."""
+    """The hint for a failed download. reason: the error of the program. proxy: the name of the proxy setting."""
     if _UNTRUSTED.search(reason):
         return ("Add the certificate of the authority to the trust store of this host with "
                 "update-ca-certificates(8) or update-ca-trust(8), then run again.")

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Manages packages with dnf 4 and rpm.
 
-A repository file of this collection pins the version, without a plugin or changes of other files: if C(held) is set,
-the repository shows only the packages that a variable of dnf names, and its priority hides packages with these names in
-other repositories. So C(dnf upgrade) finds no newer version. C(module_hotfixes) makes the packages available whichever
-stream of a module is enabled.
+A repository file of this collection fixes the version, without a plugin or changes to other files. If C(held) is set,
+only packages that a dnf variable lists are visible in the repository, and its priority hides packages with the same
+names in other repositories. Therefore, C(dnf upgrade) finds no newer version. With C(module_hotfixes), the packages are
+available regardless of the enabled module stream.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.rpm import
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 
-# Remove only the named packages. The plan also names the dependencies that this collection has installed.
+# Removes only the packages in the command. The plan also contains the dependencies that this collection installed.
 _ALONE = "--setopt=clean_requirements_on_remove=0"
 
 
@@ -50,7 +50,7 @@ class Dnf(RpmManager):
     def is_consistent(self) -> bool:
         """Whether dnf completed its last transaction.
 
-        rpm does not record which scripts did not run, so packages of an interrupted transaction look complete.
+        rpm does not record which scripts did not run, so packages of an interrupted transaction appear to be complete.
         """
         history = self.run([program(), "-q", "history", "info"], timeout=120, check=False).stdout
         return "Return-Code" not in history or "Return-Code    : Success" in history
@@ -68,7 +68,7 @@ class Dnf(RpmManager):
         return repository_text(repository, self.key_path(repository), extra)
 
     def refresh(self, repository: Repository) -> None:
-        """See C(base.Manager). Errors of other repositories have no effect."""
+        """See C(base.Manager). Errors of other repositories are ignored."""
         self._dnf(["--disablerepo=*", f"--enablerepo={repository_id(repository)}", "--refresh", "makecache"], limit=600)
 
     def forget_lists(self, url: str) -> None:
@@ -84,7 +84,7 @@ class Dnf(RpmManager):
                 os.unlink(path)
 
     def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = (), gone: t.Sequence[str] = ()) -> None:
-        """Runs dnf install. It may also downgrade packages, and remove packages that conflict."""
+        """Runs dnf install. The command may also downgrade packages, and remove packages that conflict."""
         if gone:
             self.remove(gone)
         self._dnf(["--allowerasing", "install", *specifiers(packages, "-")])
@@ -92,16 +92,16 @@ class Dnf(RpmManager):
             self._dnf(["mark", "remove", *auto])
 
     def reinstall(self, packages: t.Mapping[str, str], check: bool = False) -> None:
-        """Runs dnf reinstall. check: whether to answer its question with no, so that nothing is changed."""
+        """Runs dnf reinstall. check: whether to answer its confirmation prompt with no, so that nothing is changed."""
         self._dnf([*(["--assumeno"] if check else []), "reinstall", *specifiers(packages, "-")])
 
     def simulate_install(self, names: t.Sequence[str]) -> list[Change]:
-        """Runs dnf install and answers its question with no."""
+        """Runs dnf install and answers its confirmation prompt with no."""
         done = self._dnf(["--assumeno", "install", *names])
         return parse_decisions(done.stdout + done.stderr, self.read().installed)
 
     def simulate_removal(self, names: t.Sequence[str]) -> list[Change]:
-        """Runs dnf remove and answers its question with no."""
+        """Runs dnf remove and answers its confirmation prompt with no."""
         done = self._dnf([_ALONE, "--assumeno", "remove", *names])
         return parse_decisions(done.stdout + done.stderr, self.read().installed)
 
@@ -113,7 +113,7 @@ class Dnf(RpmManager):
 
 
 def _repository_of(stem: str) -> str:
-    """The id of the repository of a cached file: C(gpuops-cuda) of C(gpuops-cuda-filenames)."""
+    """The repository id in the name of a cached file, such as C(gpuops-cuda) for C(gpuops-cuda-filenames)."""
     for suffix in ("-filenames", "-updateinfo", "-presto", "-modules"):
         if stem.endswith(suffix):
             return stem[:-len(suffix)]

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reads an RPM repository and simulates a transaction with dnf, before the host is changed.
 
-dnf gets a temporary folder with repository files (links to those of the host, and the new one), a cache (links to the
-metadata of the host, and downloaded metadata), history and logs. It uses the package database of the host. So the
-simulation shows what the real command does after the repository is added.
+dnf runs with a temporary folder that contains repository files (links to the host's files, and the new file), a cache
+(links to the host's metadata, and downloaded metadata), history and logs. It uses the package database of the host.
+Therefore, the simulation shows what the real command does after the repository is added.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class DnfProbe(RepositoryProbe):
 
     def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str], without: t.Sequence[str] = (),
                  gone: t.Sequence[str] = (), files: t.Mapping[str, bytes] | None = None) -> list[Change]:
-        """See C(base.Probe). C(pins) is empty: dnf has no pinning packages."""
+        """See C(base.Probe). C(pins) is empty, because there are no pinning packages for dnf."""
         env = self._without(without)
         installed = {name: version for name, version in parse_state(self.run(list(QUERY)).stdout).installed.items()
                      if name not in without}
@@ -87,21 +87,21 @@ class DnfProbe(RepositoryProbe):
                   and (name.endswith((".solv", ".solvx")) or os.path.isdir(os.path.join(CACHE, name))))
         self.key = self._fetch_key()
         self.write("key", armor(self.key))
-        # The file shows all versions; L(simulate) restricts them.
+        # With this file, all versions are visible; L(simulate) restricts them.
         extra = ("priority=50", "module_hotfixes=1") if self.repository.held else ()
         self.write(f"repos/{ident}.repo", repository_text(self.repository, f"{self.root}/key",
                                                           (*extra, "skip_if_unavailable=0")))
         self.candidates = self._query(ident)
 
     def _fetch_key(self) -> bytes:
-        """The expected key, without others."""
+        """The expected key, without other keys."""
         uri = self.repository.key_uri
         own = uri.startswith(f"{self.repository.url.rstrip('/')}/")
         fetch(self.run, uri, f"{self.root}/fetched", transfer(own), SETTINGS)
         return without_unsigned_subkeys(self.wanted_key(f"{self.root}/fetched"))
 
     def _query(self, ident: str) -> dict[str, list[str]]:
-        """All packages of the repository for this machine, whichever stream of a module is enabled."""
+        """All packages in the repository for this machine, regardless of the enabled module stream."""
         layout = "@%{name}\t%{arch}\t%{epoch}\t%{version}-%{release}"
         try:
             done = self._dnf(["--disablerepo=*", f"--enablerepo={ident}", "repoquery", "--available", "--arch",
@@ -112,7 +112,8 @@ class DnfProbe(RepositoryProbe):
         return parse_candidates("\n".join(line[1:] for line in done.stdout.splitlines() if line.startswith("@")))
 
     def _held(self, files: t.Mapping[str, bytes]) -> list[str]:
-        """The option that restricts the visible packages, as the variable in C(files) or on the host does."""
+        """The dnf option that restricts the visible packages, according to the variable in C(files) or, if not there,
+        on the host."""
         if not self.repository.held:
             return []
         path = hold_path(self.repository.name)
@@ -120,7 +121,7 @@ class DnfProbe(RepositoryProbe):
         return [f"--setopt={repository_id(self.repository)}.includepkgs={value}"] if value else []
 
     def _without(self, names: t.Sequence[str]) -> dict[str, str] | None:
-        """The environment in which rpm uses a copy of its database without some packages."""
+        """The environment in which rpm uses a copy of its database without these packages; None if there are none."""
         if not names:
             return None
         copy_database_without(self.run, f"{self.root}/database", names)

@@ -28,8 +28,8 @@ REPOSITORIES = "/etc/yum.repos.d"
 VARIABLES = "/etc/dnf/vars"
 CACHE = "/var/cache/dnf"
 SETTINGS = "/etc/dnf/dnf.conf"
-# Weak dependencies of the vendor's packages would install a desktop or the other module type. At level 3 dnf prints a
-# line for each decision of its solver. With exit_on_lock it does not wait for a lock; L(dnf) does, up to a limit.
+# Weak dependencies of the vendor's packages would install a desktop or the other module type. At level 3, dnf prints a
+# line for each decision of its solver. With exit_on_lock, dnf does not wait for a lock; L(dnf) does, with a time limit.
 _OPTIONS = ("-y", "-d", "3", "--setopt=install_weak_deps=0", "--setopt=exit_on_lock=1")
 _DECISION = re.compile(r"---> Package (\S+)\.([^.\s]+) (\S+) will be (.+)")
 # The words of dnf for a version that is installed; "upgraded", "erased" and "obsoleted" are for one that is removed.
@@ -39,7 +39,7 @@ _LOCKED = re.compile(r".* already locked by \d+|.*can't create transaction lock.
 
 
 def parse_decisions(text: str, installed: t.Mapping[str, str]) -> list[Change]:
-    """Parses the decisions of the solver. installed: name to version before the transaction."""
+    """Parses the decisions of the solver. installed: C({name: version}) before the transaction."""
     after: dict[str, str | None] = {}
     for name, arch, version, fate in _DECISION.findall(text):
         name = qualified(name, arch)
@@ -51,7 +51,8 @@ def parse_decisions(text: str, installed: t.Mapping[str, str]) -> list[Change]:
 
 
 def parse_candidates(text: str) -> dict[str, list[str]]:
-    """Parses lines C(name TAB architecture TAB epoch TAB version-release): name to full versions, newest first."""
+    """Parses lines C(name TAB architecture TAB epoch TAB version-release). Returns C({name: [full version]}), with the
+    newest version first."""
     found: dict[str, list[str]] = {}
     for name, arch, epoch, version in columns(text, 4, "dnf"):
         found.setdefault(qualified(name, arch), []).append(version if epoch == "0" else f"{epoch}:{version}")
@@ -59,16 +60,16 @@ def parse_candidates(text: str) -> dict[str, list[str]]:
 
 
 def program() -> str:
-    """The name of dnf 4: C(dnf4) if C(dnf) is DNF 5, which does not print the decisions of its solver."""
+    """The command name of dnf 4: C(dnf4) if C(dnf) is DNF 5, which does not print the decisions of its solver."""
     path = which("dnf")
     return "dnf4" if path and os.path.basename(os.path.realpath(path)) == "dnf5" else "dnf"
 
 
 def dnf(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, limit: float = TRANSACTION_LIMIT,
         env: t.Mapping[str, str] | None = None) -> Completed:
-    """Runs dnf without questions. wait: seconds to wait for the lock. limit: seconds for the command.
+    """Runs dnf without prompts. wait: maximum seconds to wait for the lock. limit: maximum seconds for the command.
 
-    With C(--assumeno) among the words, dnf changes nothing, and succeeds if the transaction is possible. Raises
+    With C(--assumeno) in words, dnf changes nothing, and this function succeeds if the transaction is possible. Raises
     HostError, CommandError.
     """
     def succeeded(done: Completed) -> bool:
@@ -103,7 +104,7 @@ def hold_path(name: str) -> str:
 def transfer(own: bool) -> dict[str, str]:
     """The download settings of dnf as options of curl.
 
-    own: whether the URL belongs to the repository. User and password are then included.
+    own: whether the URL belongs to the repository; if so, the options include the user and password.
     """
     settings = dict(re.findall(r"^(\w+)[ \t]*=[ \t]*(.*\S)", read_text(SETTINGS) or "", re.MULTILINE))
     found = {"proxy": settings["proxy"]} if settings.get("proxy", "_none_") != "_none_" else {}

@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Computes fingerprints of OpenPGP public keys without gpg, which a host may not have.
+"""Computes fingerprints of OpenPGP public keys without gpg, which may not be installed on a host.
 
 Source: RFC 4880, sections 4.2 (packet headers), 6.2 (ASCII armor) and 12.2 (the fingerprint of a version 4 key is the
-SHA-1 of 0x99, the length and the body of the public-key packet). The package manager verifies all signatures except
-those of subkeys, which rpm before 4.18 does not verify (CVE-2021-3521); L(without_unsigned_subkeys) does.
+SHA-1 of 0x99, the length and the body of the public-key packet). The package manager verifies all signatures, except
+that rpm before 4.18 does not verify the signatures of subkeys (CVE-2021-3521); L(without_unsigned_subkeys) does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def dearmor(data: bytes) -> bytes:
     for block in blocks:
         lines = [line.rstrip(b" \t\r") for line in block.split(b"\n")]
         _headers, found, body = b"\n".join([b"", *lines]).partition(b"\n\n")
-        # The line that begins with "=" is the checksum. It is not verified, because the fingerprint is.
+        # The line that begins with "=" is the checksum. It is not verified, because the fingerprint is verified.
         text = b"".join(line for line in body.split() if not re.match(rb"=[A-Za-z0-9+/]{4}\Z", line))
         try:
             packets += base64.b64decode(text, validate=True)
@@ -46,7 +46,7 @@ def dearmor(data: bytes) -> bytes:
 
 
 def _blocks(data: bytes) -> t.Iterator[bytes]:
-    """The text between the first and last line of each armor, in linear time."""
+    """Yields the text between the first and last line of each armor, in linear time."""
     begin = _BEGIN.search(data)
     while begin:
         end = data.find(_END, begin.end())
@@ -57,7 +57,8 @@ def _blocks(data: bytes) -> t.Iterator[bytes]:
 
 
 def packets(data: bytes) -> t.Iterator[tuple[int, int, int, int]]:
-    """Yields C((tag, start, body, end)) for each packet: offsets in data. Raises ValueError if it is not OpenPGP."""
+    """Yields C((tag, start, body, end)) for each packet, with offsets in data. Raises ValueError if data is not
+    OpenPGP."""
     at = 0
     while at < len(data):
         start, header = at, data[at]
@@ -88,7 +89,8 @@ def packets(data: bytes) -> t.Iterator[tuple[int, int, int, int]]:
 
 
 def keys(data: bytes) -> dict[str, bytes]:
-    """The version 4 keys of a key file: fingerprint (40 upper-case hexadecimal digits) to binary packets.
+    """The version 4 keys in a key file, as C({fingerprint: binary packets}). A fingerprint has 40 upper-case
+    hexadecimal digits.
 
     Raises ValueError if data does not consist of OpenPGP packets.
     """
@@ -117,11 +119,11 @@ def is_key(data: bytes, fingerprint: str) -> bool:
 
 
 def without_unsigned_subkeys(data: bytes) -> bytes:
-    """A binary key without the subkeys that it has not signed, because anybody can add such subkeys.
+    """A binary key without the subkeys that the key has not signed, because anybody can add such subkeys.
 
-    Only RSA signatures are verified; a key of another algorithm loses all subkeys.
+    Only RSA signatures are verified; a key with another algorithm loses all subkeys.
     """
-    # For each component of the key: tag, content, signatures, and all packets.
+    # For each part of the key: tag, content, signatures, and all packets.
     found: list[tuple[int, bytes, list[bytes], list[bytes]]] = []
     for tag, start, body, end in packets(data):
         if tag in (_PUBLIC_KEY, _USER_ID, _USER_ATTRIBUTE, _SUBKEY):
@@ -157,7 +159,7 @@ def _binds(primary: bytes, subkey: bytes, signature: bytes) -> bool:
 
 
 def _integer(data: bytes) -> tuple[int, bytes]:
-    """A multiprecision integer (RFC 4880, 3.2) and the rest of the data. Raises IndexError if it is truncated."""
+    """A multiprecision integer (RFC 4880, 3.2) and the remaining data. Raises IndexError if it is truncated."""
     size = (int.from_bytes(data[:2], "big") + 7) // 8 + 2
     data[size - 1]  # pylint: disable=pointless-statement
     return int.from_bytes(data[2:size], "big"), data[size:]

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The common part of all probes of repositories: a temporary folder, the key, and the choice of a version."""
+"""The base class of repository probes: the temporary folder, the key, and the choice of a version."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.openpgp import keys
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
 
-# The end of a hint: mirrors often lack the signature of the metadata.
+# The end of a hint: many mirrors do not have the signature of the metadata.
 MIRROR_ADVICE = "; a mirror needs repodata/repomd.xml.asc, too"
-# The number of versions in an error.
+# The maximum number of versions in an error.
 _NAMED = 12
 _Self = t.TypeVar("_Self", bound="RepositoryProbe")
 
 
 class RepositoryProbe:
-    """The base class of all implementations of C(base.Probe). wait: seconds to wait for locks."""
+    """The base class of all implementations of C(base.Probe). wait: maximum seconds to wait for locks."""
 
     def __init__(self, run: Runner, repository: Repository, wait: float = 0) -> None:
         self._runner = run
@@ -56,14 +56,14 @@ class RepositoryProbe:
 
     def run(self, argv: t.Sequence[str], *, timeout: float = 60, check: bool = True, stdin: str | None = None,
             env: t.Mapping[str, str] | None = None, hint: str = "") -> Completed:
-        """As L(_run.run). Errors contain the paths of the host instead of those of links in the temporary folder."""
+        """As L(_run.run). In errors, the paths of links in the temporary folder are replaced by paths on the host."""
         try:
             done = self._runner(argv, timeout=timeout, check=check, stdin=stdin, env=env, hint=hint)
         except CommandError as error:
             error.message = self._named(error.message)
             error.details.update({key: self._named(error.details[key]) for key in ("stdout", "stderr")})
             raise
-        # The output of a successful command is not changed: it may contain paths to read.
+        # The output of a successful command is not changed, because it may contain paths of files to read.
         return done._replace(stdout=self._named(done.stdout) if done.rc else done.stdout,
                              stderr=self._named(done.stderr))
 
@@ -73,11 +73,12 @@ class RepositoryProbe:
         return text
 
     def _places(self) -> dict[str, str]:
-        """Name of a folder in C(root) to the folder of the host that it replaces."""
+        """The folders of the host by the name of the folder in C(root) that replaces them."""
         return {}
 
     def link(self, folder: str, into: str, wanted: t.Callable[[str], bool] = lambda _name: True) -> None:
-        """Links files of the host into a folder. Subfolders are not links: programs would write through them."""
+        """Links the files of a host's folder into another folder. Creates its subfolders, because programs would write
+        through links to folders."""
         os.makedirs(into, exist_ok=True)
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
             path = os.path.join(folder, name)
@@ -95,11 +96,11 @@ class RepositoryProbe:
         os.chmod(f"{self.root}/{name}", 0o644)
 
     def _open(self) -> None:
-        """Reads the repository into the folder C(root); sets key and candidates."""
+        """Reads the repository into the folder C(root), and sets key and candidates."""
         raise NotImplementedError
 
     def unreadable(self, reason: str, unsigned: bool, proxy: str, advice: str = "") -> RepositoryError:
-        """The error for package lists that cannot be read. unsigned: whether they are not signed by the expected key.
+        """The error for package lists that cannot be read. unsigned: whether they are not signed with the expected key.
 
         proxy: see L(base.fetch_advice). advice: the end of the hint about the key.
         """

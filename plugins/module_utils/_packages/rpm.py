@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The common part of the package managers that use rpm: its database, its keys, the files of repositories."""
+"""Functions for the package managers that use rpm: its database, its keys, and repository files."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.versions i
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner
 
 KEYS = "/etc/pki/rpm-gpg"
-# A package without an epoch is printed without one, as on the command line of dnf.
+# A package without an epoch is printed without an epoch, as on the command line of dnf.
 _EVR = "%|EPOCH?{%{EPOCH}:}|%{VERSION}-%{RELEASE}"
 QUERY = ("rpm", "-qa", "--qf", f"%{{NAME}}\\t%{{ARCH}}\\t{_EVR}\\n")
-# Packages that can be installed in several versions (installonlypkgs in dnf.conf(5), multiversion in zypp.conf).
+# Packages of which several versions can be installed (installonlypkgs in dnf.conf(5), multiversion in zypp.conf).
 _SEVERAL = re.compile(r"kernel|gpg-pubkey\Z")
 # The suffixes of changed configuration files that rpm keeps.
 _KEPT_SUFFIXES = (".rpmsave", ".rpmnew", ".rpmorig")
 
 
 def qualified(name: str, arch: str) -> str:
-    """The name of a package, followed by its architecture if it is not that of this machine."""
+    """The name of a package, followed by its architecture if this differs from the machine's architecture."""
     return name if arch in (os.uname().machine, "noarch", "(none)") else f"{name}.{arch}"
 
 
 def parse_state(text: str) -> PackageState:
-    """Parses the output of L(QUERY). A package with two versions is broken: an upgrade was interrupted."""
+    """Parses the output of L(QUERY). A package with two versions is broken, because an upgrade was interrupted."""
     found: dict[str, list[str]] = {}
     for name, arch, version in columns(text, 3, "rpm"):
         found.setdefault(qualified(name, arch), []).append(version)
@@ -57,7 +57,7 @@ def parse_state(text: str) -> PackageState:
 
 
 def newest_first(found: t.Mapping[str, t.Iterable[str]]) -> dict[str, list[str]]:
-    """Name to full versions, newest first, each version once."""
+    """C({name: [full version]}), with the newest version first and without duplicates."""
     return {name: sorted(set(versions), key=rpm_key, reverse=True) for name, versions in found.items()}
 
 
@@ -67,7 +67,7 @@ def repository_id(repository: Repository) -> str:
 
 
 def repository_text(repository: Repository, key: str, extra: t.Sequence[str] = ()) -> bytes:
-    """The configuration file of a repository (dnf.conf(5), zypper(8)). key: the path of the armored key.
+    """The content of the configuration file of a repository (dnf.conf(5), zypper(8)). key: the path of the armored key.
 
     The signature of the metadata is always verified, because the metadata decides which packages are installed.
     """
@@ -79,9 +79,10 @@ def repository_text(repository: Repository, key: str, extra: t.Sequence[str] = (
 
 
 def retry_while_locked(call: t.Callable[[], Completed], locked: t.Callable[[Completed], str], wait: float) -> Completed:
-    """The result of a call, which is repeated while another package manager holds the lock.
+    """Returns the result of a call, and repeats the call while another package manager holds the lock.
 
-    locked: returns the message about the lock, or an empty text. wait: seconds; after these, raises HostError.
+    locked: returns the message about the lock, or an empty text if the lock was not held. wait: maximum seconds; raises
+    HostError after this time.
     """
     deadline = time.monotonic() + wait
     while True:
@@ -96,10 +97,10 @@ def retry_while_locked(call: t.Callable[[], Completed], locked: t.Callable[[Comp
 
 
 def fetch(run: Runner, url: str, path: str, options: t.Mapping[str, str], settings: str) -> None:
-    """Downloads a file with curl, which rpm depends on. Raises RepositoryError.
+    """Downloads a file with curl, on which rpm depends. Raises RepositoryError.
 
-    options: options of curl. curl reads them and the URL from its standard input, because they may contain secrets and
-    all users can see command lines. settings: the file that sets the proxy.
+    options: options of curl. curl reads them and the URL from standard input, because they may contain secrets and all
+    users can see command lines. settings: the file that contains the proxy setting.
     """
     config = "".join('{} = "{}"\n'.format(name, re.sub(r'(["\\])', r"\\\1", value))
                      for name, value in {"url": url, **options}.items())
@@ -124,10 +125,10 @@ def database_path(run: Runner) -> str:
 
 
 class RpmManager:
-    """Implements the part of C(base.Manager) that uses rpm. lock_timeout: seconds to wait for a lock."""
+    """Implements the part of C(base.Manager) that uses rpm. lock_timeout: maximum seconds to wait for a lock."""
 
     repair_command = ("rpm", "--erase", "--allmatches", "--nodeps")
-    # The folder of repository files, and how an administrator removes older versions of packages.
+    # The folder of repository files, and instructions for an administrator to remove older versions of packages.
     repositories = ""
     duplicates = ""
 
@@ -148,7 +149,8 @@ class RpmManager:
         return f"{KEYS}/{repository_id(repository)}.asc"
 
     def files(self, repository: Repository, key: bytes) -> dict[str, bytes]:
-        """See C(base.Manager). The key comes first: without it the repository would break every transaction."""
+        """See C(base.Manager). The key comes first, because every transaction would fail if the repository existed
+        without it."""
         return {self.key_path(repository): armor(key), self.source_path(repository): self._text(repository)}
 
     def _text(self, repository: Repository) -> bytes:
@@ -173,7 +175,7 @@ class RpmManager:
             self.run(["rpm", "--erase", package])
 
     def _keys(self, fingerprint: str) -> list[str]:
-        """The packages in which rpm stores a key. Their version is the fingerprint, or its last digits."""
+        """The packages in which rpm stores a key. The version of a package is the fingerprint, or its last digits."""
         text = self.run(["rpm", "-q", "gpg-pubkey", "--qf", "%{NAME}-%{VERSION}-%{RELEASE}\n"], check=False).stdout
         return [line for line in text.split() if line.startswith("gpg-pubkey-")
                 and fingerprint.lower().endswith(line.split("-")[2])]
@@ -183,10 +185,10 @@ class RpmManager:
         return lost_files(Root(), self.run, "redhat", names) or {}
 
     def remove(self, names: t.Sequence[str], purge: bool = True) -> None:
-        """See C(base.Manager). Removes no dependencies.
+        """See C(base.Manager). Does not remove dependencies.
 
-        purge: also delete the changed configuration files that rpm keeps. Those that exist already stay, because they
-        may be older than the installation by this collection.
+        purge: whether to also delete the changed configuration files that rpm keeps. Copies that existed before the
+        removal are not deleted, because they may be older than the installation by this collection.
         """
         settings = self.run(["rpm", "-qc", *names], check=False).stdout.splitlines() if purge else []
         kept = [path + suffix for path in settings if os.path.isabs(path) for suffix in _KEPT_SUFFIXES
@@ -200,7 +202,8 @@ class RpmManager:
         raise NotImplementedError
 
     def repair(self, names: t.Sequence[str]) -> None:
-        """Removes all versions of packages, but no dependencies. Raises HostError if foreign packages are broken."""
+        """Removes all versions of packages, but no dependencies. Raises HostError if packages are broken that this
+        collection has not installed."""
         before = self.read()
         present = [name for name in names if name in {**before.installed, **before.broken}]
         if present:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Sort keys for package versions of Debian (Policy Manual, section 5.6.12) and RPM.
 
-A malformed version has a key, too: the index of a repository may contain one, and package managers also sort it.
+A malformed version also has a key, because the index of a repository may contain one, and package managers sort it too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PARTS = re.compile(r"([^0-9]*)([0-9]*)")
 
 
 def _number(digits: str) -> t.Tuple[int, str]:
-    """A sort key for a number of any length. Converting it to an int would take quadratic time."""
+    """A sort key for a number of any length. A conversion to an int would take quadratic time."""
     shown = digits.lstrip("0")
     return (len(shown), shown)
 
@@ -24,7 +24,8 @@ def _number(digits: str) -> t.Tuple[int, str]:
 def _part_key(text: str) -> Key:
     """A sort key for the upstream version or the revision.
 
-    Non-digits and digits alternate. A tilde sorts before the end of the non-digits, letters before other characters.
+    The text alternates between non-digits and digits. A tilde sorts before the end of the non-digits, and letters sort
+    before other characters.
     """
     key: list[object] = []
     for letters, digits in _PARTS.findall(text):
@@ -48,12 +49,12 @@ def debian_key(version: str) -> Key:
 # The order of the parts of an RPM version.
 _TILDE, _END, _CARET, _LETTERS, _DIGITS = range(5)
 _RPM_PARTS = re.compile(r"~|\^|[a-zA-Z]+|[0-9]+")
-# Text before a colon that is not a number is part of the version (parseEVR() of rpm).
+# If the text before a colon is not a number, it is part of the version (parseEVR() of rpm).
 _EPOCH = re.compile(r"([0-9]*):(.*)\Z", re.DOTALL)
 
 
 def _rpm_part_key(text: str) -> Key:
-    """A sort key for a version or a release. Other characters than letters, digits, ~ and ^ only separate parts."""
+    """A sort key for a version or a release. Characters other than letters, digits, ~ and ^ only separate parts."""
     key: list[object] = []
     for part in _RPM_PARTS.findall(text):
         if part in "~^":

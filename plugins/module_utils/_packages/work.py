@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Plans and executes the installation and removal of packages, with entries in the journal.
 
-The journal has an entry of kind C(package) for each package that this collection has installed or changed. Its
-C(before) is C({state: absent}), C({state: residual}) or C({state: installed, version}); its C(after) is
-C({version, ours}). ours: whether the package is from the repository; only then its drift is repaired.
+The journal has an entry of kind C(package) for each package that this collection has installed or changed. C(before) in
+the entry is C({state: absent}), C({state: residual}) or C({state: installed, version}); C(after) is C({version, ours}).
+ours: whether the package is from the repository; only then is it repaired after drift.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ REMOVE = "remove packages, keep their former configuration"
 DROP = "remove repository"
 # The files of any repository of this collection.
 _OURS = re.compile(r"/gpuops-([a-z0-9-]+)\.(?:sources|gpg|repo|asc)\Z")
-# In the names of packages that fix versions.
+# A part of the names of packages that fix versions.
 _PINNING = "-driver-pinning-"
-# Path to content of files that fix versions; None for a file to restore.
+# The content of files that fix versions, by path; None for a file to restore.
 Holds = t.Mapping[str, t.Optional[bytes]]
 
 
@@ -50,7 +50,7 @@ class PackageWork:
     """Plans and executes the package steps of one component.
 
     repository: None if only a removal is planned. repaired: whether an earlier step repairs the files of the
-    repository. packages_before: in check mode, whether earlier tasks would have installed packages.
+    repository. packages_before: whether earlier tasks would have installed packages (in check mode).
     """
 
     def __init__(self, manager: Manager, journal: Journal, repository: Repository | None) -> None:
@@ -64,10 +64,10 @@ class PackageWork:
     # -- present
 
     def drifted(self, state: PackageState, wanted: t.Mapping[str, str | None]) -> dict[str, str]:
-        """The dependencies whose version differs from that in the journal: name to the version in the journal.
+        """The dependencies whose version differs from the version in the journal, as C({name: version in the journal}).
 
-        These are packages from the repository that are not in wanted. Empty if a wanted package differs, too: then
-        somebody has changed its version together with its dependencies.
+        These are packages from the repository that are not in wanted. Empty if the version of a wanted package also
+        differs, because somebody has then changed its version together with its dependencies.
         """
         recorded = {name: entry["after"]["version"] for name, entry in self.journal.of_kind("package").items()
                     if entry["after"] and entry["after"]["ours"] and entry["after"]["version"]}
@@ -79,14 +79,14 @@ class PackageWork:
     def is_present(self, state: PackageState, wanted: t.Mapping[str, str | None]) -> bool:
         """Whether the repository and all wanted packages are present, without drift. Runs no command.
 
-        wanted: name to version, see L(base.matches).
+        wanted: C({name: version}), see L(base.matches).
         """
         return (not self.plan_repair(state, wanted) and self.repository is not None
                 and all(matches(state.installed.get(name), wanted[name]) for name in wanted)
                 and not self.drifted(state, wanted) and self._has_repository())
 
     def _has_repository(self) -> bool:
-        """Whether the repository is configured, and its files are in the journal of this component."""
+        """Whether the repository is configured, and the journal of this component contains its files."""
         if self.repository is None or not (self.repaired or self.manager.is_configured(self.repository)):
             return False
         if isinstance(self.repository, Archive):
@@ -96,11 +96,11 @@ class PackageWork:
 
     @staticmethod
     def is_of_repository(path: str) -> bool:
-        """Whether a path is that of a repository file of this collection."""
+        """Whether a path belongs to a repository file of this collection."""
         return _OURS.search(path) is not None
 
     def holds(self, files: Holds) -> bool:
-        """Whether the files that fix versions are as desired. Runs no command."""
+        """Whether the files that fix versions have the desired content. Runs no command."""
         return not self._differing(files)
 
     def _differing(self, files: Holds) -> dict[str, bytes | None]:
@@ -114,12 +114,12 @@ class PackageWork:
                 for path, content in self._differing(files).items()]
 
     def former(self) -> list[str]:
-        """The files of former repositories of this collection, after a change of the source."""
+        """The files of former repositories of this collection, which remain after a change of the source."""
         return [path for path, found in ((path, _OURS.search(path)) for path in self.journal.of_kind("file"))
                 if found and self.repository is not None and found.group(1) != self.repository.name]
 
     def plan_former(self) -> list[Step]:
-        """The step that removes former repositories."""
+        """The step that removes former repositories; none if there are none."""
         files = self.former()
         return [self._drop_step(files, "the packages are from another source now")] if files else []
 
@@ -129,14 +129,14 @@ class PackageWork:
         return Step(DROP, " ".join(names), reason, data={"files": files})
 
     def plan_repository(self, probe: Probe) -> list[Step]:
-        """The step that adds the repository, unless it is present for this component."""
+        """The step that adds the repository, unless the repository is already configured for this component."""
         if self.repository is None or self._has_repository():
             return []
         return [Step(ADD, self.repository.name, f"{self.repository.url}, key {self.repository.wanted_fingerprint}",
                      data={"key": probe.key})]
 
     def plan_repair(self, state: PackageState, wanted: t.Iterable[str] = ()) -> list[Step]:
-        """The step that repairs the package database after an interrupted transaction, before all other steps."""
+        """The step that repairs the package database after an interrupted transaction. It precedes all other steps."""
         reinstalled = self.to_reinstall(state)
         broken = sorted(set(state.broken) & {*wanted, *self.journal.of_kind("package")})
         if not (state.interrupted or broken or reinstalled):
@@ -147,8 +147,9 @@ class PackageWork:
     def to_reinstall(self, state: PackageState) -> list[str]:
         """The packages to remove and install again, because a transaction of this collection was interrupted.
 
-        dpkg then has a mix of two versions in various states, and apt cannot install exact versions. So all packages
-        that this collection has installed are removed, and those of its other packages that are broken.
+        dpkg then contains a mix of two versions in various states, and apt cannot install exact versions. Therefore,
+        all packages in the journal that this collection has installed are removed, and broken packages that it has only
+        changed.
         """
         if self._reinstalled is None:
             entries = self.journal.of_kind("package")
@@ -163,11 +164,11 @@ class PackageWork:
     def plan_install(self, probe: Probe, state: PackageState, wanted: t.Mapping[str, str | None],
                      pins: t.Mapping[str, str | None] | None = None, also: t.Sequence[str] = (),
                      gone: t.Sequence[str] = (), files: Holds | None = None) -> list[Step]:
-        """The steps that install wanted packages which are missing or have another version.
+        """The steps that install the wanted packages that are missing or have another version.
 
-        wanted: name to version, see L(base.matches). pins: the same of pinning packages, which a separate step installs
-        first. also: packages from the package sources of the host, in any version. gone: packages to remove in the same
-        transaction. files: those of L(plan_holds). Raises RepositoryError, HostError.
+        wanted: C({name: version}), see L(base.matches). pins: pinning packages in the same format, which a separate
+        step installs first. also: packages from the package sources of the host, in any version. gone: packages to
+        remove in the same transaction. files: the files of L(plan_holds). Raises RepositoryError, HostError.
         """
         reinstalled = self.to_reinstall(state)
         if reinstalled:
@@ -186,7 +187,7 @@ class PackageWork:
         steps = self._refresh_steps()
         old_pins = [name for name in conflicting if _PINNING in name]
         if old_pins:
-            # A separate step, because the preferences of a pinning package apply as long as it is installed.
+            # This is a separate step, because the preferences of a pinning package apply as long as it is installed.
             steps.append(self._install({}, [Change(name, state.installed[name], None) for name in old_pins], probe,
                                        "it pins another version", gone=old_pins))
         conflicting = [name for name in conflicting if name not in old_pins]
@@ -204,12 +205,12 @@ class PackageWork:
     def plan_lost(self, state: PackageState, names: t.Iterable[str], steps: t.Sequence[Step] = ()) -> list[Step]:
         """The steps that reinstall packages whose programs or libraries are missing or damaged.
 
-        names: packages to check, if they are installed. steps: earlier steps, which may install some of them. Raises
-        GpuopsError if there are no earlier steps and the reinstallation is known to fail.
+        names: packages to check if they are installed. steps: earlier steps, which may install some of them. Raises
+        GpuopsError if there are no earlier steps and a simulation of the reinstallation fails.
         """
         installed_before = {name for step in steps for name in (
             *step.data.get("packages", ()), *(change[0] for change in step.data.get("changes", ())))}
-        # A name with a colon is for another architecture.
+        # A name with a colon belongs to a package for another architecture.
         present = {name for name in names if name in state.installed and ":" not in name}
         lost = self.manager.lost_files(sorted(present - installed_before))
         if not lost:
@@ -246,10 +247,10 @@ class PackageWork:
     # -- absent
 
     def plan_absent(self, state: PackageState, going: t.Collection[str] = ()) -> list[Step]:
-        """The steps that remove what this collection has installed: packages, then the repository.
+        """The steps that remove what this collection has installed: first the packages, then the repository.
 
-        going: packages that other components remove first. Raises HostError if another package needs one of the
-        packages.
+        going: packages that other components remove before. Raises HostError if a package that is not removed needs one
+        of them.
         """
         purge, remove = [], []
         for name, entry in self.journal.of_kind("package").items():
@@ -265,9 +266,9 @@ class PackageWork:
         return steps
 
     def plan_displaced(self, state: PackageState) -> list[Step]:
-        """The steps that remove the installed packages of the repository, because the driver changes to a .run file.
+        """The steps that remove the installed packages of the repository, because a .run file replaces them.
 
-        Build tools are kept, because the installer of the .run file needs them, too.
+        Build tools are kept, because the installer of the .run file needs them as well.
         """
         names = {name: entry["before"]["state"] for name, entry in self.journal.of_kind("package").items()
                  if (entry["after"] or {}).get("ours")}
@@ -291,7 +292,7 @@ class PackageWork:
     # -- execution
 
     def execute(self, step: Step) -> bool:
-        """Runs a step of this class. Returns False for other steps."""
+        """Executes a step of this class. Returns False for other steps."""
         act = {ADD: self._add, REFRESH: self._refresh, REPAIR: self._repair, INSTALL: self._run_install,
                AGAIN: self._run_again, HOLD: self._hold, RELEASE: self._release, PURGE: self._purge,
                REMOVE: self._remove, DROP: self._drop}.get(step.action)
@@ -313,7 +314,7 @@ class PackageWork:
 
     def _refresh(self, step: Step) -> None:
         if self.repository is not None:
-            # The lists of the host's own sources are not restored.
+            # The package lists of the host's own sources are not restored.
             if not isinstance(self.repository, Archive):
                 self.journal.keep("lists", self.repository.url, None)
             self._trust(self.repository)
@@ -353,7 +354,7 @@ class PackageWork:
                             packages=sorted(lost))
 
     def _purge(self, step: Step) -> None:
-        # After a killed run, the first call removes packages and the second their configuration files.
+        # After a killed run, the first call removes the packages, and the second call their configuration files.
         rest = step.data["packages"]
         for _call in range(2):
             rest = self._remaining(rest)
@@ -377,12 +378,12 @@ class PackageWork:
         self._forget(step)
 
     def _forget(self, step: Step) -> None:
-        # Immediately, because a package that somebody installs later is foreign.
+        # This is done immediately, because a package that is installed later does not belong to this collection.
         for name in step.data["packages"]:
             self.journal.forget("package", name)
 
     def _drop(self, step: Step) -> None:
-        # Remove the source before its keyring: without the keyring, every apt command would fail.
+        # The source is removed before its keyring, because every apt command would fail without the keyring.
         for path in sorted(step.data["files"], key=lambda path: path.endswith((".gpg", ".asc"))):
             self.journal.restore_file(path)
         for url in list(self.journal.of_kind("lists")):
@@ -395,9 +396,9 @@ class PackageWork:
             self.journal.forget("key", fingerprint)
 
     def forget_restored(self, state: PackageState) -> None:
-        """Deletes the journal entries of packages that were installed before, or are in their former state again.
+        """Deletes the journal entries of packages that were installed before, or that are in their former state again.
 
-        state: that after a removal.
+        state: the package database after a removal.
         """
         for name, entry in self.journal.of_kind("package").items():
             former = entry["before"]["state"]
@@ -407,9 +408,10 @@ class PackageWork:
 
 
 def _is_from(probe: Probe, name: str, installed: str | None, version: str | None) -> bool:
-    """Whether the installed version is the desired one, and from this repository if it has that version.
+    """Whether the installed version is the desired one and, if this repository contains that, comes from this
+    repository.
 
-    The archives of distributions have packages with the same names and vendor versions as the repository of the vendor.
+    The archives of distributions contain packages with the same names and vendor versions as the vendor's repository.
     """
     if not matches(installed, version) or version is None:
         return matches(installed, version)

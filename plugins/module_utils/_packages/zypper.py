@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Manages packages with zypper and rpm.
 
-A file in the folder of system checks (L(zypper_tools.CHECKS)) pins the version, without changes of the locks of users:
-zypper installs no package that the file declares as a conflict.
+A file in the folder of system checks (L(zypper_tools.CHECKS)) fixes the version, without changes to the locks of users:
+zypper does not install a package that the file declares as a conflict.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.zypper_too
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 
-# Remove only the named packages. The plan also names the dependencies that this collection has installed.
+# Removes only the packages in the command. The plan also contains the dependencies that this collection installed.
 _REMOVE = ("remove", "--no-clean-deps")
 
 
@@ -49,7 +49,8 @@ class Zypper(RpmManager):
     duplicates = "rpm --erase NAME-VERSION"
 
     def is_consistent(self) -> bool:
-        """Whether all dependencies are installed. zypper installs packages one by one, and records no transaction."""
+        """Whether all dependencies are installed. zypper installs packages one by one, and does not record
+        transactions."""
         done = self.run(["rpm", "--verify", "--all", "--nofiles", "--nodigest", "--nosignature"], timeout=300,
                         check=False)
         return "nsatisfied dependencies" not in done.stdout + done.stderr
@@ -59,12 +60,12 @@ class Zypper(RpmManager):
         return ZypperProbe(self.run, repository, self.lock_timeout)
 
     def _text(self, repository: Repository) -> bytes:
-        # The priority prefers the packages of this repository to those of others.
+        # Because of the priority, packages of this repository are preferred to those of other repositories.
         extra = ["autorefresh=0", "priority=50"] if repository.held else ["autorefresh=0"]
         return repository_text(repository, self.key_path(repository), extra)
 
     def refresh(self, repository: Repository) -> None:
-        """See C(base.Manager). Errors of other repositories have no effect."""
+        """See C(base.Manager). Errors of other repositories are ignored."""
         self._zypper(["refresh", repository_id(repository)], limit=600)
 
     def forget_lists(self, url: str) -> None:
@@ -76,11 +77,12 @@ class Zypper(RpmManager):
                     shutil.rmtree(f"{folder}/{name}")
 
     def install(self, packages: t.Mapping[str, str], auto: t.Sequence[str] = (), gone: t.Sequence[str] = ()) -> None:
-        """See C(base.Manager). C(auto) is ignored: zypper has no command that marks dependencies."""
+        """See C(base.Manager). C(auto) is ignored, because zypper cannot mark packages as dependencies."""
         self._zypper([STALE, *INSTALL, *specifiers(packages), *(f"!{name}" for name in gone)])
 
     def reinstall(self, packages: t.Mapping[str, str], check: bool = False) -> None:
-        """Runs zypper install --force. check: with --dry-run; a package that no downloaded list has is no error."""
+        """Runs zypper install --force. check: whether to run it with --dry-run, where a package that is not in any
+        downloaded list is no error."""
         try:
             self._zypper([STALE, *INSTALL, "--force", *(["--dry-run"] if check else []), *specifiers(packages)])
         except CommandError as error:

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reads an RPM repository and simulates a transaction with zypper, before the host is changed.
 
-zypper gets a temporary root whose package database contains only the expected key, so that it reads only what this key
-has signed. Simulations then use the repositories and metadata there, with links to those of the host, and the package
-database of the host.
+zypper runs with a temporary root whose package database contains only the expected key, so that it accepts only data
+that is signed with this key. Simulations then use the repositories and metadata there, with links to those of the host,
+and the package database of the host.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ZypperProbe(RepositoryProbe):
 
     def simulate(self, install: t.Mapping[str, str], pins: t.Mapping[str, str], without: t.Sequence[str] = (),
                  gone: t.Sequence[str] = (), files: t.Mapping[str, bytes] | None = None) -> list[Change]:
-        """See C(base.Probe). C(pins) is empty: zypper has no pinning packages."""
+        """See C(base.Probe). C(pins) is empty, because there are no pinning packages for zypper."""
         folders = self._without(without) if without else [
             "--reposd-dir", self._repositories, "--cache-dir", self._cache]
         words = [*specifiers(install), *(f"!{name}" for name in gone if name not in without)]
@@ -110,7 +110,7 @@ class ZypperProbe(RepositoryProbe):
                                              {}).stdout)
 
     def _checks(self, files: t.Mapping[str, bytes]) -> dict[str, str]:
-        """The environment in which zypper uses these system checks and the other ones of the host."""
+        """The environment variables with which zypper uses these system checks and the other checks of the host."""
         checks = f"{self.root}/checks"
         shutil.rmtree(checks, ignore_errors=True)
         os.mkdir(checks)
@@ -126,6 +126,6 @@ class ZypperProbe(RepositoryProbe):
         return {"ZYPP_CONF": f"{self.root}/zypp.conf"}
 
     def _without(self, names: t.Sequence[str]) -> list[str]:
-        """The options for the temporary root, which gets the host's package database without some packages."""
+        """The options for the temporary root, with a copy of the host's package database without some packages."""
         copy_database_without(self.run, self._tree + database_path(self.run), names)
         return ["--root", self._tree]

@@ -29,10 +29,11 @@ SETTINGS = "/etc/zypp/zypp.conf"
 # Files in this folder declare which packages must not be installed (zypp.conf, solver.checkSystemFileDir).
 CHECKS = "/etc/zypp/systemCheck.d"
 PROXY = "/etc/sysconfig/proxy"
-# Do not download the metadata of the host's repositories. The metadata of our repository is downloaded separately.
+# The metadata of the host's repositories is not downloaded. That of this collection's repository is downloaded
+# separately.
 STALE = "--no-refresh"
-# Plans contain downgrades. Recommended packages of the vendor would install a desktop. Modules and libraries may come
-# from different vendors, SUSE and NVIDIA.
+# Plans can contain downgrades. The vendor's recommended packages would install a desktop. Modules and libraries can
+# come from different vendors, SUSE and NVIDIA.
 INSTALL = ("install", "--oldpackage", "--no-recommends", "--auto-agree-with-licenses", "--allow-vendor-change")
 # zypper(8), EXIT CODES: a reboot or restart is requested, another repository was skipped, or the script of a package
 # failed. The module checks the results of the scripts later.
@@ -44,7 +45,8 @@ NOT_FOUND = 104
 
 def zypper(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, limit: float = TRANSACTION_LIMIT,
            env: t.Mapping[str, str] | None = None) -> Completed:
-    """Runs zypper without questions. wait: seconds to wait for the lock. Raises HostError, CommandError."""
+    """Runs zypper without prompts. wait: maximum seconds to wait for the lock. limit: maximum seconds for the command.
+    Raises HostError, CommandError."""
     def locked(done: Completed) -> str:
         return problems(done.stdout + done.stderr) if done.rc == _LOCKED else ""
 
@@ -58,7 +60,8 @@ def zypper(run: Runner, words: t.Sequence[str], wait: float = LOCK_LIMIT, limit:
 
 
 def problems(text: str) -> str:
-    """The reasons for a failure in the XML of zypper: errors, and problems of the solver without its solutions."""
+    """The reasons for a failure in the XML output of zypper: errors, and the problems of the solver without its
+    solutions."""
     found = re.findall(r'<message type="error">(.*?)</message>|<description>(Problem: .*?)(?:\n Solution|</desc)', text,
                        re.DOTALL)
     lines = [" ".join((error or problem).split()) for error, problem in found]
@@ -69,7 +72,7 @@ def problems(text: str) -> str:
 
 
 def parse_changes(text: str) -> list[Change]:
-    """Parses the summary of a transaction."""
+    """Parses the summary of a transaction in the XML output of zypper."""
     changes = []
     for section in _tree(text).iter("install-summary"):
         for kind in section:
@@ -82,7 +85,7 @@ def parse_changes(text: str) -> list[Change]:
 
 
 def parse_candidates(text: str) -> dict[str, list[str]]:
-    """Parses C(zypper search --details): name to full versions, newest first."""
+    """Parses C(zypper search --details). Returns C({name: [full version]}), with the newest version first."""
     found: dict[str, list[str]] = {}
     for package in _tree(text).iter("solvable"):
         found.setdefault(_name(package), []).append(str(package.get("edition")))
@@ -102,7 +105,7 @@ def _tree(text: str) -> ElementTree.Element:
 
 
 def proxy() -> dict[str, str]:
-    """The proxy in the network settings of SUSE, as an option of curl; empty if proxies are disabled."""
+    """The proxy in SUSE's network settings, as an option of curl; empty if proxies are disabled."""
     text = read_text(PROXY) or ""
     found = re.search(r'^HTTPS?_PROXY="([^"]+)"', text, re.MULTILINE)
     return {"proxy": found.group(1)} if found and re.search(r'^PROXY_ENABLED="?yes', text, re.MULTILINE) else {}

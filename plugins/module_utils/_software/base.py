@@ -17,7 +17,7 @@ _VERSION = re.compile(r"\d+(\.\d+)+(-\S+)?\Z")
 
 
 class Options(t.TypedDict, total=False):
-    """The validated options of one component. Each component has only some of them."""
+    """The validated options of one component. Each component uses only some of them."""
 
     version: t.Optional[str]
     profile: bool
@@ -32,9 +32,9 @@ class Options(t.TypedDict, total=False):
 class Host:
     """Facts about a host.
 
-    cuda: the CUDA level of its driver (C(13.2)), None if unknown. models: the models of its GPUs, None for an unknown
-    model. packages: installed packages, name to version. selected: the components of this run. interpreter: the Python
-    that runs the module.
+    cuda: the CUDA version that its driver supports (C(13.2)), None if unknown. models: the models of its GPUs, None for
+    an unknown model. packages: installed packages, as C({name: version}). selected: the components of this run.
+    interpreter: the Python interpreter that runs the module.
     """
 
     root: Root
@@ -46,7 +46,7 @@ class Host:
 
     @property
     def cuda_major(self) -> int | None:
-        """The major CUDA level, such as 13 for C(13.2)."""
+        """The major CUDA version, such as 13 for C(13.2), None if unknown."""
         return int(self.cuda.split(".")[0]) if self.cuda else None
 
 
@@ -54,10 +54,10 @@ class Host:
 class Desired:
     """The desired state of a component on a host.
 
-    packages: name to package version or vendor version, None for any version. replaced: packages that these replace.
-    files: path to content. outputs: files that the service writes. unit: the unit to enable and start. run_once: a unit
-    to start once after it. address: C((host, port)) at which the service accepts connections. needs_driver:
-    whether the unit needs a driver to start. notes: sentences for the user.
+    packages: C({name: version}), where the version is a package version, a vendor version, or None for any version.
+    replaced: packages that these packages replace. files: C({path: content}). outputs: files that the service writes.
+    unit: the unit to enable and start. run_once: a unit to start once after unit. address: C((host, port)) on which the
+    service accepts connections. needs_driver: whether the unit needs a driver to start. notes: sentences for the user.
     """
 
     packages: t.Mapping[str, str | None] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Desired:
 
 
 class Component(t.Protocol):
-    """A software component. name: that of its option and its journal. unit: empty if it has no service."""
+    """A software component. name: the name of its option and its journal. unit: empty if it has no service."""
 
     name: str
     unit: str

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Plans and executes the steps of one component.
 
-Journal entries besides those of files and packages: C(service), the former state of a unit; C(restart), a unit that
-must be restarted. A C(restart) entry exists from before the first change until the restart.
+Journal entries other than those of files and packages: C(service), the former state of a unit; C(restart), a unit that
+must be restarted. A C(restart) entry is created before the first change, and is deleted after the restart.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ ABSENT = Service("absent", "")
 
 
 class Installer:
-    """Plans and executes the steps of one component. desired: None for a removal. manager: None without packages."""
+    """Plans and executes the steps of one component. desired: None for a removal. manager: None if there are no
+    packages."""
 
     def __init__(self, unit: str, desired: Desired | None, journal: Journal, run: Runner, root: Root,
                  manager: Manager | None, repository: Repository | None) -> None:
@@ -57,7 +58,7 @@ class Installer:
         self.files_before: t.Collection[str] = ()  # see L(manage.Software)
 
     def plan(self, state: PackageState, service: Service) -> list[Step]:
-        """The steps of an installation. Files come first, because a package may start its service."""
+        """The steps of an installation. Files are written first, because a package may start its service."""
         self.before = service
         steps = self._plan_files() + self._plan_packages(state)
         return steps + self._plan_service(service, any(step.action not in (ADD, REFRESH) for step in steps))
@@ -74,7 +75,7 @@ class Installer:
                         if path not in self.desired.files and path not in self.desired.outputs]
 
     def _owned_files(self) -> list[str]:
-        """The files in the journal, except those of the repository."""
+        """The files in the journal, except the files of the repository."""
         work = self.packages
         return [path for path in self.journal.of_kind("file") if work is None or not work.is_of_repository(path)]
 
@@ -106,7 +107,8 @@ class Installer:
         return []
 
     def plan_absent(self, state: PackageState, service: Service, removed_before: t.Collection[str]) -> list[Step]:
-        """The steps of a removal: service, packages, files. removed_before: packages that other components remove."""
+        """The steps of a removal: service, packages, files. removed_before: packages that other components remove
+        before."""
         self.before = service
         former = (self.journal.get("service", self.unit) or {"before": {}})["before"]
         steps = []
@@ -185,7 +187,8 @@ class Installer:
         self.journal.forget("restart", step.target)
 
     def _wait_for_answer(self, unit: str) -> None:
-        """Waits until the service accepts connections. Raises HostError if it stops or does not accept connections."""
+        """Waits until the service accepts connections. Raises HostError if it stops, or accepts none within the time
+        limit."""
         if self.desired.address is None:
             return
         deadline = time.monotonic() + _ANSWER_LIMIT
@@ -215,11 +218,11 @@ class Installer:
     def _stop(self, step: Step) -> None:
         self.run(["systemctl", "disable", "--now", step.target], timeout=_SERVICE_LIMIT)
         if step.target.endswith(".timer"):
-            # The timer may have started the service, which would write its output again.
+            # The timer may have started the service, which would then write its output again.
             self.run(["systemctl", "stop", step.target.replace(".timer", ".service")], timeout=_SERVICE_LIMIT)
 
     def forget_restored(self) -> None:
-        """After a removal: deletes journal entries that are no longer needed."""
+        """Deletes journal entries that are no longer needed after a removal."""
         if self.packages is not None and self.journal.of_kind("package"):
             self.packages.forget_restored(self.packages.manager.read())
         for kind in ("service", "restart", "directory"):

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The CUDA toolkit, from NVIDIA's repository.
 
-Source: CUDA Installation Guide for Linux 13 (packages by level, the link /usr/local/cuda kept by update-alternatives);
-CUDA Compatibility (minor version compatibility).
+Source: CUDA Installation Guide for Linux 13 (packages by CUDA version, the link /usr/local/cuda kept by
+update-alternatives); CUDA Compatibility (minor version compatibility).
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ class Cuda:
 
     @staticmethod
     def desired(options: Options, host: Host) -> Desired:
-        """See L(base.Component). version: a level (C(13.0)), a release (C(13.0.2)), or a major level (C(13)).
+        """See L(base.Component). version: a CUDA version (C(13.0)), a release (C(13.0.2)), or a major version (C(13)).
 
-        A major level means its newest level. The default is the major level of the driver.
+        A major version selects its newest minor version. The default is the major CUDA version that the driver
+        supports.
         """
         version = str(options.get("version") or host.cuda_major or "")
         if not version:
@@ -51,7 +52,8 @@ class Cuda:
 
 
 def _compatibility_notes(level: t.List[int], host: Host) -> list[str]:
-    """Notes about the compatibility with the driver. Raises InputError if the driver has a lower major level."""
+    """Notes about the compatibility with the driver. Raises InputError if the driver only supports a lower major
+    version."""
     if host.cuda is None:
         return ["no driver is installed, so its CUDA level was not compared"]
     driver_level = [int(part) for part in host.cuda.split(".")[:2]]

@@ -32,7 +32,7 @@ class Dcgm:
 
     @staticmethod
     def desired(options: Options, host: Host) -> Desired:
-        """See L(base.Component). profiling: also the proprietary packages, which profiling metrics need."""
+        """See L(base.Component). profiling: whether to install the proprietary packages that profiling metrics need."""
         version = options.get("version") or None
         check_version("dcgm", version)
         if host.cuda_major is None:

@@ -4,7 +4,7 @@
 """The DCGM exporter as a service of the host.
 
 Source: NVIDIA/dcgm-exporter (packaging/config-files/systemd, its command line). The command line in NVIDIA's unit
-names the file of counters and overrides the environment, so a drop-in replaces the command line.
+contains the path of the counters file and overrides the environment, so a drop-in file replaces the command line.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DcgmExporter:
 
     @staticmethod
     def desired(options: Options, host: Host) -> Desired:
-        """See L(base.Component). listen: such as C(:9400); counters: the text of a file of counters."""
+        """See L(base.Component). listen: an address such as C(:9400); counters: the content of a counters file."""
         version, counters = options.get("version") or None, options.get("counters")
         check_version("dcgm_exporter", version)
         listen = str(options.get("listen") or EXPORTER_ADDRESS)

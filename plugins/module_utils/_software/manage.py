@@ -66,7 +66,7 @@ NAMES: t.Tuple[str, ...] = tuple(component.name for component in COMPONENTS)
 
 
 def driver_level() -> str | None:
-    """The CUDA level that the library of the installed driver reports (C(13.2)), None without a driver."""
+    """The CUDA version that the library of the installed driver reports (C(13.2)), None without a driver."""
     try:
         library = load("libcuda.so.1")
     except OSError:
@@ -87,17 +87,18 @@ class ComponentPlan:
     diff: t.List[t.Dict[str, str]] = field(default_factory=list)
 
     def defer_service_starts(self, reason: str) -> None:
-        """Makes the steps that start services pending for this reason."""
+        """Makes the steps that start services pending, for this reason."""
         self.pending = [step.pending(reason) for step in self.steps if step.action in _STARTS]
         self.steps = [step for step in self.steps if step.action not in _STARTS]
 
 
 class Software:
-    """One run of the module. selected: component to its options. check_mode: only plan.
+    """One run of the module. selected: the options of each component, by component. check_mode: whether steps are only
+    planned.
 
-    driver_cuda: the CUDA level of a driver that is not installed yet. repository: the option of this name. For check
-    mode, repaired: names of repositories that earlier tasks repair; packages_before: see
-    L(_packages.work.PackageWork); files_before: paths that earlier tasks write.
+    driver_cuda: the CUDA version that a driver which is not installed yet will support. repository: the option of this
+    name. For check mode: repaired: the names of repositories that earlier tasks repair; packages_before: see
+    L(_packages.work.PackageWork); files_before: the paths of files that earlier tasks write.
     """
 
     def __init__(self, selected: t.Mapping[str, Options], repository: t.Mapping[str, str] | None,
@@ -143,7 +144,7 @@ class Software:
                 name, plan = component.name, plans[component.name]
                 with _name_component_in_errors(name):
                     if installed and _installs_packages(plan.steps) and manager is not None:
-                        # Plan again, because earlier components may have installed some of the packages.
+                        # The plan is made again, because earlier components may have installed some of the packages.
                         plan.steps = self._plan(installers[name], manager.read(), services[name])
                     if driver_problem and desired[name].needs_driver:
                         plan.defer_service_starts(driver_problem)
@@ -154,7 +155,7 @@ class Software:
         return self._result(plans, desired, state, services)
 
     def absent(self) -> Result:
-        """Removes the components, or all components if none is set. Returns the result of the module."""
+        """Removes the components, or all components if none is selected. Returns the result of the module."""
         components = [component for component in reversed(COMPONENTS)
                       if not self.selected or component.name in self.selected]
         with contextlib.ExitStack() as stack:
@@ -218,7 +219,7 @@ class Software:
                          repository if desired and desired.packages else None)
 
     def _plan(self, installer: Installer, state: PackageState, service: Service) -> list[Step]:
-        """The steps of a component. The first component repairs a repository that several components use."""
+        """The steps of a component. If several components use a repository, the first one repairs it."""
         packages = installer.packages
         if packages is not None and packages.repository is not None:
             packages.repaired = packages.repository.name in self.repaired
@@ -229,17 +230,17 @@ class Software:
         return steps
 
     def _driver_problem(self) -> str:
-        """The reason why services that need the driver would not start; empty if there is none."""
+        """The reason why services that need the driver would not start; empty if they would."""
         loaded, library = loaded_version(self.root), library_version(self.root)
         if loaded is None:
-            # Check mode: an earlier task installs the driver.
+            # In check mode, an earlier task installs the driver.
             return "" if self.check_mode and self.driver_cuda else "the driver is not loaded"
         if library is not None and library != loaded:
             return f"the loaded driver has version {loaded}, but its libraries have version {library}"
         return ""
 
     def _services(self, components: t.Sequence[Component]) -> dict[str, Service]:
-        """Maps the name of each component to the state of its unit."""
+        """The state of the unit of each component, by component."""
         units = [component.unit for component in components if component.unit]
         states = read_units(self.run, units) if units else {}
         return {component.name: states.get(component.unit, ABSENT) for component in components}
@@ -268,7 +269,7 @@ class Software:
 
 @contextlib.contextmanager
 def _name_component_in_errors(component: str) -> t.Iterator[None]:
-    """Adds the component to the details of an error."""
+    """Adds the name of the component to the details of an error."""
     try:
         yield
     except GpuopsError as error:
@@ -281,7 +282,7 @@ def _installs_packages(steps: t.Sequence[Step]) -> bool:
 
 
 def _diff(name: str, steps: t.Sequence[Step]) -> list[dict[str, str]]:
-    """The diffs of the steps and of each file that changes."""
+    """The diffs of the steps and of all files that change."""
     entries = plan_diff(name, steps)
     for step in steps:
         content = step.data.get("content", b"")

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes metrics about the state of a host to a file for Prometheus' node exporter.
+"""Writes metrics about the state of a host to a file for the Prometheus node exporter.
 
-A systemd timer runs a zip file that contains C(report.py) and its imports from this collection. Therefore, the metrics
-agree with the facts and the verification.
+A systemd timer runs a zip file that contains C(report.py) and the files of this collection that it imports. Therefore,
+the metrics agree with the facts and the verification.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class NodeStatusExporter:
 
     @staticmethod
     def desired(options: Options, host: Host) -> Desired:
-        """See L(base.Component). folder: the folder for files C(*.prom); interval: seconds."""
+        """See L(base.Component). folder: the folder for C(*.prom) files; interval: seconds between two runs."""
         folder, interval = str(options["folder"]).rstrip("/"), int(options["interval"])
         if not folder.startswith("/") or any(sign.isspace() or sign == "%" for sign in folder):
             raise InputError(f"'{folder}' is not a valid folder.", "Set an absolute path without spaces and %.",

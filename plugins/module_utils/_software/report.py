@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The program that writes metrics about the state of a host. C(node_status.py) installs it.
 
-The metrics C(gpu_operator_*) are those of the GPU Operator's node status exporter (validator 26.7), so that its alerts
-and dashboards work. Its metrics about the cluster are omitted.
+The metrics C(gpu_operator_*) have the names and meanings of those of the GPU Operator's node status exporter (validator
+26.7), so that its alerts and dashboards work. Its metrics about the cluster are omitted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.versions impo
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_text, sweep, write_atomic
 
-# The samples of one metric, each with labels and a value.
+# The samples of one metric, each with its labels and its value.
 Samples = t.Sequence[t.Tuple[t.Mapping[str, str], float]]
 _HELP = {
     "gpu_operator_node_metrics_ready_ts_seconds": "Time when these metrics were first written.",
@@ -46,14 +46,14 @@ _READY = "gpu_operator_node_metrics_ready_ts_seconds"
 
 
 def metrics(root: Root, snapshot: Snapshot, former_text: str, now: float) -> dict[str, Samples]:
-    """Maps metric names to samples.
+    """The samples of all metrics, by the name of the metric.
 
     snapshot: see L(_facts.label_facts.nvml_snapshot). former_text: the former metrics. now: seconds since the epoch.
     """
     facts = collect_devices(root, snapshot)
     loaded, library = loaded_version(root), library_version(root)
     gpus = facts["gpus"]
-    # If NVML does not answer, no GPU is reported as lost.
+    # If NVML does not respond, no GPU is reported as lost.
     unreachable = {gpu["pci"]: bool(snapshot["available"] and gpu["error"]) for gpu in gpus}
     is_valid = bool(loaded and loaded == library and snapshot["available"] and gpus and not any(unreachable.values()))
     vendors = [root.text(f"/sys/bus/pci/devices/{name}/vendor") for name in root.names("/sys/bus/pci/devices")]
@@ -75,13 +75,13 @@ def metrics(root: Root, snapshot: Snapshot, former_text: str, now: float) -> dic
 
 
 def _former_value(text: str, name: str) -> int:
-    """The former value of a metric, 0 if there is none."""
+    """The value of a metric in the former metrics, 0 if there is none."""
     facts = re.search(rf"^{name}\{{[^}}]*\}} (\d{{1,18}})$", text, re.M)
     return int(facts.group(1)) if facts else 0
 
 
 def render(values: t.Mapping[str, Samples], node: str) -> str:
-    """The metrics in the text format of Prometheus. Each has the label C(node), like those of the operator."""
+    """The metrics in the text format of Prometheus. Each metric has the label C(node), as in the operator."""
     lines = []
     for name, samples in values.items():
         if not samples:
@@ -96,7 +96,8 @@ def render(values: t.Mapping[str, Samples], node: str) -> str:
 def main() -> None:
     """C(node-status.pyz FILE): atomically replaces the file with the metrics.
 
-    If the file is a link, the link is replaced: the program runs as root, and the folder may belong to another user.
+    If the file is a link, the link itself is replaced, because the program runs as root and the folder may belong to
+    another user.
     """
     path, root = sys.argv[1], Root()
     former_text = "" if os.path.islink(path) else read_text(path) or ""

@@ -11,7 +11,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source impor
 
 
 def source_for(os_id: str, os_version: str, arch: str) -> Source | None:
-    """NVIDIA's repository for a distribution, None if it is not supported (SUSE).
+    """NVIDIA's repository for a distribution, None if the collection does not support the repository for it (SUSE).
 
     os_id, os_version: ID and VERSION_ID of os-release.
     """

@@ -1,9 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The components. Each file has the plans of one component on a host and in a cluster, and its check. PRIVATE.
+"""The components. Each file contains the plans of one component, on a host and in a cluster, and its check. PRIVATE.
 
-L(_data.components) has their order and their variables.
+L(_data.components) contains the order of the components and their variables.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing impo
 
 
 class HostPlan(t.TypedDict):
-    """The plan of a component on a host; Ansible passes it to its role as a mapping. Components add keys.
+    """The plan of a component on a host; Ansible passes it to the component's role as a mapping. Components add keys.
 
-    placement: C(host), C(cluster) or C(none); because: the reasons, clauses without a full stop.
+    placement: C(host), C(cluster) or C(none); because: the reasons for the plan, as clauses without a full stop.
     """
 
     placement: str
@@ -37,16 +37,16 @@ class HostPlan(t.TypedDict):
 
 
 class ClusterPart(t.TypedDict):
-    """The plan of a component in a cluster; Ansible passes it to its role as a mapping. state: C(present) or C(absent);
-    because: the reasons, clauses without a full stop."""
+    """The plan of a component in a cluster; Ansible passes it to the component's role as a mapping. state: C(present)
+    or C(absent); because: the reasons for the plan, as clauses without a full stop."""
 
     state: str
     because: t.List[str]
 
 
 class PresentPlan(ClusterPart):
-    """The plan of a component that a cluster gets. Components add keys. images, pull: map names of images to references
-    and pull policies; resources: as in a container."""
+    """The plan of a component that is delivered in a cluster. Components add keys. images, pull: the image references
+    and the pull policies, each by the name of the image; resources: requests and limits, as in a container."""
 
     images: t.Dict[str, str]
     pull: t.Dict[str, str]
@@ -58,7 +58,8 @@ class PresentPlan(ClusterPart):
 
 
 class Config(t.TypedDict):
-    """A ConfigMap. data, checksum: empty if this collection does not deliver it; default: the name of a key of data."""
+    """A ConfigMap. data, checksum: its content and the checksum of it, both empty if this collection does not deliver
+    the ConfigMap; default: the key of data that applies by default."""
 
     name: str
     default: str
@@ -67,7 +68,8 @@ class Config(t.TypedDict):
 
 
 class Result(t.NamedTuple):
-    """state: C(ok), C(pending) (it waits for what detail names), C(failed), or C(absent) (it is not installed)."""
+    """The result of a check. state: C(ok), C(pending) (the component waits for what detail names), C(failed), or
+    C(absent) (the component is not installed)."""
 
     state: str
     detail: str
@@ -76,9 +78,9 @@ class Result(t.NamedTuple):
 
 @dataclass
 class Host:
-    """The inputs of a component's plan on a host. variables: those of roles that its inventory sets; place:
-    C(host), or C(none) if the component is not delivered, for the reason why; notes: for the user, planning adds to
-    them."""
+    """The inputs for the plan of a component on a host. variables: the role variables that the inventory sets for the
+    host; place: C(host), or C(none) if the component is not delivered, for the reason in why; notes: texts for the
+    user, to which planning adds."""
 
     inputs: PlanInputs
     facts: HostFacts
@@ -89,28 +91,28 @@ class Host:
 
     @property
     def because(self) -> list[str]:
-        """Why the component is not delivered, empty if it is."""
+        """The reason why the component is not delivered, as a list; an empty list if it is delivered."""
         return [] if self.place == "host" else [f"not delivered: {self.why}"]
 
     def boolean_variable(self, name: str, default: object) -> bool:
-        """The value of a boolean variable. default: the value if it is not set. Raises Refused."""
+        """The value of a boolean variable of the host, or default if the variable is not set. Raises Refused."""
         return boolean_variable(name, self.variables, default)
 
 
 @dataclass
 class Context:
-    """The inputs of the plans of components in a cluster.
+    """The inputs for the plans of components in a cluster.
 
     mirror: the registry that replaces public ones; secrets: names of pull secrets; runtime: C(containerd), C(docker) or
-    C(crio); has_device_plugin: whether a device plugin is delivered, here or by the system of the Nodes;
-    service_monitors, prometheus_rules: whether the cluster has these kinds, None if this is not known; monitoring: the
-    result of L(monitoring.read); proxy: the result of L(_proxy.read); gpu_sharing: the variable; facts: None if
-    manifests are only rendered; gpu_nodes: the names of the Nodes with a GPU; on_host: maps Nodes to the components
-    that their hosts have; node_os: the variable gpu_node_os.
+    C(crio); has_device_plugin: whether a device plugin is delivered, by this collection or by the system of the Nodes;
+    service_monitors, prometheus_rules: whether the cluster has these kinds, None if unknown; monitoring: the result of
+    L(monitoring.read); proxy: the result of L(_proxy.read); gpu_sharing: the variable of that name; facts: None if
+    manifests are only rendered; gpu_nodes: the names of the Nodes with a GPU; on_host: the components that the host of
+    each Node has, by Node; node_os: the variable gpu_node_os.
 
-    Planning adds: present: components that are delivered; sharing: the device plugin's configurations, if they are
-    known; notes: texts for the user; pools: the pools of drivers; without_driver: the refusals of Nodes that no driver
-    suits; faulty: maps NVIDIADrivers that cannot be followed to refusals.
+    Planning adds: present: the components that are delivered; sharing: the device plugin's configurations, if known;
+    notes: texts for the user; pools: the driver pools; without_driver: the refusals of Nodes for which there is no
+    suitable driver; faulty: the refusals of invalid NVIDIADrivers, by NVIDIADriver.
     """
 
     policy: Policy
@@ -139,7 +141,7 @@ class Context:
     faulty: dict[str, list[Concerned]] = field(default_factory=dict)
 
     def get(self, path: str) -> Value:
-        """The value at a path of the policy, None if it is not set."""
+        """The value at a path of the policy, None if it is not set there."""
         return self.policy.get(path)
 
     def enabled(self, section: str) -> bool:
@@ -147,18 +149,18 @@ class Context:
         return self.policy.enabled(section)
 
     def faults(self) -> list[Concerned]:
-        """All refusals in faulty."""
+        """All refusals of NVIDIADrivers in faulty."""
         return [one for reasons in self.faulty.values() for one in reasons]
 
     @property
     def nodes(self) -> Nodes:
-        """The Nodes by name, none if manifests are only rendered."""
+        """The Nodes by name; empty if manifests are only rendered."""
         return self.facts["nodes"] if self.facts else {}
 
 
 @dataclass(frozen=True)
 class HostState:
-    """The current state of a host. labels, samples: the results of gpu_labels and of the CUDA sample, None if they were
+    """The current state of a host. labels, samples: the results of gpu_labels and of the CUDA sample, None if these did
     not run."""
 
     facts: HostFacts
@@ -171,16 +173,17 @@ Planned = t.TypeVar("Planned", bound=HostPlan)
 
 @dataclass(frozen=True)
 class Component(t.Generic[Planned]):
-    """A component, which one role delivers. All plans raise Refused and Refusals.
+    """A component, which is delivered by one role. All plans raise Refused and Refusals.
 
-    On hosts. host_plan: makes its plan; check: compares the host with its plan, None if it cannot; unchecked: the
-    placements with which check is not called; asked_for: whether a host's variables request it, even if the profile of
-    the host includes it; needed: whether a host's variables or another component need it although the policy disables
-    it; needs_driver: whether it needs a driver to be installed, by its plan; options: the keys of its plan that are
-    options of nvidia_software, if that installs it; journal: the name of its journal, by default that of the component.
+    On hosts. host_plan: returns the plan; check: compares the host with the plan, and returns None if it cannot compare
+    them; unchecked: the placements for which check is not called; asked_for: whether the variables of a host request
+    the component, even if the profile of the host includes it; needed: whether the variables of a host or another
+    component need it although the policy disables it; needs_driver: whether a plan needs an installed driver; options:
+    the keys of the plan that are options of nvidia_software, if that module installs it; journal: the name of its
+    journal, by default the name of the component.
 
-    In a cluster. images: returns the images of its pods; cluster_plan: completes the plan; foreign: returns why the
-    component is not delivered because of objects that the cluster has already, empty if it is delivered.
+    In a cluster. images: returns the images of the pods; cluster_plan: completes the plan; foreign: returns the reason
+    why objects that exist in the cluster prevent the delivery, empty if it is delivered.
     """
 
     name: str
@@ -198,19 +201,19 @@ class Component(t.Generic[Planned]):
 
     @property
     def entry(self) -> Entry:
-        """The component in the list of all components."""
+        """The entry of the component in the list of all components."""
         return by_name(self.name)
 
     def checked(self, want: Planned, seen: HostState) -> Result | None:
-        """The result of check, None if there is none or if the placement is not checked."""
+        """The result of check, None if the component has no check or its placement is not checked."""
         return None if self.check is None or want.get("placement") in self.unchecked else self.check(want, seen)
 
     def in_cluster(self, context: Context) -> ClusterPart:
-        """The plan of this component in the cluster, which gets it. Raises Refused and Refusals."""
+        """The plan of this component in a cluster to which it is delivered. Raises Refused and Refusals."""
         policy, section = context.policy, context.get(self.entry.section or self.name) or {}
         return self.cluster_plan(context, {
             "state": "present", "because": [],
-            # The image of a driver depends on the Node.
+            # The image of the driver depends on the Node.
             "images": {one: images.image(policy, context.release, one, context.mirror)
                        for one in self.images if one != "driver"},
             "pull": {one: images.pull_policy(policy, one) for one in self.images},
@@ -221,28 +224,29 @@ class Component(t.Generic[Planned]):
 
 
 def environment(items: t.Iterable[Section] | None) -> dict[str, str]:
-    """C({NAME: value}) of a list of C({name, value}). If a name is repeated, the last value applies, as in a
+    """Converts a list of C({name, value}) to C({NAME: value}). The last value of a repeated name applies, as in a
     container."""
     return {str(item["name"]): "" if item.get("value") is None else str(item["value"]) for item in items or ()}
 
 
 def is_true(text: str) -> bool:
-    """Whether a program in Go reads a variable as true (strconv.ParseBool)."""
+    """Whether programs in Go interpret the value of a variable as true (strconv.ParseBool)."""
     return text in ("1", "t", "T", "TRUE", "true", "True")
 
 
 def limit_by_level(context: Context, path: str, env: t.Mapping[str, str],
                    levels: t.Mapping[str, str]) -> dict[str, str]:
-    """A manager's variables, with false for those that gpu_disruption does not allow. Adds a note for each such value.
+    """The variables of a manager, with the value false for those that gpu_disruption does not allow. Adds a note for
+    each changed value.
 
-    path: that of the variables in the policy; levels: maps variables to the lowest level that allows them.
+    path: the path of the variables in the policy; levels: the lowest level that allows each variable, by variable.
     """
     found = dict(env)
     for name, level in levels.items():
         if name not in env or allows(context.disruption, level):
             continue
         found[name] = "false"
-        # A value that this version of the manager cannot read can be true for another version.
+        # Another version of the manager may interpret such an unknown value as true.
         if env[name] not in ("", "0", "f", "F", "FALSE", "false", "False"):
             note = (f"{path}: {name} stays false, because gpu_disruption is {context.disruption}; true needs {level} "
                     "or higher.")
@@ -251,8 +255,8 @@ def limit_by_level(context: Context, path: str, env: t.Mapping[str, str],
 
 
 def config_map(context: Context, section: str, key: str = "") -> Config:
-    """The ConfigMap that a section of the policy names, with its data if this is in the values of the chart. key: the
-    name of a single text. Raises Refused."""
+    """The ConfigMap that a section of the policy names, with its data if the values of the chart contain them. key: the
+    key in the ConfigMap if those values contain a single text instead of a mapping. Raises Refused."""
     config = context.get(f"{section}.config") or {}
     name, data = str(config.get("name") or ""), config.get("data")
     if config.get("create") and not name:
@@ -264,6 +268,6 @@ def config_map(context: Context, section: str, key: str = "") -> Config:
 
 
 def missing_files(missing: t.Sequence[str] | None) -> list[str]:
-    """A fault if files of packages are missing or damaged. missing: the fact C(missing_files)."""
+    """A list with one fault if files of packages are missing or damaged. missing: the fact C(missing_files)."""
     return [f"{counted(len(missing), 'file')} of its packages {'is' if len(missing) == 1 else 'are'} missing or "
             f"damaged ({some_of(missing)})"] if missing else []

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The container toolkit: its plans on a host and in a cluster, and its check. Pure. PRIVATE.
 
-Source of the variables: NVIDIA/nvidia-container-toolkit, the installer that the operator's toolkit image runs.
+Source of the variables: the installer in NVIDIA/nvidia-container-toolkit, which the operator's toolkit image runs.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import G
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
 
-# Distributions of Kubernetes with their own containerd; they are also values of the module's option runtime.
+# Distributions of Kubernetes that include their own containerd; also allowed values of the module's option runtime.
 OWN_RUNTIME = ("k3s", "rke2", "k0s", "microk8s")
 _MODE = "nvidia-container-runtime.mode"
 _DEFAULT = ("NVIDIA_RUNTIME_SET_AS_DEFAULT", "CONTAINERD_SET_AS_DEFAULT", "DOCKER_SET_AS_DEFAULT",
             "CRIO_SET_AS_DEFAULT")
-# Maps variables of toolkit.env to (setting of nvidia-container-runtime on a host, its type).
+# (setting of nvidia-container-runtime on a host, its type), by variable in toolkit.env.
 _SETTINGS: dict[str, tuple[str, type]] = {
     "ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS": ("accept-nvidia-visible-devices-as-volume-mounts", bool),
     "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED": (
@@ -41,8 +41,8 @@ _SETTINGS: dict[str, tuple[str, type]] = {
 
 
 class ToolkitPlan(component.HostPlan):
-    """All keys are options of the module container_toolkit. version: without C(v); settings: of
-    nvidia-container-runtime, by path."""
+    """The plan on a host. All keys are options of the module container_toolkit. version: without the prefix C(v);
+    settings: the settings of nvidia-container-runtime, by path."""
 
     state: str
     version: str
@@ -55,8 +55,8 @@ class ToolkitPlan(component.HostPlan):
 
 
 class Folder(t.TypedDict):
-    """A folder of the Node in the container. name: that of the volume; mount: the path in the container; path: the path
-    on the Node; type: that of the hostPath."""
+    """A folder of the Node that is mounted into the container. name: the name of the volume; mount: the path in the
+    container; path: the path on the Node; type: the type of the hostPath volume."""
 
     name: str
     mount: str
@@ -65,7 +65,8 @@ class Folder(t.TypedDict):
 
 
 class ToolkitPart(component.PresentPlan):
-    """runtime_env: variables that are derived; hooks: the folder of the Node for OCI hooks."""
+    """The plan in a cluster. runtime_env: variables that are derived from the policy; hooks: the folder of the Node for
+    OCI hooks."""
 
     folders: t.List[Folder]
     runtime_env: t.Dict[str, str]
@@ -73,12 +74,12 @@ class ToolkitPart(component.PresentPlan):
 
 
 def host_plan(host: component.Host) -> ToolkitPlan:
-    """The plan on a host. Its variables take precedence over the policy. Raises Refused."""
+    """The plan on a host. The variables of the host take precedence over the policy. Raises Refused."""
     policy, release, variables = host.inputs.policy, host.inputs.release, host.variables
     cdi = host.boolean_variable("container_toolkit_cdi", policy.get("cdi.enabled"))
     environment = component.environment(policy.get("toolkit.env"))
     given = next((environment[name] for name in _DEFAULT if name in environment), None)
-    # As for the operator: with CDI, the nvidia runtime does not have to be the default.
+    # As in the operator, the nvidia runtime does not have to be the default runtime if CDI is enabled.
     default = (not cdi) if given is None else component.is_true(given)
     text = str(variables.get("container_toolkit_version") or policy.get("toolkit.version")
                or release.components["container_toolkit"])
@@ -109,7 +110,7 @@ def _typed(value: str, kind: type) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if kind is list else value
 
 
-# Maps runtimes to (prefix of variables, configuration file, drop-in file, socket).
+# (prefix of variables, configuration file, drop-in file, socket), by container runtime.
 _RUNTIMES: dict[str, tuple[str, str, str | None, str | None]] = {
     "containerd": ("CONTAINERD", "/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml",
                    "/run/containerd/containerd.sock"),
@@ -119,11 +120,12 @@ _RUNTIMES: dict[str, tuple[str, str, str | None, str | None]] = {
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> ToolkitPart:
-    """The plan in a cluster. The policy has paths of the Node; the container has their folders below /runtime."""
+    """The plan in a cluster. Paths in the policy are paths on the Node; the container mounts their folders below
+    /runtime."""
     given, cdi, nri = shared["env"], bool(context.get("cdi.enabled")), bool(context.get("cdi.nriPluginEnabled"))
     env = {"RUNTIME": context.runtime}
     if cdi and version_key(context.release.version) < (25, 10):
-        # Before native CDI, the device plugin requests devices by annotations, and nvidia is the default runtime.
+        # Without native CDI, the device plugin requests devices by annotations, and nvidia is the default runtime.
         env.update(CDI_ENABLED="true", CRIO_CONFIG_MODE="config",
                    NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES="nvidia.cdi.k8s.io/")
         if context.get("cdi.default"):
@@ -149,8 +151,8 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> T
 
 
 def _limit_restart(context: component.Context, given: dict[str, str]) -> None:
-    """Replaces a restart of Docker with a signal below the level drain. A restart ends containers unless live-restore
-    is on. Other runtimes keep their containers."""
+    """Replaces the restart of Docker with a signal if gpu_disruption is below C(drain), because a restart ends
+    containers unless Docker's live-restore is on. Other container runtimes keep their containers during a restart."""
     for name in ("RUNTIME_RESTART_MODE", "DOCKER_RESTART_MODE"):
         if context.runtime == "docker" and given.get(name) == "systemd" and not allows(context.disruption, "drain"):
             given[name] = "signal"
@@ -183,7 +185,7 @@ def _folder(name: str, mount: str, path: str, kind: str) -> Folder:
 
 
 def _sources(given: dict[str, str]) -> None:
-    """Adds /host to files of the Node in RUNTIME_CONFIG_SOURCE."""
+    """Adds the prefix /host to the files of the Node in RUNTIME_CONFIG_SOURCE."""
     if given.get("RUNTIME_CONFIG_SOURCE"):
         given["RUNTIME_CONFIG_SOURCE"] = ",".join(
             f"file=/host{source[5:]}" if source.startswith("file=/") else source
@@ -191,7 +193,7 @@ def _sources(given: dict[str, str]) -> None:
 
 
 def check(want: ToolkitPlan, seen: component.HostState) -> component.Result:
-    """Whether the toolkit is installed, and a runtime is configured for it."""
+    """Checks whether the toolkit is installed, and whether a container runtime is configured for it."""
     facts = seen.facts
     toolkit = facts["toolkit"]
     if not toolkit["version"]:
@@ -203,7 +205,7 @@ def check(want: ToolkitPlan, seen: component.HostState) -> component.Result:
     chosen = str(want.get("runtime") or "auto")
     if chosen in facts["runtimes"] and chosen not in runtimes:
         faults.append(f"{chosen} is not installed")
-    # podman uses CDI without a configuration.
+    # podman uses CDI without any configuration.
     served = [name for name in runtimes if name != "podman" and chosen in ("auto", name)]
     ready = [name for name in served if runtimes[name]["nvidia"]]
     if served and not ready:
@@ -224,7 +226,7 @@ def check(want: ToolkitPlan, seen: component.HostState) -> component.Result:
 
 
 def _configured(chosen: str, facts: HostFacts) -> str | None:
-    """The runtime that the module configures, None if it is not in the facts."""
+    """The facts of the container runtime that the module configures, None if the facts do not contain it."""
     kubernetes = facts["host"]["markers"]["kubernetes"]
     if chosen == "auto" and kubernetes in OWN_RUNTIME:
         return None
@@ -235,7 +237,8 @@ def _configured(chosen: str, facts: HostFacts) -> str | None:
 
 
 def _idle(name: str, runtime: Runtime) -> tuple[str, str] | None:
-    """(reason, remedy) if a runtime does not start containers now or after a boot; None if it does, or is not known."""
+    """(reason, remedy) if a container runtime does not run now or will not start at boot; otherwise None, or if
+    unknown."""
     if runtime["boot"] == "masked":
         return f"{name} is masked", f"A run does not change this. To unmask the service: systemctl unmask {name}."
     if runtime["running"] is False:
@@ -248,19 +251,19 @@ def _idle(name: str, runtime: Runtime) -> tuple[str, str] | None:
 
 
 def _cdi_faults(facts: HostFacts) -> list[str]:
-    """Differences of the CDI specification from the loaded driver and from the devices that NVML reports."""
+    """Differences between the CDI specification and the loaded driver or the devices that NVML reports."""
     toolkit, loaded = facts["toolkit"], facts["driver"]["loaded"]
     devices = _uuids(facts["gpus"])
     specification = toolkit["cdi"]
     if not toolkit["cdi_specs"]:
-        # There is none if all GPUs are in MIG mode without MIG devices.
+        # The specification has no devices if all GPUs are in MIG mode without MIG devices.
         return [] if loaded and devices == set() else ["the CDI specification is missing"]
     if specification is None:
         return []
     driver = specification["driver"]
     if loaded and driver and driver != loaded:
         return [f"the CDI specification is for driver {driver}, but {loaded} is loaded"]
-    # Names can be UUIDs and indexes, or indexes only.
+    # The names of devices are either UUIDs and indexes, or indexes only.
     named = {name for name in specification["devices"] if name.startswith(("GPU-", "MIG-"))}
     if devices is None or not named:
         return []
@@ -274,7 +277,7 @@ def _more(found: t.Sequence[str]) -> str:
 
 
 def _uuids(gpus: t.Sequence[Gpu]) -> set[str] | None:
-    """The UUIDs of the devices for containers: GPUs, or the MIG devices of GPUs in MIG mode. None if not known."""
+    """The UUIDs of the devices for containers: GPUs or, for GPUs in MIG mode, their MIG devices. None if unknown."""
     found: set[str] = set()
     for gpu in gpus:
         mig = gpu.get("mig")

@@ -14,8 +14,8 @@ _LEVEL = re.compile(r"\d+(\.\d+(\.\d+\S*)?)?\Z")
 
 
 class CudaPlan(component.HostPlan):
-    """version: a level such as C(13.0), None for the newest that the driver runs; profile: whether it is added to
-    PATH of shells."""
+    """The plan on a host. version: a CUDA version such as C(13.0), None for the newest that the driver supports;
+    profile: whether CUDA is added to the PATH of login shells."""
 
     state: str
     version: str | None
@@ -35,7 +35,7 @@ def host_plan(host: component.Host) -> CudaPlan:
 
 
 def check(want: CudaPlan, seen: component.HostState) -> component.Result:
-    """Whether a toolkit of the level is installed."""
+    """Whether a toolkit of the planned CUDA version is installed."""
     have, wanted = seen.facts["software"]["cuda"], want.get("version") or ""
     found = [level for level, release in have.items()
              if not wanted or wanted in (level, release) or level.startswith(f"{wanted}.")]

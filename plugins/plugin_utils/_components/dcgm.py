@@ -11,7 +11,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import c
 
 
 class DcgmPlan(component.HostPlan):
-    """version: None for the newest package; profiling: whether the profiling module is installed."""
+    """The plan on a host. version: the version of the package, None for the newest; profiling: whether the profiling
+    module is installed."""
 
     state: str
     version: str | None
@@ -19,7 +20,7 @@ class DcgmPlan(component.HostPlan):
 
 
 def host_plan(host: component.Host) -> DcgmPlan:
-    """The plan on a host. DCGM is also installed for its exporter. Raises Refused."""
+    """The plan on a host. DCGM is also installed if its exporter is delivered."""
     version = host.variables.get("dcgm_version") or software.packaged(host, "dcgm", r"v?(\d+\.\d+\.\d+)")
     profiling = host.boolean_variable("dcgm_profiling", True)
     placement, because = software.placed(host, "DCGM")

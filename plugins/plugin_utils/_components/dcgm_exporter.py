@@ -18,7 +18,8 @@ _METADATA = ("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", "DCGM_EXPORTER_KUBERN
 
 
 class DcgmExporterPlan(component.HostPlan):
-    """version: None for the newest package; listen: the address; counters: a CSV file, None for the vendor's."""
+    """The plan on a host. version: the version of the package, None for the newest; listen: the address on which the
+    exporter listens; counters: the content of a CSV file, None for the vendor's file."""
 
     state: str
     version: str | None
@@ -27,7 +28,8 @@ class DcgmExporterPlan(component.HostPlan):
 
 
 class Monitor(t.TypedDict):
-    """A ServiceMonitor. interval, scrape_timeout: durations of Prometheus, the latter empty for its default."""
+    """A ServiceMonitor. interval, scrape_timeout: durations in the format of Prometheus; an empty scrape_timeout means
+    the default of Prometheus."""
 
     interval: str
     scrape_timeout: str
@@ -37,10 +39,11 @@ class Monitor(t.TypedDict):
 
 
 class DcgmExporterPart(component.PresentPlan):
-    """engine: the address of DCGM's service, empty for the engine in the exporter; config: the counters; job_mapping:
-    a folder of the Node, empty for none; read_pods: whether it reads pods from the API server; api_access: whether it
-    needs a token for the API server; service_monitor: empty for none; monitoring: the result of L(monitoring.plan);
-    accelerators: whether OpenShift's dashboard gets a rule."""
+    """The plan in a cluster. engine: the address of DCGM's service, empty if the exporter uses its embedded engine;
+    config: the ConfigMap with the counters; job_mapping: a folder of the Node, empty for none; read_pods: whether the
+    exporter reads pods from the API server; api_access: whether it needs a token for the API server; service_monitor:
+    empty for none; monitoring: the result of L(monitoring.plan); accelerators: whether a rule for OpenShift's dashboard
+    is delivered."""
 
     engine: str
     config: component.Config
@@ -59,7 +62,7 @@ class DcgmExporterPart(component.PresentPlan):
 
 
 def host_plan(host: component.Host) -> DcgmExporterPlan:
-    """The plan on a host. Its variables take precedence over dcgmExporter.env and dcgmExporter.config of the policy."""
+    """The plan on a host. The variables of the host take precedence over dcgmExporter.env and .config in the policy."""
     policy, variables = host.inputs.policy, host.variables
     version = variables.get("dcgm_exporter_version") or software.packaged(
         host, "dcgm_exporter", r"v?\d+\.\d+\.\d+-(\d+\.\d+\.\d+)")
@@ -91,7 +94,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> D
     read_pods = pod_labels or pod_uid or any(component.is_true(env.get(name, "")) for name in _METADATA)
     return {
         **shared,
-        # An engine on the Node can only be reached in the network of the Node.
+        # An engine on the Node can only be reached from the network namespace of the Node.
         "host_network": shared["host_network"] or env.get("DCGM_REMOTE_HOSTENGINE_INFO", "").startswith("localhost"),
         "engine": "nvidia-dcgm:5555" if "dcgm" in context.present else "",
         "config": config,
@@ -109,7 +112,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> D
 
 
 def _service_monitor(context: component.Context) -> Monitor | dict[str, str]:
-    """The ServiceMonitor, empty for none. Since 26.7, it is on in the defaults of the chart."""
+    """The ServiceMonitor, empty for none. The defaults of the chart enable it since 26.7."""
     monitor = context.get("dcgmExporter.serviceMonitor") or {}
     default = context.policy.kind in ("values", "defaults") and version_key(context.release.version) >= (26, 7)
     if not monitor.get("enabled", default):

@@ -19,16 +19,17 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import shari
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import Sharing
 
-# The label of a Node that shares GPUs by MPS; pods of the MPS daemon select it.
+# The label of a Node on which pods share GPUs by MPS; the pods of the MPS daemon select this label.
 MPS_CAPABLE = "nvidia.com/mps.capable"
 _SECTION = "devicePlugin.config"
-# devicePlugin.env of each ClusterPolicy that a chart up to 25.3.2 has created (its values.yaml).
+# The value of devicePlugin.env in each ClusterPolicy that a chart up to 25.3.2 has created (its values.yaml).
 _OLD_CHART_ENV = {"PASS_DEVICE_SPECS": "true", "FAIL_ON_INIT_ERROR": "true", "DEVICE_LIST_STRATEGY": "envvar",
                   "DEVICE_ID_STRATEGY": "uuid", "NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "all"}
 
 
 class DevicePluginPart(component.PresentPlan):
-    """config: the configurations; mps_root: a folder of the Node; gds, gdrcopy: whether pods get their devices."""
+    """The plan in a cluster. config: the configurations; mps_root: a folder of the Node; gds, gdrcopy: whether pods get
+    the devices of GPUDirect Storage and GDRCopy."""
 
     config: component.Config
     mps_root: str
@@ -37,7 +38,8 @@ class DevicePluginPart(component.PresentPlan):
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> DevicePluginPart:
-    """The plan in a cluster. With CDI, the operator before 25.3.3 ignores DEVICE_LIST_STRATEGY. Raises Refused."""
+    """The plan in a cluster. With CDI, the operator before 25.3.3 ignores the variable DEVICE_LIST_STRATEGY, and so
+    does this plan. Raises Refused."""
     env = shared["env"]
     if context.get("cdi.enabled") and "DEVICE_LIST_STRATEGY" in env and (
             version_key(context.release.version) < (25, 3, 3) or _OLD_CHART_ENV.items() <= env.items()):
@@ -58,15 +60,16 @@ def plugin_config(context: component.Context) -> component.Config:
 
 
 def config_map_name(policy: Policy, given: Sharing | None) -> str:
-    """The name of a foreign ConfigMap that the policy names, empty if there is none."""
+    """The name of a ConfigMap that the policy names and the user delivers, empty if there is none."""
     config = policy.get(_SECTION) or {}
     return "" if given or config.get("create") else str(config.get("name") or "")
 
 
 def resolve_sharing(policy: Policy, given: Sharing | None, facts: ClusterFacts | None, wanted: t.Mapping[str, str],
                     reasons: list[Refused], refused: list[Concerned], texts: list[str]) -> Sharing | None:
-    """The configurations that apply, see L(applicable_sharing). given: gpu_sharing; wanted: maps Nodes to the names of
-    their configurations. Adds refusals to reasons, refusals of single Nodes to refused, and notes to texts."""
+    """The configurations that apply, see L(applicable_sharing). given: the variable gpu_sharing; wanted: the name of
+    the configuration of each Node, by Node. Adds refusals to reasons, refusals of single Nodes to refused, and notes to
+    texts."""
     facts = facts or NO_CLUSTER
     nodes = {name: one for name, one in facts["nodes"].items() if one["gpu"]}
     try:
@@ -88,10 +91,10 @@ def resolve_sharing(policy: Policy, given: Sharing | None, facts: ClusterFacts |
 
 def applicable_sharing(policy: Policy, given: Sharing | None,
                        live: t.Mapping[str, t.Mapping[str, str] | None]) -> Sharing | None:
-    """The configurations that apply, None if there are none or they are not known.
+    """The configurations that apply, None if there are none or if they are unknown.
 
-    given: gpu_sharing; live: maps ConfigMaps in the cluster to their data, or to None if they do not exist. Raises
-    Refused, and InputError for invalid configurations.
+    given: the variable gpu_sharing; live: the data of ConfigMaps in the cluster by name, None for those that do not
+    exist. Raises Refused, and InputError for invalid configurations.
     """
     config = policy.get(_SECTION) or {}
     name, default, texts = str(config.get("name") or ""), str(config.get("default") or ""), config.get("data")
@@ -118,9 +121,10 @@ def applicable_sharing(policy: Policy, given: Sharing | None,
 
 
 def refusals(found: Sharing, strategy: str, wanted: t.Mapping[str, str]) -> list[Refused]:
-    """Refusals of these configurations.
+    """The refusals of these configurations.
 
-    strategy: mig.strategy of the policy; wanted: maps Nodes to the names of the configurations in the inventory.
+    strategy: the value of mig.strategy in the policy; wanted: the names of the configurations in the inventory, by
+    Node.
     """
     reasons = []
     for name in sorted(set(wanted.values()) - set(found.texts)):
@@ -136,7 +140,8 @@ def refusals(found: Sharing, strategy: str, wanted: t.Mapping[str, str]) -> list
 
 def _mig_under_mps(found: Sharing, wanted: t.Mapping[str, str],
                    nodes: Nodes) -> list[Concerned]:
-    """Refusals of Nodes with a MIG layout and MPS. nodes: those with a GPU; wanted: as in L(refusals)."""
+    """The refusals of Nodes that have both a MIG layout and MPS. nodes: the Nodes with a GPU; wanted: as in
+    L(refusals)."""
     with_mig = [node for node, one in nodes.items() if one["labels"].get(MIG_CONFIG, "all-disabled") not in
                 ("", "all-disabled") and found.strategy(
                     wanted.get(node) or one["labels"].get(PLUGIN_CONFIG) or found.default) == "mps"]
@@ -146,9 +151,10 @@ def _mig_under_mps(found: Sharing, wanted: t.Mapping[str, str],
 
 
 def keep_mps_configs(found: Sharing, wanted: dict[str, str], nodes: Nodes, labelled: t.Container[str]) -> list[str]:
-    """Removes changes from wanted that restart the MPS daemon of a Node, which would end its clients. Returns notes.
+    """Removes from wanted the changes that would restart the MPS daemon of a Node and so end its clients. Returns
+    notes.
 
-    labelled: the Nodes that lose their label unless wanted has it, because it is ours.
+    labelled: the Nodes whose label this collection has set, and would remove if wanted did not contain it.
     """
     held: dict[str, str] = {}
     for node, one in nodes.items():
@@ -167,8 +173,8 @@ def keep_mps_configs(found: Sharing, wanted: dict[str, str], nodes: Nodes, label
 
 def notes(found: Sharing, strategy: str, wanted: t.Mapping[str, str],
           nodes: Nodes) -> list[str]:
-    """Notes about keys that the plugin ignores, and about Nodes without a configuration. nodes: those with a GPU;
-    strategy, wanted: as in L(refusals)."""
+    """Notes about keys that the device plugin ignores, and about Nodes without a configuration. nodes: the Nodes with a
+    GPU; strategy, wanted: as in L(refusals)."""
     texts = [f"{found.origin}, {name}: {text}." for name, document in found.documents.items()
              for text in _without_effect(document, strategy)]
     labels = {node: str(one["labels"].get(PLUGIN_CONFIG) or "") for node, one in nodes.items() if node not in wanted}
@@ -200,7 +206,7 @@ def _without_effect(document: Document, strategy: str) -> t.Iterator[str]:
 
 
 def _strategy(strategy: str, document: Document) -> str:
-    """The MIG strategy: that of the policy takes precedence over the file."""
+    """The MIG strategy that applies. The strategy in the policy takes precedence over the one in the file."""
     return strategy or str(((document.data or {}).get("flags") or {}).get("migStrategy") or "")
 
 

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The driver: its plan on a host and its check. L(driver_containers) has its plan in a cluster. Pure. PRIVATE.
+"""The driver: its plan on a host and its check. L(driver_containers) contains its plan in a cluster. Pure. PRIVATE.
 
-Faults of GPUs come from the errors of NVML (nvml.h, nvmlReturn_t). At no level of gpu_disruption does a run reset a GPU
-or reboot a host because of such a fault, as each run would reset a broken GPU again.
+GPU faults are derived from NVML errors (nvml.h, nvmlReturn_t). A run never resets a GPU or reboots a host because of
+such a fault, at any level of gpu_disruption, because every run would reset a broken GPU again.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation i
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import get_path
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
-# The layout without MIG.
+# The name of the layout without MIG.
 _WHOLE = "all-disabled"
 
 
 class Fabric(t.TypedDict):
-    """The services of an NVLink fabric. manager: C(fabricmanager), C(fabricmanager+nvlsm) or None; version: that of the
-    driver; imex_nodes: addresses of the trays of a rack."""
+    """The services of an NVLink fabric. manager: C(fabricmanager), C(fabricmanager+nvlsm) or None; version: the version
+    of the driver; imex_nodes: the addresses of the compute trays of a rack."""
 
     manager: str | None
     imex: bool
@@ -54,7 +54,7 @@ class Fabric(t.TypedDict):
 
 
 class Packages(t.TypedDict):
-    """The packages to install. kernel_packages: those that modules are built with."""
+    """The packages to install. kernel_packages: the packages that are needed to build kernel modules."""
 
     packages: t.List[str]
     repository: Repository | None
@@ -62,11 +62,12 @@ class Packages(t.TypedDict):
 
 
 class DriverPlan(component.HostPlan, Packages):
-    """The driver on a host. state: C(present), C(absent) or C(adopted); version: None for the newest of the branch;
-    source: C(cuda_repository), C(distribution), C(runfile) or C(precompiled); next_kernel: whether modules are also
-    installed for the kernel that boots next; licence: whether the user sets a token; module_parameters:
-    C({module: {parameter: value}}); cuda: the highest level that it runs; secure_boot: why the kernel loads its
-    modules, C(signed), C(mok) or None. kernel_module_type and source are None for an adopted driver."""
+    """The plan of the driver on a host. state: C(present), C(absent) or C(adopted); version: None for the newest
+    version of the branch; source: C(cuda_repository), C(distribution), C(runfile) or C(precompiled); next_kernel:
+    whether modules are also installed for the kernel of the next boot; licence: whether the user sets a licence token;
+    module_parameters: C({module: {parameter: value}}); cuda: the highest CUDA version that the driver supports;
+    secure_boot: the reason why the kernel accepts the driver's modules, C(signed), C(mok) or None. kernel_module_type
+    and source are None for an adopted driver."""
 
     state: str
     version: str | None
@@ -87,14 +88,14 @@ class DriverPlan(component.HostPlan, Packages):
 
 
 def host_plan(host: component.Host) -> DriverPlan:
-    """The plan on a host. With the placement C(none), a foreign driver is verified and not changed. Raises Refused and
-    Refusals."""
+    """The plan on a host. With the placement C(none), this collection does not manage the driver, and only verifies it.
+    Raises Refused and Refusals."""
     inputs, variables = host.inputs, host.variables
     situation = situation_of(host.facts)
     adopted = variables.get("driver_state") == "adopted"
     if host.place == "none" or adopted:
         host.notes += _extra_module_notes(inputs, variables)
-        # Only the host's own variables are verified.
+        # Only the variables of the host itself are verified.
         named = host.place != "none" and (variables.get("driver_version") or variables.get("driver_branch"))
         return _adopted(situation, inputs.request(variables).version if named else None,
                         host.why if host.place == "none" else "driver_state of this host is adopted")
@@ -142,8 +143,8 @@ def _adopted(situation: Situation, version: Version | None, why: str) -> DriverP
             "because": [f"{why}: the installed driver is adopted as it is"]}
 
 
-# Keys of the policy that name objects of the cluster, which hosts cannot read: (path below driver, kind, the task on
-# hosts, its variable).
+# Keys of the policy that name objects of the cluster, which are not available to hosts: (path below driver, kind, the
+# equivalent task on hosts, the variable for it).
 _REFERENCES = (
     ("kernelModuleConfig.name", "ConfigMap", "set driver_module_parameters", "driver_module_parameters"),
     ("licensingConfig.secretName", "Secret", "set driver_licence_token, from a vault", "driver_licence_token"),
@@ -166,15 +167,15 @@ def _reference_notes(policy: Policy, variables: HostVars) -> t.Iterator[str]:
 
 
 def _extra_module_notes(inputs: PlanInputs, variables: HostVars) -> list[str]:
-    """A note about additional kernel modules that are requested for a foreign driver."""
+    """A note if additional kernel modules are requested for a driver that this collection does not manage."""
     named = [EXTRAS[name] for name, on in extras(inputs.policy, variables).items() if on]
     return [f"{', '.join(named)}: requested, but not delivered, because this collection does not manage the driver "
             "here."] if named else []
 
 
 def _secure_boot(situation: Situation, driver: Candidate, request: Request) -> str | None:
-    """C(signed) if the distribution signs the modules, C(mok) if the key that signs them is or will be enrolled, None
-    if Secure Boot is off, or the key is not known."""
+    """C(signed) if the distribution signs the modules; C(mok) if they are signed with a key that is or will be
+    enrolled; None if Secure Boot is off or the key is unknown."""
     if not situation.secure_boot or driver.signed:
         return "signed" if situation.secure_boot else None
     return "mok" if situation.secure_boot == "mok" or request.own_key else None
@@ -203,7 +204,8 @@ def _packages(situation: Situation, facts: HostFacts, driver: Candidate, source:
 
 
 def _fabric(situation: Situation, version: str | None) -> Fabric:
-    """On HGX boards, the host runs the fabric manager; in racks (NVL72), the switches run it."""
+    """The services of the fabric. On HGX boards, the fabric manager runs on the host; in racks (NVL72), on the
+    switches."""
     manager = {"nvswitch": "fabricmanager", "nvlink5": "fabricmanager+nvlsm"}.get(situation.fabric or "")
     return {"manager": manager, "imex": situation.fabric == "nvlink5_rack", "version": version if manager else None}
 
@@ -231,13 +233,13 @@ def _notes(situation: Situation, driver: Candidate, source: str, cuda: str | Non
                "the plan shows which packages the driver needs.")
 
 
-# Maps keys of the plan to additional kernel modules.
+# The additional kernel modules, by the key of the plan that requests them.
 _EXTRA_MODULES = {"peermem": "nvidia_peermem", "gds": "nvidia_fs", "gdrcopy": "gdrdrv"}
 _UNMASK = "site.yml fails for a masked service. Run systemctl unmask, or change the variable that requests the service."
 
 
 def check(want: DriverPlan, seen: component.HostState) -> component.Result:
-    """Whether the planned driver is loaded and works. An adopted driver must work, too."""
+    """Whether the planned driver is loaded and works. This also applies to an adopted driver."""
     facts = seen.facts
     driver = facts["driver"]
     loaded, library = driver["loaded"], driver["library"]
@@ -288,13 +290,13 @@ def _managed(want: DriverPlan) -> bool:
 
 
 def _fabric_of(want: DriverPlan, facts: HostFacts) -> str:
-    """The fabric whose services the plan has, C(none) for none; as in C(_driver.parts.Aim)."""
+    """The fabric whose services are planned, C(none) for none; as in C(_driver.parts.Aim)."""
     planned = want.get("fabric")
     return str(facts["nvlink"]["fabric"]) if planned and (planned["manager"] or planned["imex"]) else "none"
 
 
 def _missing_modules(want: DriverPlan, facts: HostFacts) -> list[str]:
-    """The kernel modules of the plan that are not loaded."""
+    """The planned kernel modules that are not loaded."""
     needed = [module for key, module in _EXTRA_MODULES.items() if want.get(key)]
     if _managed(want):
         needed += [*LOAD_ORDER, *(["ib_umad"] if _fabric_of(want, facts) == "nvlink5" else [])]
@@ -302,14 +304,14 @@ def _missing_modules(want: DriverPlan, facts: HostFacts) -> list[str]:
 
 
 def _missing_packages(want: DriverPlan, facts: HostFacts) -> list[str]:
-    """A fault if packages of the plan are not installed. The facts contain only packages of the driver."""
+    """A fault if planned packages are not installed. The facts contain only packages of the driver."""
     have = facts["driver"]["packages"]
     gone = [name for name in want.get("packages") or () if _managed(want) and is_driver(name) and name not in have]
     return [f"{' and '.join(gone)} {'is' if len(gone) == 1 else 'are'} not installed"] if gone else []
 
 
 def _service_faults(want: DriverPlan, facts: HostFacts) -> list[str]:
-    """Differences of the driver's services from those of the plan, none if their state is not known."""
+    """Differences between the planned services of the driver and the current ones; none if their state is unknown."""
     known, fabric = facts["driver"].get("services"), want.get("fabric")
     if known is None or not _managed(want):
         return []
@@ -352,7 +354,7 @@ _LOOK = "Search journalctl -k for NVRM and Xid messages"
 _RESET = ("Stop its GPU clients (a run stops them only for a change of the plan), then reset it: nvidia-smi "
           "--gpu-reset -i {pci}. If the reset is refused, reboot the host")
 _REBOOT = "Reboot the host, and power-cycle it if that does not help; the other GPUs stay in use"
-# (part of the error, state of the GPU, what to do).
+# (part of the error message, state of the GPU, remedy).
 _STATES = (
     ("RESET_REQUIRED", "needs a reset", _RESET),
     ("GPU_IS_LOST", "is lost", _REBOOT),
@@ -364,7 +366,7 @@ _STATES = (
 
 
 def fault_of(gpu: Gpu) -> tuple[str, str]:
-    """(fault, remedy) of a GPU with an error, without full stops."""
+    """(fault, remedy) for a GPU with an error, both without a full stop."""
     pci, error = gpu["pci"], str(gpu["error"]).rstrip(".")
     for word, state, remedy in _STATES:
         if word in error:

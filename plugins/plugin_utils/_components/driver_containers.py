@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The plan of the driver's DaemonSets in a cluster. Pure. PRIVATE.
 
-There is one for each policy (the section driver, or an NVIDIADriver), each system and, with precompiled modules, each
-kernel. Source of names, labels and selectors: GPU Operator 26.7. For the section driver, the operator uses the system
-of any one Node; here each Node gets the image of its own system.
+There is one DaemonSet for each combination of a policy (the section driver, or an NVIDIADriver), an operating system
+and, with precompiled modules, a kernel. Source of names, labels and selectors: GPU Operator 26.7. For the section
+driver, the operator uses the operating system of an arbitrary Node; here each Node gets the image for its own system.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _SIDE = ("gds", "gdrcopy")
 _PLAIN = "nvidia-driver-daemonset"
 _FOR_PACKAGES = ("driver.repoConfig.configMapName", "driver.certConfig.name", "driver.secretEnv")
 _MODULE_FILES = ("nvidia.conf", "nvidia-uvm.conf", "nvidia-modeset.conf", "nvidia-peermem.conf")
-# The longest value of a label; names of objects can be longer.
+# The maximum length of a label value; names of objects can be longer.
 _LABEL = 63
-# The digits 0 to 9 as Kubernetes' SafeEncodeString writes them.
+# The digits 0 to 9 as encoded by Kubernetes' SafeEncodeString.
 _DIGITS = str.maketrans("0123456789", "456789bcdf")
-# Variables that let the driver manager evict pods, and drain the Node.
+# Variables that allow the driver manager to evict pods and to drain the Node.
 _MOVES_PODS = ("ENABLE_GPU_POD_EVICTION", "ENABLE_AUTO_DRAIN")
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The Nodes. found: their pools; sites: system and kernel of each Node, for clusters in which no Node is known to
-    have a GPU; asked: the systems in gpu_node_os."""
+    """The Nodes of a cluster. found: their driver pools; sites: the system and kernel of each Node, for clusters in
+    which no Node is known to have a GPU; asked: the systems in gpu_node_os."""
 
     found: t.Sequence[pools.Pool]
     sites: t.Sequence[Site]
@@ -59,7 +59,8 @@ class Cluster:
 
 @dataclass(frozen=True)
 class DaemonSetTarget:
-    """A DaemonSet. policy: that of its Nodes; os_tag: the system as in tags; kernel: empty if modules are built."""
+    """A DaemonSet to plan. policy: the policy of its Nodes; os_tag: the operating system as in image tags; kernel:
+    empty if the modules are built on the Node."""
 
     policy: Policy
     system: nodes.System
@@ -69,7 +70,7 @@ class DaemonSetTarget:
 
 
 class Own(t.TypedDict):
-    """What the NVIDIADriver of a DaemonSet sets instead of the section daemonsets."""
+    """The values that the NVIDIADriver of a DaemonSet sets in place of the section daemonsets."""
 
     labels: t.Dict[str, str]
     annotations: t.Dict[str, str]
@@ -80,9 +81,9 @@ class Own(t.TypedDict):
 
 class DaemonSet(t.TypedDict):
     """The plan of a DaemonSet. app: the label that selects its pods; owner: the NVIDIADriver, empty for none; os,
-    kernel: as in L(DaemonSetTarget); marks: labels of its pods; affinity: terms of which one must match; images, pull:
-    by name; startup_probe: in seconds; secret_env: name of a Secret, empty for none; own: what an NVIDIADriver sets
-    itself."""
+    kernel: as in L(DaemonSetTarget); marks: labels of its pods; affinity: node selector terms, of which at least one
+    must match; images, pull: references and pull policies, by image name; startup_probe: in seconds; secret_env: the
+    name of a Secret, empty for none; own: the values that an NVIDIADriver sets itself."""
 
     name: str
     app: str
@@ -118,14 +119,14 @@ class DaemonSet(t.TypedDict):
 
 
 class DriverPart(component.PresentPlan):
-    """pools: the DaemonSets; kept: names of DaemonSets that stay as they are."""
+    """The plan in a cluster. pools: the DaemonSets; kept: the names of DaemonSets that remain unchanged."""
 
     pools: t.List[DaemonSet]
     kept: t.List[str]
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> component.ClusterPart:
-    """L(DriverPart), or absent if no Node gets a driver and no DaemonSet is kept. Raises Refused and Refusals."""
+    """L(DriverPart), or an absent part if no Node gets a driver and none is kept. Raises Refused and Refusals."""
     every, gpu, asked = context.nodes, context.gpu_nodes, _asked_systems(context.node_os)
     names = [name for name in gpu or every if "driver" not in context.on_host.get(name, ())]
     if not names and not asked:
@@ -181,7 +182,7 @@ def _of_known_systems(context: component.Context, names: t.Sequence[str]) -> lis
     """The Nodes whose system is known; the others get no driver. Raises Refused if none is known."""
     unknown = [name for name in names if not context.nodes[name].get("os")]
     reason = Refused("the operating system of the Node is not known", "Let NFD label the Node, or set gpu_node_os.")
-    # Until a Node has NFD's labels, the system of Nodes without a GPU does not matter.
+    # Before NFD has labelled the Nodes, no GPU is known. Then at least one Node must have a known system.
     if unknown and context.gpu_nodes:
         context.without_driver.append((reason, unknown))
     elif unknown and len(unknown) == len(names):
@@ -190,8 +191,8 @@ def _of_known_systems(context: component.Context, names: t.Sequence[str]) -> lis
 
 
 def _of_all_policies(context: component.Context, cluster: Cluster) -> list[DaemonSet]:
-    """All DaemonSets. Raises Refusals if the section driver cannot be followed. It also raises them for an NVIDIADriver
-    that selects no Node with a GPU."""
+    """The DaemonSets of all policies. Raises Refusals if the section driver, or an NVIDIADriver that selects no Node
+    with a GPU, is refused."""
     reasons: list[Refused] = []
     made: list[DaemonSet] = []
     for policy in _policies(context.policy):
@@ -212,8 +213,8 @@ def _of_all_policies(context: component.Context, cluster: Cluster) -> list[Daemo
 
 
 def _kept(context: component.Context) -> list[str]:
-    """Names of the DaemonSets of NVIDIADrivers that cannot be followed, which stay as they are: without them, their
-    Nodes would lose the driver. Adds a note for each."""
+    """The names of the DaemonSets of refused NVIDIADrivers. They remain unchanged, because their Nodes would lose the
+    driver without them. Adds a note for each."""
     known = (context.facts or NO_CLUSTER).get("nvidia_drivers", {})
     names = sorted(name for driver in context.faulty if driver in known
                    for name in known[driver]["there"].values())
@@ -242,24 +243,24 @@ def _unsupported(policy: Policy) -> list[Refused]:
 
 
 def existing_names(policy: Policy, systems: t.Iterable[nodes.System], release: Release) -> list[str]:
-    """Names that existing DaemonSets for these systems can have. An existing DaemonSet keeps its name."""
+    """The names that existing DaemonSets for these systems can have. An existing DaemonSet keeps its name."""
     if not policy.fallback or not policy.enabled("driver") or policy.get("driver.usePrecompiled"):
         return []
     return [_PLAIN, *sorted({f"{_PLAIN}-{nodes.tag(system, release)}" for system in systems})]
 
 
 def has_kernel_daemon_sets(policy: Policy) -> bool:
-    """Whether there are DaemonSets for one kernel each."""
+    """Whether the policy has DaemonSets that are each for one kernel."""
     return policy.enabled("driver") and any(one.get("driver.usePrecompiled") for one in _policies(policy))
 
 
 def has_nvidia_drivers(policy: Policy) -> bool:
-    """Whether there are DaemonSets for NVIDIADrivers."""
+    """Whether the policy has DaemonSets for NVIDIADrivers."""
     return policy.enabled("driver") and any(one.driver_name for one in _policies(policy))
 
 
 def _policies(policy: Policy) -> list[Policy]:
-    """The policies of NVIDIADrivers with a selector, then the policy of all other Nodes."""
+    """The policies of NVIDIADrivers with a selector, followed by the policy of all other Nodes."""
     return [*(policy.for_pool(pool) for pool in policy.pools), *([policy] if policy.fallback else [])]
 
 
@@ -281,7 +282,7 @@ def _without_effect(policy: Policy, facts: ClusterFacts | None) -> list[str]:
 
 
 def _unknown(policy: Policy, deliveries: t.Sequence[DaemonSetTarget]) -> list[str]:
-    """Notes about versions of unknown branches."""
+    """Notes about driver versions of unknown branches."""
     versions = sorted({one.driver.version for one in deliveries if not one.driver.version.startswith("sha256:")})
     return [f"{cluster_references.path_text(policy, 'driver.version')} {version}: driver branch "
             f"{releases.branch_of(version)} is not known to this collection, so its support of the GPUs is not checked."
@@ -310,7 +311,7 @@ def _targets(context: component.Context, policy: Policy, cluster: Cluster) -> li
     if pools.is_digest(policy) and len(places) > 1:
         if cluster.asked:
             raise pools.digest_refusal(sorted(os_tag for os_tag, _kernel in places))
-        # Nodes without a known GPU. Pools have refused those with a GPU already.
+        # Nodes that are not known to have a GPU. Those with a known GPU were already refused when pools were computed.
         tags = collections.Counter(nodes.tag(system, context.release) for system, _kernel in sites)
         chosen = nodes.common_value(tags, pools.running_of(context.facts or NO_CLUSTER).systems,
                                     lambda value: (releases.version_key(value), value), "the newest")
@@ -324,7 +325,7 @@ def _targets(context: component.Context, policy: Policy, cluster: Cluster) -> li
 
 
 def _daemon_set(context: component.Context, one: DaemonSetTarget, beside: t.Sequence[DaemonSetTarget]) -> DaemonSet:
-    """beside: all DaemonSets of the same policy."""
+    """The plan of a DaemonSet. beside: all DaemonSets of the same policy."""
     policy, get, facts = one.policy, one.policy.get, context.facts or NO_CLUSTER
     precompiled, short = bool(one.kernel), _short_kernel(one, beside, facts)
     side = [name for name in _SIDE if policy.enabled(name)]
@@ -339,7 +340,8 @@ def _daemon_set(context: component.Context, one: DaemonSetTarget, beside: t.Sequ
         "images": _images(context, one, side),
         "pull": {image: images.pull_policy(policy, image) for image in ("driver", "driver_manager", *side)},
         "pull_secrets": images.pull_secrets(policy, ("driver", "driver_manager", *side), context.secrets),
-        # The arguments of a ClusterPolicy replace those of the container, and those of an NVIDIADriver are added.
+        # The arguments in a ClusterPolicy replace those of the container; the arguments in an NVIDIADriver are added to
+        # them.
         "args": ["init", *args] if args and policy.driver_name else args,
         "env": {**(cluster_openshift.version(one.system) if context.openshift else {}),
                 **_environment(context, policy, "driver", precompiled)}, "resources": get("driver.resources") or {},
@@ -357,7 +359,8 @@ def _daemon_set(context: component.Context, one: DaemonSetTarget, beside: t.Sequ
 
 
 def operators_name(driver_type: str, os_tag: str, kernel: str, uid: str) -> str:
-    """The operator's name for the DaemonSet of an NVIDIADriver with this uid. kernel: empty if modules are built."""
+    """The name that the operator gives to the DaemonSet of the NVIDIADriver with this uid. kernel: empty if modules are
+    built on the Node."""
     number = 0x811C9DC5  # FNV-1a, 32 bits
     for byte in (f"{uid}-{kernel}" if kernel else uid).encode():
         number = (number ^ byte) * 0x01000193 & 0xFFFFFFFF
@@ -366,8 +369,8 @@ def operators_name(driver_type: str, os_tag: str, kernel: str, uid: str) -> str:
 
 
 def _name(one: DaemonSetTarget, beside: t.Sequence[DaemonSetTarget], short: str, facts: ClusterFacts) -> str:
-    """The name of a DaemonSet. An existing one keeps its name, because a new name would restart its pods. short: the
-    kernel in the name."""
+    """The name of a DaemonSet. An existing DaemonSet keeps its name, because a new name would restart its pods. short:
+    the kernel as the name contains it."""
     if one.policy.driver_name:
         place = _name_suffix(one, short)
         known = facts.get("nvidia_drivers", {}).get(one.policy.driver_name)
@@ -386,16 +389,16 @@ def _name(one: DaemonSetTarget, beside: t.Sequence[DaemonSetTarget], short: str,
 
 
 def _app(name: str, precompiled: bool) -> str:
-    """The label that selects the pods. All DaemonSets of the operator for kernels have the same label. It is kept,
-    because the selector of an adopted DaemonSet cannot be changed."""
+    """The label that selects the pods. In the operator, all DaemonSets for kernels have the same label. This label is
+    kept, because the selector of an adopted DaemonSet cannot be changed."""
     if precompiled:
         return _PLAIN
     return name if len(name) <= _LABEL else f"{name[:_LABEL - 9].rstrip('.-')}-{_hash(name)}"
 
 
 def _short_kernel(one: DaemonSetTarget, beside: t.Sequence[DaemonSetTarget], facts: ClusterFacts) -> str:
-    """The kernel in the name: without the machine, unless another kernel would have the same name. An existing
-    DaemonSet for the kernel keeps its name."""
+    """The kernel as the name contains it: without the machine architecture, unless another kernel would then have the
+    same name. An existing DaemonSet for the kernel keeps its name."""
     kernels, forms = facts.get("driver_kernels", {}), _kernel_forms(one.kernel)
     known = facts.get("nvidia_drivers", {}).get(one.policy.driver_name)
     there = known["there"] if known else {}
@@ -410,7 +413,7 @@ def _short_kernel(one: DaemonSetTarget, beside: t.Sequence[DaemonSetTarget], fac
 
 
 def _kernel_forms(kernel: str) -> list[str]:
-    """Forms of a kernel in names, the shortest first. The last one is unique."""
+    """The forms of a kernel that names can contain, from the shortest to the longest. The last form is unique."""
     if not kernel:
         return [""]
     whole = _plain(kernel)
@@ -419,14 +422,14 @@ def _kernel_forms(kernel: str) -> list[str]:
 
 
 def _name_suffix(one: DaemonSetTarget, short: str) -> str:
-    """The system and, with precompiled modules, the kernel, in the operator's order."""
+    """The suffix of the name: the system and, with precompiled modules, the kernel, in the operator's order."""
     if not short:
         return one.os_tag
     return f"{one.os_tag}-{short}" if one.policy.driver_name else f"{short}-{one.os_tag}"
 
 
 def _plain(kernel: str) -> str:
-    """The kernel as a DNS subdomain, whose parts begin and end with a letter or digit."""
+    """The kernel as a valid DNS subdomain: each of its parts begins and ends with a letter or digit."""
     return re.sub(r"[.-]*\.[.-]*", ".", re.sub(r"[^a-z0-9.-]", ".", kernel.lower())).strip(".-")
 
 
@@ -435,7 +438,7 @@ def _hash(text: str) -> str:
 
 
 def _pod_labels(one: DaemonSetTarget, short: str) -> dict[str, str]:
-    """The labels of the pods, besides that which selects them."""
+    """The labels of the pods, except the label that selects them."""
     marks = {"nvidia.com/precompiled": "true" if one.kernel else "false"}
     if one.policy.driver_name:
         marks["nvidia.com/node.os-version"] = one.os_tag
@@ -452,11 +455,12 @@ def _selector(one: DaemonSetTarget, beside: t.Sequence[DaemonSetTarget]) -> dict
 
 
 def _affinity(policy: Policy) -> list[Data]:
-    """nodeSelectorTerms of the pods: those of the user, each without the Nodes of NVIDIADrivers with a selector."""
+    """The nodeSelectorTerms of the pods: the user's terms, each extended so that it excludes the Nodes of NVIDIADrivers
+    with a selector."""
     required = policy.get("driver.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution") or {}
     terms = [dict(term) for term in required.get("nodeSelectorTerms") or ()] or [{}]
     if policy.pools:
-        # A selector does not match if one of its labels does not.
+        # A selector does not match a Node on which one of its labels does not match.
         absent = [[{"key": key, "operator": "NotIn", "values": [value]} for key, value in pool.node_selector.items()]
                   for pool in policy.pools]
         terms = [{**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *expressions]}
@@ -475,7 +479,7 @@ def _images(context: component.Context, one: DaemonSetTarget, side: t.Sequence[s
 
 
 def _own(policy: Policy) -> Own:
-    """The labels do not include those that select pods."""
+    """The values that an NVIDIADriver sets itself. The labels do not include those that select pods."""
     get = policy.get
     labels = {key: value for key, value in (get("driver.labels") or {}).items()
               if key != "app" and not key.startswith("app.kubernetes.io/")}
@@ -486,17 +490,18 @@ def _own(policy: Policy) -> Own:
 
 
 def _manager_env(context: component.Context, policy: Policy) -> dict[str, str]:
-    """The variables of the driver manager. gpu_disruption decides whether it may evict pods."""
+    """The variables of the driver manager. Whether it may evict pods depends on gpu_disruption."""
     found = {"ENABLE_GPU_POD_EVICTION": str(allows(context.disruption, "drain")).lower(), "ENABLE_AUTO_DRAIN": "false",
              **component.environment(policy.get("driver.manager.env"))}
     return component.limit_by_level(context, "driver.manager.env", found, dict.fromkeys(_MOVES_PODS, "drain"))
 
 
 def _environment(context: component.Context, policy: Policy, section: str, precompiled: bool) -> dict[str, str]:
-    """The variables of a container that downloads packages: those of gpu_proxy and of the policy, which take
-    precedence.
+    """The variables of a container that downloads packages: those of gpu_proxy and those of the policy. The policy
+    takes precedence.
 
-    Raises Refused for a proxy with a password, which has to be in driver.secretEnv, because users can read DaemonSets.
+    Raises Refused for a proxy URL with a password. A password must be in driver.secretEnv, because users can read
+    DaemonSets.
     """
     own = component.environment(policy.get(f"{section}.env"))
     if precompiled or not context.proxy:

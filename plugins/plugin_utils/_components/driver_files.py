@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The files of a driver container from ConfigMaps, Secrets and the Node. Pure. PRIVATE.
+"""The files of a driver container that come from ConfigMaps, Secrets and the Node. Pure. PRIVATE.
 
-Source: GPU Operator 26.7 (paths by distribution, and the containers that get them). It names volumes after ConfigMaps,
-which fails for names with dots, and for a ConfigMap that is used twice. In these cases, a volume has the name of its
-purpose here.
+Source: GPU Operator 26.7 (the paths for each distribution, and the containers that get the files). The operator names
+volumes after ConfigMaps, which fails for names with dots, and for a ConfigMap that is used twice. In these cases, the
+volume is named after its purpose here.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats impo
 
 
 class File(t.TypedDict):
-    """A volume, mounted read-only. volume: as in a pod; mounts: maps paths in the containers to keys of the ConfigMap,
-    empty for the whole volume; containers: their names."""
+    """A volume that is mounted read-only. volume: as in a pod; mounts: keys of the ConfigMap by their paths in the
+    containers, an empty key for the whole volume; containers: the names of the containers."""
 
     volume: Data
     mounts: t.Dict[str, str]
@@ -35,13 +35,14 @@ MAIN, PEERMEM, GDS, GDRCOPY = "nvidia-driver-ctr", "nvidia-peermem-ctr", "nvidia
 _BUILDERS = (MAIN, GDS, GDRCOPY)
 _YUM, _APT, _ZYPP = "/etc/yum.repos.d", "/etc/apt/sources.list.d", "/etc/zypp/repos.d"
 _PEM, _CRT, _ANCHORS = "/etc/pki/ca-trust/extracted/pem", "/usr/local/share/ca-certificates", "/etc/pki/trust/anchors"
-# Maps ids of os-release to the folders of package repositories and certificates.
+# The folders of package repositories and certificates, by the ID in os-release.
 _FOLDERS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("ubuntu", "debian"), (_APT, _CRT)),
     **dict.fromkeys(("rhel", "rhcos", "rocky", "ol", "centos"), (_YUM, _PEM)),
     **dict.fromkeys(("sles", "sl-micro"), (_ZYPP, _ANCHORS)),
 }
-# The files of the host's subscription, by ids of os-release: maps paths in the container to (path on the host, type).
+# The files of the host's subscription, by the ID in os-release. They map paths in the container to (path on the host,
+# type).
 _SUBSCRIPTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "rhel": {"/run/secrets/etc-pki-entitlement": ("/etc/pki/entitlement", "Directory"),
              "/run/secrets/redhat.repo": ("/etc/yum.repos.d/redhat.repo", "File"),
@@ -57,8 +58,8 @@ _OF_KEYS = ("kernel-module-config", "repo-config", "cert-config")
 
 
 def files(policy: Policy, system: str, runtime: str, precompiled: bool, facts: ClusterFacts | None) -> list[File]:
-    """The volumes of a driver DaemonSet. system: id of os-release; precompiled: no packages are downloaded. Raises
-    Refused."""
+    """The volumes of a driver DaemonSet. system: the ID in os-release; precompiled: whether modules are precompiled, so
+    that no packages are downloaded. Raises Refused."""
     found: list[File] = []
     if policy.get("driver.virtualTopology.config"):
         found.append(_keyed("topology-config", {"/etc/nvidia/nvidia-topologyd.conf": "nvidia-topologyd.conf"},
@@ -78,8 +79,7 @@ def files(policy: Policy, system: str, runtime: str, precompiled: bool, facts: C
 
 
 def _named(found: list[File]) -> list[File]:
-    """The same files with the names that the operator gives to volumes, so that an adopted DaemonSet does not
-    change."""
+    """The same files, with volumes named as by the operator, so that an adopted DaemonSet does not change."""
     taken = {one["volume"]["name"] for one in found}
     for one in found:
         volume = one["volume"]
@@ -92,7 +92,7 @@ def _named(found: list[File]) -> list[File]:
 
 def _each_key(policy: Policy, path: str, volume: str, folder: str, facts: ClusterFacts | None,
               containers: t.Sequence[str]) -> list[File]:
-    """The keys of a ConfigMap as single files, which do not hide the other files of the folder."""
+    """The keys of a ConfigMap, mounted as single files, so that the other files in the folder remain visible."""
     if not policy.get(path):
         return []
     keys = references.keys(policy, path, facts)
@@ -121,8 +121,8 @@ def _licence(policy: Policy) -> list[File]:
 
 
 def _subscription(policy: Policy, system: str, runtime: str) -> list[File]:
-    """The files of the host's subscription. On RHEL, CRI-O itself mounts them, and with own repositories they are not
-    needed and may not exist."""
+    """The files of the host's subscription. On RHEL, they are omitted with CRI-O, which mounts them itself, and with
+    package repositories of the user, for which they are not needed and may not exist."""
     if system == "rhel" and (runtime == "crio" or policy.get("driver.repoConfig.configMapName")):
         return []
     return [_of_host(f"subscription-config-{number}", path, source, kind)
@@ -130,7 +130,7 @@ def _subscription(policy: Policy, system: str, runtime: str) -> list[File]:
 
 
 def _modules_of_host(system: str) -> list[File]:
-    """The folder of the host's modules, which SUSE's images with precompiled modules need."""
+    """The folder of the host's kernel modules, which SUSE's images with precompiled modules need."""
     if system not in ("sles", "sl-micro"):
         return []
     return [_of_host("lib-modules", "/run/host/lib/modules", "/lib/modules", "Directory")]

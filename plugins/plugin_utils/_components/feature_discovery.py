@@ -19,8 +19,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_imag
 
 
 class LabelsPlan(component.HostPlan):
-    """mig_strategy: C(none), C(single) or C(mixed); sharing: a configuration of the device plugin, or None. state,
-    target: options of gpu_labels."""
+    """The plan on a host. mig_strategy: C(none), C(single) or C(mixed); sharing: a configuration of the device plugin,
+    or None; state, target: options of gpu_labels."""
 
     state: str
     target: str
@@ -29,13 +29,13 @@ class LabelsPlan(component.HostPlan):
 
 
 class LabelsPart(component.PresentPlan):
-    """config: the device plugin's configurations, without data."""
+    """The plan in a cluster. config: the ConfigMap with the device plugin's configurations, without data."""
 
     config: component.Config
 
 
 def host_plan(host: component.Host) -> LabelsPlan:
-    """The plan on a host. Its variables take precedence over the policy. Raises Refused."""
+    """The plan on a host. The variables of the host take precedence over the policy. Raises Refused."""
     own, policy = host.variables.get("feature_discovery_sharing"), host.inputs.policy
     sharing: Value = policy.sharing if own is None else own
     try:
@@ -60,7 +60,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> L
 
 
 def check(_want: LabelsPlan, seen: component.HostState) -> component.Result:
-    """The result of the labels or, if they were not computed, of the GPUs that can be read."""
+    """Checks the labels or, if gpu_labels did not run, whether the GPUs can be read."""
     labels, remedy = seen.labels, "Repair the driver first."
     if labels is None:
         count = sum(1 for gpu in seen.facts["gpus"] if gpu.get("uuid") is not None)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The instances that a MIG layout has on the GPUs of a host, and the current ones. Pure. PRIVATE."""
+"""The GPU instances that a MIG layout defines for the GPUs of a host, and the current instances. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import B
 
 @dataclass(frozen=True)
 class MigState:
-    """The current or desired state of a GPU. enabled: MIG mode, None if not known; instances: number of GPU instances
-    by profile, None if not known; devices: number of MIG devices (a GPU instance can have several compute
-    instances)."""
+    """The current or desired state of a GPU. enabled: whether MIG mode is on, None if unknown; instances: the number of
+    GPU instances of each profile, None if unknown; devices: the number of MIG devices (a GPU instance can contain
+    several compute instances)."""
 
     enabled: bool | None
     instances: t.Mapping[str, int] | None
@@ -35,7 +35,7 @@ class MigState:
         return ", ".join(f"{count} x {name}" for name, count in sorted(self.instances.items())) or "MIG on, empty"
 
     def satisfies(self, goal: MigState) -> bool:
-        """Whether this state is the desired one (goal), as far as the instances of the latter are known."""
+        """Whether this state is the desired state (goal). Unknown instances of goal are not compared."""
         return self.enabled == goal.enabled and (
             goal.instances is None or (self.instances, self.devices) == (goal.instances, goal.devices))
 
@@ -49,8 +49,8 @@ def desired_states(config: object, selected: str | None, gpus: t.Sequence[Gpu],
     """Maps the PCI addresses of GPUs in the selected layout to their desired state.
 
     config: a document in mig-parted's format, None for the layouts that are generated from the GPUs; devices: the GPUs
-    that may be changed, empty for all. Raises InputError for an unknown layout or GPU, MIG on a GPU that does not
-    support it, an unknown profile, and instances that do not fit.
+    that may be changed, empty for all. Raises InputError for an unknown layout or GPU, for MIG on a GPU that does not
+    support it, for an unknown profile, and for instances that do not fit on the GPU.
     """
     targets = [_target(index, gpu) for index, gpu in enumerate(gpus)]
     chosen = profile_names.chosen([str(word) for word in devices] or None, targets)
@@ -70,7 +70,7 @@ def only_layout(config: object) -> str:
 def current(gpu: Gpu) -> MigState:
     """The current state of a GPU."""
     mig = gpu.get("mig")
-    # Without a driver, a GPU has no instances. If the driver does not answer, they are not known.
+    # Without a driver, a GPU has no instances. If the driver does not respond, the instances are unknown.
     if mig is None and gpu["mig_capable"] and gpu.get("kernel_driver") == "nvidia":
         return UNKNOWN
     if not mig or not mig["enabled"]:
@@ -80,7 +80,7 @@ def current(gpu: Gpu) -> MigState:
 
 
 def after_boot(entry: BootGpu) -> MigState:
-    """The state of a GPU after the next boot. entry: that of the fact C(mig_boot.gpus)."""
+    """The state of a GPU after the next boot. entry: the entry for the GPU in the fact C(mig_boot.gpus)."""
     if not entry["enabled"]:
         return OFF
     counts = collections.Counter(str(instance["profile"]) for instance in entry["instances"])
@@ -88,7 +88,7 @@ def after_boot(entry: BootGpu) -> MigState:
 
 
 def overview(gpus: t.Sequence[Gpu]) -> str:
-    """The state of the GPUs of a host as text."""
+    """A description of the states of the GPUs of a host."""
     capable = [gpu for gpu in gpus if gpu["mig_capable"]]
     if not capable:
         return "no MIG"

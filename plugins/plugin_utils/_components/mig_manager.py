@@ -25,8 +25,8 @@ NO_LAYOUT: Change = {"drop": "mig.layout", "also": [], "result": "no mig_manager
 
 
 class MigPlan(component.HostPlan):
-    """state, config, selected, devices, boot: options of mig_config; selected: a layout, None to keep the instances;
-    layouts: config, also if no layout is selected."""
+    """The plan on a host. state, config, selected, devices, boot: options of mig_config; selected: the name of a
+    layout, None to keep the current instances; layouts: the same as config, but also set if no layout is selected."""
 
     state: str
     config: object
@@ -37,9 +37,10 @@ class MigPlan(component.HostPlan):
 
 
 class MigPart(component.PresentPlan):
-    """config: the layouts; clients: the ConfigMap with services to stop, empty for the default; generates: whether the
-    manager generates layouts from the GPUs; default_config: the layouts of the default ConfigMap; rolls: whether an
-    update may restart the manager, which then applies the layout of its Node."""
+    """The plan in a cluster. config: the ConfigMap with the layouts; clients: the ConfigMap with the services to stop,
+    empty for the default; generates: whether the manager generates layouts from the GPUs; default_config: the layouts
+    of the default ConfigMap; rolls: whether an update may restart the manager, which then applies the layout of its
+    Node."""
 
     config: component.Config
     clients: str
@@ -49,8 +50,8 @@ class MigPart(component.PresentPlan):
 
 
 def host_plan(host: component.Host) -> MigPlan:
-    """The plan on a host. Its variables take precedence over the policy. Raises Refused for a layout that is not
-    possible."""
+    """The plan on a host. The variables of the host take precedence over the policy. Raises Refused for a layout that
+    the GPUs do not support."""
     variables, policy = host.variables, host.inputs.policy
     selected = variables.get("mig_manager_selected") or None
     if selected is not None and not isinstance(selected, str):
@@ -70,7 +71,7 @@ def host_plan(host: component.Host) -> MigPlan:
     except InputError as error:
         raise _impossible(selected, error, host.facts) from error
     _check_strategy(host, str(selected), stands)
-    # Unlike a Node of the operator, which gets all-disabled, a host keeps its instances until a layout is selected.
+    # A host keeps its instances until a layout is selected; the operator applies all-disabled to a Node in this case.
     because = f"layout {selected}" if selected else "no layout is selected for this host: MIG stays as it is"
     return {"placement": host.place, "state": "present" if selected else "gathered",
             "config": config if selected else None, "selected": selected, "layouts": config, "devices": devices,
@@ -78,7 +79,7 @@ def host_plan(host: component.Host) -> MigPlan:
 
 
 def _impossible(selected: str | None, error: InputError, facts: HostFacts) -> Refused:
-    """The refusal of an invalid layout, or of one that the GPUs in the error do not support."""
+    """The refusal of a layout that is invalid, or that the GPUs named in the error do not support."""
     what = f"MIG layout {selected!r}" if selected else "MIG configuration of this host"
     message = error.message.rstrip(".")
     models = sorted({gpu["model"] for gpu in facts["gpus"] if gpu["model"] and gpu["model"] in message})
@@ -88,8 +89,8 @@ def _impossible(selected: str | None, error: InputError, facts: HostFacts) -> Re
 
 
 def _check_strategy(host: component.Host, selected: str, stands: t.Mapping[str, mig_layouts.MigState]) -> None:
-    """Raises Refused for a layout with several profiles if the user requests the strategy single, which supports one.
-    Adds a note if the strategy is a default."""
+    """Raises Refused for a layout with several profiles if the user requests the strategy single, which supports only
+    one. If the strategy is a default, adds a note instead."""
     profiles = sorted({name for stand in stands.values() for name in stand.instances or ()})
     if mig_strategy(host) != "single" or len(profiles) < 2:
         return
@@ -105,21 +106,22 @@ def _check_strategy(host: component.Host, selected: str, stands: t.Mapping[str, 
 
 
 def mig_strategy(host: component.Host) -> object:
-    """The MIG strategy of a host. Its variable takes precedence over the policy."""
+    """The MIG strategy of a host. The variable of the host takes precedence over the policy."""
     return host.variables.get("feature_discovery_mig_strategy") or host.inputs.policy.get("mig.strategy")
 
 
-# Arguments by which the MIG manager reboots a Node: nvidia-mig-manager --with-reboot, -r. A shell expands them.
+# Arguments that allow the MIG manager to reboot a Node: nvidia-mig-manager --with-reboot, -r. A shell expands them.
 _WITH_REBOOT = re.compile(r"with[-_]reboot|(^|\s)-r\b", re.IGNORECASE)
-# A variable in arguments: of the shell, or $(NAME) of Kubernetes.
+# A variable in arguments, in the syntax of the shell or of Kubernetes, $(NAME).
 _VARIABLE = re.compile(r"\$(?:\{(\w+)[^}]*\}|\((\w+)\)|(\w+))")
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> MigPart:
-    """The plan in a cluster. If the policy names a ConfigMap of the operator, the default ConfigMap applies,
-    because definitions before 26.3 add the first name to each ClusterPolicy.
+    """The plan in a cluster. If the policy names a ConfigMap of the operator, the default ConfigMap applies instead,
+    because resource definitions before 26.3 add the name default-mig-parted-config to each ClusterPolicy.
 
-    Raises Refused for an unknown default layout, and for arguments that reboot Nodes if gpu_disruption forbids that.
+    Raises Refused for an unknown default layout, and for arguments that allow reboots of Nodes if gpu_disruption does
+    not.
     """
     env = component.limit_by_level(context, "migManager.env", shared["env"], {"WITH_REBOOT": "reboot"})
     if not allows(context.disruption, "reboot") and _asks_for_reboots(shared["args"], env):
@@ -135,13 +137,13 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> M
                       f"{some_of(known)}", "Add it there, or set migManager.config.default to an empty string.")
     clients = str(context.get("migManager.gpuClientsConfig.name") or "")
     return {**shared, "env": env, "config": config, "clients": "" if clients == "default-gpu-clients" else clients,
-            # Since 26.3, the manager generates layouts from the GPUs, and uses the file if that fails.
+            # Since 26.3, the manager generates layouts from the GPUs, and uses the file only if that fails.
             "generates": version_key(context.release.version) >= (26, 3),
             "default_config": {} if config["name"] else default_config(), "rolls": allows(context.disruption, "idle")}
 
 
 def _asks_for_reboots(args: t.Iterable[object], env: t.Mapping[str, str]) -> bool:
-    """Whether arguments request reboots, themselves or by the value of a variable in them."""
+    """Whether arguments request reboots, directly or by the value of a variable that they contain."""
     def value(match: re.Match[str]) -> str:
         return env.get(match[1] or match[2] or match[3], "")
 
@@ -150,7 +152,7 @@ def _asks_for_reboots(args: t.Iterable[object], env: t.Mapping[str, str]) -> boo
 
 
 def check(want: MigPlan, seen: component.HostState) -> component.Result:
-    """Whether the GPUs have the selected layout, and will have it after the next boot."""
+    """Whether the GPUs have the selected layout now, and will have it after the next boot."""
     facts = seen.facts
     gpus = facts["gpus"]
     config = want.get("config")
@@ -190,7 +192,7 @@ def check(want: MigPlan, seen: component.HostState) -> component.Result:
 
 
 def _becomes(gpu: Gpu) -> mig_layouts.MigState | None:
-    """The state of a GPU after its next reset, None if its MIG mode does not change."""
+    """The state of a GPU after its next reset, None if a reset does not change its MIG mode."""
     mig = gpu.get("mig")
     if not mig or mig["pending"] == mig["enabled"]:
         return None
@@ -198,10 +200,10 @@ def _becomes(gpu: Gpu) -> mig_layouts.MigState | None:
 
 
 def _lost_at_boot(wanted: t.Mapping[str, mig_layouts.MigState], facts: HostFacts) -> str:
-    """The difference from the layout after the next boot, empty if there is none."""
+    """The difference between the selected layout and the layout after the next boot, empty if there is none."""
     boot = facts["mig_boot"]
     if boot["masked"]:
-        return ""  # an administrator has decided that
+        return ""  # the administrator has chosen this
     if boot["vendor"]:
         return f"{boot['vendor']} is enabled, and applies its own layout at boot"
     if not boot["enabled"]:

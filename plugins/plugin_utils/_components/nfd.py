@@ -27,14 +27,15 @@ _CHART: t.Mapping[str, object] = {
 
 
 class NfdPart(component.PresentPlan):
-    """rules: whether the GPU Operator's NodeFeatureRules are delivered; tolerations: those of the worker."""
+    """The plan in a cluster. rules: whether the GPU Operator's NodeFeatureRules are delivered; tolerations: the
+    tolerations of the NFD worker."""
 
     rules: bool
     tolerations: t.List[Section]
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> NfdPart:
-    """The plan in a cluster, with the values of the chart. Adds a note for values of the policy that have no effect."""
+    """The plan in a cluster, with the values of the chart. Adds a note for each policy value without an effect."""
     ignored = _without_effect(context.get(_SECTION))
     if ignored:
         context.notes.append(f"{', '.join(ignored)}: ignored, because NFD is delivered with the default values of the "
@@ -44,15 +45,15 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> N
 
 
 def _without_effect(section: object) -> list[str]:
-    """The paths of a policy with values for NFD that differ from what is delivered, except L(_tolerations)."""
+    """The paths of NFD values in a policy that differ from the delivered values, except L(_tolerations)."""
     return [f"{_SECTION}.{path}" for path, value in _leaves(section if isinstance(section, dict) else {}, "")
             if f"{_SECTION}.{path}" != _TOLERATIONS and _CHART.get(path) != value]
 
 
 def _tolerations(given: t.Iterable[Section] | None, common: t.Iterable[Section]) -> list[Section]:
-    """The tolerations of the worker. These are the one for control planes; its own, or by default the one for tainted
-    GPU nodes; and those of all components, as the worker has to run on the same Nodes. given: the worker's tolerations
-    in the policy, None if it has none."""
+    """The tolerations of the worker: the one for control planes; the worker's own or, by default, the one for tainted
+    GPU nodes; and those of all components, because the worker must run on the same Nodes. given: the worker's own
+    tolerations in the policy, None if it has none."""
     found: list[Section] = []
     for one in [_CONTROL_PLANE, *([_GPU] if given is None else given), *common]:
         if one not in found:

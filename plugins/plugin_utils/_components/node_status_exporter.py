@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, software
 
-# The folder that Debian's package of Prometheus' node exporter reads.
+# The folder from which Debian's package of the Prometheus node exporter reads metrics.
 _FOLDER = "/var/lib/prometheus/node-exporter"
 
 
 class NodeStatusPlan(component.HostPlan):
-    """folder: for the file with the metrics; interval: in seconds. Both as the user gives them."""
+    """The plan on a host. folder: the folder for the file with the metrics; interval: in seconds. Both have the values
+    that the user sets."""
 
     state: str
     folder: object
@@ -20,7 +21,8 @@ class NodeStatusPlan(component.HostPlan):
 
 
 class NodeStatusPart(component.PresentPlan):
-    """service_monitor: whether it gets one; rules: whether OpenShift's Prometheus gets its alert."""
+    """The plan in a cluster. service_monitor: whether a ServiceMonitor is delivered; rules: whether the alert for
+    OpenShift's Prometheus is delivered."""
 
     service_monitor: bool
     rules: bool
@@ -34,7 +36,7 @@ def host_plan(host: component.Host) -> NodeStatusPlan:
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> NodeStatusPart:
-    """The plan in a cluster. As for the operator, there is a ServiceMonitor if the cluster has this kind."""
+    """The plan in a cluster. As with the operator, a ServiceMonitor is delivered if the cluster has this kind."""
     return {**shared, "service_monitor": bool(context.service_monitors),
             "rules": context.openshift and bool(context.prometheus_rules)}
 

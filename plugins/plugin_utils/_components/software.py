@@ -22,7 +22,7 @@ _FIRST_SPLIT = 4
 
 
 def placed(host: component.Host, title: str) -> tuple[str, list[str]]:
-    """(placement, because) of a component. If it cannot be installed on the host, adds a note with its title."""
+    """(placement, because) of a component. If it cannot be installed on the host, adds a note with the title."""
     why = _not_installable(host) if host.place == "host" else host.why
     if why and host.place == "host":
         host.notes.append(f"{title} is not delivered: {why}.")
@@ -30,20 +30,20 @@ def placed(host: component.Host, title: str) -> tuple[str, list[str]]:
 
 
 def packaged(host: component.Host, name: str, pattern: str) -> str | None:
-    """The version of the package for the version of an image in the policy or release, None for the newest. pattern:
-    matches the tag of the image, group 1 is the version of the package."""
+    """The version of the package that corresponds to the version of an image in the policy or release, None for the
+    newest. pattern: a regular expression that matches the tag of the image; group 1 is the version of the package."""
     section = by_name(name).section
     text = str(host.inputs.policy.get(f"{section}.version") or host.inputs.release.components[name])
     found = re.match(pattern, text)
     if found is None:
         host.notes.append(f"{section}.version {text!r} is not the version of a package; hosts get the newest version.")
         return None
-    # DCGM 3 has packages with other names, and its exporter has none.
+    # The packages of DCGM 3 have other names, and there is no package of its exporter.
     return found.group(1) if version_key(text)[0] >= _FIRST_SPLIT else None
 
 
 def _not_installable(host: component.Host) -> str:
-    """Why packages of NVIDIA's repository cannot be installed on the host, empty if they can."""
+    """The reason why packages of NVIDIA's repository cannot be installed on the host, empty if they can."""
     facts, variables = host.facts, host.variables
     if facts["host"]["markers"].get("immutable"):
         return "/usr is read-only"
@@ -55,7 +55,8 @@ def _not_installable(host: component.Host) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _unsupported(os_id: str, version: str, arch: str, given: tuple[tuple[str, str], ...]) -> str:
-    """Why NVIDIA's repository cannot be used on a system, empty if it can. given: variables of the repository."""
+    """The reason why NVIDIA's repository does not support a system, empty if it does. given: (name, value) of the
+    variables that set the repository."""
     source = source_for(os_id, version, arch)
     if source is None:
         release = f"{os_id} {version}".strip()
@@ -68,8 +69,8 @@ def _unsupported(os_id: str, version: str, arch: str, given: tuple[tuple[str, st
 
 
 def no_driver(placement: str, state: str, facts: HostFacts) -> str:
-    """Why a host has no driver after the run, empty if it has one. placement, state: those of the plan of the
-    driver."""
+    """The reason why a host will have no driver after the run, empty if it will have one. placement, state: the values
+    in the driver's plan."""
     if state == "absent":
         return "driver_state is absent"
     brought = placement == "host" or facts["driver"]["library"] is not None
@@ -77,7 +78,8 @@ def no_driver(placement: str, state: str, facts: HostFacts) -> str:
 
 
 def check_service(name: str, want: Section, seen: component.HostState, *same: str) -> component.Result:
-    """The check of a component with a service. same: keys that must be equal in plan and facts, besides the version."""
+    """Checks a component that has a service. same: keys that must be equal in the plan and in the facts, besides the
+    version."""
     have = t.cast(t.Mapping[str, Program], seen.facts["software"])[name]
     if have is None:
         return component.Result("absent", "not installed", "Run site.yml.")

@@ -13,21 +13,22 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import
 
 
 class ValidatorPart(component.PresentPlan):
-    """device_plugin: whether it checks the resources of GPUs; modules: the additional kernel modules that it checks."""
+    """The plan in a cluster. device_plugin: whether the validator checks the resources of GPUs; modules: the additional
+    kernel modules that it checks."""
 
     device_plugin: bool
     modules: t.List[str]
 
 
 def host_plan(host: component.Host) -> component.HostPlan:
-    """The plan on a host. The verification runs the CUDA sample on each GPU without GPU clients."""
+    """The plan on a host. The verification runs the CUDA sample on each GPU that no client uses."""
     return {"placement": host.place, "because": host.because}
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> ValidatorPart:
-    """The plan in a cluster. Without a device plugin, there are no resources to wait for."""
+    """The plan in a cluster. Without a device plugin, there are no GPU resources for which to wait."""
     release = version_key(context.release.version)
-    # Since 26.3, these are parts of the check of the driver.
+    # Since 26.3, the check of the driver includes these.
     checks = (("nvidia-fs", "gds", (24, 6)), ("gdrcopy", "gdrcopy", (25, 10)))
     return {**shared, "device_plugin": context.has_device_plugin,
             "modules": [name for name, section, first in checks
@@ -35,7 +36,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> V
 
 
 def check(_want: component.HostPlan, seen: component.HostState) -> component.Result | None:
-    """The result of the CUDA samples, None if they were not run."""
+    """The result of the CUDA samples, None if the samples did not run."""
     samples = seen.samples
     if samples is None:
         return None

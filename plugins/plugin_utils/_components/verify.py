@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compares a host with its plan, component by component. Pure. PRIVATE."""
+"""Compares the state of a host with the plan of each component. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.componen
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
 
-# Maps components to steps of their modules.
+# The steps of the modules of components, by component.
 Steps = t.Mapping[str, t.Sequence[Section]]
 
 
@@ -28,7 +28,7 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Whether the component is as planned."""
+        """Whether the component conforms to the plan."""
         return self.state == "ok"
 
     def as_dict(self) -> dict[str, object]:
@@ -38,13 +38,14 @@ class Check:
 
 def verify(expected: t.Mapping[str, HostPlan], facts: HostFacts, only: t.Sequence[str] | None = None,
            labels: t.Mapping[str, str] | None = None, samples: t.Sequence[Section] | None = None) -> list[Check]:
-    """Compares a host with its plan (expected). only: the components to check, None for all; labels, samples: as in
-    L(Seen).
+    """Compares the state of a host with its plan (expected). only: the components to check, None for all; labels,
+    samples: as in L(HostState).
 
-    Components that the host does not get are skipped, except the driver, because an adopted driver must work, too.
+    Components that are not delivered on the host are skipped, except the driver, because an adopted driver must work,
+    too.
     """
     seen = HostState(facts, labels, samples)
-    # If only labels are checked, there may be facts of GPUs only.
+    # If only labels are checked, the facts may contain GPUs only.
     refused = {fault["concern"]: fault for fault in (facts["journals"]["faults"] if "journals" in facts else ())}
     checks = []
     for component in ON_HOSTS:
@@ -60,17 +61,16 @@ def verify(expected: t.Mapping[str, HostPlan], facts: HostFacts, only: t.Sequenc
 
 
 def _failed_check(check: Check, error: Section) -> Check:
-    """The check of a component that its module refuses to change. error: that of the module, or a fault of the
-    journal."""
+    """The check of a component that its module refuses to change. error: the module's error, or a journal fault."""
     more = "" if check.ok else f"; {check.detail}"
     return Check(check.component, "failed", f"{str(error['message']).strip().rstrip('.')}{more}", str(error["hint"]))
 
 
 def with_module_results(checks: t.Sequence[Check], plans: Steps, pending: Steps,
                         errors: t.Mapping[str, Section]) -> list[Check]:
-    """The checks, combined with the results of modules in check mode, which find more than the facts show.
+    """The checks, combined with the results of modules in check mode, which detect more than the facts show.
 
-    plans, pending: steps by component; errors: C({message, hint}) by component.
+    plans, pending: planned and pending steps, by component; errors: C({message, hint}) by component.
     """
     result = []
     for check in checks:
@@ -96,14 +96,16 @@ def _pending_check(check: Check, waiting: t.Sequence[Section]) -> Check:
 
 
 def _first(steps: t.Sequence[Section]) -> str:
-    """The id of the first step, and the number of the others."""
+    """The id of the first step, and the number of further steps."""
     return f"{steps[0]['id']}{f' and {len(steps) - 1} more' if len(steps) > 1 else ''}"
 
 
 def with_pending(checks: t.Sequence[Check], pending: Steps, check_mode: bool = False) -> list[Check]:
-    """The checks, in which failed ones are C(pending) if their component or the driver has pending steps.
+    """The checks. The state of a failed check is changed to C(pending) if its component or the driver has pending
+    steps.
 
-    pending: steps by component; check_mode: all failed checks are C(pending), because nothing has been changed yet.
+    pending: steps by component; check_mode: whether to change all failed checks to C(pending), because nothing has been
+    changed yet.
     """
     result = []
     for check in checks:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Chooses the driver of a host or pool, or explains which constraints exclude all drivers, and what to change.
 
-Source of the constraints: L(releases), L(packages) and C(_devices). Pure. PRIVATE.
+Sources of the constraints: L(releases), L(packages) and C(_devices). Pure. PRIVATE.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation i
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.solve import Constraint
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
-# The repository of the vendor's images.
+# The repository of the vendor's driver images.
 _VENDOR_REPOSITORY = "nvcr.io/nvidia"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen driver. because: the reasons, each a clause without a full stop."""
+    """The chosen driver. because: the reasons for it, each a clause without a full stop."""
 
     driver: Candidate
     because: t.Tuple[str, ...]
 
 
 def parse_version(text: str, by: str) -> Version:
-    """The version in C(595.91.07), C(595) or C(R595), also with the suffix of an image. by: its variable, for messages.
-    Raises Refused."""
+    """Parses a version such as C(595.91.07), C(595) or C(R595), with or without the suffix of an image. by: the
+    variable that contains it, for messages. Raises Refused."""
     match = re.fullmatch(r"[Rr]?([0-9]{3})((?:\.[0-9]{1,9}){1,2})?(?:-[a-z][a-z0-9.]*)?", text)
     if match is None:
         raise Refused(f"{shown(text)} ({by}) is not a driver version",
@@ -59,14 +59,14 @@ def parse_version(text: str, by: str) -> Version:
 
 @dataclass
 class PlanInputs:
-    """The policy and the release of a run. The requests of hosts with the same variables are computed once."""
+    """The policy and the release of a run. The request is computed only once for hosts with the same variables."""
 
     policy: Policy
     release: Release
     requests: dict[str, Request] = field(default_factory=dict)
 
     def request(self, variables: HostVars) -> Request:
-        """The request of a host with these variables. Raises Refused."""
+        """The driver request of a host with these variables. Raises Refused."""
         key = repr([variables.get(name) for name in _VARIABLES])
         if key not in self.requests:
             self.requests[key] = request_of(self.policy, self.release, variables)
@@ -79,7 +79,7 @@ _VARIABLES = ("driver_version", "driver_branch", "driver_kernel_module_type", "d
 
 
 def request_of(policy: Policy, release: Release, variables: HostVars) -> Request:
-    """The request of a host. Its variables take precedence over the policy. Raises Refused."""
+    """The driver request of a host. The variables of the host take precedence over the policy. Raises Refused."""
     request, src = Request(), str(variables.get("driver_runfile_src") or "")
     _check_branch(variables)
     for value, by, key in (
@@ -108,23 +108,26 @@ def request_of(policy: Policy, release: Release, variables: HostVars) -> Request
 
 
 def _own_image(repository: str) -> bool:
-    """Whether a repository can have images that the vendor does not publish."""
+    """Whether a repository can contain images that the vendor does not publish."""
     return bool(repository) and repository.rstrip("/") != _VENDOR_REPOSITORY
 
 
 def _cuda_level(policy: Policy, variables: HostVars) -> str | None:
-    """The CUDA level that the driver must run, None for any. The host's variable takes precedence over the policy."""
+    """The CUDA version that the driver must support, None for any. The host's variable takes precedence over the
+    policy."""
     level = str(variables.get("cuda_version") or (policy.enabled("cuda") and policy.get("cuda.version")) or "")
     # The plan of the CUDA toolkit refuses other texts.
     return level if re.fullmatch(r"\d+(\.\d+)*", level) else None
 
 
-# Maps names of additional kernel modules, as in plans and role variables (C(driver_gds)), to sections of the policy.
+# The sections of the policy for additional kernel modules, by the name of the module in plans and role variables
+# (C(driver_gds)).
 EXTRAS = {"peermem": "driver.rdma", "gds": "gds", "gdrcopy": "gdrcopy"}
 
 
 def extras(policy: Policy, variables: HostVars) -> dict[str, bool]:
-    """Maps L(EXTRAS) to whether a host gets them. Its variables take precedence over the policy. Raises Refused."""
+    """Whether a host gets each of L(EXTRAS), by name. The variables of the host take precedence over the policy. Raises
+    Refused."""
     return {name: boolean_variable(f"driver_{name}", variables, policy.get(f"{section}.enabled"))
             for name, section in EXTRAS.items()}
 
@@ -134,7 +137,7 @@ def _requested_by(name: str, variables: HostVars) -> str:
 
 
 def boolean_variable(name: str, variables: HostVars, default: object) -> bool:
-    """The value of a boolean variable of a host. default: the value if it is not set. Raises Refused."""
+    """The value of a boolean variable of a host, or default if the variable is not set. Raises Refused."""
     value = variables.get(name)
     if value in (None, ""):
         return bool(default)
@@ -146,7 +149,7 @@ def boolean_variable(name: str, variables: HostVars, default: object) -> bool:
 
 
 def _check_branch(variables: HostVars) -> None:
-    """Raises Refused if a host has a version and another branch."""
+    """Raises Refused if the variables of a host set a version, and a branch to which it does not belong."""
     version, branch = variables.get("driver_version"), variables.get("driver_branch")
     if not version or not branch:
         return
@@ -160,7 +163,7 @@ def _requested_flavour(policy: Policy, release: Release, variables: HostVars) ->
     requested = variables.get("driver_kernel_module_type")
     if requested:
         return str(requested), "driver_kernel_module_type of this host"
-    # Before 25.3, the operator only used this key.
+    # Before 25.3, this was the only key that the operator used.
     switch = policy.get("driver.useOpenKernelModules")
     if switch is not None and version_key(release.version) < (25, 3):
         return ("open" if switch else "proprietary"), "driver.useOpenKernelModules"
@@ -168,15 +171,15 @@ def _requested_flavour(policy: Policy, release: Release, variables: HostVars) ->
 
 
 def version_to_install(driver: Candidate, request: Request) -> Version:
-    """The version to install. A distribution's archive has its own versions, so that it is the newest of the branch
-    there, unless the user requests a version."""
+    """The version to install. For the archive of a distribution, which has its own versions, this is the newest version
+    of the branch, unless the user requests a version."""
     return Version(None, driver.version.branch) if driver.source == "distribution" and not request.version \
         else driver.version
 
 
 def choose(situation: Situation, request: Request, release: Release) -> Choice:
-    """The driver for a situation and a request. Cached. Raises Refusals."""
-    # The kernel only matters for precompiled modules, and if modules cannot be built.
+    """The driver for a situation and a request. The result is cached. Raises Refusals."""
+    # The kernel is relevant only for precompiled modules, and if modules cannot be built.
     if situation.headers and situation.secure_boot != "signed" and not request.precompiled and not request.source:
         situation = replace(situation, kernel="", kernel_flavour=None)
     found = _choose(situation, request, release)
@@ -202,8 +205,8 @@ def _space(versions: t.Iterable[Version], request: Request) -> Universe:
 
 
 def _best(found: t.Iterable[Candidate], request: Request, release: Release) -> Candidate:
-    """The release's default driver, otherwise the newest that it supports, otherwise the newest of the newest
-    release."""
+    """The default driver of the release, otherwise the newest driver that the release supports, otherwise the newest
+    driver of the newest release."""
     default, sources = release.components["driver"], IN_CLUSTER if request.cluster else ON_HOSTS
 
     def rank(one: Candidate) -> tuple[bool, bool, tuple[int, bool], tuple[int, ...], int, bool]:
@@ -217,7 +220,7 @@ def _best(found: t.Iterable[Candidate], request: Request, release: Release) -> C
 
 @functools.lru_cache(maxsize=1)
 def _releases_of_versions() -> dict[str | None, tuple[int, bool]]:
-    """Maps versions to (index of the newest release that has it, whether it is its default)."""
+    """(index of the newest release that has a version, whether the version is its default), by version."""
     return {text: (number, text == releases.release(name).components["driver"])
             for number, name in enumerate(releases.available()) for text in releases.release(name).drivers}
 
@@ -248,7 +251,7 @@ def _why_flavour(space: Universe, rules: t.Sequence[Constraint], driver: Candida
 
 
 def _excluded(space: Universe, rules: t.Sequence[Constraint], which: t.Callable[[Candidate], bool]) -> str:
-    """The texts of a smallest set of constraints that excludes all of these candidates; empty if one is left."""
+    """The texts of a smallest set of constraints that excludes all of these candidates; empty if one remains."""
     conflict = solve.smallest_conflict(space.where(which), rules)
     return " and ".join(rule.text for rule in conflict or ())
 
@@ -256,7 +259,7 @@ def _excluded(space: Universe, rules: t.Sequence[Constraint], which: t.Callable[
 # -- reasons for a refusal
 
 def _refusals(situation: Situation, request: Request, release: Release) -> t.Iterator[Refused]:
-    """A refusal for each conflict, with all drivers of all releases as candidates."""
+    """A refusal for each conflict, with the drivers of all releases as candidates."""
     every = {Version.of(text) for name in releases.available() for text in releases.release(name).drivers}
     every |= {Version.of(str(number)) for number in releases.branches()} - {Version(None, one.branch) for one in every}
     versions = sorted(every, key=lambda one: one.key)
@@ -270,7 +273,7 @@ def _refusals(situation: Situation, request: Request, release: Release) -> t.Ite
 
 def _possible_changes(space: Universe, rules: t.Sequence[Constraint], conflict: t.Sequence[Constraint],
                       situation: Situation, request: Request, release: Release) -> t.Iterator[Change]:
-    """The change that lifts a constraint, for each constraint that a user can change, if a driver is then left."""
+    """For each constraint that a user can change, the change that removes it, if a driver remains after the change."""
     for dropped in dict.fromkeys(one.id for one in conflict if one.change):
         more = solve.fewest_further(space.all, rules, dropped)
         if more is None:
@@ -288,13 +291,13 @@ def _possible_changes(space: Universe, rules: t.Sequence[Constraint], conflict: 
 
 
 def _smallest_changes(free: t.Sequence[Change]) -> list[Change]:
-    """The changes, without each change that includes all of another change."""
+    """The changes, except those that include all parts of another change."""
     sets = [{one["drop"], *one["also"]} for one in free]
     return [one for one, own in zip(free, sets) if not any(other < own for other in sets)]
 
 
 def _change(rule: Constraint, driver: Candidate, situation: Situation, request: Request, release: Release) -> str:
-    """The variable or key that a user sets so that a constraint no longer excludes a driver, with its value."""
+    """The variable or key, with the value, that a user sets so that a constraint no longer excludes a driver."""
     version = driver.version.text or str(driver.version.branch)
     if rule.id == "release":
         number, _default = _releases_of_versions().get(driver.version.text, (None, False))
@@ -305,7 +308,7 @@ def _change(rule: Constraint, driver: Candidate, situation: Situation, request: 
 
 
 def _nearest_cuda_level(driver: Candidate, situation: Situation, request: Request) -> str:
-    """The CUDA level that the driver and the GPUs run and that is nearest to the requested one."""
+    """The CUDA version nearest to the requested one among those that both the driver and the GPUs support."""
     limits = [gpu.architecture.cuda for gpu in situation.gpus if gpu.architecture and gpu.architecture.cuda]
     first = max((one[0] for one in limits), key=version_key, default="")
     if request.cuda and version_key(request.cuda) < version_key(first):

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Chooses the driver of each pool of Nodes, and of each DaemonSet, which can be for several pools. Pure. PRIVATE.
+"""Chooses the driver of each pool of Nodes, and of each DaemonSet, which can serve several pools. Pure. PRIVATE.
 
-The Nodes of a pool have the same system, models of GPUs and NVIDIADriver. With precompiled modules, they also have the
-same kernel.
+The Nodes of a pool have the same system, GPU models and NVIDIADriver. With precompiled modules, they also have the same
+kernel.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _UNKNOWN_SITUATION = Situation((), None, None, "", None, True, None, None, False
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Nodes that get the same driver. policy, request: those of their NVIDIADriver; situation: that of the Nodes;
-    choice: None if the version is a digest."""
+    """Nodes that get the same driver. policy, request: the policy and the request of the NVIDIADriver that selects the
+    Nodes; situation: their situation; choice: the chosen driver, None if the version is a digest."""
 
     nodes: t.Tuple[str, ...]
     policy: Policy
@@ -49,8 +49,8 @@ class Pool:
 
 @dataclass(frozen=True)
 class DaemonSetDriver:
-    """The driver of a DaemonSet. version: as in the tag of the image, or a digest; flavour: C(auto), C(open) or
-    C(proprietary)."""
+    """The driver of a DaemonSet. version: the version in the tag of the image, or a digest; flavour: C(auto), C(open)
+    or C(proprietary)."""
 
     version: str
     flavour: str
@@ -59,9 +59,9 @@ class DaemonSetDriver:
 
 def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerned],
           faulty: dict[str, list[Concerned]]) -> list[Pool]:
-    """The pools of these Nodes, sorted by their first Node. Adds Nodes to refused that no driver suits or that several
-    NVIDIADrivers select, and NVIDIADrivers to faulty that cannot be followed. Raises Refused if the section driver
-    cannot be followed."""
+    """The pools of these Nodes, sorted by their first Node. Adds to refused the Nodes for which there is no suitable
+    driver and those that several NVIDIADrivers select. Adds invalid NVIDIADrivers to faulty. Raises Refused if the
+    section driver is invalid."""
     faults: dict[int, tuple[Policy, Refused, list[str]]] = {}
     requests: dict[int, tuple[Policy, Request]] = {}
     grouped: dict[tuple[int, Situation], list[str]] = {}
@@ -95,7 +95,7 @@ def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerne
             situation = replace(situation, kernel=cluster_nodes.kernel_of(nodes[name]))
         else:
             situation = replace(situation, kernel="", kernel_flavour=None)
-        # The container itself handles the fabric.
+        # The driver container itself starts the services of the fabric.
         grouped.setdefault((which, replace(situation, fabric=None)), []).append(name)
     refused += [(Refused(*why), names) for why, names in unfit.items()]
     faulty.update({own.driver_name: refusals_of_driver(own, [error], names) for own, error, names in faults.values()})
@@ -111,14 +111,14 @@ def pools(policy: Policy, release: Release, nodes: Nodes, refused: list[Concerne
 
 
 def refusals_of_driver(own: Policy, reasons: t.Iterable[Refused], nodes: t.Sequence[str]) -> list[Concerned]:
-    """The reasons why an NVIDIADriver cannot be followed, each with its name. nodes: those that it selects."""
+    """The reasons why an NVIDIADriver is refused, each with its name. nodes: the Nodes that it selects."""
     name = f"NVIDIADriver {own.driver_name}"
     return [(one if name in one.reason else one.of([name]), nodes) for one in reasons]
 
 
 def _no_driver_reason(policy: Policy, own: Policy, node: Node) -> tuple[str, str] | None:
-    """(reason, remedy) if a Node can get no driver of any version, otherwise None. own: the policy of its
-    NVIDIADriver."""
+    """(reason, remedy) if no driver of any version can be delivered to a Node, otherwise None. own: the policy of the
+    Node's NVIDIADriver."""
     if own.get("driver.usePrecompiled") and not cluster_nodes.kernel_of(node):
         return ("driver.usePrecompiled needs an image for each kernel, and the Node's kernelVersion is empty or cannot "
                 "be the value of a label", "Check the kernel that its kubelet reports (kubectl get node --output "
@@ -135,13 +135,13 @@ class Running:
     flavours: t.FrozenSet[str]
 
     def versions(self, system: str, known: t.Iterable[str]) -> t.Set[str]:
-        """The known versions that a DaemonSet has. system: as in tags, empty for any."""
+        """The known versions that the image tag of a DaemonSet contains. system: as in image tags, empty for any."""
         return {version for version in known if any(
             tag == f"{version}-{system}" if system else tag.startswith(f"{version}-") for tag in self.tags)}
 
 
 def running_of(facts: ClusterFacts) -> Running:
-    """The systems and drivers of the driver DaemonSets, read from objects that kubelets cannot change."""
+    """The systems and drivers of the driver DaemonSets, which are read from objects that kubelets cannot change."""
     images = facts.get("driver_images", {}).values()
     return Running(frozenset(facts.get("driver_daemon_sets", {}).values()), frozenset(one["tag"] for one in images),
                    frozenset(one["kernel_module_type"] for one in images))
@@ -149,9 +149,8 @@ def running_of(facts: ClusterFacts) -> Running:
 
 def with_common_driver(found: t.Sequence[Pool], release: Release, node_os: t.Collection[cluster_nodes.System],
                        running: Running, refused: list[Concerned]) -> list[Pool]:
-    """The pools without those that need another driver than the one that L(cluster_nodes.common_value) chooses for
-    their DaemonSet. Adds the Nodes of the others to refused. node_os: the systems in gpu_node_os, instead of those of
-    Nodes."""
+    """The pools whose driver is the one that L(cluster_nodes.common_value) chooses for their DaemonSet. Adds the Nodes
+    of the other pools to refused. node_os: the systems in gpu_node_os, which replace the systems of the Nodes."""
     def system(pool: Pool) -> str:
         return "" if node_os or pool.situation.os is None else cluster_nodes.tag(pool.situation.os, release)
 
@@ -179,8 +178,8 @@ def _grouped(found: t.Iterable[Pool], key: t.Callable[[Pool], str]) -> t.Iterabl
 
 def _with_chosen_value(found: list[Pool], key: t.Callable[[Pool], str], running: t.Collection[str],
                        why: t.Callable[[list[Pool], list[str]], Refused], refused: list[Concerned]) -> list[Pool]:
-    """The pools that have the common value of key. Adds the Nodes of the others to refused. running: the values in use;
-    why: makes the refusal from the pools and the values."""
+    """The pools for which key returns the common value. Adds the Nodes of the other pools to refused. running: the
+    values in use; why: a function that returns the refusal for the pools and values."""
     counts: dict[str, int] = {}
     for pool in found:
         counts[key(pool)] = counts.get(key(pool), 0) + len(pool.nodes)
@@ -194,7 +193,7 @@ def _with_chosen_value(found: list[Pool], key: t.Callable[[Pool], str], running:
 
 
 def digest_refusal(systems: list[str]) -> Refused:
-    """The refusal of a digest for several systems."""
+    """The refusal of an image digest that would be used for several systems."""
     return Refused(f"driver.version is a digest, which is for one system, but the Nodes have {', '.join(systems)}",
                    "Write a version instead.")
 
@@ -209,7 +208,7 @@ def _different_flavours(pools: list[Pool], _flavours: list[str]) -> Refused:
 
 
 def _supports_auto(version: str) -> bool:
-    """Whether the driver container of a version supports the kernel module type auto."""
+    """Whether the driver container of a version supports the kernel module type C(auto)."""
     return version_key(version) >= version_key(releases.floor("container_auto"))
 
 
@@ -218,7 +217,7 @@ def _flavour(pool: Pool) -> str:
 
 
 def cluster_request(policy: Policy, release: Release) -> Request:
-    """The request of a policy for driver containers. A branch means its newest version in the release. Raises
+    """The request of a policy for driver containers. A branch is replaced by its newest version in the release. Raises
     Refused."""
     if is_digest(policy):
         if policy.get("driver.usePrecompiled"):
@@ -240,7 +239,7 @@ def cluster_request(policy: Policy, release: Release) -> Request:
 
 
 class PoolDriver(t.TypedDict):
-    """The driver of a pool for reports. version: also a branch or a digest; image: its reference, None if not known."""
+    """The driver of a pool for reports. version: a version, branch or digest; image: its reference, None if unknown."""
 
     version: str
     kernel_module_type: t.Optional[str]
@@ -249,7 +248,8 @@ class PoolDriver(t.TypedDict):
 
 
 class PoolReport(t.TypedDict):
-    """A pool for reports. os: C(ubuntu 24.04); kernel: with precompiled modules; gpu: names of models."""
+    """A pool for reports. os: such as C(ubuntu 24.04); kernel: set only with precompiled modules; gpu: the names of the
+    GPU models."""
 
     nodes: t.List[str]
     os: str
@@ -277,7 +277,7 @@ def _version(pool: Pool) -> str:
 
 
 def _tag(driver: Candidate, request: Request) -> str:
-    """The version in the tag of the image, without kernel and system."""
+    """The driver version in the image tag, without the kernel and system."""
     text = driver.version.text
     if driver.signed or not text:
         return str(driver.version.branch)
@@ -299,8 +299,8 @@ def _image(pool: Pool, release: Release, mirror: str) -> str | None:
 
 
 def daemon_set_driver(policy: Policy, release: Release, found: t.Sequence[Pool]) -> DaemonSetDriver:
-    """The driver of the DaemonSet for all of these pools. policy: that of their NVIDIADriver. Raises Refused and
-    Refusals."""
+    """The driver of the DaemonSet for all of these pools. policy: the policy of the pools' NVIDIADriver. Raises Refused
+    and Refusals."""
     request = cluster_request(policy, release)
     if is_digest(policy):
         return DaemonSetDriver(str(policy.get("driver.version")), request.flavour,
@@ -335,11 +335,12 @@ def _supports(pool: Pool, text: str, release: Release) -> bool:
 
 
 def _nvidia_drivers(policy: Policy, node: Node) -> list[int]:
-    """The indexes of the policy's NVIDIADrivers that select a Node, C([-1]) for the one without a selector."""
+    """The indexes of the policy's NVIDIADrivers whose selectors select a Node. If there are none, C([-1]) for the
+    driver of all other Nodes, or an empty list if the policy has no such driver."""
     takers = [number for number, one in enumerate(policy.pools) if one.node_selector.items() <= node["labels"].items()]
     return takers or ([-1] if policy.fallback else [])
 
 
 def is_digest(policy: Policy) -> bool:
-    """Whether the version of the driver is the digest of an image."""
+    """Whether the driver version in the policy is an image digest."""
     return str(policy.get("driver.version") or "").startswith("sha256:")

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The constraints that exclude drivers: requests of users, the GPUs, the system, the release. Pure. PRIVATE.
 
-Their order matters: of several explanations of the same length, the one with the first constraints is shown.
+Their order is significant: of several explanations of the same length, the one with the first constraints is shown.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.solve impor
 
 @dataclass(frozen=True)
 class Request:
-    """The request for the driver of a host or pool, from the policy and variables.
+    """The request for the driver of a host or pool, according to the policy and variables.
 
-    version: None for any; by: its variable or key, such as C(driver.version of FILE); key: the variable or key to
-    change it; grid: whether it is a version of the vGPU guest driver; flavour: C(auto), C(open) or C(proprietary);
-    flavour_by: its variable or key; source: None for any; gds, gdrcopy, peermem: whether they are installed, too;
-    gds_by, gdrcopy_by: their variables or keys; gds_open: whether this version of GPUDirect Storage needs open modules;
-    mig: the selected layout; cuda: the level that must run; vgpu: whether the guest driver is requested; own_image:
-    whether the image is not in the vendor's repository; own_key: whether modules are signed with a key of the user;
-    runfile: whether the user names a .run file; fabric: whether the services of the fabric are to run; cluster: in
-    containers, otherwise on the host.
+    version: None for any; by: the variable or key that sets the version, such as C(driver.version of FILE); key: the
+    variable or key to change it; grid: whether it is a version of the vGPU guest driver; flavour: C(auto), C(open) or
+    C(proprietary); flavour_by: the variable or key that sets the flavour; source: None for any; gds, gdrcopy, peermem:
+    whether these are installed as well; gds_by, gdrcopy_by: the variables or keys that set them; gds_open: whether this
+    version of GPUDirect Storage needs open modules; mig: the selected layout; cuda: the CUDA version that the driver
+    must support; vgpu: whether the guest driver is requested; own_image: whether the image is not in the vendor's
+    repository; own_key: whether modules are signed with a key of the user; runfile: whether the user sets a .run file;
+    fabric: whether the services of the fabric must run; cluster: whether the driver runs in containers, otherwise on
+    the host.
     """
 
     version: Version | None = None
@@ -63,13 +64,13 @@ class Request:
 
     @property
     def features(self) -> frozenset[str]:
-        """Those of L(candidates.FEATURES) that are requested."""
+        """The requested features of L(candidates.FEATURES)."""
         asked = {"gds": self.gds, "mig": self.mig, "cuda": self.cuda}
         return frozenset(name for name, value in asked.items() if value)
 
 
 def constraints(space: Universe, situation: Situation, request: Request, release: Release) -> list[Constraint]:
-    """All constraints of a host or pool, in the order in which explanations prefer them."""
+    """All constraints for a host or pool, in the order in which explanations prefer them."""
     every = [*_requested(space, request), *_host(space, situation, request), *_gpus(space, situation, request),
              *_coherent(space, situation), _flavours(space, request), *_system(space, situation, request, release),
              *_fabric(space, situation, request), *_defaults(space, situation, request, release)]
@@ -77,7 +78,7 @@ def constraints(space: Universe, situation: Situation, request: Request, release
 
 
 def _requested(space: Universe, request: Request) -> t.Iterator[Constraint]:
-    """The constraints that come from requests of the user."""
+    """The constraints that result from requests of the user."""
     if request.version:
         change = f"{request.key}: {{branch}}" if request.key == "driver_branch" else f"{request.key}: {{version}}"
         if request.key == "driver_runfile_src":
@@ -117,7 +118,8 @@ def _requested(space: Universe, request: Request) -> t.Iterator[Constraint]:
 
 
 def _cuda(space: Universe, level: str) -> Constraint:
-    """Minor version compatibility: a driver that is new enough runs all minor versions of a CUDA major version."""
+    """The constraint of a requested CUDA version. With minor version compatibility, a driver that is new enough
+    supports all minor versions of a CUDA major version."""
     major = version_key(level)[:1]
     first = releases.cuda_needs(level)
 
@@ -133,7 +135,7 @@ def _cuda(space: Universe, level: str) -> Constraint:
 
 
 def _host(space: Universe, situation: Situation, request: Request) -> t.Iterator[Constraint]:
-    """The constraints that an administrator of the host can lift on the host itself."""
+    """The constraints that an administrator can remove by a change on the host itself."""
     if situation.secure_boot == "signed" and not request.own_key:
         own = "" if request.cluster else ", driver_signing_key of this host"
         yield Constraint("secure_boot", "Secure Boot is on and no key of DKMS is enrolled, so only signed modules can "
@@ -158,7 +160,7 @@ def _host(space: Universe, situation: Situation, request: Request) -> t.Iterator
 
 
 def _gpus(space: Universe, situation: Situation, request: Request) -> t.Iterator[Constraint]:
-    """The requirements of architectures, then those of models."""
+    """The constraints of GPU architectures, followed by those of GPU models."""
     families: dict[str, list[ModelRequirements]] = {}
     for gpu in situation.gpus:
         if gpu.family and gpu.architecture:
@@ -195,7 +197,7 @@ def _gpu(space: Universe, name: str, gpus: str, modules: str, first: str | None,
 
 
 def _compiles(known: releases.Architecture, level: str) -> bool:
-    """Whether the CUDA toolkit of a level (C(12.8), C(13)) compiles for an architecture."""
+    """Whether the CUDA toolkit of a version (C(12.8), C(13)) compiles for a GPU architecture."""
     wanted = version_key(level)
     first, last = version_key(known.cuda[0]), known.cuda[1:]
     return wanted >= first[:len(wanted)] and all(wanted[:1] <= version_key(major) for major in last)
@@ -224,7 +226,7 @@ def _flavours(space: Universe, request: Request) -> Constraint:
 
 
 def _system(space: Universe, situation: Situation, request: Request, release: Release) -> t.Iterator[Constraint]:
-    """The constraints of the drivers that are published for the machine, the operating system and the kernel."""
+    """The constraints that result from the drivers published for the machine, the operating system and the kernel."""
     if situation.arch and situation.arch not in ARCHITECTURES:
         yield Constraint("arch", f"drivers are published for {' and '.join(ARCHITECTURES)}, not for {situation.arch}",
                          0)
@@ -239,7 +241,7 @@ def _system(space: Universe, situation: Situation, request: Request, release: Re
         packages.has_container(system, driver.arch) if request.cluster
         else packages.publishes(system, driver.source, driver.flavour, driver.version.branch)))
     precompiled = _signed(situation, request, release, {driver.version.branch for driver in space.candidates})
-    # The vendor's images have modules for x86_64 only, and Canonical's packages have them for both.
+    # The vendor's images contain modules for x86_64 only; Canonical's packages contain them for both architectures.
     signed = space.where(lambda driver: not driver.signed or (
         driver.version.branch in precompiled and (driver.arch == ARCHITECTURES[0] or not request.cluster)))
     branches = " and ".join(str(number) for number in sorted(precompiled))
@@ -256,7 +258,7 @@ def _system(space: Universe, situation: Situation, request: Request, release: Re
 
 
 def _signed(situation: Situation, request: Request, release: Release, branches: t.Collection[int]) -> dict[int, bool]:
-    """Maps the branches with precompiled modules for the system to whether these include modules for its kernel."""
+    """The branches with precompiled modules for the system, each with whether this includes the kernel."""
     if situation.os is None:
         return {}
     if not request.cluster:
@@ -285,9 +287,9 @@ def _fabric(space: Universe, situation: Situation, request: Request) -> t.Iterat
 
 
 def _defaults(space: Universe, situation: Situation, request: Request, release: Release) -> t.Iterator[Constraint]:
-    """Defaults, which come last, so that explanations prefer other constraints.
+    """The defaults. They come last, so that explanations prefer other constraints.
 
-    On a host that only loads signed modules, precompiled modules are used without a request.
+    On a host that loads only signed modules, precompiled modules are used without a request.
     """
     signed_only = situation.secure_boot == "signed" and not request.own_key and not request.cluster
     if not request.precompiled and not request.source and not signed_only:

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The packages and repositories of drivers for each system. Pure. PRIVATE.
 
-The names of packages come from C(module_utils/_driver), which installs them. This file has the branches and flavours of
-each repository, so that none is read. Sources: NVIDIA Driver Installation Guide 580 to 620; Ubuntu Server
-documentation, "NVIDIA drivers installation"; package lists of Debian 12 and 13.
+The names of packages are defined in C(module_utils/_driver), which installs them. This file contains the branches and
+flavours of each repository, so that no repository has to be read. Sources: NVIDIA Driver Installation Guide 580 to 620;
+Ubuntu Server documentation, "NVIDIA drivers installation"; package lists of Debian 12 and 13.
 """
 
 from __future__ import annotations
@@ -34,25 +34,24 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import K
 
 System = t.Tuple[str, str]
 
-# Maps releases of Debian to the only branch in their archive.
+# The only branch in the archive of each release of Debian.
 _DEBIAN = {"12": 535, "13": 550}
-# Maps releases of Ubuntu to the oldest branch with packages; those of older branches are transitional packages.
+# The oldest branch with packages for each release of Ubuntu; packages of older branches are transitional packages.
 _UBUNTU = {"22.04": 535, "24.04": 535, "26.04": 580}
-# Kernels for which Canonical builds and signs modules (linux-modules-nvidia-*).
+# Kernel flavours for which Canonical builds and signs modules (linux-modules-nvidia-*).
 _CANONICAL = ("generic", "lowlatency", "aws", "azure", "azure-fde", "gcp", "gke", "ibm", "nvidia", "oem", "oracle")
-# Maps fabrics to the kinds of packages that they need.
+# The kinds of packages that each fabric needs.
 FABRIC = {"nvswitch": ("fabric_manager",), "nvlink5": ("fabric_manager", "nvlsm")}
 
 
 def folder(system: System) -> str | None:
-    """The folder of NVIDIA's network repository for a system (os-release's ID and VERSION_ID), None if there is
-    none."""
+    """The folder of NVIDIA's network repository for a system (ID, VERSION_ID of os-release), None if there is none."""
     ours = CudaRepository.for_distribution(*system, "x86_64")
     return ours.folder if ours else folder_of(*system)
 
 
 def publishes(system: System, source: str, flavour: str, branch: int) -> bool:
-    """Whether a source has modules of a flavour and branch that are built on the host."""
+    """Whether a source publishes modules of a flavour and branch that are built on the host."""
     place = folder(system)
     if source == "distribution":
         return system[0] == "ubuntu" and system[1] in _UBUNTU or (
@@ -65,9 +64,10 @@ def publishes(system: System, source: str, flavour: str, branch: int) -> bool:
 
 
 def signed(system: System, kernel_flavour: str | None, branch: int) -> bool:
-    """Whether the distribution has signed modules of a branch for its kernels of a flavour, None for any kernel.
+    """Whether the distribution publishes signed modules of a branch for its kernels. kernel_flavour: None for any
+    kernel.
 
-    Canonical's archive has production and long-term branches.
+    Canonical's archive contains production and long-term branches.
     """
     first = _UBUNTU.get(system[1]) if system[0] == "ubuntu" else None
     known = releases.branch(branch)
@@ -76,7 +76,7 @@ def signed(system: System, kernel_flavour: str | None, branch: int) -> bool:
 
 
 def limits(system: System) -> str:
-    """What L(publishes) allows on a system, as the end of the sentence "it has ..."."""
+    """The drivers for which L(publishes) is true on a system, as the end of the sentence "it has ..."."""
     place = folder(system)
     if place in OPEN_ONLY:
         return "open kernel modules only"
@@ -89,7 +89,7 @@ def limits(system: System) -> str:
 
 
 def has_container(system: System, arch: str) -> bool:
-    """Whether the vendor publishes driver containers of a system for a machine.
+    """Whether the vendor publishes driver containers of a system for a machine architecture.
 
     Source: GPU Operator 26.7, platform support (the containers for RHEL 9 are for x86_64 only).
     """
@@ -97,7 +97,7 @@ def has_container(system: System, arch: str) -> bool:
 
 
 def provides_all(system: System | None, arch: str, source: str, version: str, kinds: t.Collection[str]) -> bool:
-    """Whether the source of the driver has all kinds of L(companions). A .run file only has the driver."""
+    """Whether the source of the driver provides all kinds of L(companions). A .run file contains only the driver."""
     return source != "runfile" and (system is None or all(
         companions(system, arch, source, version, (kind,)) for kind in kinds))
 
@@ -105,7 +105,8 @@ def provides_all(system: System | None, arch: str, source: str, version: str, ki
 @functools.lru_cache(maxsize=4096)
 def companions(system: System, arch: str, source: str, version: str,
                kinds: t.Tuple[str, ...]) -> dict[str, str | None]:
-    """Maps additional packages of a driver to the vendor's version, None for any. version: also a branch."""
+    """The vendor versions of the additional packages of a driver by package name, None for any version. version: a
+    version or a branch."""
     origin = _source(system, arch, source)
     return {} if origin is None else origin.companions(version, kinds)
 
@@ -115,8 +116,8 @@ def packages_to_install(system: System, arch: str, source: str, version: str, fl
                         kernels: t.Tuple[str, ...]) -> tuple[str, ...]:
     """The packages to install, without their dependencies.
 
-    version: also a branch; spec: the additional services and modules; fabric: as in C(_driver.parts.Aim); kernels: the
-    releases for which there can be precompiled modules.
+    version: a version or a branch; spec: the additional services and modules; fabric: as in C(_driver.parts.Aim);
+    kernels: the kernel releases for which precompiled modules may exist.
     """
     if source == "runfile":
         return ()
@@ -129,8 +130,8 @@ def packages_to_install(system: System, arch: str, source: str, version: str, fl
 
 
 class Repository(t.TypedDict):
-    """A folder of NVIDIA's network repository. arch: as in its path; stream: that of the dnf module, None if there is
-    none."""
+    """A folder of NVIDIA's network repository. arch: the architecture in its path; stream: the stream of the dnf
+    module, None if there is none."""
 
     name: str
     arch: str
@@ -138,7 +139,7 @@ class Repository(t.TypedDict):
 
 
 def repository(system: System, arch: str, source: str, branch: int, flavour: str) -> Repository | None:
-    """The repository of a driver, None for other sources."""
+    """The repository of a driver, None for sources without one."""
     place = folder(system)
     if source != "cuda_repository" or place is None:
         return None
@@ -146,7 +147,8 @@ def repository(system: System, arch: str, source: str, branch: int, flavour: str
 
 
 def kernel_packages(kernel: Kernel, family: str, system: System, following: bool) -> list[str]:
-    """The packages that modules are built with. following: also those for the kernel that boots next."""
+    """The packages that are needed to build modules. following: whether to include those for the kernel of the next
+    boot."""
     release, newest = kernel["release"], kernel["newest_installed"]
     name = kernel["headers_package"] or (headers_package(release, family, system[0]) if release else None)
     coming = headers_package(newest, family, system[0]) if following and newest and newest != release else None
@@ -159,8 +161,8 @@ def can_install(system: System, arch: str, source: str) -> bool:
 
 
 def _source(system: System, arch: str, name: str) -> Source | None:
-    """The source, None if it has no packages for the system. For the vendor, also on systems that nvidia_driver
-    does not support, because its packages have the same names there."""
+    """The source, None if it has no packages for the system. The vendor's source is also returned for systems that
+    nvidia_driver does not support, because its packages have the same names there."""
     found = source_of(name, *system, arch)
     place = folder_of(*system)
     return CudaRpm(place, arch) if found is None and place and name == "cuda_repository" else found

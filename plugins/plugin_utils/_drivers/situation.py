@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The facts of a host that the choice of its driver depends on: equal situations get equal drivers. Pure. PRIVATE."""
+"""The facts of a host on which the choice of its driver depends. Hosts with equal facts get the same driver. Pure.
+PRIVATE."""
 
 from __future__ import annotations
 
@@ -17,11 +18,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import G
 
 @dataclass(frozen=True)
 class ModelRequirements:
-    """The requirements of a model of GPU.
+    """The requirements of a GPU model.
 
-    name: C(NVIDIA B200 (blackwell)); short: C(B200); open_modules: C(no), C(optional), C(required), or None if the
-    model is not known; first: the first version or branch of the driver; family: name of the architecture;
-    architecture: its requirements; coherent: whether it uses coherent driver memory.
+    name: such as C(NVIDIA B200 (blackwell)); short: such as C(B200); open_modules: C(no), C(optional), C(required), or
+    None if the model is unknown; first: the first version or branch of the driver; family: the name of the
+    architecture; architecture: the requirements of the architecture; coherent: whether the model uses coherent driver
+    memory.
     """
 
     name: str
@@ -35,12 +37,11 @@ class ModelRequirements:
 
 @dataclass(frozen=True)
 class Situation:
-    """gpus: the models, sorted; os: id and version of os-release, None if not known; kernel: its release;
-    kernel_flavour: such as C(generic) or C(aws); headers: whether the kernel's headers are installed or can be
-    installed; secure_boot: None (off, or not known), C(mok) (the key of DKMS is enrolled), C(unknown) (it is not known
-    whether the key is enrolled), or C(signed) (no key is enrolled, so that only modules of the distribution are
-    loaded); fabric: None, C(nvswitch), C(nvlink5) or C(nvlink5_rack).
-    """
+    """The facts that determine the driver. gpus: the models, sorted; os: ID and VERSION_ID of os-release, None if
+    unknown; kernel: the kernel release; kernel_flavour: such as C(generic) or C(aws); headers: whether the kernel's
+    headers are or can be installed; secure_boot: None (off, or unknown), C(mok) (the key of DKMS is enrolled),
+    C(unknown) (it is unknown whether the key is enrolled), or C(signed) (no key is enrolled, so that only modules
+    signed by the distribution are loaded); fabric: None, C(nvswitch), C(nvlink5) or C(nvlink5_rack)."""
 
     gpus: t.Tuple[ModelRequirements, ...]
     os: t.Tuple[str, str] | None
@@ -54,7 +55,7 @@ class Situation:
 
 
 def situation_of(facts: HostFacts) -> Situation:
-    """The situation of a host or Node. Unknown facts exclude no driver."""
+    """The situation of a host or Node. Unknown facts do not exclude any driver."""
     host = facts["host"]
     kernel, system = host["kernel"], host["os"]
     headers = kernel["headers"] is not False or kernel["headers_available"] is not False
@@ -87,7 +88,7 @@ def models(gpus: t.Iterable[Gpu]) -> list[ModelRequirements]:
 @functools.lru_cache(maxsize=1024)
 def _requirements(device_id: str | None, subsystem: str | None, text: str | None,
                   family: str | None) -> ModelRequirements:
-    """The requirements of a GPU, by its model or else by its architecture (family)."""
+    """The requirements of a GPU, according to its model or, if unknown, to its architecture (family)."""
     model = model_of(device_id, subsystem) if device_id else None
     unnamed = f"GPU {device_id}" if device_id else f"{family or 'unknown'} GPU"
     name = text or (model.name if model else None) or unnamed

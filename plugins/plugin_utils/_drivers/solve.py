@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Finds the candidates that constraints allow, or the smallest sets of constraints that exclude all. Pure. PRIVATE.
 
-Candidates are numbered. A constraint has the set of the numbers that it allows, as bits of an integer.
+Candidates are numbered. A constraint contains the set of the numbers that it allows, as the bits of an integer.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 class Constraint:
     """A reason why candidates are excluded.
 
-    id: such as C(driver.version), several constraints can have the same; text: a clause without a full stop, for
-    messages; allows: bits of the allowed candidates; change: the variable or key that lifts the constraint, empty if
-    nobody can.
+    id: a name such as C(driver.version), which several constraints can have; text: a clause without a full stop, for
+    messages; allows: the bits of the allowed candidates; change: the variable or key that removes the constraint, empty
+    if no change can.
     """
 
     id: str
@@ -29,17 +29,17 @@ class Constraint:
 
 
 def allowed(universe: int, constraints: t.Iterable[Constraint]) -> int:
-    """The candidates of the universe that every constraint allows."""
+    """The candidates of the universe that all constraints allow."""
     for constraint in constraints:
         universe &= constraint.allows
     return universe
 
 
 def smallest_conflict(universe: int, constraints: t.Sequence[Constraint]) -> tuple[Constraint, ...] | None:
-    """A smallest set of constraints that excludes all candidates, None if the constraints leave a candidate.
+    """A smallest set of constraints that excludes all candidates, None if the constraints allow a candidate.
 
-    Of several smallest sets, it is the one whose members come first. The time grows with the size of the result, which
-    is two or three in practice.
+    If there are several smallest sets, returns the one whose members come first. The run time grows with the size of
+    the result, which is two or three in practice.
     """
     if allowed(universe, constraints):
         return None
@@ -52,8 +52,8 @@ def smallest_conflict(universe: int, constraints: t.Sequence[Constraint]) -> tup
 
 
 def conflicts(universe: int, constraints: t.Sequence[Constraint]) -> list[tuple[Constraint, ...]]:
-    """Separate conflicts. Each is a smallest one; the constraints in it that a user can change are removed before the
-    next one is searched. Empty if the constraints leave a candidate."""
+    """Independent conflicts, each a smallest one. After each conflict, its constraints that a user can change are
+    removed before the next conflict is searched. Empty if the constraints allow a candidate."""
     found: list[tuple[Constraint, ...]] = []
     rest = list(constraints)
     while True:
@@ -68,13 +68,13 @@ def conflicts(universe: int, constraints: t.Sequence[Constraint]) -> list[tuple[
 
 
 def without(constraints: t.Iterable[Constraint], ids: t.Collection[str]) -> list[Constraint]:
-    """The constraints without those that have these ids."""
+    """The constraints except those with these ids."""
     return [constraint for constraint in constraints if constraint.id not in ids]
 
 
 def fewest_further(universe: int, constraints: t.Sequence[Constraint], dropped: str) -> tuple[str, ...] | None:
-    """The fewest ids that must be dropped together with one constraint so that a candidate is left, None if this is not
-    possible."""
+    """The fewest ids that must be removed together with one constraint (dropped) so that a candidate is allowed, None
+    if this is not possible."""
     rest = without(constraints, {dropped})
     others = list(dict.fromkeys(constraint.id for constraint in rest if constraint.change
                                 and universe & ~constraint.allows))

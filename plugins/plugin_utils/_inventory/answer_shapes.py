@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The shapes of the results of this collection's modules: facts of gpu_info, steps, errors, labels. Pure. PRIVATE.
+"""The structure of the results of this collection's modules: facts of gpu_info, steps, errors, labels. Pure. PRIVATE.
 
-A test compares them with the documentation of gpu_info. An unknown value is null if null is allowed. The limits are far
-above those of real machines; they prevent that a host uses up the memory of the controller.
+A test compares it with the documentation of gpu_info. An unknown value is null if null is allowed. The limits are far
+above the values of real machines; they prevent a host from exhausting the memory of the controller.
 """
 
 from __future__ import annotations
@@ -115,9 +115,9 @@ LABELS = Table(Text(longest=320), _NAME, 2_000)
 _CLIENT = Fields(optional={**dict.fromkeys(("name", "gpu", "unit", "container"), _MAYBE_TEXT),
                            **dict.fromkeys(("pid", "instance"), _MAYBE_NUMBER)}, closed=False)
 
-# The error kind of an invalid result.
+# The kind of the error for an invalid result.
 KIND = "answer"
-# The keys that actions, roles and playbooks read from the results of modules. Other keys are only shown to users.
+# The keys that actions, roles and playbooks read from the results of modules. Other keys are only displayed.
 ANSWER: dict[str, Shape] = {
     **dict.fromkeys(("failed", "changed", "unreachable", "skipped"), _FLAG),
     "msg": _WORDS, "plan": _PLAN, "pending": PENDING, "facts": FACTS,
@@ -132,5 +132,5 @@ ANSWER: dict[str, Shape] = {
     "labels": LABELS, "unread": Rows(Fields({"gpu": Nullable(_PCI), "error": _WORDS}), _GPUS),
     "diff": Rows(Table(_NAME, Text(longest=16 * 2**20), 16), _STEPS),
 }
-# The keys of ansible_facts that modules of this collection may set. All other keys are dropped.
+# The keys of ansible_facts that modules of this collection may set. All other keys are removed.
 OWN_FACTS: dict[str, Shape] = {"gpu_labels": LABELS, "gpu_labels_unread": Rows(Nullable(_PCI), _GPUS)}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads from Nodes what a plan needs: operating systems, driver pools, container runtime. Pure. PRIVATE."""
+"""Reads the data that a plan needs from Nodes: operating system, driver pools, container runtime. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import PCI, PRESENT
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, version_key
 
-# A Node as L(read_cluster.read_cluster) returns it, in JSON.
+# A Node in JSON, as L(read_cluster.read_cluster) returns it.
 Node = t.Mapping[str, t.Any]
 # (id, version) as in os-release(5).
 System = t.Tuple[str, str]
@@ -26,23 +26,23 @@ GPU_PRODUCT = "nvidia.com/gpu.product"
 SYSTEM = "gpuops.nvidia/system"
 NVIDIA_DRIVER = "gpuops.nvidia/driver"
 
-# (beginning of nodeInfo.osImage, which is PRETTY_NAME in os-release; ID in os-release).
+# (prefix of nodeInfo.osImage, which is PRETTY_NAME in os-release; ID in os-release).
 _PRETTY = (
     ("Ubuntu", "ubuntu"), ("Red Hat Enterprise Linux CoreOS", "rhcos"), ("Red Hat Enterprise Linux", "rhel"),
     ("Rocky Linux", "rocky"), ("Oracle Linux", "ol"), ("CentOS", "centos"), ("Debian GNU/Linux", "debian"),
     ("SUSE Linux Enterprise Server", "sles"), ("SUSE Linux Micro", "sl-micro"),
 )
 _ID, _VERSION = re.compile("[a-z][a-z0-9-]{0,39}"), re.compile(r"v?[0-9]{1,9}(\.[0-9]{1,9}){0,3}")
-# The value of a label, not empty (Kubernetes documentation, "Labels and Selectors").
+# The value of a label that is not empty (Kubernetes documentation, "Labels and Selectors").
 _VALUE = re.compile("[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _RUNTIMES = ("containerd", "docker", "crio")
 _SYSTEM = r"\D{0,40}([0-9]{1,9})(?:\.([0-9]{1,9}))?(?: SP([0-9]{1,9}))?"
 
 
 def system_of(labels: t.Mapping[str, str], pretty: str) -> System | None:
-    """The operating system by the labels of NFD, otherwise by nodeInfo.osImage (C(Ubuntu 22.04.5 LTS)); None if
-    unknown."""
-    # A Node may set any label, and both values become parts of the names of objects and images.
+    """The operating system of a Node according to the labels of NFD, otherwise according to nodeInfo.osImage, such as
+    C(Ubuntu 22.04.5 LTS). None if unknown."""
+    # A Node can set any label on itself, and both values become parts of the names of objects and images.
     name, version = labels.get(OS_ID, ""), labels.get(OS_VERSION, "")
     if _ID.fullmatch(name) and _VERSION.fullmatch(version) and _VALUE.fullmatch(name + version):
         return name, version
@@ -55,7 +55,7 @@ def system_of(labels: t.Mapping[str, str], pretty: str) -> System | None:
 
 
 def os_text(node: Node) -> str:
-    """The operating system of a Node in words: C(ubuntu 24.04); empty if unknown."""
+    """The operating system of a Node as text, such as C(ubuntu 24.04); empty if unknown."""
     system = node.get("os") or {}
     return " ".join(str(system[key]) for key in ("id", "version") if system.get(key))
 
@@ -66,7 +66,8 @@ def has_gpu(labels: t.Mapping[str, str]) -> bool:
 
 
 def tag(system: System, release: Release) -> str:
-    """The suffix of driver image tags: C(ubuntu22.04), C(rhel9). The release decides which have no minor version."""
+    """The suffix of driver image tags: C(ubuntu22.04), C(rhel9). Which tags omit the minor version depends on the
+    release."""
     name, version = system
     major = version.split(".")[0]
     since = version_key(release.version)
@@ -77,7 +78,7 @@ def tag(system: System, release: Release) -> str:
 
 
 def parse_tag(text: str) -> System | None:
-    """(id, version) of C(ubuntu24.04), None for anything else."""
+    """Parses an image tag such as C(ubuntu24.04). Returns (id, version), None for any other text."""
     match = re.fullmatch(r"([a-z][a-z-]*)(\d+(?:\.\d+)?)", text)
     return (match[1], match[2]) if match else None
 
@@ -91,7 +92,7 @@ def selector(system: System, os_tag: str) -> dict[str, str]:
 
 
 class CommonValue(t.NamedTuple):
-    """The value for all Nodes. because: why, such as C(more than half of the Nodes have it)."""
+    """The value that is used for all Nodes. because: the reason, such as C(more than half of the Nodes have it)."""
 
     value: str
     because: str
@@ -99,12 +100,11 @@ class CommonValue(t.NamedTuple):
 
 def common_value(counts: t.Mapping[str, int], running: t.Collection[str], order: t.Callable[[str], t.Any],
                  first: str) -> CommonValue:
-    """The value that more than half of the Nodes have; else a value that is in use; else the most frequent value.
+    """The value that more than half of the Nodes have; otherwise a value in use; otherwise the most frequent value.
 
-    A compromised Node may report any value, so half of the Nodes or less cannot change the value in use while any Node
-    has it. counts: maps each value to the number of Nodes that have it; running: the values in use; order: a sort key,
-    by which the highest of several equally frequent values is chosen; first: this choice in words, such as
-    C(the newest).
+    A compromised Node may report any value. So half of the Nodes or fewer cannot change the value in use while any Node
+    has that value. counts: the number of Nodes by value; running: the values in use; order: a sort key; of several
+    equally frequent values, the highest one is chosen; first: a description of this choice, such as C(the newest).
     """
     most = max(counts, key=lambda value: (counts[value], order(value)))
     if 2 * counts[most] > sum(counts.values()):
@@ -117,8 +117,8 @@ def common_value(counts: t.Mapping[str, int], running: t.Collection[str], order:
 
 
 def runtime_of(nodes: t.Iterable[Node], running: str = "") -> CommonValue:
-    """The container runtime that the toolkit's DaemonSet configures on all Nodes. running: the one that it configures
-    now, empty without a DaemonSet."""
+    """The container runtime that the toolkit's DaemonSet configures on all Nodes. running: the runtime that an existing
+    DaemonSet configures, empty without a DaemonSet."""
     counts: dict[str, int] = {}
     for node in nodes:
         if node["runtime"] in _RUNTIMES:
@@ -129,13 +129,14 @@ def runtime_of(nodes: t.Iterable[Node], running: str = "") -> CommonValue:
 
 
 def kernel_of(node: Node) -> str:
-    """The kernel as in the label of NFD and in image tags; empty if it is not a valid value of a label."""
+    """The kernel in the form of NFD's label and image tags; empty if it is not a valid label value."""
     kernel = str(node.get("kernel") or "").replace("+", "_")
     return kernel if _VALUE.fullmatch(kernel) else ""
 
 
 def pools(nodes: t.Mapping[str, Node]) -> list[dict[str, str | int | list[str] | None]]:
-    """GPU Nodes that are alike, for reports: C([{count, gpu, os, kernel, runtime, nodes}]), the largest group first.
+    """Groups of similar GPU Nodes for reports, C([{count, gpu, os, kernel, runtime, nodes}]), with the largest group
+    first.
 
     gpu is None if feature discovery has not labelled the Nodes yet.
     """

@@ -16,10 +16,10 @@ FACT, UNREAD = "gpu_labels", "gpu_labels_unread"
 
 
 class HostLabels(t.NamedTuple):
-    """The labels of hosts.
+    """The labels that hosts have computed.
 
-    labels: by Node; silent: hosts without the fact gpu_labels; refused: hosts with invalid facts; unread: Nodes in
-    labels whose hosts could not read all of their GPUs; nodes: maps the Nodes of all hosts to their hosts.
+    labels: the labels by Node; silent: the hosts without the fact gpu_labels; refused: the hosts with invalid facts;
+    unread: the Nodes in labels on whose hosts some GPUs could not be read; nodes: the hosts by Node, for all hosts.
     """
 
     labels: dict[str, dict[str, str]]
@@ -30,10 +30,10 @@ class HostLabels(t.NamedTuple):
 
 
 def read_labels(task_vars: Variables, hosts: t.Sequence[str]) -> HostLabels:
-    """The fact gpu_labels of hosts, from this run or from a fact cache.
+    """Reads the fact gpu_labels of hosts, from this run or from a fact cache.
 
-    A host is refused if L(inventory_vars.rejected) names it. If its facts set gpu_node_name, its Node is not known
-    either. Raises InputError for a host that the inventory does not have, and for two hosts with the same Node.
+    A host is refused if L(inventory_vars.rejected) contains it. If its facts set gpu_node_name, its Node is unknown as
+    well. Raises InputError for a host that is not in the inventory, and for two hosts with the same Node.
     """
     hostvars, nodes = task_vars["hostvars"], dict[str, str]()
     found = HostLabels({}, [], [], set(), nodes)
@@ -54,7 +54,7 @@ def read_labels(task_vars: Variables, hosts: t.Sequence[str]) -> HostLabels:
             continue
         facts = hostvars.raw_get(host).get("ansible_facts") or {}
         labels = facts.get(FACT)
-        # state absent leaves an empty fact. A host without GPUs still has a label: that it is not a vGPU guest.
+        # state absent leaves an empty fact. A host without GPUs still has one label: whether it is a vGPU guest.
         if isinstance(labels, t.Mapping) and labels:
             found.labels[node] = {str(key): _text(value) for key, value in labels.items()}
             if facts.get(UNREAD):
@@ -65,5 +65,6 @@ def read_labels(task_vars: Variables, hosts: t.Sequence[str]) -> HostLabels:
 
 
 def _text(value: object) -> str:
-    """A label's value as GPU feature discovery writes it, also if a fact cache or set_fact made it a boolean."""
+    """The value of a label as GPU feature discovery writes it, even if a fact cache or set_fact converted it to a
+    boolean."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Finds the Nodes of hosts, so that a Node is taken out of service before its host is disturbed. Pure. PRIVATE."""
+"""Finds the Nodes of hosts, so that a Node is taken out of service before its host is disrupted. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import
 
 # The plan of a fleet or of a host, or the facts of a host, as JSON.
 Plan = t.Dict[str, t.Any]
-_SHOWN = 20  # the most hosts that a message names
-# The highest level on a host that belongs to a Kubernetes cluster and whose Node is not known.
+_SHOWN = 20  # the maximum number of hosts that a message names
+# The highest allowed level on a host that belongs to a Kubernetes cluster and whose Node is unknown.
 _ALONE = "idle"
 
 
 def node_of(name: str, left: t.Mapping[str, bool] | None) -> dict[str, str | bool]:
-    """C({name, left}) of the Node of this name, empty if the cluster has none. left: as for L(attach)."""
+    """C({name, left}) of the Node with this name, empty if the cluster has no such Node. left: as in L(attach)."""
     return {"name": name, "left": left[name]} if left and name in left else {}
 
 
 def attach(plan: Plan, names: t.Mapping[str, str], left: t.Mapping[str, bool] | None,
            facts: t.Mapping[str, Plan]) -> list[str]:
-    """Sets C(node) in the plan of each host: C({name, left}), or empty if the host is not a Node. Returns notes.
+    """Sets C(node) in the plan of each host to C({name, left}), or to an empty mapping if the host is not a Node.
+    Returns notes.
 
-    The level of a host that belongs to another or unknown Kubernetes cluster is reduced to C(idle).
+    The level of a host that belongs to another or an unknown Kubernetes cluster is reduced to C(idle).
 
-    names: maps a host of the inventory to the name that its Node would have; left: maps a Node of the cluster to
-    whether a killed or failed run has left it out of service, None if no cluster is known; facts: maps a host to its
-    facts of gpu_info.
+    names: the name that the Node of each host would have, by host; left: whether a killed or failed run has left the
+    Node out of service, by Node, None if no cluster is known; facts: the facts of gpu_info by host.
     """
     alone: list[str] = []
     above = not allows(_ALONE, plan["disruption"])
@@ -53,10 +53,11 @@ def _cap(parts: Plan) -> None:
 
 
 def removal(names: t.Mapping[str, str], left: t.Mapping[str, bool] | None, level: str) -> dict[str, Plan]:
-    """Maps a host to C({node, note}) for a removal, which has no plan.
+    """C({node, note}) by host, for a removal, which has no plan.
 
-    node: as in L(attach); note: the message of L(unknown_nodes), only for a host that is not a Node, and only if level,
-    that of the fleet, is above C(idle). Whether the host belongs to a Kubernetes cluster is not known yet.
+    node: as in L(attach); note: the message of L(unknown_nodes), only for a host that is not a Node, and only if the
+    level of the fleet (level) is above C(idle). At this time it is unknown whether the host belongs to a Kubernetes
+    cluster.
     """
     found: dict[str, Plan] = {host: {"node": node_of(name, left)} for host, name in names.items()}
     for host, one in found.items():
@@ -66,7 +67,8 @@ def removal(names: t.Mapping[str, str], left: t.Mapping[str, bool] | None, level
 
 
 def unknown_nodes(hosts: t.Sequence[str], nodes: t.Sequence[str], cluster_is_known: bool, level: str) -> str:
-    """The message about hosts that belong to a Kubernetes cluster and whose Nodes are not known. nodes: their names."""
+    """The message about hosts that belong to a Kubernetes cluster and whose Nodes are unknown. nodes: the names that
+    these Nodes would have."""
     why, fix = "gpu_kubeconfig is not set", "Set gpu_kubeconfig to the kubeconfig of the cluster."
     if cluster_is_known:
         why = f"the cluster has no Node {some_of(nodes, _SHOWN)}"
@@ -76,9 +78,9 @@ def unknown_nodes(hosts: t.Sequence[str], nodes: t.Sequence[str], cluster_is_kno
 
 
 def batch(asked: object, hosts: int, path: str = "gpu_max_unavailable") -> int:
-    """The most hosts that may be out of service at the same time, at least one.
+    """The maximum number of hosts that may be out of service at the same time, at least one.
 
-    asked: a number, or a percentage of the hosts (C(25%)). Raises InputError with path for anything else.
+    asked: a number, or a percentage of the hosts (C(25%)). Raises InputError with path for any other value.
     """
     found = re.fullmatch(r"([1-9]\d{0,5})(%?)", str(asked))
     if found is None or isinstance(asked, bool) or (found[2] and int(found[1]) > 100):

@@ -31,32 +31,32 @@ SAMPLES = (FACTS, "validator_result")
 # Registered results for a cluster: of operands, gpu_labels and gpu_verify.
 OPERANDS, DEPLOY_LABELS, CLUSTER_CHECKS = "operands_result", "deploy_labels_result", "preflight_cluster"
 
-# Set by the role preflight: the name and the message of the task that failed in the preview of a host.
+# The name and the message of the task that failed in the preview of a host; the role preflight sets both.
 FAILURE = "preflight_failure"
-# The components whose modules a preview runs in check mode.
+# The components whose modules run in check mode in a preview.
 _PREVIEWED = ("driver", "container_toolkit", "mig_manager", *SOFTWARE)
 
 # The registered result of node_maintenance when it took the host's Node out of service.
 MAINTENANCE = "maintenance_result"
 
-# Variables of users: the name of a host's Node, its profile (L(profiles)), and the configuration of the device plugin
-# for its Node (L(device_plugin)).
+# Variables of users: the name of a host's Node, its profile (L(profiles)), and the device plugin's configuration for
+# its Node (L(device_plugin)).
 NODE_NAME = "gpu_node_name"
 PROFILE = "gpu_profile"
 PLUGIN_CONFIG = "device_plugin_config"
 
-# The variables that are read of each host.
+# The variables that are read from each host.
 READ = frozenset((*(f"gpu_{option}" for option in settings.DEFAULTS), *settings.SECONDS, NODE_NAME, PROFILE, *VARIABLES,
                   *SECRETS))
 
-# The result of a module, or a part of it, in JSON. L(answer_shapes) has its shape.
+# The result of a module, or a part of it, in JSON. L(answer_shapes) defines its structure.
 
 
 class HostVars(t.Protocol):
-    """Ansible's variables of all hosts."""
+    """The variables of all hosts, as Ansible passes them (hostvars)."""
 
     def __getitem__(self, host: str) -> Variables:
-        """The variables of a host. Reading a value templates it."""
+        """The variables of a host. Values are templated when they are read."""
 
     def raw_get(self, host: str) -> Variables:
         """The variables of a host without templating."""
@@ -68,16 +68,16 @@ def play_hosts(task_vars: Variables) -> list[str]:
 
 
 def hosts(task_vars: Variables) -> list[str]:
-    """The hosts of the play without those that only represent a cluster."""
+    """The hosts of the play, except those that only represent a cluster."""
     control = set(_group(task_vars, "gpu_control")) - set(_group(task_vars, "gpu_hosts"))
     return [host for host in play_hosts(task_vars) if host not in control]
 
 
 def variables(task_vars: Variables) -> dict[str, Variables]:
-    """Maps the hosts of the play to their variables, without the hosts that L(rejected) names.
+    """The variables of the hosts of the play, by host. Hosts that L(rejected) names are omitted.
 
     Raises InputError if a variable of all hosts, or of a host that represents a cluster, cannot be templated, because
-    its default would be used then.
+    the default of the variable would be used otherwise.
     """
     hostvars = task_vars["hostvars"]
     valid = [host for host in play_hosts(task_vars) if not forged(hostvars.raw_get(host))]
@@ -90,7 +90,7 @@ def variables(task_vars: Variables) -> dict[str, Variables]:
 
 
 def template_error(hostvars: HostVars, host: str, names: frozenset[str] = READ) -> InputError | None:
-    """The error of the first of these variables of a host that cannot be templated."""
+    """The error for the first of these variables of a host that cannot be templated, None if all can be."""
     values = hostvars[host]
     for name in sorted(names.intersection(values)):
         try:
@@ -101,21 +101,23 @@ def template_error(hostvars: HostVars, host: str, names: frozenset[str] = READ) 
 
 
 def forged(host_vars: Variables) -> list[str]:
-    """The variables of this collection that the facts of a host set, sorted. host_vars: its raw variables."""
+    """The variables of this collection that the facts of a host set, sorted. host_vars: its variables without
+    templating."""
     # Facts take precedence over the inventory, so a compromised host could set the variables of all hosts.
     known = host_vars.get("ansible_facts")
     return sorted(NAMES.intersection(known)) if isinstance(known, t.Mapping) else []
 
 
 def refuse_forged(task_vars: Variables) -> None:
-    """Raises InputError if facts of the task's host set a variable of the collection, which options may use."""
+    """Raises InputError if facts of the task's host set a variable of the collection, because options of the task may
+    use it."""
     names = forged(task_vars)
     if names:
         raise forged_error(str(task_vars["inventory_hostname"]), names[0])
 
 
 def forged_error(host: str, name: str) -> InputError:
-    """The error of a host whose facts set a variable of this collection."""
+    """The error for a host whose facts set a variable of this collection."""
     what = "only the inventory may set the Node of a host" if name == NODE_NAME else "only the inventory may set this"
     return InputError(f"{host} has a fact {name}: {what}.",
                       f"Set {name} in the inventory, and find out where the fact comes from (a module on the host, "
@@ -123,9 +125,9 @@ def forged_error(host: str, name: str) -> InputError:
 
 
 def left_out(task_vars: Variables) -> dict[str, Variables]:
-    """Maps the hosts of the groups gpu_hosts and gpu_control that are not in the play (--limit) to their variables.
+    """The variables of hosts in the groups gpu_hosts and gpu_control that are not in the play (--limit), by host.
 
-    Hosts with L(forged) or L(template_error) variables are omitted.
+    Hosts with L(forged) variables or with a L(template_error) are omitted.
     """
     known = [*_group(task_vars, "gpu_hosts"), *_group(task_vars, "gpu_control")]
     here, hostvars = set(play_hosts(task_vars)), task_vars["hostvars"]
@@ -134,10 +136,10 @@ def left_out(task_vars: Variables) -> dict[str, Variables]:
 
 
 def node_names(task_vars: Variables) -> dict[str, str]:
-    """Maps the hosts of the group gpu_hosts, including those that --limit leaves out, to the names of their Nodes.
+    """The names of the Nodes of hosts in the group gpu_hosts, by host, including the hosts that --limit omits.
 
-    If a fact of a host sets gpu_node_name, or it cannot be templated, the Node has the name of the host, unless this is
-    the Node of another host. So the cluster does not deliver again what is on the host.
+    If a fact of a host sets gpu_node_name, or if this variable cannot be templated, the name of the host is used,
+    unless it is the name of another host's Node. So the cluster does not deliver again what is already on the host.
     """
     names = {host: node_name(task_vars["hostvars"], host) for host in _group(task_vars, "gpu_hosts")}
     known = {host: name for host, name in names.items() if name is not None}
@@ -146,7 +148,8 @@ def node_names(task_vars: Variables) -> dict[str, str]:
 
 
 def node_name(hostvars: HostVars, host: str) -> str | None:
-    """The name of a host's Node by the inventory; None if a fact of the host sets it, or it cannot be templated."""
+    """The name of a host's Node according to the inventory; None if a fact of the host sets the variable, or if it
+    cannot be templated."""
     raw = hostvars.raw_get(host)
     if not _is_usable(hostvars, host, NODE_NAME):
         return None
@@ -154,17 +157,17 @@ def node_name(hostvars: HostVars, host: str) -> str | None:
 
 
 def _is_usable(hostvars: HostVars, host: str, name: str) -> bool:
-    """Whether a variable of a host is not set by a fact, and can be templated."""
+    """Whether a variable of a host can be templated and is not set by a fact."""
     return name not in forged(hostvars.raw_get(host)) and template_error(hostvars, host, frozenset((name,))) is None
 
 
 def plugin_configs(task_vars: Variables) -> dict[str, str]:
-    """Maps the Node of a host to its configuration of the device plugin."""
+    """The device plugin's configurations of hosts, by Node of the host."""
     return {node: str(name) for node, name in _by_node(task_vars, PLUGIN_CONFIG).items() if name}
 
 
 def node_profiles(task_vars: Variables) -> Data:
-    """Maps the Node of a host to its gpu_profile, and "" (all other Nodes) to that of the group gpu_control."""
+    """The gpu_profile of hosts, by Node. For all other Nodes: that of the group gpu_control, with the key ""."""
     found = _by_node(task_vars, PROFILE)
     hostvars = task_vars["hostvars"]
     for host in _group(task_vars, "gpu_control"):
@@ -174,14 +177,14 @@ def node_profiles(task_vars: Variables) -> Data:
 
 
 def _by_node(task_vars: Variables, name: str) -> Data:
-    """Maps the Node of a host to a variable of the host, None if not set. Omits forged and unreadable variables."""
+    """The values of a variable of hosts, by Node; None if not set. Omits forged and unreadable variables."""
     hostvars = task_vars["hostvars"]
     return {node: hostvars[host].get(name) for host, node in node_names(task_vars).items()
             if _is_usable(hostvars, host, name)}
 
 
 def cluster_is_left_out(task_vars: Variables) -> bool:
-    """Whether --limit leaves out every host of the group gpu_control."""
+    """Whether --limit omits every host of the group gpu_control."""
     control = _group(task_vars, "gpu_control")
     return bool(control) and not set(control) & set(play_hosts(task_vars))
 
@@ -191,17 +194,17 @@ def _group(task_vars: Variables, name: str) -> list[str]:
 
 
 def facts(task_vars: Variables) -> Data:
-    """Maps a host to its facts of gpu_info, None if there are none or the host is L(rejected)."""
+    """The facts of gpu_info by host, None if the host has none or is L(rejected)."""
     refused = rejected(task_vars)
     return {host: None if host in refused else _registered(task_vars, host, FACTS).get("facts")
             for host in hosts(task_vars)}
 
 
 def rejected(task_vars: Variables, names: t.Iterable[str] | None = None) -> dict[str, dict[str, str]]:
-    """Maps each host that is left out to C({path, message, hint}). names: hosts, by default those of the play.
+    """The rejected hosts, as C({host: {path, message, hint}}). names: the hosts to check, by default those of the play.
 
-    A host is left out if its facts have another shape than gpu_info documents, if they set variables of the collection,
-    or if such a variable cannot be templated.
+    A host is rejected if its facts do not have the structure that gpu_info documents, if they set variables of the
+    collection, or if such a variable cannot be templated.
     """
     found = {}
     for host in hosts(task_vars) if names is None else names:
@@ -217,8 +220,8 @@ def rejected(task_vars: Variables, names: t.Iterable[str] | None = None) -> dict
 
 
 def checked_facts(found: t.Mapping[str, Data | None]) -> dict[str, Data | None]:
-    """Maps hosts to the facts that a user has given. Raises InputError if they do not have the shape of gpu_info's
-    facts, for example because they come from another version of the collection."""
+    """The facts by host that a user has passed. Raises InputError if they do not have the structure of gpu_info's
+    facts, for example because another version of the collection created them."""
     for host, known in found.items():
         schema = known.get("schema") if isinstance(known, dict) else None
         if known is not None and schema != SCHEMA:
@@ -234,9 +237,8 @@ def checked_facts(found: t.Mapping[str, Data | None]) -> dict[str, Data | None]:
 
 
 def require_keys(data: object, needed: t.Sequence[str], path: str, source: str) -> None:
-    """Raises InputError if data of a user is not a mapping with the needed keys. source: the complete data, for the
-    hint.
-    """
+    """Raises InputError if data from a user is not a mapping with the needed keys. source: the expression for the
+    complete data, for the hint."""
     if not isinstance(data, t.Mapping):
         raise InputError(f"a mapping is expected, not {brief(data)}.", f"Give {source}.", path=path)
     missing = [name for name in needed if name not in data]
@@ -246,8 +248,7 @@ def require_keys(data: object, needed: t.Sequence[str], path: str, source: str) 
 
 
 def overrides(task_vars: Variables) -> dict[str, Data]:
-    """Maps hosts to the variables of roles, and gpu_profile, that the inventory sets. For a secret, only whether it is
-    set."""
+    """The role variables, and gpu_profile, that the inventory sets, by host. For a secret, only whether it is set."""
     found, refused = {}, rejected(task_vars)
     for host in hosts(task_vars):
         values = {} if host in refused else task_vars["hostvars"][host]
@@ -257,20 +258,21 @@ def overrides(task_vars: Variables) -> dict[str, Data]:
 
 
 def checks(task_vars: Variables, host: str) -> list[Data] | None:
-    """The checks of gpu_verify on a host, None if it did not run; empty if nothing is delivered to the host."""
+    """The checks of gpu_verify on a host, None if gpu_verify did not run; empty if nothing is delivered on the host."""
     result = _registered(task_vars, host, CHECKS)
     found = [] if result.get("skipped") else result.get("checks")
     return found if isinstance(found, list) else None
 
 
 def unready_nodes(task_vars: Variables) -> set[str]:
-    """The Nodes whose hosts differ from the plan, or were not checked by gpu_verify in this run."""
+    """The Nodes whose hosts differ from the plan, or on whose hosts gpu_verify did not run in this run."""
     found = {node: checks(task_vars, host) for host, node in node_names(task_vars).items()}
     return {node for node, of_host in found.items() if of_host is None or any(not check["ok"] for check in of_host)}
 
 
 def steps_of(task_vars: Variables, host: str, what: str) -> dict[str, list[Data]]:
-    """Maps a component to C(plan) or C(pending) of its module's last result on a host, without empty ones."""
+    """The steps in the last result of each module on a host, by component. what: C(plan) or C(pending). Components
+    without such steps are omitted."""
     found = {}
     together = _registered(task_vars, host, SOFTWARE_RESULT).get("components") or {}
     for component in ON_HOSTS:
@@ -282,7 +284,8 @@ def steps_of(task_vars: Variables, host: str, what: str) -> dict[str, list[Data]
 
 
 def _of_executed(task_vars: Variables, host: str, result: Data) -> Data:
-    """The result of a module. If the host's Node stayed in service, this was a preview, and all steps are pending."""
+    """The result of a module. If the host's Node stayed in service, the module ran in check mode, so all steps are
+    pending."""
     maintenance = _registered(task_vars, host, MAINTENANCE)
     obstacles = maintenance.get("pending")
     if not obstacles:
@@ -298,12 +301,12 @@ def _of_executed(task_vars: Variables, host: str, result: Data) -> Data:
 
 
 def driver_steps(task_vars: Variables, action: str) -> list[str]:
-    """The targets of the steps with this action that the role driver has planned in check mode on the task's host."""
+    """The targets of the steps with this action that the role driver planned in check mode on the task's host."""
     return [step["target"] for step in _planned_for_driver(task_vars) if step["action"] == action]
 
 
 def driver_actions(task_vars: Variables) -> set[str]:
-    """The actions of the steps that the role driver has planned in check mode on the task's host."""
+    """The actions of the steps that the role driver planned in check mode on the task's host."""
     return {step["action"] for step in _planned_for_driver(task_vars)}
 
 
@@ -312,9 +315,9 @@ def _planned_for_driver(task_vars: Variables) -> list[Data]:
 
 
 def errors(task_vars: Variables, host: str, asked: t.Collection[str] = ()) -> dict[str, Data]:
-    """Maps a component to the C({message, hint}) of its module's failure on a host, or of why the module did not run.
+    """C({message, hint}) by component: why the component's module failed on a host, or why it did not run.
 
-    asked: the components whose modules the preview of the role preflight had to run.
+    asked: the components whose modules had to run in the preview of the role preflight.
     """
     found = {}
     for component in ON_HOSTS:
@@ -335,19 +338,19 @@ def errors(task_vars: Variables, host: str, asked: t.Collection[str] = ()) -> di
 
 
 def _failed(result: Data) -> bool:
-    """Whether a module failed or its host was unreachable. A play may continue after both."""
+    """Whether a module failed or its host was unreachable. A play can continue after either."""
     return bool(result.get("failed") or result.get("unreachable"))
 
 
 def cluster_errors(task_vars: Variables) -> dict[str, Data]:
-    """Maps C(operands) and C(labels) to the C({message, hint}) of their failure in the cluster."""
+    """The failures in the cluster: C({message, hint}), with the keys C(operands) and C(labels)."""
     results = {"operands": _of_cluster(task_vars, OPERANDS), "labels": _of_cluster(task_vars, DEPLOY_LABELS)}
     failed = {what: [one for one in found if one.get("error") or one.get("failed")] for what, found in results.items()}
     return {what: _error(found[0]) for what, found in failed.items() if found}
 
 
 def _of_cluster(task_vars: Variables, name: str) -> list[Data]:
-    """The registered results with this name, first of the group gpu_control, then of the hosts of the play."""
+    """The registered results with this name: first of the group gpu_control, then of the hosts of the play."""
     known = dict.fromkeys([*_group(task_vars, "gpu_control"), *play_hosts(task_vars)])
     return [_registered(task_vars, host, name) for host in known]
 
@@ -376,7 +379,7 @@ def cluster(task_vars: Variables, plan: t.Mapping[str, t.Any] | None) -> Data | 
 
 
 def unchanged_facts(task_vars: Variables, host: str) -> Data | None:
-    """The facts of this run, None if there are none or a role has changed the host since."""
+    """The facts of this run, None if there are none or if a role has changed the host since they were gathered."""
     results = [*(component.result for component in ON_HOSTS), SOFTWARE_RESULT]
     if any(_registered(task_vars, host, result).get("changed") for result in results):
         return None
@@ -385,8 +388,8 @@ def unchanged_facts(task_vars: Variables, host: str) -> Data | None:
 
 
 def _registered(task_vars: Variables, host: str, name: str) -> Data:
-    """A registered result, empty if there is none. It is not templated: it is data, and that would take long."""
+    """A registered result, empty if there is none. It is not templated, because it is data, and templating is slow."""
     known = task_vars["hostvars"].raw_get(host)
-    # A fact with the name of a result is not a result.
+    # A fact with the same name is not a registered result.
     value = None if name in (known.get("ansible_facts") or ()) else known.get(name)
     return value if isinstance(value, dict) else {}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Computes facts in the shape of gpu_info from a Node object. Pure. PRIVATE.
+"""Computes facts in the structure of gpu_info from a Node object. Pure. PRIVATE.
 
 Sources: labels of node feature discovery 0.17 and GPU feature discovery 0.20; nodeInfo and providerID; the versions of
 kubelets of k3s, RKE2, k0s, EKS and GKE; the labels of clouds and OpenShift.
@@ -23,28 +23,28 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.system import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.cluster_nodes import GPU_PRODUCT, Node
 
-# The facts of gpu_info, or a part of them, in JSON. Their shape is L(answer_shapes.FACTS).
+# The facts of gpu_info, or a part of them, in JSON. L(answer_shapes.FACTS) defines their structure.
 Facts = t.Dict[str, t.Any]
 
 _NFD = "feature.node.kubernetes.io"
 _GPU = "nvidia.com/gpu"
-# The highest number of GPUs, and of MiB of a GPU, that a label may have.
+# The highest number of GPUs, and the highest memory of a GPU in MiB, that a label may contain.
 _MOST_GPUS, _MOST_MEMORY = 256, 16 * 2**20
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
-# (beginning of nodeInfo.osImage, ID in os-release) of systems for which there is no driver image.
+# (prefix of nodeInfo.osImage, ID in os-release) of systems for which there is no driver image.
 _IMAGES = (("Bottlerocket OS", "bottlerocket"), ("Flatcar Container Linux", "flatcar"), ("Talos", "talos"),
            ("Container-Optimized OS", "cos"), ("Amazon Linux", "amzn"), ("Microsoft Azure Linux", "azurelinux"),
            ("CBL-Mariner", "mariner"))
-# (part of the kubelet's version, distribution of Kubernetes), (beginning of a label, distribution).
+# (part of the kubelet's version, distribution of Kubernetes), (prefix of a label, distribution of Kubernetes).
 _KUBELETS = (("+rke2", "rke2"), ("+k3s", "k3s"), ("+k0s", "k0s"), ("-eks-", "eks"), ("-gke.", "gke"))
 _LABELS = (("node.openshift.io/", "openshift"), ("eks.amazonaws.com/", "eks"), ("cloud.google.com/gke-", "gke"),
            ("kubernetes.azure.com/", "aks"), ("microk8s.io/", "microk8s"))
 
 
 def facts_of_node(name: str, node: Node) -> HostFacts:
-    """The facts that a Node object has. Unknown values are None, unknown lists are empty.
+    """The facts that a Node object contains. Unknown values are None, unknown lists are empty.
 
-    If feature discovery has not described the GPUs yet, there is one GPU with unknown values.
+    If feature discovery has not labelled the GPUs yet, the facts contain one GPU with unknown values.
     """
     labels = node["labels"]
     system, gpus, version = _system(node), _gpus(node), _driver_version(labels)
@@ -115,7 +115,7 @@ def _gpus(node: Node) -> list[Facts]:
         return []
     product = labels.get(GPU_PRODUCT, "")
     model = _models().get(_physical_product(product))
-    # With the MIG strategy single, the label is the number of MIG devices.
+    # With the MIG strategy single, the label contains the number of MIG devices.
     count = _number(labels.get(f"{_GPU}.count", ""), _MOST_GPUS) if "-MIG-" not in product else None
     major, minor = (labels.get(f"{_GPU}.compute.{part}") for part in ("major", "minor"))
     memory = labels.get(f"{_GPU}.memory", "")
@@ -133,30 +133,30 @@ def _gpus(node: Node) -> list[Facts]:
 
 
 def _number(text: str, most: int) -> int | None:
-    """The number in a label; None if it is not a number from 1 to most."""
+    """The number in a label; None if the label does not contain a number from 1 to most."""
     found = re.fullmatch("[0-9]{1,12}", text)
     return int(text) if found and 0 < int(text) <= most else None
 
 
 @functools.lru_cache(maxsize=1)
 def _models() -> dict[str, Model]:
-    """Maps the value of the product label to a model: the first one in the table if several devices have one name."""
+    """The models by the value of the product label. If several devices have one name, it is the first in the table."""
     return {"-".join(model.name.split()): model for model in reversed(list(MODELS.values())) if model.name}
 
 
 def _physical_product(product: str) -> str:
-    """The product without the suffixes for MIG and sharing."""
+    """The product without the suffixes that MIG and sharing add."""
     return product.partition("-MIG-")[0].replace("-SHARED", "")
 
 
 def _fabric(labels: t.Mapping[str, str]) -> str | None:
-    """The fabric of the model. A Node has no label for NVSwitches, so that fabric is unknown."""
+    """The NVLink fabric of the model, None if unknown. It is unknown with NVSwitches, because no label shows them."""
     model = _models().get(_physical_product(labels.get(GPU_PRODUCT, "")))
     return None if model is None or model.fabric == "nvswitch" else model.fabric
 
 
 def _mellanox(labels: t.Mapping[str, str]) -> bool | None:
-    """Whether NFD has found a network adapter of Mellanox; None without labels of NFD."""
+    """Whether NFD has detected a network adapter of Mellanox; None without labels of NFD."""
     if not any(key.startswith(f"{_NFD}/pci-") for key in labels):
         return None
     return any(re.fullmatch(rf"{_NFD}/pci-(\d{{4}}_)?{MELLANOX}\.present", key) for key in labels)

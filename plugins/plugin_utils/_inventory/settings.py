@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The variables C(gpu_*) of the whole fleet that the module gpu_policy reads, and their defaults. PRIVATE.
 
-The tasks that need them run once for a play, on the first host, but a user may set them for any group. Therefore they
-are read from all hosts of the play, which must have the same value, and otherwise from the hosts that --limit leaves
-out: a run for the cluster alone must use the same policy.
+The tasks that need these variables run once for a play, on the first host, but a user may set them for any group.
+Therefore, they are read from all hosts of the play, on which they must be equal. If none of these sets a variable, it
+is read from the hosts that --limit omits, because a run for the cluster alone must use the same policy.
 
 The default of gpu_max_unavailable is repeated where a task needs the variable itself: in the playbooks site and remove
 and in the role mig_manager. Variables that this module does not read have their defaults where they are used, so
@@ -29,7 +29,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.find impo
 
 Hosts = t.Mapping[str, Variables]
 
-# Maps an option of gpu_policy to the default of the variable gpu_OPTION.
+# The default of the variable gpu_OPTION, by the option of gpu_policy.
 DEFAULTS: t.Dict[str, object] = {
     "policy": None,
     "release": None,
@@ -50,18 +50,19 @@ DEFAULTS: t.Dict[str, object] = {
 }
 
 _LISTS = ("pull_secrets", "node_os")
-# The values of these are checked where they are used.
+# The options whose values are checked where they are used.
 _ANY = ("policy", "placement", "proxy", "sharing", "monitoring", "max_unavailable", "strict")
 
-# (pattern, what is allowed). An API server or a registry would refuse another value only after other changes.
+# (pattern, allowed values as text). Without this check, an API server or a registry would refuse another value only
+# after other changes.
 _FORMS: t.Dict[str, t.Tuple[str, str]] = {
     "namespace": (r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "at most 63 small letters, digits and dashes"),
     "image_registry": (r"[a-z0-9][-a-z0-9.]*(:\d+)?(/[-a-z0-9._/]+)?",
                        "a host, a port and a path such as mirror.example:5000/gpu, without https://"),
 }
 
-# (what is allowed, what to do) for variables that must not be empty: the default would apply although the user has set
-# them. An empty text in others means that they are not set; that of a policy is handled where it is read.
+# (allowed values as text, remedy) for variables that must not be empty, because the default would apply although the
+# user has set them. In other variables, an empty text means "not set"; an empty policy is handled where it is read.
 NEVER_EMPTY: t.Dict[str, t.Tuple[t.Union[str, t.List[str]], str]] = {
     "disruption": ([*LEVELS], f"Set one of {', '.join(LEVELS)}"),
     "placement": ([*WORDS], f"Set one of {', '.join(WORDS)}, or a mapping of components to host, cluster or none"),
@@ -73,17 +74,17 @@ NEVER_EMPTY: t.Dict[str, t.Tuple[t.Union[str, t.List[str]], str]] = {
     "monitoring": ("a mapping", "Write a mapping"),
 }
 
-# Variables in whole seconds of maintenance, of the cluster, and of CUDA samples. Those of the driver of a host are in
-# L(components.SECONDS).
+# Variables in whole seconds for maintenance, the cluster, and CUDA samples. L(components.SECONDS) contains those for
+# the driver of a host.
 SECONDS = ("gpu_remove_timeout", "maintenance_drain_timeout", "mig_manager_timeout", "preflight_cuda_timeout",
            "preflight_timeout", "validator_timeout")
 
 
 def option_values(given: Variables, hosts: Hosts, others: Hosts) -> Data:
-    """The value of each option: that of the task, otherwise of hosts, otherwise of others, otherwise the default.
+    """The value of each option: from the task, otherwise from hosts, otherwise from others, otherwise the default.
 
-    given: the options of the task, None if not set; hosts: maps a host of the play to its variables; others: the same
-    for hosts that --limit leaves out. An empty policy stays empty, so that its reader refuses it. Raises InputError if
+    given: the options of the task, None if not set; hosts: the variables of the hosts of the play, by host; others: the
+    same for hosts that --limit omits. An empty policy stays empty and is refused where it is read. Raises InputError if
     hosts have different values, and for an invalid or empty value, also of a variable in SECONDS.
     """
     _check_seconds(hosts)
@@ -105,7 +106,7 @@ def option_values(given: Variables, hosts: Hosts, others: Hosts) -> Data:
 
 
 def _check_seconds(hosts: Hosts) -> None:
-    """Raises InputError if a variable in SECONDS of a host is not a number of seconds."""
+    """Raises InputError if a variable in SECONDS is not a number of seconds on any of the hosts."""
     for host, variables in hosts.items():
         for name in SECONDS:
             value = variables.get(name)
@@ -116,7 +117,7 @@ def _check_seconds(hosts: Hosts) -> None:
 
 
 def _checked(option: str, value: object) -> object:
-    """The value. Raises InputError for a value of a wrong type or form."""
+    """Returns the value of an option. Raises InputError if its type or format is invalid."""
     if option in _LISTS and not (isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value)):
         raise InputError(f"a list of strings is expected, not {shown(value)}.", "Write a list such as [a, b].",
                          path=f"gpu_{option}", value=value)
@@ -131,7 +132,8 @@ def _checked(option: str, value: object) -> object:
 
 
 def _of_hosts(option: str, hosts: Hosts) -> list[object]:
-    """A list of the value that the hosts have, empty if no host has one. Raises InputError if they differ."""
+    """A list with the one value that the hosts set, empty if no host sets one. Raises InputError if their values
+    differ."""
     name = f"gpu_{option}"
     found: list[tuple[object, str]] = []
     for host, variables in hosts.items():
@@ -147,6 +149,6 @@ def _of_hosts(option: str, hosts: Hosts) -> list[object]:
 
 
 def _short(value: object) -> str:
-    """A value in a message: short, and without the password of a proxy."""
+    """A value as text for messages: shortened, and without the password of a proxy."""
     text = masked(repr(value))
     return text if len(text) <= 40 else f"{text[:37]}..."

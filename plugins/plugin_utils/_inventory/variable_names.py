@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The variables of users and of this collection's roles. The facts of a host must not set them. Pure. PRIVATE.
+"""The variables of users and of this collection's roles, which the facts of a host must not set. Pure. PRIVATE.
 
 Facts take precedence over the inventory and over the defaults of roles, and a compromised host can set any fact. A test
 compares this list with roles and playbooks.
@@ -64,7 +64,7 @@ NAMES = frozenset({
     "software_repository_url", "software_result", "validator_result", "validator_timeout",
 })
 
-# The beginnings of the names, and the ends of names that no user sets.
+# The prefixes of the names, and the suffixes of names that users do not set.
 _PREFIXES = tuple(f"{name}_" for name in (*components.NAMES, "gpu", "hand_back", "maintenance", "preflight", "remove",
                                           "software"))
 _INTERNAL = ("_result", "_results", "_plan", "_preview")

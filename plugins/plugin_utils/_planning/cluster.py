@@ -51,13 +51,13 @@ OPENSHIFT_NAMESPACE = cluster_openshift.NAMESPACE
 _INSTALL_DIR = "/usr/local/nvidia"
 TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
-# What this version does not support: (path of the policy, value, remedy).
+# The settings that this version does not support: (path in the policy, value, remedy).
 _UNSUPPORTED: tuple[tuple[str, object, str], ...] = (
     ("sandboxWorkloads.enabled", True, "Set it to false: this version supports only containers."),
     ("gpuCluster.deployCR", True, "Set it to false, or use a ClusterPolicy: dynamic resource allocation is not "
                                   "supported yet."),
 )
-# What this version ignores: (path of the policy, the note).
+# The settings that this version ignores: (path in the policy, text of the note).
 _LEFT_OUT: tuple[tuple[str, str], ...] = (
     ("operator.labels", "it is ignored, because it applies to the pod of the GPU Operator, which does not run"),
     ("operator.annotations", "it is ignored, because it applies to the pod of the GPU Operator, which does not run"),
@@ -70,8 +70,8 @@ def resolve_cluster(policy: Policy, release: Release, facts: ClusterFacts | None
                     inventory_hosts: t.Mapping[str, str], settings: Settings, disruption: str) -> ClusterPlan:
     """The plan of the cluster, C(gpu_plan.cluster).
 
-    facts: None if manifests are only rendered; places: of L(components.placements); inventory_hosts: maps hosts of the
-    inventory to their Nodes. Raises PolicyError with all refusals.
+    facts: None if manifests are only rendered; places: the result of L(components.placements); inventory_hosts: the
+    name of the Node of each host in the inventory, by host. Raises PolicyError with all refusals.
     """
     reasons: list[Refused] = []
     every, namespace = (facts or NO_CLUSTER)["nodes"], namespace_of(settings)
@@ -82,7 +82,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: ClusterFacts | None
     on_host = _on_host(with_gpu, by_host, places, settings, refused, notes)
     with_toolkit = {name: node for name, node in with_gpu.items() if "container_toolkit" not in on_host.get(name, ())}
     openshift = cluster_openshift.is_openshift(policy, facts)
-    # The Nodes that get their toolkit from the cluster take precedence.
+    # If any Nodes get the container toolkit from the cluster, only these determine the container runtime.
     runtime = nodes.runtime_of((with_toolkit or with_gpu or every).values(),
                                (facts or NO_CLUSTER).get("toolkit_runtime", ""))
     context = Context(policy, release, settings.get("image_registry") or VENDOR,
@@ -133,7 +133,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: ClusterFacts | None
 
 
 def _of_platform(context: Context) -> list[str]:
-    """Notes about keys and variables that have no effect on this platform."""
+    """Notes about policy keys and variables that have no effect on this platform."""
     if not context.openshift:
         toolkit = context.get("operator.use_ocp_driver_toolkit")
         return ["operator.use_ocp_driver_toolkit is set in the policy: it is ignored, because this cluster is not "
@@ -170,8 +170,8 @@ def _hosts(facts: ClusterFacts | None, inventory_hosts: t.Mapping[str, str],
 
 def _on_host(with_gpu: Nodes, by_host: t.Iterable[str], places: t.Mapping[str, str], settings: Settings,
              refused: list[Concerned], notes: list[str]) -> dict[str, list[str]]:
-    """Maps Nodes to the components that they do not get from the cluster: they get them as hosts of the inventory, or
-    their profile includes them."""
+    """The components that each Node does not get from the cluster, by Node: those that are delivered on its host in the
+    inventory, and those that its profile includes."""
     delivered = [one.name for one in IN_CLUSTERS if places[one.name] in ("host", "hybrid")]
     found = {node: list(delivered) for node in by_host} if delivered else {}
     theirs = cluster_profiles.theirs(with_gpu, places, components.named(settings.get("placement"), "cluster"),
@@ -184,8 +184,8 @@ def _on_host(with_gpu: Nodes, by_host: t.Iterable[str], places: t.Mapping[str, s
 
 def _plugin_configs(context: Context, settings: Settings, known: t.Container[str], reasons: list[Refused],
                     refused: list[Concerned]) -> dict[str, str]:
-    """Maps Nodes to the names of their configurations of the device plugin, and sets the sharing of the context. known:
-    names of Nodes. Adds refusals to reasons, and those of single Nodes to refused."""
+    """The names of the device plugin's configurations by Node. Also sets the attribute sharing of the context. known:
+    the names of the Nodes that exist. Adds refusals to reasons, and refusals of single Nodes to refused."""
     if not context.has_device_plugin:
         return {}
     configs = {node: name for node, name in (settings.get("plugin_configs") or {}).items() if node in known}
@@ -199,7 +199,7 @@ def _plugin_configs(context: Context, settings: Settings, known: t.Container[str
 
 
 def _parts(context: Context, places: t.Mapping[str, str], reasons: list[Refused]) -> dict[str, ClusterPart]:
-    """Maps components to their plans. Adds refusals to reasons."""
+    """The plans of the components, by component. Adds refusals to reasons."""
     parts: dict[str, ClusterPart] = {}
     for one in IN_CLUSTERS:
         try:
@@ -214,8 +214,8 @@ def _parts(context: Context, places: t.Mapping[str, str], reasons: list[Refused]
 
 def _reasons_for_no_plan(refused: t.Sequence[Concerned], gpu: t.Sequence[str],
                          settings: Settings) -> list[Refused]:
-    """The refusals of Nodes that reject the whole cluster: with gpu_strict all, otherwise if no Node with a GPU is
-    left."""
+    """The refusals of Nodes because of which the whole cluster is refused: all of them if the setting C(strict) is
+    true, otherwise only if no Node with a GPU remains."""
     strict = settings.get("strict", True) or _named(refused).issuperset(gpu)
     return [one.of(names) for one, names in refused] if strict else []
 
@@ -225,7 +225,7 @@ def _named(refused: t.Iterable[Concerned]) -> set[str]:
 
 
 def _other_runtimes(runtime: nodes.CommonValue, served: Nodes) -> list[str]:
-    """A note about Nodes with another container runtime than the one that the toolkit configures."""
+    """A note about Nodes whose container runtime differs from the one that the toolkit configures."""
     others = [name for name, node in served.items() if node["runtime"] not in ("", runtime.value)]
     return [f"{some_of(others)}: the container runtime is not {runtime.value}, and the container toolkit in the "
             f"cluster configures only {runtime.value}, because {runtime.because}. Install the toolkit on these Nodes "
@@ -243,7 +243,7 @@ def _unsupported(policy: Policy) -> list[Refused]:
 
 
 def _absent(context: Context, component: Component[Value], place: str) -> str:
-    """Why the cluster does not get a component, empty if it does."""
+    """The reason why a component is not delivered in the cluster, empty if it is delivered."""
     section = component.entry.section
     if section and not context.enabled(section):
         return f"{section}.enabled is false"
@@ -257,7 +257,7 @@ def _absent(context: Context, component: Component[Value], place: str) -> str:
 
 
 def _common(context: Context) -> Common:
-    """What the pods of all components share."""
+    """The values that are common to the pods of all components."""
     get = context.get
     cdi, nri = bool(get("cdi.enabled")), bool(get("cdi.nriPluginEnabled"))
     runtime_class, root = str(get("operator.runtimeClass") or "nvidia"), str(get("hostPaths.rootFS") or "/")
@@ -269,7 +269,7 @@ def _common(context: Context) -> Common:
         "annotations": dict(get("daemonsets.annotations") or {}),
         "pod_security_context": dict(get("daemonsets.podSecurityContext") or {}),
         "runtime": context.runtime, "runtime_class": runtime_class,
-        # CRI-O without CDI has no handler for the class.
+        # Without CDI, CRI-O has no handler for the runtime class.
         "pod_runtime_class": "" if nri or (not cdi and context.runtime == "crio") else runtime_class,
         "host_root": root, "host_dev_char": posixpath.join(root, "dev/char"),
         "driver_install_dir": str(get("hostPaths.driverInstallDir") or "/run/nvidia/driver"),
@@ -278,7 +278,7 @@ def _common(context: Context) -> Common:
         "since": {release: version_key(context.release.version) >= version_key(release)
                   for release in ("25.3.0", "25.10.0", "26.3.0", "26.7.0")},
         "openshift": context.openshift, "cdi": cdi, "nri": nri,
-        # The devices that an annotation gives to a container that needs all GPUs.
+        # The devices that an annotation requests for a container that needs all GPUs.
         "nri_devices": "management.nvidia.com/gpu=all" if nri else "", "mig_strategy": str(get("mig.strategy") or ""),
         "validation": {
             "image": image(context.policy, context.release, "validator", context.mirror),
@@ -291,7 +291,7 @@ def _common(context: Context) -> Common:
 
 def _partly(context: Context, parts: t.Mapping[str, ClusterPart], on_host: t.Mapping[str, t.Sequence[str]],
             by_host: t.Container[str]) -> list[str]:
-    """Notes about keys of the policy with no or a partial effect."""
+    """Notes about keys of the policy that have no effect, or an effect on some Nodes only."""
     found = []
     if context.get("nfd.nodefeaturerules") and "nfd" in parts and parts["nfd"]["state"] == "absent":
         found.append("nfd.nodefeaturerules is set in the policy: it is ignored, because NFD is not delivered.")
@@ -309,7 +309,7 @@ def _partly(context: Context, parts: t.Mapping[str, ClusterPart], on_host: t.Map
         stated = some_of([f"{path} {version}" for path, version in former.items()])
         found.append(f"{stated} in the policy: this is the version of a release older than {context.release.version}. "
                      "Remove it from the policy, unless you have chosen it on purpose.")
-    # The packages of hosts have nvidia-cdi-hook where the device plugin looks for it.
+    # On hosts, packages install nvidia-cdi-hook at the path that the device plugin uses.
     theirs = [name for name, names in on_host.items() if name not in by_host
               and "container_toolkit" in names and "device_plugin" not in names]
     if theirs and {"container_toolkit", "device_plugin"} <= context.present and context.enabled("cdi"):
@@ -319,8 +319,8 @@ def _partly(context: Context, parts: t.Mapping[str, ClusterPart], on_host: t.Map
 
 
 def _about_labels(deploy: Deploy, gpu: Nodes) -> list[str]:
-    """Notes about Nodes that keep deploy labels of components that are no longer planned there, and about Nodes that do
-    not get the label of the MIG manager yet."""
+    """Notes about Nodes that keep deploy labels of components that are no longer planned for them, and about Nodes that
+    do not get the label of the MIG manager yet."""
     asked = deploy_labels.parse_deploy(deploy)
     nodes = [deploy_labels.Node.of_facts(name, node) for name, node in gpu.items()]
     kept = {node.name: deploy_labels.kept_labels(node, asked).keys()
@@ -336,7 +336,7 @@ def _mig_default(context: Context) -> str:
 
 
 def _without_layout(context: Context, nodes_labels: t.Mapping[str, t.Mapping[str, str]]) -> list[str]:
-    """A note about Nodes that do not get the default layout, as it would destroy their instances."""
+    """A note about Nodes to which the default layout is not applied, because it would destroy their MIG instances."""
     layout = _mig_default(context)
     if not layout or "mig_manager" not in context.present or allows(context.disruption, "idle"):
         return []
@@ -348,14 +348,14 @@ def _without_layout(context: Context, nodes_labels: t.Mapping[str, t.Mapping[str
 
 
 def _hook(context: Context) -> str:
-    """The program in CDI specifications if it is in the toolkit's container, otherwise empty."""
+    """The path of the CDI hook in CDI specifications if the hook is in the toolkit's container, otherwise empty."""
     if "container_toolkit" not in context.present:
         return ""
     return posixpath.join(str(context.get("toolkit.installDir") or _INSTALL_DIR), "toolkit/nvidia-cdi-hook")
 
 
 def _update_strategy(get: t.Callable[[str], Value]) -> Section:
-    """The update strategy of a DaemonSet whose pods no GPU client needs."""
+    """The update strategy of a DaemonSet on whose pods no GPU client depends."""
     if get("daemonsets.updateStrategy") == "OnDelete":
         return {"type": "OnDelete"}
     unavailable = _number(str(get("daemonsets.rollingUpdate.maxUnavailable") or "1"))
@@ -363,5 +363,5 @@ def _update_strategy(get: t.Callable[[str], Value]) -> Section:
 
 
 def _number(text: str) -> int | str:
-    """A number, or a percentage such as C(25%), as in a DaemonSet."""
+    """Converts text to a number, or returns a percentage such as C(25%), as in a DaemonSet."""
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else text

@@ -14,15 +14,15 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import node_facts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import profiles
 
-# The key in the setting profiles for Nodes that are not hosts of the inventory.
+# The key for Nodes that are not hosts of the inventory, in the setting C(profiles).
 OTHERS = ""
 
 
 def theirs(nodes: Nodes, places: t.Mapping[str, str], named: t.Collection[str], asked: t.Mapping[str, str | None],
            refused: list[Concerned]) -> dict[str, dict[str, str]]:
-    """Maps a Node to the components that its system includes and the cluster would deliver, each with the reason.
+    """The components that the systems of Nodes include, but the cluster would deliver: C({Node: {component: reason}}).
 
-    nodes: those with GPUs; named: components that the user names in gpu_placement; asked: as the setting C(profiles).
+    nodes: the Nodes with a GPU; named: components that the user names in gpu_placement; asked: the setting C(profiles).
     Adds refusals of Nodes whose system does not allow the named components.
     """
     found: dict[str, dict[str, str]] = {}
@@ -48,7 +48,7 @@ def theirs(nodes: Nodes, places: t.Mapping[str, str], named: t.Collection[str], 
 
 
 def notes_about(found: t.Mapping[str, t.Mapping[str, str]]) -> list[str]:
-    """A note for each reason in the result of L(theirs), with its Nodes and components."""
+    """A note for each reason in the result of L(theirs), which lists its Nodes and components."""
     groups: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for name, reasons in found.items():
         for component, why in reasons.items():

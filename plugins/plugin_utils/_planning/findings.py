@@ -1,14 +1,14 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Findings of a preflight, which looks for problems before anything is changed. Pure. PRIVATE."""
+"""The findings of a preflight, which detects problems before anything is changed. Pure. PRIVATE."""
 
 from __future__ import annotations
 
 import typing as t
 from dataclasses import asdict, dataclass
 
-# error: the run, or a GPU workload after it, will fail; warning: it may fail; info: it will not fail.
+# error: the run, or a GPU workload after it, will fail; warning: one of them may fail; info: neither will fail.
 SEVERITIES = ("error", "warning", "info")
 # The result of a check: (severity, text, fix).
 Result = t.Tuple[str, str, str]
@@ -19,10 +19,10 @@ _Mapping = t.TypeVar("_Mapping", bound=t.Mapping[str, object])
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem or a note that a preflight found.
+    """A problem or a note that a preflight has found.
 
-    host: a host, a Node, C(cluster) or C(policy); check: the name of the check; severity: one of L(SEVERITIES);
-    text: what is wrong; fix: what a user should do; both without a full stop.
+    host: a host, a Node, C(cluster) or C(policy); check: the name of the check; severity: one of L(SEVERITIES); text:
+    the problem; fix: what a user should do; text and fix have no full stop.
     """
 
     host: str
@@ -42,13 +42,13 @@ def ordered(found: t.Iterable[Finding]) -> list[Finding]:
 
 
 def counts(found: t.Iterable[t.Mapping[str, object]]) -> dict[str, int]:
-    """Maps a severity to its number of findings. A finding that several hosts have counts once."""
+    """The number of findings by severity. A finding that several hosts have is counted once."""
     alike = {(one["severity"], one["check"], one["text"], one["fix"]) for one in found}
     return {severity: sum(one[0] == severity for one in alike) for severity in SEVERITIES}
 
 
 def grouped(found: t.Iterable[_Mapping]) -> list[tuple[list[str], _Mapping]]:
-    """(hosts, finding) for each finding, with all hosts that have it, in the order of the findings."""
+    """(hosts, finding) for each finding, with all hosts for which it was found, in the order of the findings."""
     groups: dict[tuple[str, ...], tuple[list[str], _Mapping]] = {}
     for one in found:
         key = tuple(str(one[part]) for part in ("severity", "check", "text", "fix"))

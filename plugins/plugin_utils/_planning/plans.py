@@ -22,12 +22,12 @@ class PlanProfile(t.TypedDict):
     because: str
 
 
-Rejected = t.Dict[str, t.Dict[str, str]]  # maps hosts or Nodes to C({path, message, hint})
+Rejected = t.Dict[str, t.Dict[str, str]]  # C({path, message, hint}) by host or Node
 
 
 class PlanOfHost(t.TypedDict):
-    """The plan of a host, with the plans of its components. software: options of nvidia_software; preview: components
-    whose modules a preview calls in check mode; delivered: components with the placement host."""
+    """The plan of a host, with the plans of its components. software: options of nvidia_software; preview: the
+    components whose modules run in check mode in a preview; delivered: the components with the placement C(host)."""
 
     driver: DriverPlan
     container_toolkit: ToolkitPlan
@@ -45,7 +45,7 @@ class PlanOfHost(t.TypedDict):
 
 
 class Validation(t.TypedDict):
-    """The init containers that wait for other operands. env: maps checks to variables."""
+    """The init containers that wait until other operands are ready. env: the variables of each check, by check."""
 
     image: str
     pull: str
@@ -54,9 +54,9 @@ class Validation(t.TypedDict):
 
 
 class Common(t.TypedDict):
-    """What the pods of all operands share. pod_runtime_class: empty if pods get GPUs without it; cdi_hook: the program
-    in CDI specifications, empty if it is not in the toolkit's container; since: maps releases to whether this one is
-    the same or newer; paths are those of Nodes."""
+    """The values that the pods of all operands share. pod_runtime_class: empty if pods get GPUs without a runtime
+    class; cdi_hook: the path of the hook in CDI specifications, empty if it is not in the toolkit's container; since:
+    for each of several releases, whether this release is the same or newer; all paths are paths on Nodes."""
 
     tolerations: t.List[Section]
     priority_class: str
@@ -83,8 +83,8 @@ class Common(t.TypedDict):
 
 
 class Deploy(t.TypedDict):
-    """What the deploy labels of Nodes depend on, see L(deploy_labels.parse_deploy). hosts: those of the inventory that
-    compute the feature labels of their Nodes."""
+    """The data from which the deploy labels of Nodes are computed, see L(deploy_labels.parse_deploy). hosts: the hosts
+    in the inventory that compute the feature labels of their Nodes."""
 
     components: t.Dict[str, bool]
     on_host: t.Dict[str, t.List[str]]
@@ -97,8 +97,8 @@ class Deploy(t.TypedDict):
 
 
 class PlanNodes(t.TypedDict):
-    """The Nodes. gpu: the names of those with a GPU; cpu: the number of the others; pools: the result of
-    L(cluster_nodes.pools); by_host: maps Nodes to their hosts in the inventory."""
+    """The Nodes of a plan. gpu: the names of the Nodes with a GPU; cpu: the number of the other Nodes; pools: the
+    result of L(cluster_nodes.pools); by_host: the hosts in the inventory by their Nodes."""
 
     gpu: t.List[str]
     cpu: int
@@ -107,8 +107,9 @@ class PlanNodes(t.TypedDict):
 
 
 class ClusterPlan(t.TypedDict):
-    """The plan of a cluster. psa: whether the namespace gets labels for Pod Security; registry: that of images; server:
-    the URL of the API server, None without a cluster; components: by name; pools: those that get a driver."""
+    """The plan of a cluster. psa: whether the namespace gets the labels for Pod Security admission; registry: the image
+    registry; server: the URL of the API server, None without a cluster; components: their plans by name; pools: the
+    pools that get a driver."""
 
     namespace: str
     psa: bool
@@ -126,8 +127,8 @@ class ClusterPlan(t.TypedDict):
 
 
 class FleetPlan(t.TypedDict):
-    """The plan of all hosts and the cluster. policy: its origin; placement: by component; explanations: reasons by
-    host; refused: rejected hosts."""
+    """The plan of all hosts and the cluster. policy: the origin of the policy; placement: the placements by component;
+    explanations: the reasons by host; refused: the rejected hosts."""
 
     release: str
     policy: str
@@ -143,9 +144,9 @@ class FleetPlan(t.TypedDict):
 
 class Settings(t.TypedDict, total=False):
     """Variables for a cluster. proxy: the result of L(_proxy.read); placement: gpu_placement as the user sets it;
-    profiles: maps Nodes, and C("") for all others, to gpu_profile; sharing: the result of L(sharing.read); monitoring:
-    the result of L(monitoring.read); plugin_configs: maps Nodes to device_plugin_config; strict: whether there is no
-    plan for any Node if no driver suits one of them."""
+    profiles: gpu_profile by Node, with the key C("") for all other Nodes; sharing: the result of L(sharing.read);
+    monitoring: the result of L(monitoring.read); plugin_configs: device_plugin_config by Node; strict: whether a Node
+    without a suitable driver prevents the plan for all Nodes."""
 
     namespace: str
     image_registry: t.Optional[str]

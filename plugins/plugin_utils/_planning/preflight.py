@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The findings of a preflight on hosts and in a cluster. Pure. PRIVATE.
 
-L(preflight_host), L(preflight_cluster) and L(preflight_release) have the checks.
+L(preflight_host), L(preflight_cluster) and L(preflight_release) contain the checks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import (
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings import Finding, FindingDict, ordered
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans import FleetPlan
 
-# The checks that find the same problem as a refusal by these constraints.
+# The checks that report the same problem as a refusal by these constraints.
 _SAME_PROBLEM = {"kernel.headers": "kernel_headers", "secure_boot": "secure_boot", "vgpu": "vgpu", "nvswitch": "fabric"}
 
 
@@ -31,9 +31,9 @@ def checks(plan: FleetPlan | None, facts: t.Mapping[str, HostFacts | None], clus
            today: datetime.date | None = None) -> list[Finding]:
     """All findings, sorted by severity.
 
-    plan: None if it is refused; then the checks assume that the driver is delivered on hosts; facts: maps a host to its
-    facts, None if it has none; cluster_facts: None without a cluster; today: to decide whether a driver branch has
-    ended, by default the current date.
+    plan: None if the plan is refused; the checks then assume that the driver is delivered on hosts; facts: the facts by
+    host, None for a host without facts; cluster_facts: None without a cluster; today: the date with which the end of
+    life of a driver branch is compared, by default the current date.
     """
     day = today or datetime.date.today()
     release = releases.release(plan["release"]) if plan else None
@@ -47,7 +47,7 @@ def checks(plan: FleetPlan | None, facts: t.Mapping[str, HostFacts | None], clus
 
 def refused(error: Section, facts: t.Mapping[str, HostFacts | None], cluster_facts: ClusterFacts | None = None,
             today: datetime.date | None = None) -> list[Finding]:
-    """All findings if there is no plan.
+    """All findings if the plan is refused.
 
     error: C(result.error) of gpu_policy, C({kind, message, hint, refusals?, faults?}).
     """
@@ -71,12 +71,12 @@ def error_of(result: Section) -> Data:
     """The error in a result of gpu_policy, C({kind, message, hint}), empty if there is none."""
     if not result or "hosts" in result:
         return {}
-    # If Ansible could not run the task, there is only a message.
+    # If Ansible could not run the task, the result contains only a message.
     return dict(result.get("error") or {"kind": "", "message": result.get("msg") or "there is no plan", "hint": ""})
 
 
 def of_result(result: Section, facts: t.Mapping[str, HostFacts | None]) -> list[FindingDict]:
-    """The findings in a result of gpu_policy or, if it has none, those from its error and the facts of hosts."""
+    """The findings in a result of gpu_policy. If it has none, those for its error and the facts of hosts."""
     error = error_of(result)
     found = result.get("checks", error.get("checks"))
     if found is not None:
@@ -85,7 +85,8 @@ def of_result(result: Section, facts: t.Mapping[str, HostFacts | None]) -> list[
 
 
 def of_rejected(rejected: t.Mapping[str, t.Mapping[str, str]]) -> list[Finding]:
-    """An error for each rejected host and Node. They have invalid facts or variables, or cannot follow the policy.
+    """A finding of severity error for each rejected host and Node, whose facts or variables are invalid, or for which
+    the policy is refused.
 
     rejected: C({NAME: {path, message, hint}}).
     """
@@ -97,7 +98,7 @@ def of_rejected(rejected: t.Mapping[str, t.Mapping[str, str]]) -> list[Finding]:
 
 
 def with_failures(found: t.Sequence[FindingDict], failed: t.Mapping[str, t.Mapping[str, Section]]) -> list[FindingDict]:
-    """The findings and, before them, the errors of modules in check mode. failed: C({HOST: {COMPONENT: error}})."""
+    """The findings, preceded by the errors of modules in check mode. failed: C({HOST: {COMPONENT: error}})."""
     errors = [Finding(host, component, "error", _sentence(error["message"]), _sentence(error["hint"]))
               for host, of_host in failed.items() for component, error in of_host.items()]
     return [*listed(errors), *found]

@@ -23,7 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings i
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans import ClusterPlan, FleetPlan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_openshift
 
-# The results of a check of Nodes: (Node, severity, text, fix).
+# The results of a check for all Nodes: (Node, severity, text, fix).
 NodeResults = t.Iterator[t.Tuple[str, str, str, str]]
 CLUSTER = "cluster"
 # The label of Nodes on which Google's own device plugin does not run (GKE, "Use the NVIDIA GPU Operator").
@@ -35,8 +35,7 @@ _NRI_FROM = {1: (1, 7, 30), 2: (2, 1)}
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster and what its checks need. plan: None without a plan; hosts: maps a host to its facts, None if unknown.
-    """
+    """A cluster and the data for its checks. plan: None if there is none; hosts: facts by host, None if unknown."""
 
     facts: ClusterFacts
     plan: ClusterPlan | None
@@ -45,7 +44,7 @@ class Cluster:
 
     @property
     def gpu_nodes(self) -> dict[str, Node]:
-        """The Nodes with the label of a GPU."""
+        """The Nodes with the label for a GPU."""
         return {name: node for name, node in self.facts["nodes"].items() if node["gpu"]}
 
     @property
@@ -56,7 +55,7 @@ class Cluster:
 
     @property
     def by_host(self) -> t.Mapping[str, str]:
-        """Maps Nodes to their hosts in the inventory."""
+        """The hosts in the inventory, by their Nodes."""
         return self.plan["nodes"]["by_host"] if self.plan else {}
 
     def delivers(self, component: str) -> bool:
@@ -65,14 +64,14 @@ class Cluster:
         return component in parts and parts[component]["state"] == "present"
 
     def brings(self, component: str, node: str) -> bool:
-        """Whether a component is delivered to a Node in the cluster, not on its host."""
+        """Whether a component is delivered to a Node by the cluster, and not on the Node's host."""
         on_host = self.plan["deploy"]["on_host"] if self.plan else {}
         return self.delivers(component) and component not in on_host.get(node, ())
 
 
 def of_cluster(facts: ClusterFacts, plan: FleetPlan | None, release: Release | None,
                hosts: t.Mapping[str, HostFacts | None]) -> t.Iterator[Finding]:
-    """All findings of a cluster. hosts: their facts."""
+    """All findings of a cluster. hosts: the facts by host."""
     cluster = Cluster(facts, plan.get("cluster") if plan else None, release, hosts)
     for check, of_whole in CLUSTER_CHECKS.items():
         for severity, text, fix in of_whole(cluster):
@@ -83,8 +82,8 @@ def of_cluster(facts: ClusterFacts, plan: FleetPlan | None, release: Release | N
 
 
 def _kubernetes(cluster: Cluster) -> t.Iterator[Result]:
-    """A finding if the release was not validated with this Kubernetes on each system of the GPU Nodes. The versions of
-    OpenShift have a table of their own, which L(_systems) reads."""
+    """A finding if the release is not validated with the cluster's Kubernetes version on each system of the Nodes with
+    a GPU. Versions of OpenShift are in a separate table, which L(_systems) reads."""
     release, version = cluster.release, cluster.facts["version"]
     if release is None or cluster_openshift.reported(cluster.facts):
         return
@@ -121,7 +120,7 @@ def _runtimes(cluster: Cluster) -> t.Iterator[Result]:
 
 
 def _undetected(cluster: Cluster) -> NodeResults:
-    """Nodes without the label of a GPU whose hosts in the inventory have GPUs."""
+    """Findings about Nodes without the label for a GPU whose hosts in the inventory have GPUs."""
     if cluster.facts["nfd"] == "none":
         return
     label, nodes = PCI[0], cluster.facts["nodes"]
@@ -167,7 +166,7 @@ def _containerd(cluster: Cluster) -> NodeResults:
 
 
 def _toolkit(cluster: Cluster) -> t.Iterator[Result]:
-    """Published faults of the toolkit's image."""
+    """Known faults of the toolkit's image that its vendor has published."""
     if cluster.toolkit:
         version = cluster.toolkit["images"]["container_toolkit"].rpartition(":")[2].lstrip("v").split("-")[0]
         yield from preflight_release.toolkit(version)
@@ -193,7 +192,8 @@ def _gke(cluster: Cluster) -> NodeResults:
 
 
 def _profiles(cluster: Cluster) -> NodeResults:
-    """Profiles of Nodes. The summary is left out for hosts of the inventory, whose own findings have it."""
+    """Findings about the profiles of Nodes. The summary is omitted for hosts in the inventory, because their own
+    findings contain it."""
     for name, node in cluster.gpu_nodes.items():
         profile = profiles.detect(node_facts.facts_of_node(name, node), cluster=True)
         if profile is None:
@@ -204,7 +204,7 @@ def _profiles(cluster: Cluster) -> NodeResults:
 
 
 def _conflicts(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iterator[Result]:
-    """Components that the plan delivers to a Node although its profile includes them."""
+    """Findings about components that the plan delivers to a Node although its profile includes them."""
     for component in profile.components:
         if not cluster.brings(component, name):
             continue
@@ -217,7 +217,7 @@ def _conflicts(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iter
 
 
 def _settings(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Iterator[Result]:
-    """Differences of the plan from the settings of a profile, such as the socket of k3s's containerd."""
+    """Findings about plan values that differ from the settings of a profile, such as the socket of k3s's containerd."""
     if not cluster.toolkit or not cluster.brings("container_toolkit", name):
         return
     sockets = [folder["path"] for folder in cluster.toolkit["folders"] if folder["name"] == "containerd-socket"]

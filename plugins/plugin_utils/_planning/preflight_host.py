@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The checks of a preflight on a host. Pure. PRIVATE.
 
-A fact that is None is not known, as for many facts of a Node. It causes no finding. What only a module can check, such
-as repositories, packages, digests and disk space, the role preflight reads from a run of the modules in check mode
+A fact that is None is unknown, as are many facts of a Node, and causes no finding. Repositories, packages, digests and
+disk space can only be checked by modules, so the role preflight runs the modules in check mode for them
 (C(roles/preflight/tasks/preview.yml)).
 """
 
@@ -29,19 +29,19 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings i
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans import FleetPlan, PlanOfHost
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.profiles import Profile
 
-# Linux cuts names of processes to 15 characters.
+# Linux truncates the names of processes to 15 characters.
 _MANAGER = "nv-fabricmanage"
 _802 = "without this, CUDA fails with 'system not yet initialized' (802)"
-# Services that the roles driver and mig_manager stop and start again.
+# Services that the roles driver and mig_manager stop and later start again.
 _STEP_ASIDE = (*SERVICES, "nvsm.service")
 
 
 @dataclass(frozen=True)
 class Host:
-    """A host and what its checks need.
+    """A host and the data that its checks need.
 
     plan: None if the host has no plan; place, toolkit_place: where the driver and the toolkit are delivered, C(host),
-    C(cluster) or C(none); today: to decide whether a driver branch has ended.
+    C(cluster) or C(none); today: the date with which the end of life of a driver branch is compared.
     """
 
     facts: HostFacts
@@ -54,17 +54,17 @@ class Host:
 
     @property
     def loaded(self) -> str | None:
-        """The version of the loaded driver."""
+        """The version of the loaded driver, None if no driver is loaded or it is unknown."""
         return self.facts["driver"]["loaded"]
 
     @property
     def driver(self) -> DriverPlan:
-        """The plan of the driver. Keys are missing if no driver is delivered on the host, or if it has no plan."""
+        """The plan of the driver. Keys are missing if no driver is delivered on the host, or without a plan."""
         return self.plan["driver"] if self.plan else t.cast("DriverPlan", {})
 
     @property
     def desired(self) -> str | None:
-        """The desired version or branch of the driver, None if there is no plan and it is not known."""
+        """The desired version or branch of the driver, None if it is unknown or there is no plan."""
         planned = self.driver.get("version") or self.driver.get("branch")
         return str(planned or (self.loaded if self.place != "host" else None) or "") or None
 
@@ -76,7 +76,7 @@ class Host:
 
     @property
     def brings_fabric(self) -> bool:
-        """Whether the driver role installs the fabric manager. True if there is no plan for a driver on the host."""
+        """Whether the driver role installs the fabric manager. True if the host has no plan for a driver."""
         fabric = self.driver.get("fabric")
         return self.place == "host" and (self.plan is None or bool(fabric and fabric["manager"]))
 
@@ -85,7 +85,7 @@ def of_host(name: str, facts: HostFacts | None, fleet: FleetPlan | None, release
             today: datetime.date) -> t.Iterator[Finding]:
     """All findings of a host."""
     if facts is None and fleet is not None and not {"host", "hybrid"} & set(fleet["placement"].values()):
-        # Hosts get nothing.
+        # Nothing is delivered on hosts.
         return
     if facts is None:
         yield Finding(name, "facts", "error", "the host has no facts: it is unreachable, or gpu_info failed there",
@@ -260,7 +260,7 @@ def _fabric(host: Host) -> t.Iterator[Result]:
                    "of this host need", "")
     else:
         yield from _fabric_manager(host, fabric, packages)
-    # The role loads ib_umad. mlx5_core, the driver of the switches' management ports, belongs to the kernel.
+    # The role loads ib_umad. mlx5_core, the driver of the management ports of the switches, is part of the kernel.
     missing = [module for module in ("ib_umad", "mlx5_core")[host.brings_fabric:]
                if host.facts["modules"].get(module) is False]
     if fabric == "nvlink5" and missing:
@@ -288,7 +288,7 @@ def _fabric_manager(host: Host, fabric: str, packages: t.Mapping[str, str]) -> t
         yield ("error", f"{name} {packages[name]} does not match driver {host.loaded}, so it cannot start; {_802}",
                f"Install version {host.loaded} of {name}")
     elif host.runs and not _manager_runs(host):
-        # On boards with NVLink 5, the manager does not have to be a GPU client, so that it can run unseen.
+        # On boards with NVLink 5, the fabric manager can run without being a GPU client, so it may not be detected.
         yield ("error" if fabric == "nvswitch" else "warning", f"no fabric manager runs on this host with "
                f"{'NVSwitches' if fabric == 'nvswitch' else 'an NVLink switch fabric'}: {_802}",
                "Run: systemctl enable --now nvidia-fabricmanager" if name else
@@ -300,7 +300,7 @@ def _fabric_manager(host: Host, fabric: str, packages: t.Mapping[str, str]) -> t
 
 
 def _companion(host: Host, what: str) -> str:
-    """The name and version of the additional package of a kind (what); a description if they are not known."""
+    """The name and version of the additional package of a kind (what), or a description if they are unknown."""
     system, version = host.facts["host"]["os"], host.desired
     found = companions((system["id"] or "", system["version_id"] or ""), host.facts["host"]["arch"],
                        "cuda_repository", version, (what,)) if version else {}
@@ -310,7 +310,7 @@ def _companion(host: Host, what: str) -> str:
 
 
 def _same(package: str, version: str) -> bool:
-    """Whether the version of a package (C(1:580.95.05-1)) is that of a driver (C(580.95.05))."""
+    """Whether a package version (C(1:580.95.05-1)) contains a driver version (C(580.95.05))."""
     return package.rpartition(":")[2].split("-")[0] == version
 
 
@@ -331,7 +331,7 @@ def _gpu_clients(host: Host) -> t.Iterator[Result]:
 
 
 def _reloads(host: Host) -> bool:
-    """Whether the plan needs a reload of the loaded modules."""
+    """Whether the plan requires a reload of the loaded modules."""
     driver, desired = host.facts["driver"], host.driver.get("kernel_module_type")
     return host.loaded is not None and (not host.runs or driver["library"] not in (None, host.loaded)
                                         or desired not in (None, driver["flavour"]))
@@ -344,7 +344,7 @@ def _client(client: Client) -> str:
 
 
 def _runtime(host: Host) -> t.Iterator[Result]:
-    # Some distributions of Kubernetes have their own containerd.
+    # Some distributions of Kubernetes include their own containerd.
     if host.toolkit_place != "host" or host.facts["host"]["markers"]["kubernetes"] in container_toolkit.OWN_RUNTIME:
         return
     runtimes = {name: one for name, one in host.facts["runtimes"].items() if one}

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The checks of a preflight that use the data of releases, for hosts and clusters. Pure. PRIVATE."""
+"""The checks of a preflight that need only the data of releases, for hosts and clusters. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.findings i
 
 
 def of_release(release: Release) -> t.Iterator[Finding]:
-    """Findings about the life cycle of the release."""
+    """Findings about the support life cycle of the release."""
     if release.life == "ended":
         yield Finding("policy", "release", "warning", f"release {release.version} gets no more fixes",
                       "Set gpu_release to a newer release")
@@ -23,13 +23,13 @@ def of_release(release: Release) -> t.Iterator[Finding]:
 
 
 def system(release: Release, os_id: str, os_version: str) -> t.Iterator[Result]:
-    """A finding if the support table of the release does not list a system (ID and VERSION_ID of os-release)."""
+    """A finding if the support table of the release does not contain a system (ID and VERSION_ID of os-release)."""
     if releases.os_supported(release, os_id, os_version) is False:
         yield ("warning", f"{os_id} {os_version} is not in the support table of release {release.version}",
                "Use a system that the table lists")
 
 
 def toolkit(version: str) -> t.Iterator[Result]:
-    """The published faults of a version of the container toolkit; none for an empty version."""
+    """The known faults of a version of the container toolkit; none for an empty version."""
     for fault in releases.known_faults(version, "container_toolkit") if version else ():
         yield "warning", f"container toolkit {version}: {fault}", "Set a newer toolkit.version"

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Profiles: the components that the operating system of a host includes, such as on DGX OS or RKE2. Pure. PRIVATE.
 
-C(profiles.yml) has the profiles, and explains its keys.
+C(profiles.yml) contains the profiles, and explains its keys.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import H
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section, Value
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import read_own
 
-# Maps paths of facts to their allowed values, or to True for any value.
+# The allowed values of facts, by path of the fact; True for any value.
 Rule = t.Mapping[str, Value]
 OWNERS = ("theirs", "fixed")
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A profile, or several of one host together (C(dgx_os+rke2)).
+    """A profile, or several profiles of one host combined (C(dgx_os+rke2)).
 
-    components: maps the included components to C(theirs) or, if they cannot be replaced, to C(fixed); settings: maps
-    paths of a policy to the values that the system needs; sentences: maps components to the reason why they are
-    included; because: why the host has the profile, with its source.
+    components: C(theirs) or, for components that cannot be replaced, C(fixed), by included component; settings: the
+    values that the system needs, by path in the policy; sentences: the reason why each component is included, by
+    component; because: the reason why the host has the profile, with its source.
     """
 
     name: str
@@ -50,12 +50,12 @@ class Profile:
 
     @property
     def summary(self) -> str:
-        """The profile in messages, such as C(profile dgx_os, which includes: driver, container toolkit)."""
+        """The profile as text, such as C(profile dgx_os, which includes: driver, container toolkit)."""
         included = ", ".join(component.title for component in COMPONENTS if component.name in self.components)
         return f"profile {self.name}, which includes: {included or 'no components'}"
 
     def reason(self, component: str) -> str:
-        """Why the profile includes a component, with the source; empty if it does not."""
+        """The reason why the profile includes a component, with its source; empty if it does not."""
         return self.sentences.get(component, "")
 
 
@@ -66,8 +66,8 @@ class _Entry:
 
 
 def chosen(facts: HostFacts, asked: object = "auto", cluster: bool = False) -> Profile | None:
-    """The profile of a host, None for a plain system. asked: its variable gpu_profile, C(auto), C(none), or names;
-    cluster: only what applies to components in a cluster. Raises InputError."""
+    """The profile of a host, None for a system without a profile. asked: the variable gpu_profile of the host, C(auto),
+    C(none), or names; cluster: whether to return only what applies to components in a cluster. Raises InputError."""
     if asked in (None, "", "auto"):
         return detect(facts, cluster)
     if asked == "none":
@@ -77,12 +77,12 @@ def chosen(facts: HostFacts, asked: object = "auto", cluster: bool = False) -> P
 
 
 def detect(facts: HostFacts, cluster: bool = False) -> Profile | None:
-    """The profile according to the facts of a host or Node, None for a plain system."""
+    """The profile according to the facts of a host or Node, None for a system without a profile."""
     return _detect(tuple(_fact(facts, path) for path in _paths()), cluster)
 
 
 def by_name(name: str, cluster: bool = False) -> Profile:
-    """A profile, or several joined by C(+). Raises InputError."""
+    """The profile with this name, or several profiles whose names are joined by C(+). Raises InputError."""
     found: list[Profile] = []
     for part in name.split("+"):
         if part not in _entries():
@@ -101,7 +101,8 @@ def names() -> tuple[str, ...]:
 
 
 def _together(found: t.Sequence[Profile]) -> Profile:
-    """One or more profiles as one. For each component and setting, the first that has it takes precedence."""
+    """Combines one or more profiles. For each component and setting, the first profile that contains it takes
+    precedence."""
     if len(found) == 1:
         return found[0]
     components: dict[str, str] = {}
@@ -116,7 +117,7 @@ def _together(found: t.Sequence[Profile]) -> Profile:
 
 
 def _fact(facts: HostFacts, path: str) -> str:
-    """The text of a fact, or of the values of a mapping; empty if it is not known."""
+    """The value of a fact as text, or the values of a mapping as text; empty if unknown."""
     value: object = facts
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None
@@ -125,7 +126,7 @@ def _fact(facts: HostFacts, path: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _detect(values: t.Tuple[str, ...], cluster: bool) -> Profile | None:
-    """The profile for the values of the facts in L(_paths)."""
+    """The profile that matches the values of the facts in L(_paths), None if there is none."""
     facts = dict(zip(_paths(), values))
     found = []
     for entry in _entries(cluster).values():
@@ -139,7 +140,7 @@ def _detect(values: t.Tuple[str, ...], cluster: bool) -> Profile | None:
 
 @functools.lru_cache(maxsize=1)
 def _paths() -> tuple[str, ...]:
-    """The paths of all facts in rules."""
+    """The paths of all facts that rules of profiles use."""
     return tuple(sorted({path for entry in _entries().values() for rule in entry.rules for path in rule}))
 
 
@@ -151,7 +152,7 @@ def _entries(cluster: bool = False) -> dict[str, _Entry]:
 
 
 def _entry(name: str, data: Section) -> _Entry:
-    """A profile of the file. Raises InputError for an unknown component or owner."""
+    """Converts an entry of the file to a profile. Raises InputError for an unknown component or owner."""
     for component, owner in data["components"].items():
         if component not in NAMES or owner not in OWNERS:
             raise InputError(f"{component}: {owner} is not allowed.", f"Name a component ({', '.join(NAMES)}) and "

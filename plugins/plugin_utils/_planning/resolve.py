@@ -35,13 +35,13 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans impo
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.profiles import Profile
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
-# A note names at most so many hosts.
+# The maximum number of hosts that a note names.
 _SHOWN = 20
 _NO_SANDBOX = "sandboxWorkloads.enabled is true in the policy; this version of the collection ignores it on hosts."
 
 
 def check_level(disruption: object) -> None:
-    """Raises InputError for a value of gpu_disruption that is not a level."""
+    """Raises InputError if the value of gpu_disruption is not a level."""
     if disruption not in LEVELS:
         raise InputError(f"{disruption!r} is not a level of gpu_disruption.", f"Choose from {', '.join(LEVELS)}.",
                          path="gpu_disruption",
@@ -51,11 +51,11 @@ def check_level(disruption: object) -> None:
 def resolve(policy: Policy, release: Release, facts: t.Mapping[str, HostFacts | None],
             overrides: t.Mapping[str, HostVars], placement: object = "hosts", disruption: str = "never",
             strict: bool = True) -> FleetPlan:
-    """The plan of all hosts. Those that get nothing as hosts are left out.
+    """The plan of all hosts. Hosts on which nothing is delivered are omitted.
 
-    facts: by host, None for hosts without facts, which are left out with a note; overrides: role variables in the
-    inventory, by host; strict: whether one rejected host rejects all. Raises PolicyError with the refusals of all hosts
-    if strict, and if no host is left.
+    facts: the facts by host, None for hosts without facts, which are omitted with a note; overrides: the role variables
+    in the inventory, by host; strict: whether one rejected host causes the rejection of all. Raises PolicyError with
+    the refusals of all hosts if strict is true and a host is rejected, or if no host remains.
     """
     check_level(disruption)
     places = components.placements(placement)
@@ -92,8 +92,8 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, HostFacts | 
 
 @dataclass
 class _Planning:
-    """The plan of a host while it is computed. parts, levels: the plans of components and their levels of
-    gpu_disruption, by name; notes: for the user."""
+    """The plan of a host during its computation. parts, levels: the plans of components and their levels of
+    gpu_disruption, by component; notes: texts for the user."""
 
     facts: HostFacts
     profile: Profile | None
@@ -116,19 +116,19 @@ class _Planning:
         return [one for one in ON_HOSTS if self.parts[one.name]["placement"] == "host"]
 
     def explanations(self) -> list[str]:
-        """The reasons of all components, as C(component: reason)."""
+        """The reasons for the plans of all components, as C(component: reason)."""
         return [f"{one.name}: {text}" for one in ON_HOSTS for text in self.parts[one.name]["because"]]
 
     def preview(self) -> list[str]:
-        """The components that differ from the plan. If the driver does, this includes MIG, because GPUs lose their
-        instances when the driver's modules are reloaded."""
+        """The components that differ from the plan. If these include the driver, MIG is added, because a reload of the
+        driver's modules destroys the MIG instances."""
         differing = {check.component for check in verify.verify(self.parts, self.facts) if check.state != "ok"}
         if "driver" in differing and self.mig["placement"] == "host" and self.mig["selected"]:
             differing.add("mig_manager")
         return [one.name for one in ON_HOSTS if one.name in differing]
 
     def as_mapping(self) -> PlanOfHost:
-        """The plan as Ansible passes it to roles. Each component has its level in C(disruption)."""
+        """The plan as Ansible passes it to roles. The plan of each component contains its level in C(disruption)."""
         profile = self.profile
         return t.cast("PlanOfHost", {
             **{name: {**part, "disruption": self.levels[name]} for name, part in self.parts.items()},
@@ -140,8 +140,8 @@ class _Planning:
 
 def _plan(asked: PlanInputs, facts: HostFacts, variables: HostVars, places: t.Mapping[str, str], disruption: str,
           named: t.Collection[str]) -> _Planning:
-    """The plan of a host. named: components that gpu_placement places on hosts by name. Raises Refusals with all
-    refusals."""
+    """The plan of a host. named: the components for which gpu_placement sets the placement on hosts by name. Raises
+    Refusals with all refusals."""
     reasons = _invalid(variables)
     if not facts["gpus"]:
         reasons.append(Refused("no NVIDIA GPU is on its PCI bus", "Remove the host from the group gpu_hosts."))
@@ -162,7 +162,7 @@ def _plan(asked: PlanInputs, facts: HostFacts, variables: HostVars, places: t.Ma
     if reasons:
         raise Refusals(reasons)
     _leave_out_without_driver(planning)
-    # With autoUpgrade false, a running driver is not replaced. The other keys of upgradePolicy say how to replace it.
+    # With autoUpgrade false, a loaded driver is not replaced. The other keys of upgradePolicy control the replacement.
     if asked.policy.get("driver.upgradePolicy.autoUpgrade") is False and planning.levels["driver"] != "never":
         planning.levels["driver"] = "never"
         planning.driver["because"].append("driver.upgradePolicy.autoUpgrade is false: a running driver is not replaced")
@@ -171,7 +171,7 @@ def _plan(asked: PlanInputs, facts: HostFacts, variables: HostVars, places: t.Ma
 
 
 def _invalid(variables: HostVars) -> list[Refused]:
-    """Refusals of variables with values that are not allowed."""
+    """Refusals for variables that have an invalid value."""
     wrong = [(name, f"Set one of {', '.join(allowed)}.") for name, allowed in components.CHOICES.items()
              if variables.get(name) not in (None, "", *allowed)]
     wrong += [(name, f"Write {words}.") for name, (shape, words) in components.SHAPES.items()
@@ -182,7 +182,7 @@ def _invalid(variables: HostVars) -> list[Refused]:
 
 
 def _leave_out_without_driver(planning: _Planning) -> None:
-    """Leaves out components that need a driver if there will be none. Raises Refusals for a MIG layout."""
+    """If the host will have no driver, omits the components that need one. Raises Refusals for a MIG layout."""
     driver, mig = planning.driver, planning.mig
     why = software.no_driver(driver["placement"], driver.get("state", ""), planning.facts)
     if why and mig["placement"] == "host" and mig["selected"]:
@@ -197,7 +197,7 @@ def _leave_out_without_driver(planning: _Planning) -> None:
 
 
 def _no_longer_managed(planning: _Planning) -> t.Iterator[str]:
-    """A note for each component that earlier runs have installed and that is not delivered: it is not removed."""
+    """Notes about components that earlier runs installed and that are no longer delivered: they are not removed."""
     for component in ON_HOSTS:
         name, part = component.name, planning.parts[component.name]
         if part["placement"] == "none" and (component.journal or name) in planning.facts["journals"]["brought"]:
@@ -208,11 +208,11 @@ def _no_longer_managed(planning: _Planning) -> t.Iterator[str]:
 
 def _place(asked: PlanInputs, component: Component[Value], place: str, profile: Profile | None, variables: HostVars,
            named: t.Collection[str]) -> tuple[str, str]:
-    """(C(host), C(cluster) or C(none), the reason). place: according to gpu_placement. Raises Refused for a requested
-    component that the profile of the host does not allow."""
+    """The placement and its reason, (C(host), C(cluster) or C(none), reason). place: the placement in gpu_placement.
+    Raises Refused for a requested component that the profile of the host does not allow."""
     name, section = component.name, component.entry.section
     requested = name in named or component.asked_for(variables)
-    # A component that the policy disables is delivered if the inventory names it, or if another component needs it.
+    # A component that the policy disables is delivered if the inventory requests it, or if another component needs it.
     needed = bool(component.options) and (name in named or component.needed(asked, variables))
     enabled = not section or asked.policy.enabled(section)
     if place == "cluster" and enabled:

@@ -1,6 +1,6 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The policy of a user: formats, schema, defaults, translation, export, comparison. PRIVATE."""
+"""The policy of a user: its formats, schema, defaults, translation, export and comparison. PRIVATE."""
 
 from __future__ import annotations

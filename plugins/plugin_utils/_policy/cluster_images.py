@@ -19,7 +19,7 @@ VENDOR = "nvcr.io"
 # The registries that a mirror (gpu_image_registry) replaces. Images in other registries are not changed.
 _PUBLIC = (VENDOR, "registry.k8s.io")
 
-# Maps names of images in templates to (path of the policy, default repository, default name).
+# (path in the policy, default repository, default image name), by the name of the image in templates.
 _IMAGES: dict[str, tuple[str, str, str]] = {
     "nfd": ("", "registry.k8s.io/nfd", "node-feature-discovery"),
     "driver": ("driver", "nvcr.io/nvidia", "driver"),
@@ -40,16 +40,16 @@ _VERSIONS = {"nfd": "node_feature_discovery", "feature_discovery": "device_plugi
 
 
 def section(policy: Policy, name: str) -> Section:
-    """The section of the policy that has the keys of an image; empty if the policy does not set it."""
+    """The section of the policy that contains the keys of an image; empty if the policy does not set it."""
     value = policy.get(_IMAGES[name][0]) if _IMAGES[name][0] else None
     return value if isinstance(value, dict) else {}
 
 
 def image(policy: Policy, release: Release, name: str, mirror: str, version: str = "") -> str:
-    """The reference C(REPOSITORY/IMAGE:VERSION), or C(REPOSITORY/IMAGE@DIGEST).
+    """The reference of an image, C(REPOSITORY/IMAGE:VERSION) or C(REPOSITORY/IMAGE@DIGEST).
 
-    version: replaces the version of the policy. Parts that the policy does not set come from the release. If the policy
-    sets only C(image), and this has a slash, C(image) is the complete reference, as for the operator.
+    version: replaces the version in the policy. Parts that the policy does not set come from the release. If the policy
+    sets only C(image), and its value contains a slash, this is the complete reference, as for the operator.
     """
     settings = section(policy, name)
     image_name = str(settings.get("image") or "")
@@ -64,13 +64,14 @@ def image(policy: Policy, release: Release, name: str, mirror: str, version: str
 
 
 def for_system(policy: Policy, release: Release, name: str, mirror: str, version: str, os_tag: str) -> str:
-    """The reference of an image for one system: os_tag (C(ubuntu24.04)) follows the version, but not a digest."""
+    """The reference of an image for one system. os_tag (C(ubuntu24.04)) is appended to the version, but not to a
+    digest."""
     reference = image(policy, release, name, mirror, version)
     return reference if "sha256:" in reference else f"{reference}-{os_tag}"
 
 
 def mirrored(reference: str, mirror: str) -> str:
-    """The reference in the mirror, if the reference is in a registry that the mirror replaces."""
+    """The reference in the mirror if the mirror replaces the registry of the reference; otherwise the reference."""
     registry, _slash, path = reference.partition("/")
     return f"{mirror}/{path}" if registry in _PUBLIC and mirror != VENDOR else reference
 
@@ -81,7 +82,7 @@ def pull_policy(policy: Policy, name: str) -> str:
 
 
 def pull_secrets(policy: Policy, names: t.Iterable[str], common: t.Iterable[str]) -> list[str]:
-    """Names of secrets without duplicates: the common ones, then those of the images."""
+    """The names of pull secrets without duplicates: first the common ones, then those of the images."""
     secrets = [*common]
     for name in names:
         secrets += section(policy, name).get("imagePullSecrets") or []
@@ -89,7 +90,7 @@ def pull_secrets(policy: Policy, names: t.Iterable[str], common: t.Iterable[str]
 
 
 def old_default_versions(policy: Policy, release: Release) -> dict[str, str]:
-    """Maps paths of the policy to versions that are defaults of older releases. A chart writes its defaults into the
+    """The versions in the policy that are defaults of older releases, by path. A chart writes its defaults into the
     ClusterPolicy, which keeps them after an upgrade. The driver is omitted, because users choose its version."""
     stated = {name: str(section(policy, name).get("version") or "") for name in _IMAGES if name != "driver"}
     other = {name: version for name, version in stated.items()

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The MIG layouts of a cluster: those of the tables of GPUs, and the names of those in a ConfigMap. Pure. PRIVATE."""
+"""The MIG layouts of a cluster: those for all known GPU models, and the names in a ConfigMap. Pure. PRIVATE."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def default_config() -> dict[str, list[Data]]:
     """C({name: [{device-filter, devices, mig-enabled, mig-devices}]}) for all models in the tables of GPUs.
 
     The names are those that the MIG manager generates on a GPU: all-disabled, all-enabled, all-balanced, and one for
-    each profile. C(device-filter) lists the models that an entry applies to.
+    each profile. C(device-filter) lists the models to which an entry applies.
     """
     configs: dict[str, list[Data]] = {
         "all-disabled": [{"devices": "all", "mig-enabled": False}],
@@ -36,7 +36,7 @@ def default_config() -> dict[str, list[Data]]:
 
 
 def names_in(texts: t.Mapping[str, object]) -> list[str]:
-    """The names below C(mig-configs) in the files of a ConfigMap (texts). A file that is not YAML has no names."""
+    """The names below C(mig-configs) in the files of a ConfigMap (texts). A file that is not valid YAML is ignored."""
     found: dict[str, None] = {}
     for text in texts.values():
         try:
@@ -44,7 +44,7 @@ def names_in(texts: t.Mapping[str, object]) -> list[str]:
         except InputError:
             continue
         for document in documents if len(documents) == 1 else ():
-            # From the text, where the name "off" is not a boolean.
+            # Read from the text, because there the name "off" is not converted to a boolean.
             found.update(dict.fromkeys(str(path[1]) for path in document.lines
                                        if len(path) == 2 and path[0] == "mig-configs" and isinstance(path[1], str)))
     return list(found)

@@ -1,10 +1,9 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The ConfigMaps and Secrets of users that a policy names, and which of them are missing. Pure. PRIVATE.
+"""The ConfigMaps and Secrets of users that a policy references, and which of them are missing. Pure. PRIVATE.
 
-The facts of a cluster have them in C(config_maps) and C(secrets). An object that could not be read
-is not in them.
+The facts of a cluster contain them in C(config_maps) and C(secrets), except objects that could not be read.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals impor
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
 CONFIG_MAP, SECRET = "ConfigMap", "Secret"
-# Maps paths of the policy to (kind, required keys).
+# (kind of the object, required keys), by path in the policy.
 REFERENCES: dict[str, tuple[str, tuple[str, ...]]] = {
     "driver.repoConfig.configMapName": (CONFIG_MAP, ()),
     "driver.certConfig.name": (CONFIG_MAP, ()),
@@ -30,8 +29,8 @@ _TOKEN = "client_configuration_token.tok"
 
 
 def named(policy: Policy) -> dict[str, list[str]]:
-    """C({ConfigMap: [NAME], Secret: [NAME]}): the objects that a policy and its NVIDIADrivers name, without
-    duplicates."""
+    """The objects that a policy and its NVIDIADrivers reference, without duplicates:
+    C({ConfigMap: [NAME], Secret: [NAME]})."""
     found: dict[str, dict[str, None]] = {CONFIG_MAP: {}, SECRET: {}}
     for own in (policy, *(policy.for_pool(pool) for pool in policy.pools)):
         for path, (kind, _keys) in REFERENCES.items():
@@ -41,7 +40,7 @@ def named(policy: Policy) -> dict[str, list[str]]:
 
 
 def missing(policy: Policy, facts: ClusterFacts | None, namespace: str) -> list[Refused]:
-    """Refusals for objects and keys that a policy names and that the cluster does not have."""
+    """Refusals for objects and keys that a policy references and that do not exist in the cluster."""
     return [refused for path in REFERENCES if facts and policy.get(path)
             for refused in _missing(policy, path, facts, namespace)]
 
@@ -70,8 +69,8 @@ def _missing(policy: Policy, path: str, facts: ClusterFacts, namespace: str) -> 
 
 
 def keys(policy: Policy, path: str, facts: ClusterFacts | None) -> list[str]:
-    """The keys of a ConfigMap in the cluster or, if it is not known there, in extraObjects of the values, sorted.
-    Raises Refused if they are not known."""
+    """The keys of a ConfigMap in the cluster or, if it is unknown there, in extraObjects of the chart's values, sorted.
+    Raises Refused if neither contains it."""
     name = policy.get(path)
     data: t.Collection[str] | None = facts and facts.get("config_maps", {}).get(name)
     for item in policy.get("extraObjects") or () if data is None else ():
@@ -85,5 +84,5 @@ def keys(policy: Policy, path: str, facts: ClusterFacts | None) -> list[str]:
 
 
 def path_text(policy: Policy, path: str) -> str:
-    """A path for messages, with the name of the NVIDIADriver if the policy belongs to one."""
+    """A path as text for messages, with the name of the NVIDIADriver if the policy belongs to one."""
     return f"NVIDIADriver {policy.driver_name}, {path}" if policy.driver_name else path

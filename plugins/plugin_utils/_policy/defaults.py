@@ -19,12 +19,13 @@ def _data() -> Data:
 
 
 def of_resource(release: Release) -> Data:
-    """The defaults of a ClusterPolicy, in the shape of its spec."""
+    """The defaults of a ClusterPolicy, in the structure of its spec."""
     return merge(_data()["resource"], {"cdi": {"enabled": release.defaults["cdi"]}})
 
 
 def of_chart(release: Release) -> Data:
-    """The defaults of a release's chart that differ from those of a ClusterPolicy, in the shape of its values."""
+    """The defaults in a release's chart that differ from those of a ClusterPolicy, in the structure of the chart's
+    values."""
     found: Data = {}
     for version, values in _data()["chart"].items():
         if version_key(version) <= version_key(release.version):
@@ -33,19 +34,19 @@ def of_chart(release: Release) -> Data:
 
 
 def of_definition() -> Data:
-    """Maps paths to the defaults that the API server or the operator fills in. Only comparisons use them."""
+    """The defaults that the API server or the operator sets, by path. They are used only for comparisons."""
     return dict(_data()["definition"])
 
 
 def on_by_default(section: str) -> bool:
-    """Whether a section such as C(devicePlugin) or C(driver.rdma) is on if its C(enabled) is not set."""
+    """Whether a section such as C(devicePlugin) or C(driver.rdma) is enabled if its key C(enabled) is not set."""
     return section in _data()["on"]
 
 
 def merge(base: Section, override: Section, drop_null: bool = False) -> Data:
-    """Both mappings, merged at all levels. The values of override take precedence.
+    """Merges both mappings at all levels. The values in override take precedence.
 
-    drop_null: null in override removes the key, as in values of Helm.
+    drop_null: whether null in override removes the key, as in Helm values.
     """
     result = dict(base)
     for key, value in override.items():
@@ -60,7 +61,7 @@ def merge(base: Section, override: Section, drop_null: bool = False) -> Data:
 
 
 def without_null(value: Value) -> Value:
-    """A copy without the keys that are null, which means "not set"."""
+    """A copy without the keys whose value is null, which means "not set"."""
     if isinstance(value, dict):
         return {key: without_null(item) for key, item in value.items() if item is not None}
     return [without_null(item) for item in value] if isinstance(value, list) else value
@@ -76,7 +77,7 @@ def get_path(data: Value, path: str) -> Value:
 
 
 def set_path(data: Data, path: str, value: Value) -> None:
-    """Sets the value at a path. A parent that is not a mapping is replaced by one."""
+    """Sets the value at a path. A parent that is not a mapping is replaced by a mapping."""
     *parents, last = path.split(".")
     for part in parents:
         if not isinstance(data.get(part), dict):
@@ -86,7 +87,7 @@ def set_path(data: Data, path: str, value: Value) -> None:
 
 
 def pop_path(data: Data, path: str) -> Value:
-    """Removes the value at a path and returns it, None if it is not set."""
+    """Removes the value at a path and returns it. Returns None if it is not set."""
     parent, _dot, last = path.rpartition(".")
     mapping = get_path(data, parent) if parent else data
     return mapping.pop(last, None) if isinstance(mapping, dict) else None

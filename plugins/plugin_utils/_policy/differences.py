@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The differences of two policies. Their meaning is compared, so that their formats can differ. PRIVATE."""
+"""The differences between two policies. Their meaning is compared, so that they can have different formats. PRIVATE."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats impo
 _OF_CHART = ("values", "defaults")
 _COMMON: Keys = {**format_schemas.CLUSTER_POLICY, "cuda": format_schemas.GPU_CLUSTER_POLICY["cuda"]}
 _BY_CLAIMS: Keys = {**_COMMON, "draDriver": "any", "gpuCluster": "any"}
-# Paths whose empty value differs from one that is not set.
+# Paths at which an empty value differs from a value that is not set.
 _EMPTY_COUNTS = ("migManager.config.default",)
-# Names in the result for documents within a policy.
+# Names of documents within a policy, as the result contains them.
 _MIG, _SHARING, _POOL = "migManager layouts", "devicePlugin sharing", "NVIDIADriver"
 
 
 def compare(one: Policy, other: Policy) -> t.List[Data]:
-    """C([{path, before, after}]) sorted by path. None means that a value is not set.
+    """The differences as C([{path, before, after}]), sorted by path. None means that a value is not set.
 
     The specs are compared with their defaults. Environment variables are compared by name (C(toolkit.env[NAME])), other
     lists as a whole, and NVIDIADrivers with a selector by name (C(NVIDIADriver blue.driver.version)).
     """
-    # Keys that only the chart has, such as those of NFD, are not compared with a format that cannot have them.
+    # Keys that only the chart has, such as those of NFD, are not compared with a format that does not support them.
     same_keys = (one.kind in _OF_CHART) == (other.kind in _OF_CHART)
     before, after = ({**defaults.of_definition(), **dict(_leaves(_comparable(policy, same_keys), ""))}
                      for policy in (one, other))
@@ -64,7 +64,7 @@ def _comparable(policy: Policy, everything: bool) -> Data:
 
 
 def _leaves(value: Value, path: str) -> t.Iterator[tuple[str, Value]]:
-    """The paths and values of all keys that are set. A key with an empty value counts as not set."""
+    """The paths and values of all keys that are set. A key with an empty value is treated as not set."""
     if isinstance(value, t.Mapping):
         for key, inner in value.items():
             yield from _leaves(inner, f"{path}.{key}" if path else str(key))

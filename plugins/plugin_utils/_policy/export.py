@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Converts a policy to another format. Pure. PRIVATE.
 
-Only what the documents set is exported, not the defaults. If the other format has a different default, the value is
-written out. A ClusterPolicy that is converted to values and back is therefore the same. L(unexported) lists the keys
-that the other format does not have.
+Only the keys that the documents set are exported, without the defaults. A default is exported only if the other format
+has a different one. Therefore, a ClusterPolicy does not change when it is converted to values and back. L(unexported)
+lists the keys that the other format does not support.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defau
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import get_path, merge, pop_path, set_path
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy, Source
 
-# Sections that the resource's definition requires, even if they are empty.
+# Sections that the definition of the resource requires, even if they are empty.
 _REQUIRED = ("daemonsets", "dcgm", "dcgmExporter", "devicePlugin", "driver", "gfd", "nodeStatusExporter", "operator",
              "toolkit")
-# Sections that change the defaults of a resource by their presence.
+# Sections whose presence changes the defaults of a resource.
 _WHOLE = ("driver.upgradePolicy",)
 # Keys that the templates of the chart of GPU Operator 26.7 do not write to the ClusterPolicy.
 _NOT_RENDERED = (
@@ -34,16 +34,16 @@ _NOT_RENDERED = (
     "devicePlugin.mps", "dcgm.hostPort", "psp", "vfioManager.driverManager.imagePullSecrets",
     "vgpuManager.driverManager.imagePullSecrets",
 )
-# Images with the version of the operator: in clusterpolicy.yaml of the chart, the default is its appVersion.
+# Images with the version of the operator: their default in clusterpolicy.yaml of the chart is its appVersion.
 _OF_CHART = ("validator", "nodeStatusExporter")
-# Keys of the section daemonsets that an NVIDIADriver has, too.
+# Keys of the section daemonsets that also exist in an NVIDIADriver.
 _SHARED = ("labels", "annotations", "tolerations", "priorityClassName", "podSecurityContext")
-# Keys of the section driver that an NVIDIADriver does not need.
+# Keys of the section driver that are not needed in an NVIDIADriver.
 _SWITCHES = ("enabled", "useNvidiaDriverCRD", "useOpenKernelModules", "nvidiaDriverCRD")
 
 
 def to_cluster_policy(policy: Policy) -> Data:
-    """A ClusterPolicy object. Raises InputError for a policy that a single ClusterPolicy cannot express."""
+    """The policy as a ClusterPolicy object. Raises InputError if a single ClusterPolicy cannot express the policy."""
     spec, _left_out = _cluster_policy(policy)
     source = _of_kind(policy, "ClusterPolicy")
     for section in _REQUIRED:
@@ -52,7 +52,7 @@ def to_cluster_policy(policy: Policy) -> Data:
 
 
 def to_values(policy: Policy) -> Data:
-    """Values of the Helm chart. Null removes a default of the chart that the policy does not set."""
+    """Values of the Helm chart. Null removes a default of the chart that is not set in the policy."""
     values = _of_kind(policy, "values")
     if values:
         return copy.deepcopy(dict(values[0].spec))
@@ -70,7 +70,8 @@ def to_values(policy: Policy) -> Data:
 
 
 def to_nvidia_driver(policy: Policy) -> t.List[Data]:
-    """The NVIDIADriver objects of the policy, or a default one. Empty if the policy disables the driver."""
+    """The NVIDIADriver objects of the policy, or a default object if it has none. Empty if the policy disables the
+    driver."""
     sources = _of_kind(policy, "NVIDIADriver")
     if sources:
         return [_object("NVIDIADriver", source.name, copy.deepcopy(dict(source.spec))) for source in sources]
@@ -83,7 +84,7 @@ def to_nvidia_driver(policy: Policy) -> t.List[Data]:
     driver.update({key: stated[key] for key in translate.BESIDE_DRIVER if key in stated})
     translate.rename(driver, translate.DRIVER_PAIRS, back=True)
     driver, _empty = split_known(driver, format_schemas.NVIDIA_DRIVER)
-    # An NVIDIADriver has no defaults for the parts of an image.
+    # An NVIDIADriver has no defaults for the parts of an image reference.
     for key, value in (("repository", "nvcr.io/nvidia"), ("image", "driver"),
                        ("version", release.components["driver"])):
         if not driver.get(key) and not (key != "image" and "/" in str(driver.get("image") or "")):
@@ -99,7 +100,7 @@ def to_nvidia_driver(policy: Policy) -> t.List[Data]:
 
 
 def unexported(policy: Policy, form: str) -> t.List[str]:
-    """The parts of a policy that a format (C(cluster_policy), C(values), C(nvidia_driver)) cannot have, each a
+    """The parts of a policy that a format (C(cluster_policy), C(values), C(nvidia_driver)) does not support, each as a
     sentence."""
     if form == "nvidia_driver" or (form == "values" and (_of_kind(policy, "values") or not policy.sources)):
         return []
@@ -121,7 +122,7 @@ def _of_kind(policy: Policy, kind: str) -> list[Source]:
 
 
 def _stated(policy: Policy) -> Data:
-    """The keys that the main document sets, in the common shape; for values also the defaults of the chart."""
+    """The keys that the main document sets, in the common format. For values, includes the defaults of the chart."""
     main = next((source for source in policy.sources if source.kind != "NVIDIADriver"), None)
     if main is not None and main.kind != "values":
         return translate.to_common(main.kind, main.spec)
@@ -130,7 +131,7 @@ def _stated(policy: Policy) -> Data:
 
 
 def _cluster_policy(policy: Policy) -> tuple[Data, list[str]]:
-    """(spec of a ClusterPolicy, paths of the policy that a ClusterPolicy cannot have). Raises InputError."""
+    """(spec of a ClusterPolicy, paths of the policy that a ClusterPolicy does not support). Raises InputError."""
     if policy.kind in ("GPUCluster", "GPUClusterPolicy"):
         raise InputError(f"{policy.origin}: a {policy.kind} cannot be converted, because no other format has its "
                          "keys.", "Export a ClusterPolicy, NVIDIADrivers or the chart's values.", path="export")
@@ -158,7 +159,7 @@ def _cluster_policy(policy: Policy) -> tuple[Data, list[str]]:
 
 
 def _add_versions(stated: Data, release: str) -> None:
-    """Adds the versions that the templates of the chart add, as the operator requires the version of an image."""
+    """Adds the versions that the chart's templates add, because the operator requires the version of an image."""
     for section in _OF_CHART:
         image = stated.get(section)
         if isinstance(image, dict) and image.get("image") and not image.get("version") and not (
@@ -167,7 +168,7 @@ def _add_versions(stated: Data, release: str) -> None:
 
 
 def _nulls(chart: Section, spec: Section, path: str) -> Data:
-    """Null for each default of the chart that the resource does not set."""
+    """A mapping with null for each default of the chart that the resource does not set."""
     nulls: Data = {}
     for key, value in chart.items():
         full, own_value = f"{path}.{key}" if path else key, spec.get(key)

@@ -1,10 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The keys of all formats of a policy, in the language of L(_data.schema). Pure data. PRIVATE.
+"""The keys of all formats of a policy, as schemas for L(_data.schema). Pure data. PRIVATE.
 
 Source: the custom resource definitions and the chart of GPU Operator 24.6 to 26.7 (ClusterPolicy nvidia.com/v1,
-NVIDIADriver and GPUCluster nvidia.com/v1alpha1, values.yaml). Keys that a later release has removed are kept.
+NVIDIADriver and GPUCluster nvidia.com/v1alpha1, values.yaml). Keys that a later release removed are kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RELABELINGS: Schema = [{
 RUNTIME_CLASSES: Schema = [{
     "name": Needed("str"), "nodeSelector": "strmap", "artifacts": Needed({"url": Needed("str"), "pullSecret": "str"}),
 }]
-# Types of Kubernetes. Only their keys are checked.
+# Types of Kubernetes objects. Only their keys are checked.
 POD_SECURITY: Keys = {
     "runAsUser": "int", "runAsGroup": "int", "fsGroup": "int", "runAsNonRoot": "bool", "fsGroupChangePolicy": "str",
     "supplementalGroupsPolicy": "str", "supplementalGroups": "any", "sysctls": "objects", "seLinuxOptions": "map",
@@ -134,7 +134,7 @@ DRA_DRIVER: Keys = {
         "enabled": "bool", "controller": {"env": VARIABLES, "resources": RESOURCES}, "kubeletPlugin": _DRA_PLUGIN,
     },
 }
-# The chart has gpuPodDeletion instead of podDeletion; values may have either.
+# The chart uses gpuPodDeletion instead of podDeletion; values may contain either.
 _CHART_DRIVER: Keys = {
     **DRIVER,
     "upgradePolicy": {**UPGRADE, "gpuPodDeletion": EVICTION},
@@ -176,7 +176,7 @@ NVIDIA_DRIVER: Keys = {
     "nodeSelector": "strmap", "nodeAffinity": NODE_AFFINITY, "tolerations": TOLERATIONS, "labels": "strmap",
     "annotations": "strmap", "priorityClassName": "str", "podSecurityContext": POD_SECURITY, "upgradePolicy": UPGRADE,
 }
-# The keys of the section driver in the common shape that only an NVIDIADriver has.
+# The keys of the section driver in the common format that exist only in an NVIDIADriver.
 _OF_NVIDIA_DRIVER = ("default", "driverType", "nodeSelector", "nodeAffinity", "tolerations", "labels", "annotations",
                      "priorityClassName", "podSecurityContext")
 # The resource of the introductory article on the operator: driver, cuda, devicePlugin, migManager.
@@ -184,18 +184,18 @@ GPU_CLUSTER_POLICY: Keys = {
     "driver": {"enabled": "bool", "version": "str"}, "cuda": {"enabled": "bool", "version": "cuda"},
     "devicePlugin": SWITCH, "migManager": SWITCH,
 }
-# The vendor's sample object has rootFS, which the definition does not have.
+# The vendor's sample object contains rootFS, which is not in the definition.
 GPU_CLUSTER: Keys = {
     "daemonsets": DAEMONSETS, "dcgm": DCGM, "dcgmExporter": DCGM_EXPORTER,
     "hostPaths": {"driverInstallDir": "str", "kubeletRootDir": "str", "rootFS": "str"},
     "draDriver": Needed(DRA_DRIVER),
 }
-# The common shape, to which all formats are translated: a ClusterPolicy, with the keys that only other formats have.
+# The common format, to which all formats are translated: a ClusterPolicy, with keys that exist only in other formats.
 COMMON: Keys = {
     **VALUES, "cuda": GPU_CLUSTER_POLICY["cuda"],
     "driver": {**_CHART_DRIVER, **{key: NVIDIA_DRIVER[key] for key in _OF_NVIDIA_DRIVER}},
 }
-# The keys of a custom resource beside those of its spec.
+# The keys of a custom resource other than those of its spec.
 ENVELOPE: Keys = {"apiVersion": "str", "kind": "str", "metadata": "map", "spec": "any", "status": "any"}
 
 FORMS: dict[str, Form] = {form.kind: form for form in (
@@ -208,7 +208,7 @@ FORMS: dict[str, Form] = {form.kind: form for form in (
     Form("values", "", VALUES, "Values of the GPU Operator's Helm chart"),
 )}
 
-# Deprecated keys of the common shape: (since which release, the note, whether they still have an effect).
+# Deprecated keys of the common format: (the release that deprecated it, the note, whether it still has an effect).
 DEPRECATED: dict[str, tuple[str, str, bool]] = {
     "driver.useOpenKernelModules": ("25.3", "has no effect since 25.3; set driver.kernelModuleType instead", False),
     "driver.licensingConfig.configMapName": ("25.10", "is deprecated; set licensingConfig.secretName instead", True),
@@ -219,7 +219,7 @@ DEPRECATED: dict[str, tuple[str, str, bool]] = {
     "psp": ("", "is ignored; pod security policies no longer exist", False),
     "kataManager": ("26.3", "is ignored since 26.3", False),
 }
-# Keys of the common shape, with all keys below them: the first release whose definition has them.
+# Keys of the common format, including all keys below them: the first release whose definition contains them.
 SINCE: dict[str, str] = {
     "cdi.nriPluginEnabled": "26.3.0", "daemonsets.podSecurityContext": "26.3.0", "dcgmExporter.annotations": "26.3.2",
     "dcgmExporter.enablePodLabels": "26.3.2", "dcgmExporter.enablePodUID": "26.3.2", "dcgmExporter.hostPID": "25.10.0",

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads a policy: detects the formats of its documents, checks them, and translates them to one shape. PRIVATE."""
+"""Reads a policy: detects the formats of its documents, validates them, and translates them to one format. PRIVATE."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults imp
 
 SUPPORTED = ("ClusterPolicy (nvidia.com/v1), NVIDIADriver or GPUCluster (nvidia.com/v1alpha1), GPUClusterPolicy "
              "(gpu.nvidia.com/v1), values of the GPU Operator's Helm chart")
-LIVE = "live"  # the value of gpu_policy for the objects in the cluster
+LIVE = "live"  # the value of gpu_policy that selects the objects in the cluster
 
 
 @dataclass(frozen=True)
 class Source:
-    """One document as the user gives it. kind: as in L(Policy); name: its metadata.name; spec: without nulls, except in
-    values."""
+    """One document as the user wrote it. kind: as in L(Policy); name: its metadata.name; spec: without nulls, except in
+    values, where they remain."""
 
     kind: str
     name: str
@@ -57,16 +57,16 @@ class DriverPool:
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy in the common shape of all formats.
+    """A policy in the common format.
 
     kind: C(ClusterPolicy), C(values), C(NVIDIADriver), C(GPUCluster), C(GPUClusterPolicy) or C(defaults); origin: the
-    file, or the variable; spec: in the shape of L(format_schemas.COMMON), with the defaults of the release; mig_config:
-    the document of mig-parted in the values of the chart, or None; sharing: the same for the device plugin; release:
-    the version whose defaults are filled in; sources: the documents; pools: NVIDIADrivers with a node selector, spec is
-    for all other Nodes; fallback: False if other Nodes get no driver, because all NVIDIADrivers have a selector;
-    driver_name: the NVIDIADriver that is in spec.driver, empty if it is the section of another format;
-    module_parameters: C({module: {parameter: value}}) of the ConfigMap that driver.kernelModuleConfig names, None if it
-    is not in the values.
+    file or the variable that contains it; spec: in the structure of L(format_schemas.COMMON), with the defaults of the
+    release; mig_config: the document of mig-parted in the values of the chart, or None; sharing: the configuration of
+    the device plugin in these values, or None; release: the version whose defaults are used; sources: the documents;
+    pools: NVIDIADrivers with a node selector; spec applies to all other Nodes; fallback: False if other Nodes get no
+    driver, because all NVIDIADrivers have a selector; driver_name: the name of the NVIDIADriver in spec.driver, empty
+    if this is the section of another format; module_parameters: C({module: {parameter: value}}) from the ConfigMap that
+    driver.kernelModuleConfig references, None if it is not in the values.
     """
 
     kind: str
@@ -84,12 +84,12 @@ class Policy:
 
     @property
     def documents(self) -> tuple[str, ...]:
-        """The kinds of the documents, in their order."""
+        """The kinds of the documents, in the order of the documents."""
         return tuple(source.kind for source in self.sources)
 
     def get(self, path: str) -> Value:
-        """The value at a path such as C(driver.version), None if it is not set. Raises KeyError for a path that no
-        format has."""
+        """The value at a path such as C(driver.version), None if it is not set. Raises KeyError for a path that does
+        not exist in any format."""
         if not _known(path):
             raise KeyError(f"no policy has {path}")
         return get_path(self.spec, path)
@@ -101,12 +101,13 @@ class Policy:
         return str(self.get("driver.driverType") or by_chart or "gpu")
 
     def enabled(self, section: str) -> bool:
-        """Whether a section such as C(devicePlugin) or C(driver.rdma) is on, by default as for the operator."""
+        """Whether a section such as C(devicePlugin) or C(driver.rdma) is enabled, with the operator's default if it is
+        not set."""
         value = self.get(f"{section}.enabled")
         return value if isinstance(value, bool) else defaults.on_by_default(section)
 
     def for_pool(self, pool: DriverPool) -> Policy:
-        """The policy for the Nodes of a pool: with its driver, GPUDirect Storage and GDRCopy."""
+        """The policy for the Nodes of a pool: with the driver, GPUDirect Storage and GDRCopy of the pool."""
         kept = {key: value for key, value in self.spec.items() if key not in pool.spec}
         return replace(self, origin=f"NVIDIADriver {pool.name}", spec={**kept, **pool.spec}, pools=(), fallback=True,
                        driver_name=pool.name)
@@ -114,7 +115,7 @@ class Policy:
 
 @functools.lru_cache(maxsize=None)
 def _known(path: str) -> bool:
-    """Whether the common shape has a path. All paths below a mapping of any keys are known."""
+    """Whether a path exists in the common format. All paths below a mapping with arbitrary keys exist."""
     schema: Schema = format_schemas.COMMON
     for key in path.split("."):
         if not isinstance(schema, t.Mapping):
@@ -128,8 +129,8 @@ def _known(path: str) -> bool:
 def read(source: str | Section | t.Sequence[Value] | None, release: Release, origin: str = "gpu_policy") -> Policy:
     """Reads a policy from a file (path), a mapping, or a list of mappings. None means the defaults of the release.
 
-    origin: for messages about a policy that is not in a file. Raises InputError that lists all faults with their path,
-    line and nearest known key.
+    origin: the source in messages for a policy that is not in a file. Raises InputError that lists all faults, each
+    with its path, line and nearest known key.
     """
     try:
         if source is None:
@@ -145,7 +146,7 @@ def read(source: str | Section | t.Sequence[Value] | None, release: Release, ori
 
 
 def _with_empty_warning(policy: Policy, origin: str) -> Policy:
-    """The policy, with a warning that the given document is empty."""
+    """The policy, with an added warning that the document is empty."""
     note = f"{origin} is empty: the defaults of release {policy.release} apply."
     return replace(policy, warnings=(note, *policy.warnings))
 
@@ -176,7 +177,7 @@ def _from_file(path: str) -> list[Document]:
 
 
 def _unindented_spec(text: str) -> int | None:
-    """The line of spec in a text that has lost its indentation, None for other texts."""
+    """The line of spec in a text whose indentation is lost, None for other texts."""
     lines = text.splitlines()
     keys = [line.partition(":")[0] for line in lines]
     if "kind" not in keys or "spec" not in keys:
@@ -212,14 +213,14 @@ def _unfold(documents: t.Sequence[Document]) -> t.Iterator[Document]:
 
 
 def _kind_of(data: object) -> str:
-    """A value for a message, without the content of texts and lists, which may be secret."""
+    """A description of a value for messages, without the content of texts and lists, which can be secret."""
     if isinstance(data, (bool, int, float)):
         return shown(data)
     return "nothing" if data is None else "a list" if isinstance(data, (list, tuple)) else "text"
 
 
 def _detect(data: Value, origin: str) -> str:
-    """The format of a document. Raises InputError."""
+    """The format of a document. Raises InputError if the format is unknown."""
     if not isinstance(data, dict):
         raise InputError(f"{origin}: a mapping is expected, not {_kind_of(data)}.",
                          f"Give {SUPPORTED}.")
@@ -331,7 +332,7 @@ def _policy(kind: str, origin: str, documents: t.Sequence[tuple[Document, str]],
 
 def _used_drivers(kind: str, spec: Data, drivers: list[tuple[str, Data]],
                   warnings: list[str]) -> list[tuple[str, Data]]:
-    """The NVIDIADrivers that are used. A ClusterPolicy and values must enable them. Adds warnings."""
+    """The NVIDIADrivers that are used. They must be enabled in a ClusterPolicy or values. Adds warnings."""
     used = kind not in ("ClusterPolicy", "values") or bool(get_path(spec, "driver.useNvidiaDriverCRD"))
     if drivers and not used:
         warnings.append(f"NVIDIADriver {', '.join(name for name, _spec in drivers)} is ignored, because "
@@ -342,14 +343,14 @@ def _used_drivers(kind: str, spec: Data, drivers: list[tuple[str, Data]],
 
 
 def _chart_driver(kind: str, spec: Data, drivers: t.Sequence[tuple[str, Data]]) -> str:
-    """The name of the NVIDIADriver that the chart creates from the section driver, empty if it creates none."""
+    """The name of the NVIDIADriver that the chart creates from the section driver, empty if the chart creates none."""
     made = (kind == "values" and not drivers and get_path(spec, "driver.useNvidiaDriverCRD")
             and get_path(spec, "driver.nvidiaDriverCRD.deployDefaultCR") is not False)
     return "default" if made else ""
 
 
 def _common_spec(document: Document, kind: str, release: Release, warnings: list[str]) -> Data:
-    """The spec of a document in the common shape, with deprecated keys translated. Adds warnings."""
+    """The spec of a document in the common format, with deprecated keys translated. Adds warnings."""
     own = _spec(document, kind)
     if kind == "values":
         own = merge(defaults.of_chart(release), own, drop_null=True)
@@ -362,19 +363,19 @@ def _common_spec(document: Document, kind: str, release: Release, warnings: list
 
 def _pools(drivers: t.Sequence[tuple[str, Data]], base: Data,
            alone: bool) -> tuple[tuple[DriverPool, ...], tuple[str, Data] | None]:
-    """(NVIDIADrivers with a selector, name and spec of the NVIDIADriver for all other Nodes). alone: whether there are
-    no other documents; a single NVIDIADriver is then for all other Nodes, even with a selector."""
+    """(NVIDIADrivers with a selector, (name, spec) of the NVIDIADriver for all other Nodes). alone: whether there are
+    no other documents; a single NVIDIADriver then applies to all other Nodes, even if it has a selector."""
     base_spec = {key: base[key] for key in ("driver", *translate.BESIDE_DRIVER)}
     pools = tuple(DriverPool(name, spec["driver"]["nodeSelector"], merge(base_spec, spec)) for name, spec in drivers
                   if spec["driver"].get("nodeSelector"))
     rest = [(name, spec) for name, spec in drivers if not spec["driver"].get("nodeSelector")]
-    # An NVIDIADriver without a selector selects all Nodes, and takes precedence over the default one.
+    # An NVIDIADriver without a selector selects all Nodes, and takes precedence over the default NVIDIADriver.
     rest.sort(key=lambda driver: bool(driver[1]["driver"].get("default")))
     return pools, rest[0] if rest else drivers[0] if alone and len(drivers) == 1 else None
 
 
 def _with_driver(spec: Data, driver: Data) -> Data:
-    """A spec with the sections of an NVIDIADriver (driver) instead of its own, except the switches of driver."""
+    """A spec with the sections of an NVIDIADriver (driver), but its own values of the keys that enable the driver."""
     kept = {key: value for key, value in spec.items() if key not in translate.BESIDE_DRIVER}
     switches = {key: value for key, value in (spec.get("driver") or {}).items()
                 if key in ("enabled", "useNvidiaDriverCRD")}
@@ -387,7 +388,7 @@ def _config(spec: Section, section: str) -> Data:
 
 
 def _embedded(spec: Section, origin: str, section: str, key: str) -> Data | None:
-    """The document in a key of a ConfigMap whose data is in the values of the chart, None if there is none."""
+    """The document in a key of a ConfigMap whose data is in the values of the chart, None if they do not contain it."""
     data = _config(spec, section).get("data")
     text = data.get(key) if isinstance(data, dict) else None
     if not isinstance(text, str):
@@ -400,7 +401,7 @@ def _embedded(spec: Section, origin: str, section: str, key: str) -> Data | None
 
 
 def unsupported_on_hosts(policy: Policy) -> list[str]:
-    """The parts of a policy that hosts cannot follow, each a sentence; empty if there are none."""
+    """The parts of a policy that are not supported on hosts, each as a sentence; empty if there are none."""
     parts = []
     if policy.driver_type not in ("gpu", "vgpu"):
         parts.append(f"spec.driverType: {policy.driver_type!r} is not supported on hosts; allowed: 'gpu', 'vgpu'")

@@ -4,7 +4,7 @@
 """Reads the parameters of kernel modules from a ConfigMap in the values of the chart. Pure. PRIVATE.
 
 Source: GPU Operator 26.7, "Customizing NVIDIA GPU driver parameters": one file for each module (C(nvidia-uvm.conf)),
-one parameter in each line (C(uvm_disable_hmm=1)).
+one parameter on each line (C(uvm_disable_hmm=1)).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Parameters = t.Dict[str, t.Dict[str, str]]
 
 
 def find(objects: t.Sequence[Value], name: str | None) -> Parameters | None:
-    """C({module: {parameter: value}}) of the ConfigMap with this name among objects, None if they do not have it.
+    """C({module: {parameter: value}}) from the ConfigMap with this name in objects, None if objects do not contain it.
     Raises InputError for a line that is not a parameter."""
     for item in objects:
         metadata = item.get("metadata") if isinstance(item, dict) and item.get("kind") == "ConfigMap" else None

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reads MIG configurations: mig-parted's file, or the ConfigMap of the MIG manager. PRIVATE.
 
-Hosts have no YAML library. The controller converts the configuration to one document, and completes the paths in the
-errors of hosts with the name of the file.
+Hosts have no YAML library. The controller converts the configuration to one document. If a module on a host reports an
+error, the controller adds the name of the file to the path in the error.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _NAMED = "mig-configs"
 
 
 class MigDocument:
-    """data: all given configurations as one document in mig-parted's format."""
+    """One or more MIG configurations. data: all of them, as one document in mig-parted's format."""
 
     def __init__(self) -> None:
         self.data: Data = {}
-        self._origins: dict[str, str] = {}  # maps names of layouts, and the empty name, to files or options
+        self._origins: dict[str, str] = {}  # files or options by the names of layouts, and by an empty name
 
     def add(self, data: Section, origin: str) -> None:
-        """Adds a document. Raises InputError for a layout that another document has, too."""
+        """Adds a document. Raises InputError for a layout that is already defined in another document."""
         self._origins.setdefault("", origin)
         named = data.get(_NAMED)
         if not isinstance(named, dict):
@@ -49,7 +49,7 @@ class MigDocument:
 
 
 def from_options(task_vars: Section, name: object, data: object) -> MigDocument | None:
-    """The configuration in a file on the controller (name), or in a mapping (data); None without both. Raises
+    """The configuration in a file on the controller (name), or in a mapping (data); None if both are unset. Raises
     InputError."""
     if name:
         return from_file(task_vars, str(name))
@@ -57,7 +57,7 @@ def from_options(task_vars: Section, name: object, data: object) -> MigDocument 
 
 
 def from_file(task_vars: Section, name: str) -> MigDocument:
-    """The configurations in a file on the controller, without its other documents. Raises InputError."""
+    """The configurations in a file on the controller. Other documents in the file are ignored. Raises InputError."""
     path = find_file(task_vars, name)
     documents = [document.data for document in load_documents(path, "config_file", name)]
     configuration, alone = MigDocument(), len(documents) == 1
@@ -78,8 +78,8 @@ def from_data(data: Data) -> MigDocument:
 
 
 def _add(configuration: MigDocument, data: Value, origin: str, alone: bool) -> None:
-    """Adds the configuration in data. alone: whether it is the only document; a document without a configuration is
-    then an error, otherwise it is skipped."""
+    """Adds the configuration in data. alone: whether data is the only document. A document without a configuration is
+    an error if it is the only one; otherwise it is skipped."""
     if isinstance(data, dict) and data.get("kind") == "ConfigMap":
         content = data.get("data")
         content = content if isinstance(content, dict) else {}

@@ -17,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import without_null
 
-# Temperatures in degrees Celsius; power in watts of one GPU, 0 for no alert; XIDs after which a GPU needs a reset.
+# Temperatures in degrees Celsius; power in watts of one GPU, 0 for no alert; XIDs after which a GPU must be reset.
 THRESHOLDS: Data = {
     "temperature": 85, "memory_temperature": 95, "power": 0, "idle_percent": 5, "idle_minutes": 120,
     "lost_hours": 6, "throttled_percent": 10, "fatal_xids": [48, 62, 64, 74, 79, 95, 119, 120, 140],
@@ -32,7 +32,7 @@ SCHEMA: Keys = {
 
 
 class Monitoring(t.TypedDict):
-    """gpu_monitoring with its defaults, see L(SCHEMA). rules: None if it is not set."""
+    """gpu_monitoring with its defaults, see L(SCHEMA). rules: None if not set."""
 
     rules: bool | None
     dashboards: bool
@@ -43,8 +43,8 @@ class Monitoring(t.TypedDict):
 
 
 class Selectors(t.TypedDict):
-    """How queries find pods. pods: the prefix of labels of pods; used, free: label selectors of GPUs with and without
-    a GPU client."""
+    """Labels that queries use to find pods. pods: the prefix of the labels of pods; used, free: label selectors for
+    GPUs with and without a GPU client."""
 
     pods: str
     used: str
@@ -52,14 +52,14 @@ class Selectors(t.TypedDict):
 
 
 class MonitoringPlan(Monitoring, Selectors):
-    """The values for the templates. full: whether the exporter has all counters; node: see L(node_label)."""
+    """The values for the templates. full: whether the exporter has all counters; node: the result of L(node_label)."""
 
     full: bool
     node: str
 
 
-# Prometheus adds the prefix exported_ to the exporter's labels of pods, unless the ServiceMonitor has honorLabels. With
-# honorLabels, the labels of a GPU without a client are empty, or those of the exporter's own pod.
+# Prometheus adds the prefix exported_ to pod labels from the exporter, unless the ServiceMonitor sets honorLabels. With
+# honorLabels, the labels of a GPU without a client are empty, or are those of the exporter's own pod.
 _EXPORTED: Selectors = {"pods": "exported_", "used": 'exported_pod!=""', "free": 'exported_pod=""'}
 _HONOURED: Selectors = {"pods": "", "used": 'pod!="", container!="nvidia-dcgm-exporter"',
                         "free": 'container=~"|nvidia-dcgm-exporter"'}
@@ -67,7 +67,7 @@ _COUNTERS, _KEY = "nvidia-dcgm-exporter-counters", "dcgm-metrics.csv"
 
 
 def read(given: Section | None) -> Monitoring:
-    """gpu_monitoring (given) with its defaults. Raises InputError with all faults."""
+    """The variable gpu_monitoring (given), completed with its defaults. Raises InputError with all faults."""
     faults = check(Document(given), SCHEMA)
     if faults:
         raise faults_error("gpu_monitoring", faults)
@@ -81,8 +81,8 @@ def read(given: Section | None) -> Monitoring:
 def plan(wanted: Monitoring, image: str, monitor: Section, known: bool | None, own_config: bool) -> MonitoringPlan:
     """The plan of rules and dashboards. Raises Refused.
 
-    image: that of the exporter; monitor: its ServiceMonitor, empty if it has none; known: whether the cluster has
-    PrometheusRule, None if this is not known; own_config: whether the policy has counters.
+    image: the image of the exporter; monitor: its ServiceMonitor, empty if it has none; known: whether the cluster has
+    the kind PrometheusRule, None if unknown; own_config: whether the policy sets the counters.
     """
     if wanted["rules"] and known is False:
         raise Refused("gpu_monitoring.rules is true, but the cluster has no PrometheusRule (monitoring.coreos.com)",
@@ -97,7 +97,8 @@ def plan(wanted: Monitoring, image: str, monitor: Section, known: bool | None, o
 
 
 def node_label(image: str) -> str:
-    """The label with the name of the exporter's Node. Version 4.8.3 has renamed it (NVIDIA/dcgm-exporter 655)."""
+    """The label with the name of the exporter's Node. Version 4.8.3 of the exporter renamed it (NVIDIA/dcgm-exporter
+    655)."""
     version = re.search(r":\d+\.\d+\.\d+-(\d+\.\d+\.\d+)", image)
     return "Hostname" if version and version_key(version[1]) < (4, 8, 3) else "hostname"
 
@@ -109,6 +110,6 @@ def config() -> tuple[str, dict[str, str]]:
 
 @functools.lru_cache(maxsize=None)
 def counters() -> str:
-    """The counters of L(config) in the exporter's format."""
+    """The counters of L(config), in the format of the exporter's counters file."""
     with open(os.path.join(os.path.dirname(__file__), "counters.csv"), encoding="utf-8") as handle:
         return handle.read()

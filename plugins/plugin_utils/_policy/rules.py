@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Keys of a document, and documents of a policy, that exclude each other. Pure. PRIVATE.
+"""Keys of a document, and documents of a policy, that are mutually exclusive. Pure. PRIVATE.
 
 Source: the resource definitions, the code and the chart's own checks (templates/validations.yaml) of GPU Operator 26.7.
 """
@@ -16,13 +16,13 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import get_path
 
-# The operator itself writes this label, to assign Nodes to NVIDIADrivers.
+# The operator itself sets this label, to assign Nodes to NVIDIADrivers.
 _RESERVED = "nvidia.com/gpu-operator.driver.owner"
 _ALONE = ("values", "GPUClusterPolicy")
 
 
 def document_faults(kind: str, document: Document, root: tuple[str, ...]) -> list[str]:
-    """Faults of one document that matches its schema. root: the path of its spec."""
+    """Faults of one document that conforms to its schema. root: the path of the spec in the document."""
     spec = document.part(*root).data
     found = []
     driver = "" if kind == "NVIDIADriver" else "driver."
@@ -65,7 +65,7 @@ _BY_KIND: dict[str, tuple[t.Callable[[Section], list[tuple[str, str]]], ...]] = 
 
 
 def kind_faults(kinds: t.Sequence[str]) -> list[str]:
-    """Faults of documents that cannot be parts of one policy, by their kinds."""
+    """Faults if documents of these kinds cannot be combined in one policy."""
     found = [f"there are {kinds.count(kind)} documents of kind {kind}; a cluster has only one; remove the others"
              for kind in dict.fromkeys(kinds) if kind != "NVIDIADriver" and kinds.count(kind) > 1]
     if {"ClusterPolicy", "GPUCluster"} <= set(kinds):
@@ -75,7 +75,7 @@ def kind_faults(kinds: t.Sequence[str]) -> list[str]:
 
 
 def driver_faults(drivers: t.Sequence[tuple[str, Section]]) -> list[str]:
-    """Faults of NVIDIADrivers that exclude each other. drivers: name and spec of each."""
+    """Faults of NVIDIADrivers that are mutually exclusive. drivers: the name and spec of each."""
     names = [name for name, _spec in drivers]
     found = [f"{names.count(name)} NVIDIADrivers have the name {name}; give each its own name"
              for name in dict.fromkeys(names) if names.count(name) > 1]

@@ -1,11 +1,11 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reads configurations of the device plugin in all their forms, and finds their faults. Pure. PRIVATE.
+"""Reads configurations of the device plugin in all supported formats, and reports their faults. Pure. PRIVATE.
 
 Source: configuration file C(v1) of NVIDIA/k8s-device-plugin 0.20 and its config-manager. The plugin ignores unknown
-keys, C(timeSlicing) beside C(mps), and the second of two entries for one resource; here these are errors. Keys that the
-plugin ignores with a warning (C(rename), C(devices), C(resources)) are notes.
+keys, C(timeSlicing) if C(mps) is also set, and the second of two entries for one resource; here these are errors. Keys
+that the plugin ignores with a warning (C(rename), C(devices), C(resources)) cause notes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext impor
 )
 
 CONFIG_MAP = "nvidia-device-plugin-config"
-# The name of a single configuration that is given without a name.
+# The name that a single configuration without a name gets.
 ONLY = "default"
-# The largest number of clients of one GPU, for Volta and later. On older GPUs it is 16.
+# The maximum number of clients of one GPU, for Volta and later. For older GPUs it is 16.
 MPS_CLIENTS = 48
 
 _GROUP: Keys = {"renameByDefault": "bool", "failRequestsGreaterThanOne": "bool", "resources": Needed([
@@ -64,7 +64,7 @@ SCHEMA: Keys = {
     "sharing": {"timeSlicing": _GROUP, "mps": _GROUP},
     "imex": {"channelIDs": ["int"], "required": "bool"},
 }
-# The largest depth and number of values. A configuration with all keys has about 100 values.
+# The maximum depth and number of values. A configuration with all keys has about 100 values.
 _DEPTH, _VALUES = 30, 50_000
 _GROUPS = ("timeSlicing", "mps")
 _NAMED = ("default", "configs")
@@ -78,9 +78,9 @@ _DEVICE = re.compile(rf"[0-9]+(:[0-9]+)?|GPU-{_UUID}|MIG-{_UUID}|MIG-GPU-{_UUID}
 
 @dataclass(frozen=True)
 class Sharing:
-    """The configurations of the device plugin, by name. name: the name of their ConfigMap, empty if it is not set;
-    default: the name of the configuration for Nodes without one, empty for none; texts: maps the names of
-    configurations to their texts in the ConfigMap; documents: the parsed texts."""
+    """The configurations of the device plugin. name: the name of their ConfigMap, empty if not set; default: the name
+    of the configuration for Nodes that select none, empty for none; texts: the texts in the ConfigMap, by the name of
+    the configuration; documents: the parsed texts, by name."""
 
     origin: str
     name: str
@@ -89,24 +89,24 @@ class Sharing:
     documents: t.Mapping[str, Document]
 
     def strategy(self, config: str) -> str:
-        """How a configuration shares GPUs: C(mps), C(timeSlicing), or empty if it does not or is not known."""
+        """How a configuration shares GPUs: C(mps), C(timeSlicing), or empty if it does not share them or is unknown."""
         document = self.documents.get(config)
         groups = ((document.data if document else None) or {}).get("sharing") or {}
         return next((name for name in ("mps", "timeSlicing") if groups.get(name)), "")
 
 
 def checksum(texts: t.Mapping[str, str]) -> str:
-    """The checksum of the texts of a ConfigMap, empty if there are none. Pods have it as an annotation."""
+    """The checksum of the texts of a ConfigMap, empty if there are none. It becomes an annotation of pods."""
     return hashlib.sha256(json.dumps(dict(texts), sort_keys=True).encode()).hexdigest()[:16] if texts else ""
 
 
 # -- reading
 
 def read(document: Document, origin: str = "gpu_sharing") -> Sharing:
-    """The configurations in gpu_sharing: a ConfigMap, C({default, configs}), one configuration, or its section
+    """The configurations in gpu_sharing: a ConfigMap, C({default, configs}), one configuration, or only its section
     C(sharing).
 
-    A single configuration is the default. Raises InputError with all faults.
+    A single configuration becomes the default. Raises InputError with all faults.
     """
     found = _read(document, origin)
     return found if found.default or len(found.texts) > 1 else replace(found, default=next(iter(found.texts)))
@@ -175,7 +175,7 @@ def _of_named(document: Document, origin: str) -> Sharing:
 
 
 def _from_data(origin: str, default: str, given: t.Mapping[str, Document], faults: t.Sequence[str] = ()) -> Sharing:
-    """Completes configurations that are mappings, and adds their texts. faults: those that are already known."""
+    """Completes configurations that are mappings, and adds their texts. faults: faults that are already known."""
     documents = {key: _complete(one) for key, one in given.items()}
     found = _validated(Sharing(origin, "", default, dict.fromkeys(documents, ""), documents), [*faults])
     return replace(found, texts={key: json.dumps(one.data, indent=2, sort_keys=True) + "\n"
@@ -183,7 +183,7 @@ def _from_data(origin: str, default: str, given: t.Mapping[str, Document], fault
 
 
 def _complete(document: Document) -> Document:
-    """A complete configuration from a text, a mapping, or only its section C(sharing)."""
+    """Returns a complete configuration from a text, a mapping, or only its section C(sharing)."""
     data = document.data
     if isinstance(data, str):
         return Document(load_data(data, "gpu_sharing"))
@@ -196,7 +196,7 @@ def _complete(document: Document) -> Document:
 
 
 def _validated(sharing: Sharing, faults: list[str]) -> Sharing:
-    """Returns the argument if it has no faults. faults: those that are already known. Raises InputError with all
+    """Returns the argument if it has no faults. faults: faults that are already known. Raises InputError with all
     faults."""
     default = sharing.default
     for name, document in sharing.documents.items():
@@ -219,7 +219,7 @@ def _validated(sharing: Sharing, faults: list[str]) -> Sharing:
 # -- the faults of one configuration
 
 def document_faults(document: Document) -> list[str]:
-    """All faults of a configuration, each with its path, line and value, and how to correct it."""
+    """All faults of a configuration, each with its path, line and value, and the remedy."""
     if document.data in (None, {}):
         return []
     if not isinstance(document.data, dict):
@@ -232,7 +232,7 @@ def document_faults(document: Document) -> list[str]:
 
 
 def _json_faults(document: Document) -> t.Iterator[str]:
-    """Faults for values that JSON, which the plugin reads, does not have: dates, bytes, numbers of more than 64 bits,
+    """Faults for values that do not exist in JSON, which the plugin reads: dates, bytes, integers of more than 64 bits,
     and keys that are not strings. Also a fault for too many values or levels."""
     rest: list[tuple[Path, Value]] = [((), document.data)]
     count = 0
@@ -258,7 +258,7 @@ def _json_faults(document: Document) -> t.Iterator[str]:
 
 
 def _without_misplaced(document: Document, data: Value, schema: Schema, path: Path, found: list[str]) -> Value:
-    """The data without known keys in wrong places. Adds the faults of these to found."""
+    """The data without known keys in wrong places. Adds the faults of these keys to found."""
     schema = schema.schema if isinstance(schema, Needed) else schema
     if isinstance(schema, t.Mapping) and isinstance(data, dict):
         for key in list(data):
@@ -284,12 +284,12 @@ def _parents_of_keys(schema: Schema, path: str, found: dict[str, list[str]]) -> 
     return found
 
 
-# Maps keys of the schema to their parents, without keys that are also used elsewhere.
+# The parent keys of keys in the schema, except keys that exist in several places.
 _PARENTS = {key: paths for key, paths in _parents_of_keys(SCHEMA, "", {}).items()
             if key not in ("name", "pattern", "rename", "resources", "devices", "gpus", "mig", "required")}
 
 
-# The following functions skip values of wrong types, which the schema finds.
+# The following functions skip values of wrong types, which the validation with the schema reports.
 
 def _mapping(value: object) -> Section:
     return value if isinstance(value, dict) else {}

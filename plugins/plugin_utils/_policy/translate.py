@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Translates formats to the common shape, L(format_schemas.COMMON), and deprecated keys to their successors.
+"""Translates formats to the common format, L(format_schemas.COMMON), and deprecated keys to their replacements.
 
 Source of the pairs: the templates of the chart of GPU Operator 26.7 and its resource definitions. Pure. PRIVATE.
 """
@@ -33,12 +33,12 @@ DRIVER_PAIRS = (
     ("licensingConfig.name", "licensingConfig.configMapName"),
     ("virtualTopologyConfig.name", "virtualTopology.config"),
 )
-# Sections of a ClusterPolicy, besides driver, that an NVIDIADriver has, too.
+# Sections of a ClusterPolicy, besides driver, that also exist in an NVIDIADriver.
 BESIDE_DRIVER = ("gds", "gdrcopy")
 
 
 def to_common(kind: str, spec: Section) -> Data:
-    """A copy of a spec in the common shape, without defaults and nulls."""
+    """A copy of a spec in the common format, without defaults and nulls."""
     copied: Data = copy.deepcopy(without_null(spec))
     if kind == "values":
         rename(copied, VALUES_PAIRS)
@@ -50,7 +50,8 @@ def to_common(kind: str, spec: Section) -> Data:
 
 
 def rename(data: Data, pairs: t.Iterable[tuple[str, str]], back: bool = False) -> None:
-    """Moves the value at the first path of each pair to the second, or back. Removes sections that become empty."""
+    """Moves the value at the first path of each pair to the second path; back: in the opposite direction. Removes
+    sections that become empty."""
     for one, other in pairs:
         source, target = (other, one) if back else (one, other)
         value = pop_path(data, source)
@@ -68,7 +69,7 @@ def _of_driver(spec: Data) -> Data:
 
 
 def add_implicit_defaults(kind: str, spec: Data) -> None:
-    """Fills in the defaults that the API server or the operator adds to existing sections."""
+    """Sets the defaults that the API server or the operator adds to existing sections."""
     upgrade = get_path(spec, "driver.upgradePolicy")
     if kind == "NVIDIADriver" and upgrade is None:
         set_path(spec, "driver.upgradePolicy", {"autoUpgrade": True})
@@ -78,7 +79,7 @@ def add_implicit_defaults(kind: str, spec: Data) -> None:
 
 def translate_deprecated(kind: str, spec: Data, document: Document, root: tuple[str, ...],
                          release: Release) -> list[str]:
-    """Translates or removes deprecated keys of a spec in the common shape. Returns warnings."""
+    """Replaces or removes deprecated keys of a spec in the common format. Returns warnings."""
     warnings = []
     for path, (since, text, kept) in format_schemas.DEPRECATED.items():
         value = get_path(spec, path)
@@ -99,25 +100,25 @@ def translate_deprecated(kind: str, spec: Data, document: Document, root: tuple[
 
 
 def newer_keys(kind: str, spec: Data, document: Document, root: tuple[str, ...], release: Release) -> list[str]:
-    """Warnings about keys that the operator of this release does not have."""
+    """Warnings about keys that the operator of this release does not support."""
     return [f"{path_with_line(kind, path, document, root)} is new in {since}; the operator of release "
             f"{release.version} does not know it." for path, since in format_schemas.SINCE.items()
             if version_key(since) > version_key(release.version) and not _switched_off(get_path(spec, path))]
 
 
 def _switched_off(value: Value) -> bool:
-    # The chart and the vendor's samples have deprecated sections that are empty or disabled.
+    # The chart and the vendor's samples contain deprecated sections that are empty or disabled.
     return not value or (isinstance(value, dict) and not value.get("enabled", True))
 
 
 def path_with_line(kind: str, path: str, document: Document, root: tuple[str, ...]) -> str:
-    """A path of the common shape with its line, such as C(driver.licensingConfig.configMapName (line 7))."""
+    """A path in the common format with its line, such as C(driver.licensingConfig.configMapName (line 7))."""
     line = document.line((*root, *own_key(kind, path).split(".")))
     return f"{path} (line {line})" if line else path
 
 
 def own_key(kind: str, path: str) -> str:
-    """The path in a format for a path of the common shape."""
+    """The path in a format (kind) that corresponds to a path in the common format."""
     if kind == "NVIDIADriver":
         own = path[len("driver."):] if path.startswith("driver.") else path
         return {new: old for old, new in DRIVER_PAIRS}.get(own, own)
