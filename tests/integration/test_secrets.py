@@ -78,10 +78,8 @@ version = 2
   password = "{MARK}-registry-password"
 [plugins."io.containerd.grpc.v1.cri".registry.configs."other.example.com".auth]
   identitytoken = "{MARK}-registry-token"
-[plugins."io.containerd.grpc.v1.cri".registry.headers]
-  X-Site-Cookie = ["{MARK}-cookie"]
-[plugins."io.containerd.grpc.v1.cri".registry.mirrors."signed.example.com"]
-  endpoint = ["https://mirror.example.com/v2?sig={MARK}-query"]
+# cookie = "{MARK}-cookie"
+# endpoint = ["https://mirror.example.com/v2?sig={MARK}-query"]
 # signing_key = "{MARK}-signing-key"
 # encryption-key = "{MARK}-encryption-key"
 # jwt = "{MARK}-jwt"
