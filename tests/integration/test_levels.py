@@ -35,7 +35,7 @@ RUNS = ("first", "never", "idle", "budget", "drain", "reboot")
 LEVELS = {"first": "never", "budget": "drain"}
 # By act, on which hosts each run did it: C stands for the cluster as a whole.
 ACTS = {
-    "write objects": ("C", "", "", "C", "", ""),
+    "write objects": ("C", "", "", "", "", ""),
     "label the Node": ("BQ", "", "", "", "", ""),
     "install packages": ("BQ", "", "Q", "", "B", "BQ"),
     "load modules": ("BQ", "", "Q", "", "B", "Q"),
