@@ -19,7 +19,7 @@ def some_of(names: t.Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + more
 
 
-def manager_waits(nodes: str) -> str:
+def mig_manager_not_started(nodes: str) -> str:
     """A note about Nodes that do not get the deploy label of the MIG manager yet. nodes: their names."""
     return (f"{nodes}: nvidia.com/gpu.deploy.mig-manager is not set, because gpu_disruption is never: the MIG manager "
             "would start, and apply the layout that the label nvidia.com/mig.config requests, which destroys other MIG "

@@ -68,6 +68,14 @@ def workload(item: Live) -> Workload:
         (spec.get("selector") or {}).get("matchLabels") or {}, pod.get("nodeSelector") or {})
 
 
+def required_terms(pod: Live) -> t.Optional[t.Sequence[Live]]:
+    """The terms of the required node affinity of a pod, of which its Node must match one, None if it has no required
+    node affinity. pod: the spec of the pod."""
+    required = ((pod.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution")
+    return (required.get("nodeSelectorTerms") or ()) if required else None
+
+
 def without_node_selection(template: Live) -> Object:
     """A pod template without node selector and node affinity, which do not affect pods that are already scheduled."""
     spec = {key: value for key, value in template["spec"].items() if key not in ("nodeSelector", "affinity")}

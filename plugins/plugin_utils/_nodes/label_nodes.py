@@ -14,7 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Gpuop
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Result, diff_entry
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import label_keys
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import WORKLOAD, Labels
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import labels_stay, manager_waits
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import labels_stay, mig_manager_not_started
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import rights
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError, without_errors
@@ -269,7 +269,7 @@ def notes(nodes: t.Sequence[Node], deploy: Deploy | None, terms: Terms) -> list[
     away = [node for node in gone if deploy_labels.stayed_away(node, terms)]
     stay = staying([node for node in nodes if node.gpu] + away, deploy) if deploy else []
     waits = [node.name for node in nodes if deploy and node.gpu and deploy_labels.manager_waits(node, deploy)]
-    stay += [manager_waits(fold(waits))] if waits else []
+    stay += [mig_manager_not_started(fold(waits))] if waits else []
     return texts + waiting(gone, terms) + stay + kept_features(nodes)
 
 

@@ -25,6 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
     component_of,
     label_of,
 )
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import required_terms
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import compare
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import WORKLOADS, keeps_pods
 
@@ -144,10 +145,8 @@ def _takes_labels(changes: t.Sequence[Change], there: t.Iterable[Object]) -> dic
 def _selects_features(daemon_set: Object) -> bool:
     """Whether a DaemonSet selects its Nodes by labels of Node Feature Discovery."""
     spec = daemon_set["spec"]["template"]["spec"]
-    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    terms = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms") or ()
     keys = {*(spec.get("nodeSelector") or ()),
-            *(one["key"] for term in terms for one in term.get("matchExpressions") or ())}
+            *(one["key"] for term in required_terms(spec) or () for one in term.get("matchExpressions") or ())}
     return any(key.startswith(NFD) for key in keys)
 
 

@@ -19,10 +19,10 @@ from dataclasses import replace
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untolerated_taints import untolerated
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, Live, Object, label_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import required_terms
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import pending_changes
 
 _CHANGES = ("update", "repair", "replace", "adopt")
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def split(changes: t.Sequence[Change], live: t.Iterable[Object], nodes: t.Callable[[], t.Sequence[Object]],
@@ -103,10 +103,10 @@ def runs_on(daemon_set: Object, node: Object, effects: t.Collection[str] = ("NoE
     spec = daemon_set["spec"]["template"]["spec"]
     labels = node["metadata"].get("labels") or {}
     taints = [one for one in (node.get("spec") or {}).get("taints") or () if one["effect"] in effects]
-    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED)
+    terms = required_terms(spec)
     return bool((spec.get("nodeSelector") or {}).items() <= labels.items()
                 and not untolerated(taints, spec.get("tolerations") or ())
-                and (not required or any(_term(one, node) for one in required.get("nodeSelectorTerms") or ())))
+                and (terms is None or any(_term(one, node) for one in terms)))
 
 
 def _term(term: Live, node: Object) -> bool:

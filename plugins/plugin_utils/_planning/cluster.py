@@ -30,7 +30,11 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals impor
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import shown
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section, Value
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import labels_stay, manager_waits, some_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import (
+    labels_stay,
+    mig_manager_not_started,
+    some_of,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import cluster_pools as pools
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import cluster_nodes as nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import labels_of_pods
@@ -328,7 +332,7 @@ def _about_labels(deploy: Deploy, gpu: Nodes) -> list[str]:
     names = [name for name, labels in kept.items() if labels]
     waits = [node.name for node in nodes if deploy_labels.manager_waits(node, asked)]
     return [*([labels_stay(some_of(names), sorted({key for labels in kept.values() for key in labels}))]
-              if names else []), *([manager_waits(some_of(waits))] if waits else [])]
+              if names else []), *([mig_manager_not_started(some_of(waits))] if waits else [])]
 
 
 def _mig_default(context: Context) -> str:

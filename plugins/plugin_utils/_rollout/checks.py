@@ -225,14 +225,14 @@ def _outdated(one: Outdated, cluster: Cluster) -> Cause:
     if one.stuck.component == "mig_manager":
         hint = ("Delete the pod when the MIG instances of {node} may change: the new pod applies the layout that the "
                 "label nvidia.com/mig.config requests.")
-    elif one.stuck.component != "driver" and not one.mps:
-        hint = "Delete the pod when workloads on its Node may be interrupted."
-    elif cluster.driver_evicts and not one.mps:
+    elif one.stuck.component == "driver" and cluster.driver_evicts:
         hint = ("One Node at a time: delete the pod. Its driver manager first evicts the GPU pods of {node} "
                 "(gpu_disruption).")
-    else:
+    elif one.stuck.component == "driver" or one.mps:
         hint = "One Node at a time: drain {node}, delete the pod and, when the new pod is ready, uncordon the Node."
         do = ("kubectl drain {node} --ignore-daemonsets", delete, "kubectl uncordon {node}")
+    else:
+        hint = "Delete the pod when workloads on its Node may be interrupted."
     return Cause(f"the pod is outdated{images} and keeps running until it is deleted", hint, do=do)
 
 

@@ -12,6 +12,7 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Live, Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import required_terms
 
 # Reasons of a waiting container that mean only that it has not been started yet.
 _NOT_STARTED = ("PodInitializing", "ContainerCreating", "")
@@ -60,9 +61,7 @@ def node_of(pod: Live) -> str:
     spec = pod["spec"]
     if spec.get("nodeName"):
         return str(spec["nodeName"])
-    needed = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
-        "requiredDuringSchedulingIgnoredDuringExecution") or {}
-    for term in needed.get("nodeSelectorTerms") or ():
+    for term in required_terms(spec) or ():
         for field in term.get("matchFields") or ():
             if field.get("key") == "metadata.name" and field.get("values"):
                 return str(field["values"][0])
