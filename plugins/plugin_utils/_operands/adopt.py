@@ -21,6 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Key, Object, Wanted, label_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.operator import Operator
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import apply
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.pending_changes import advice
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import WORKLOADS
 
 # Seconds to wait until the pods of a stopped operator are gone; their grace period is 10.
@@ -52,18 +53,12 @@ _REMOVE = ("Stop the operator (kubectl scale deployment gpu-operator --replicas 
            "changed.")
 
 
-# What to do about pods that another DaemonSet would adopt.
-OUT_OF_THE_WAY = "Drain the Nodes of these pods, set nvidia.com/gpu.deploy.driver=false on each, and run again."
-
-
-def refuse(pending: t.Sequence[PendingStep], may_end: bool) -> None:
+def refuse(pending: t.Sequence[PendingStep], level: str) -> None:
     """Raises ClusterError if the adoption of one of the operator's objects is pending. Once the operator is stopped,
-    nothing would maintain this object, and every run of site.yml would be refused. may_end: whether the level allows
-    ending pods."""
+    nothing would maintain this object, and every run of site.yml would be refused. level: gpu_disruption."""
     first = next((one for one in pending if one.action == "adopt"), None)
     if first:
-        how = OUT_OF_THE_WAY if may_end else "Set gpu_disruption: drain in a maintenance window."
-        raise ClusterError(f"{first.id}: {first.pending_reason}.", f"{how} Or change the policy to match the "
+        raise ClusterError(f"{first.id}: {first.pending_reason}.", f"{advice(level, first.needs)} Or change the policy to match the "
                            "operator's DaemonSet. Nothing has been changed.", verb="plan", object=first.target,
                            reason="Pending")
 

@@ -90,6 +90,10 @@ def wait_until(ready: t.Callable[[], bool], timeout: float, pause: float = _PAUS
 def _execute(client: Client, change: Change) -> None:
     if change.action == "delete":
         _delete(client, change)
+        if change.kind.kind == "Deployment":
+            # Its pods may react to the deletion of other objects: when the rules and features of Node Feature Discovery
+            # are deleted, its master removes labels from Nodes, and driver pods that need these labels would end.
+            _wait_gone(client, change)
     elif change.action == "release":
         _release(client, t.cast(Object, change.live))
     elif change.action in ("stop", "start"):
@@ -192,8 +196,9 @@ def _wait_gone(client: Client, change: Change) -> None:
         return now is None or now["metadata"]["uid"] != metadata["uid"]
 
     if not wait_until(gone, _PATIENCE):
+        pods = "its pods (kubectl describe pod), " if change.kind.kind in WORKLOADS else ""
         raise ClusterError(f"{change.label} is being removed and is not gone after {_PATIENCE:.0f} s.",
-                           "Check its finalizers (metadata.finalizers) and their controllers.",
+                           f"Check {pods}its finalizers (metadata.finalizers) and their controllers.",
                            verb="delete", object=change.label)
 
 

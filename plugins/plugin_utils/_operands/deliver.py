@@ -252,11 +252,8 @@ def _waiting(pending: t.Sequence[PendingStep], level: str) -> list[str]:
     if not pending:
         return []
     needs = max((one.needs for one in pending), key=LEVELS.index)
-    by_hand = ", or drain and switch the Nodes one by one" if needs == NEEDS else ""
-    advice = (adopt.OUT_OF_THE_WAY if allows(level, NEEDS) else
-              f"Set gpu_disruption: {needs} in a maintenance window{by_hand}.")
     first, more = pending[0], f" and {len(pending) - 1} more" if len(pending) > 1 else ""
-    return [f"Pending: {first.id}{more}; {first.pending_reason}. {advice}"]
+    return [f"Pending: {first.id}{more}; {first.pending_reason}. {pending_changes.advice(level, needs)}"]
 
 
 def _space(wanted: t.Sequence[Wanted]) -> str:
@@ -288,7 +285,7 @@ def adopted(client: Client, wanted: t.Sequence[Wanted], components: t.Collection
         changes, pods = planned()
         pods, problems = _still_ending(client, pods)
     changes, pending = _held(client, changes, pods, level, there)
-    adopt.refuse(pending, allows(level, NEEDS))
+    adopt.refuse(pending, level)
     nodes = _nodes(client, pods, level, terms, tell)
     changes = [*operator.stop(found), *changes]
     rights.require(client, changes, [rights.LABEL_NODES, *nodes.needed_rights()])

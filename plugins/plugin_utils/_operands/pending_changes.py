@@ -14,7 +14,13 @@ from __future__ import annotations
 import functools
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import PendingStep, Step, allows, level_too_low
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
+    LEVELS,
+    PendingStep,
+    Step,
+    allows,
+    level_too_low,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.label_keys import MIG_CONFIG, NFD
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untolerated_taints import untolerated
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.changes import Change
@@ -36,6 +42,8 @@ _NFD = "nfd"
 # Every driver pod, ours or a GPU Operator's, has this label, even if it has lost other labels of its DaemonSet.
 DRIVER_LABEL: t.Mapping[str, str] = {"app.kubernetes.io/component": "nvidia-driver"}
 _PODS = ("currentNumberScheduled", "numberMisscheduled")
+# L(node_by_node) finds these pods by the label by which a new DaemonSet adopts them, so it cannot keep them apart.
+_STAYS = "a run cannot end these MPS daemons Node by Node"
 
 
 def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequence[Object]] = tuple,
@@ -53,11 +61,12 @@ def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequen
     driver that is changed in part does not work. The same holds for the MIG manager; for Node Feature Discovery; for
     the component of the MPS daemon if a new MPS daemon replaces the former one, as they must not run side by side; and
     for each component in a removal. In a removal the Namespace is pending, too, so that pods that stay can start again.
+    A change by which the DaemonSet of the MPS daemon leaves Nodes is pending at every level.
     """
     nodes = functools.lru_cache(maxsize=None)(nodes)
     if not why and not allows(level, NEEDS):
         why = level_too_low(level, NEEDS)
-    ending = {one.id: reason for one in changes if (reason := ends(one, nodes))} if why else {}
+    ending = {one.id: reason for one in changes if (why or _stays_mps(one)) and (reason := ends(one, nodes))}
     ending.update(_takes_labels(changes, there) if why else {})
     starts = "" if allows(level, _MIG_NEEDS) else level_too_low(level, _MIG_NEEDS)
     ending.update(_restarts(changes, nodes) if starts else {})
@@ -80,11 +89,23 @@ def hold(changes: t.Sequence[Change], level: str, nodes: t.Callable[[], t.Sequen
             reason = f"it follows '{first[one.component]}'"
         if reason:
             needs, because = (_MIG_NEEDS, starts) if one.component == _MIG_MANAGER else (NEEDS, why)
+            if one.id in ending and _stays_mps(one):
+                needs, because = LEVELS[0], _STAYS
             step = Step(one.action, one.label, ", ".join(one.reasons), needs=needs)
             pending.append(step.pending(f"{because}: {reason}"))
         else:
             left.append(one)
     return left, pending
+
+
+def advice(level: str, needs: str) -> str:
+    """What the user can do about changes that are pending at this level. needs: the level that allows them; if it is
+    this level or a lower one, they are pending for another reason."""
+    if allows(level, needs):
+        return ("Drain the Nodes of these pods, set nvidia.com/gpu.deploy.driver=false on each (for the MPS daemon: "
+                "nvidia.com/gpu.deploy.device-plugin=false), and run again.")
+    by_hand = ", or drain and switch the Nodes one by one" if needs == NEEDS else ""
+    return f"Set gpu_disruption: {needs} in a maintenance window{by_hand}."
 
 
 def serves_gpu_clients(live: Object) -> bool:
@@ -94,6 +115,11 @@ def serves_gpu_clients(live: Object) -> bool:
     labels = live["spec"]["template"].get("metadata", {}).get("labels") or {}
     return (component_of(live) == DRIVER or DRIVER_LABEL.items() <= labels.items()
             or live["metadata"]["name"] == MPS_DAEMON)
+
+
+def _stays_mps(change: Change) -> bool:
+    """Whether a change is about a DaemonSet of the MPS daemon that stays."""
+    return change.action != "delete" and change.live is not None and change.live["metadata"]["name"] == MPS_DAEMON
 
 
 def pods_of(live: Object) -> int:

@@ -73,7 +73,8 @@ def plan(client: Client, wanted: t.Sequence[Wanted], live: Live, components: t.C
 
 
 def prune(client: Client, live: Live, wanted: t.Collection[Key], components: t.Collection[str] | None) -> list[Change]:
-    """The deletions of our objects that are not wanted, in reverse order. Namespaces stay: see L(removal).
+    """The deletions of our objects that are not wanted: Deployments, then the others in reverse order. Namespaces stay:
+    see L(removal).
 
     If others have objects of a kind, the CustomResourceDefinitions of the whole API group stay, because the server
     deletes all objects of a kind together with its CustomResourceDefinition.
@@ -89,7 +90,7 @@ def prune(client: Client, live: Live, wanted: t.Collection[Key], components: t.C
     shared = _shared_groups(client, live, [one.live for one in gone if _is_definition(one.live)])
     gone = [replace(one, action="release") if _is_definition(one.live) and _group(one.live) in shared else one
             for one in gone]
-    return sorted(gone, key=lambda one: (-one.kind.rank, one.label))
+    return sorted(gone, key=lambda one: (one.kind.kind != "Deployment", -one.kind.rank, one.label))
 
 
 def _change(client: Client, one: Wanted, have: Object | None) -> Change:

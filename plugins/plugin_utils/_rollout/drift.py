@@ -69,15 +69,15 @@ def _of_objects(client: Client, cluster: Plan, wanted: t.Sequence[objects.Wanted
     there = live.read(client, wanted)
     changes = plan(client, wanted, there, names, kept=deliver.kept_daemon_sets(cluster))
     components = {change.id: change.component for change in changes}
-    changes, pending = pending_changes.hold(changes, cluster.get("disruption", LEVELS[0]),
-                                            lambda: client.list("v1", "Node"), there=there.values())
+    level = cluster.get("disruption", LEVELS[0])
+    changes, pending = pending_changes.hold(changes, level, lambda: client.list("v1", "Node"), there=there.values())
     found = []
     for name in dict.fromkeys(change.component for change in changes if change.writes):
         texts = [_describe(change) for change in changes if change.writes and change.component == name]
         more = f"; {counted(len(texts) - _NAMED, 'more object')}" if len(texts) > _NAMED else ""
         found.append(Difference(name, "; ".join(texts[:_NAMED]) + more, _REPAIR))
     return found + [Difference(components[step.id], f"{step.id}: {step.pending_reason}",
-                               f"Set gpu_disruption: {step.needs} in a maintenance window.", "pending")
+                               pending_changes.advice(level, step.needs), "pending")
                     for step in pending]
 
 

@@ -215,6 +215,37 @@ def test_what_is_not_wanted_goes_in_reverse_order_with_its_pods(api: ApiServer, 
     assert set(api.objects) == {f"{SPACES}/s", f"{MAPS}/b"}
 
 
+def test_the_pods_of_a_deployment_have_ended_before_others_are_deleted(api: ApiServer, client: Client, clock: Clock
+                                                                       ) -> None:
+    """The master of Node Feature Discovery would remove the labels of Nodes when its other objects are deleted."""
+    run(client, SPACE, settings(), {**pods(), "kind": "Deployment"})
+    path, begin = f"{DAEMONS.replace('daemonsets', 'deployments')}/d", clock.now
+    api.objects[path]["metadata"]["finalizers"] = ["foregroundDeletion"]
+    deleted_after = []
+
+    def ended(request: Request) -> None:
+        if request.verb == "get" and request.path == path and clock.now > begin + 30:
+            api.objects.pop(path, None)
+        if request.verb == "delete":
+            deleted_after.append((request.path, clock.now > begin + 30))
+
+    api.before = ended
+    run(client, SPACE)
+    assert deleted_after == [(path, False), (f"{MAPS}/a", True)]
+
+
+def test_a_deployment_whose_pods_do_not_end_is_named_and_the_next_run_goes_on(api: ApiServer, client: Client) -> None:
+    run(client, SPACE, settings(), {**pods(), "kind": "Deployment"})
+    path = f"{DAEMONS.replace('daemonsets', 'deployments')}/d"
+    api.objects[path]["metadata"]["finalizers"] = ["foregroundDeletion"]
+    with pytest.raises(ClusterError, match="Deployment s/d is being removed and is not gone after 120 s") as caught:
+        run(client, SPACE)
+    assert caught.value.hint.startswith("Check its pods (kubectl describe pod), its finalizers")
+    assert f"{MAPS}/a" in api.objects
+    run(client, SPACE)
+    assert f"{MAPS}/a" not in api.objects
+
+
 def test_what_somebody_made_anew_meanwhile_is_not_deleted(api: ApiServer, client: Client) -> None:
     run(client, SPACE, settings())
 

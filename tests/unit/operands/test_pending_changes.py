@@ -10,6 +10,7 @@ import copy
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import objects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
@@ -271,6 +272,33 @@ def test_the_mps_daemon_goes_where_its_clients_may_end(api: ApiServer, client: C
     assert f"{SPACE}/{MPS}" not in api.objects
     run(client, plan({"devicePlugin": SHARED}, CLUSTER, disruption="drain"))
     assert api.objects[f"{SPACE}/{MPS}"]["spec"]["updateStrategy"] == {"type": "OnDelete"}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_mps_daemon_that_would_leave_nodes_waits_at_every_level(api: ApiServer, client: Client, level: str) -> None:
+    """A new DaemonSet would adopt and end the daemon of n2, because the policy does not tolerate its taint any more.
+    When a user has taken n2 out of service, the change is made."""
+    tainted = {"key": "reserved", "effect": "NoExecute"}
+    policy = {"devicePlugin": SHARED, "daemonsets": {"tolerations": [{"operator": "Exists"}]}}
+    started(api, client, policy)
+    shares = {"nvidia.com/mps.capable": "true", "nvidia.com/gpu.deploy.device-plugin": "true"}
+    for name, taints in (("n1", []), ("n2", [tainted])):
+        api.objects[f"/api/v1/nodes/{name}"].update(
+            metadata={"name": name, "labels": {**UBUNTU, **shares}}, spec={"taints": taints})
+    before = api.objects[f"{SPACE}/{MPS}"]
+    for _again in range(2):
+        result = run(client, plan({"devicePlugin": SHARED}, CLUSTER, disruption=level))
+        step = next(one for one in result["pending"] if MPS in one["id"])
+        assert (step["id"], step["pending_reason"]) == (
+            f"update: DaemonSet gpu-operator/{MPS}",
+            "a run cannot end these MPS daemons Node by Node: its pods would end at once "
+            "on 1 Nodes, such as n2")
+        assert api.objects[f"{SPACE}/{MPS}"] == before
+    assert level != "drain" or any("(for the MPS daemon: nvidia.com/gpu.deploy.device-plugin=false)" in one
+                                   for one in result["warnings"])
+    api.objects["/api/v1/nodes/n2"]["metadata"]["labels"]["nvidia.com/gpu.deploy.device-plugin"] = "false"
+    run(client, plan({"devicePlugin": SHARED}, CLUSTER, disruption=level))
+    assert {"operator": "Exists"} not in api.objects[f"{SPACE}/{MPS}"]["spec"]["template"]["spec"]["tolerations"]
 
 
 @pytest.mark.parametrize(("policy", "labels", "key"), [

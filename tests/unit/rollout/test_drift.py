@@ -213,7 +213,8 @@ def test_what_gpu_disruption_holds_back_is_pending(world: dict[str, Any], api: A
     found = verified(world)
     check, = (one for one in found["checks"] if not one["ok"])
     assert (check["component"], check["state"]) == ("dcgm_exporter", "pending") and not found.get("failed")
-    assert check["hint"] == "Set gpu_disruption: drain in a maintenance window."
+    assert check["hint"] == ("Set gpu_disruption: drain in a maintenance window, or drain and switch the Nodes one by "
+                             "one.")
     assert "repair: DaemonSet gpu-operator/nvidia-dcgm-exporter: gpu_disruption is 'never'" in check["detail"]
 
 
