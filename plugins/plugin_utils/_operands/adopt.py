@@ -58,9 +58,9 @@ def refuse(pending: t.Sequence[PendingStep], level: str) -> None:
     nothing would maintain this object, and every run of site.yml would be refused. level: gpu_disruption."""
     first = next((one for one in pending if one.action == "adopt"), None)
     if first:
-        raise ClusterError(f"{first.id}: {first.pending_reason}.", f"{advice(level, first.needs)} Or change the policy to match the "
-                           "operator's DaemonSet. Nothing has been changed.", verb="plan", object=first.target,
-                           reason="Pending")
+        raise ClusterError(f"{first.id}: {first.pending_reason}.",
+                           f"{advice(level, first.needs)} Or change the policy to match the operator's DaemonSet. "
+                           "Nothing has been changed.", verb="plan", object=first.target, reason="Pending")
 
 
 def wait_stopped(client: Client, found: Operator) -> None:
