@@ -89,10 +89,7 @@ def host_plan(host: component.Host) -> ToolkitPlan:
     if host.place == "host":
         if not any(host.facts["runtimes"].values()) and host.facts["host"]["markers"]["kubernetes"] not in OWN_RUNTIME:
             host.notes.append("no container runtime is installed, so the container toolkit cannot be configured.")
-        pods = sorted(name for name in environment if name not in _SETTINGS and name not in _DEFAULT)
-        if pods:
-            host.notes.append(f"toolkit.env: {', '.join(pods)} configure only pods of the toolkit, and have no "
-                              "effect on hosts.")
+        host.notes += component.only_in_pods("toolkit.env", environment, (*_SETTINGS, *_DEFAULT))
     settings = {name: _typed(environment[variable], kind) for variable, (name, kind) in _SETTINGS.items()
                 if environment.get(variable)}
     if cdi and policy.get("cdi.default") and version_key(release.version) < (25, 10):

@@ -14,6 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import monitoring
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import checksum
 
+_LISTEN = "DCGM_EXPORTER_LISTEN"
 _METADATA = ("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID")
 
 
@@ -68,13 +69,15 @@ def host_plan(host: component.Host) -> DcgmExporterPlan:
         host, "dcgm_exporter", r"v?\d+\.\d+\.\d+-(\d+\.\d+\.\d+)")
     environment = component.environment(policy.get("dcgmExporter.env"))
     config = policy.get("dcgmExporter.config") or {}
-    data = config.get("data")
+    data = config.get("data") if config.get("create") else None
     text = data.get("dcgm-metrics.csv") if isinstance(data, dict) else data
     counters = str(variables.get("dcgm_exporter_counters") or (text if isinstance(text, str) else "")) or None
     if config.get("name") and not counters and host.place == "host":
         host.notes.append(f"dcgmExporter.config names the ConfigMap {config['name']}, which hosts cannot read, so they "
                           "use the vendor's counters; to use other counters, set dcgm_exporter_counters.")
-    listen = variables.get("dcgm_exporter_listen") or environment.get("DCGM_EXPORTER_LISTEN") or EXPORTER_ADDRESS
+    listen = variables.get("dcgm_exporter_listen") or environment.get(_LISTEN) or EXPORTER_ADDRESS
+    if host.place == "host":
+        host.notes += component.only_in_pods("dcgmExporter.env", environment, (_LISTEN,))
     placement, because = software.placed(host, "the DCGM exporter")
     return {"placement": placement, "state": "present", "version": str(version) if version else None,
             "listen": str(listen), "counters": counters, "because": because}

@@ -236,10 +236,11 @@ def _daemon_sets(context: component.Context, policy: Policy, cluster: Cluster) -
 
 
 def _unsupported(policy: Policy) -> list[Refused]:
-    path, value = "driver.driverType", "vgpu-host-manager"
-    return [Refused(f"{cluster_references.path_text(policy, path)}: {shown(value)} is not supported in a cluster yet",
-                    "Set it to gpu or vgpu: this version supports only "
-                    "containers.")] if policy.get(path) == value else []
+    if policy.driver_type != "vgpu-host-manager":
+        return []
+    path = "driver.driverType" if policy.get("driver.driverType") else "driver.nvidiaDriverCRD.driverType"
+    return [Refused(f"{cluster_references.path_text(policy, path)}: {shown(policy.driver_type)} is not supported in a "
+                    "cluster yet", "Set it to gpu or vgpu: this version supports only containers.")]
 
 
 def existing_names(policy: Policy, systems: t.Iterable[nodes.System], release: Release) -> list[str]:

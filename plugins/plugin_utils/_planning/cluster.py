@@ -41,7 +41,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import deploy_labels
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import cluster_profiles
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans import ClusterPlan, Common, Deploy, Settings
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_openshift
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_openshift, key_effects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_images import (
     VENDOR,
     image,
@@ -50,6 +50,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_imag
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import get_path
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.translate import to_common
 
 OPENSHIFT_NAMESPACE = cluster_openshift.NAMESPACE
 _INSTALL_DIR = "/usr/local/nvidia"
@@ -60,12 +61,6 @@ _UNSUPPORTED: tuple[tuple[str, object, str], ...] = (
     ("sandboxWorkloads.enabled", True, "Set it to false: this version supports only containers."),
     ("gpuCluster.deployCR", True, "Set it to false, or use a ClusterPolicy: dynamic resource allocation is not "
                                   "supported yet."),
-)
-# The settings that this version ignores: (path in the policy, text of the note).
-_LEFT_OUT: tuple[tuple[str, str], ...] = (
-    ("operator.labels", "it is ignored, because it applies to the pod of the GPU Operator, which does not run"),
-    ("operator.annotations", "it is ignored, because it applies to the pod of the GPU Operator, which does not run"),
-    ("operator.metrics", "it is ignored, because it applies to the GPU Operator, which does not run"),
 )
 _CHECKS = ("driver", "toolkit", "cuda", "plugin")
 
@@ -99,7 +94,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: ClusterFacts | None
                       gpu_sharing=settings.get("sharing"), namespace=namespace, facts=facts, gpu_nodes=gpu,
                       on_host=on_host, node_os=list(settings.get("node_os") or []))
     reasons += _unsupported(policy)
-    notes += [f"{path} is set in the policy: {text}." for path, text in _LEFT_OUT if policy.get(path)]
+    notes += key_effects.notes(policy, release, "cluster", places)
     notes += _of_platform(context)
     configs = _plugin_configs(context, settings, every if facts else by_host, reasons, refused)
     parts = _parts(context, places, reasons)
@@ -299,12 +294,12 @@ def _partly(context: Context, parts: t.Mapping[str, ClusterPart], on_host: t.Map
     found = []
     if context.get("nfd.nodefeaturerules") and "nfd" in parts and parts["nfd"]["state"] == "absent":
         found.append("nfd.nodefeaturerules is set in the policy: it is ignored, because NFD is not delivered.")
-    extra = [one.get("kind") for one in context.get("extraObjects") or () if isinstance(one, dict)]
-    left = sorted({str(kind) for kind in extra if kind != "NVIDIADriver"})
+    left = key_effects.undelivered_kinds(context.policy)
     if left:
         found.append(f"extraObjects is set in the policy: objects of the kind {', '.join(left)} are not delivered. "
                      "Apply them with gpuops.nvidia.operands (option manifests).")
-    automatic = any(get_path(source.spec, "driver.upgradePolicy.autoUpgrade") for source in context.policy.sources)
+    automatic = any(get_path(to_common(source.kind, source.spec), "driver.upgradePolicy.autoUpgrade")
+                    for source in context.policy.sources)
     if automatic and "driver" in context.present:
         found.append("driver.upgradePolicy.autoUpgrade is true in the policy, but in a cluster no running driver is "
                      "replaced automatically. A run lists the Nodes whose driver is outdated, and the commands.")

@@ -33,6 +33,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driv
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import profiles
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans import FleetPlan, PlanOfHost
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.profiles import Profile
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import key_effects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
 # The maximum number of hosts that a note names.
@@ -62,6 +63,10 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, HostFacts | 
     notes = [*policy.warnings, *([_NO_SANDBOX] if policy.get("sandboxWorkloads.enabled") else [])]
     if not {"host", "hybrid"} & set(places.values()):
         facts = {}
+    elif facts:
+        notes += key_effects.notes(policy, release, "hosts", places)
+        left = key_effects.undelivered_kinds(policy, [policy.get("driver.kernelModuleConfig.name")])
+        notes += [f"extraObjects: objects of the kind {', '.join(left)} have no effect on hosts."] if left else []
     silent = sorted(host for host, known in facts.items() if known is None)
     if silent:
         notes.append(f"{', '.join(silent)}: not part of this plan, because there are no facts (unreachable, or "

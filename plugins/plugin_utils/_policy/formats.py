@@ -317,6 +317,9 @@ def _policy(kind: str, origin: str, documents: t.Sequence[tuple[Document, str]],
     pools, default = _pools(drivers, base, alone=main is None)
     if default is not None:
         spec = _with_driver(spec, default[1])
+    warnings += [f"{section}.config.data is ignored, because {section}.config.create is not true."
+                 for section in ("migManager", "devicePlugin", "dcgmExporter")
+                 if _config(spec, section).get("data") and not _config(spec, section).get("create")]
     mig_config = _embedded(spec, origin, "migManager", "config.yaml")
     sharing = _embedded(spec, origin, "devicePlugin", str(_config(spec, "devicePlugin").get("default") or ""))
     objects = [item for document, form in documents if form == "values"
@@ -339,6 +342,9 @@ def _used_drivers(kind: str, spec: Data, drivers: list[tuple[str, Data]],
                         "driver.useNvidiaDriverCRD is not true.")
     elif used and not drivers and kind == "ClusterPolicy":
         warnings.append("driver.useNvidiaDriverCRD is true and no NVIDIADriver is given; the section driver is used.")
+    elif used and not drivers and get_path(spec, "driver.nvidiaDriverCRD.deployDefaultCR") is False:
+        warnings.append("driver.nvidiaDriverCRD.deployDefaultCR is false and no NVIDIADriver is given; the section "
+                        "driver is used.")
     return drivers if used else []
 
 
@@ -388,8 +394,9 @@ def _config(spec: Section, section: str) -> Data:
 
 
 def _embedded(spec: Section, origin: str, section: str, key: str) -> Data | None:
-    """The document in a key of a ConfigMap whose data is in the values of the chart, None if they do not contain it."""
-    data = _config(spec, section).get("data")
+    """The document in a key of a ConfigMap that the values of the chart create, None if they do not contain it."""
+    config = _config(spec, section)
+    data = config.get("data") if config.get("create") else None
     text = data.get(key) if isinstance(data, dict) else None
     if not isinstance(text, str):
         return None

@@ -236,7 +236,7 @@ def test_mig_of_some_gpus_alone() -> None:
 
 def test_mig_layouts_of_the_policy() -> None:
     text = "version: v1\nmig-configs:\n  mine:\n    - {devices: all, mig-enabled: true, mig-devices: {}}\n"
-    values = {"migManager": {"config": {"data": {"config.yaml": text}}}}
+    values = {"migManager": {"config": {"name": "n", "create": True, "data": {"config.yaml": text}}}}
     found = plan(["A100"], values, mig_manager_selected="mine")["mig_manager"]
     assert list(found["config"]["mig-configs"]) == ["mine"]
 

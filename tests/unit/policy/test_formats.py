@@ -133,7 +133,7 @@ def test_deprecated_key_is_said_with_its_line(tmp_path: pathlib.Path) -> None:
     ("apiVersion: nvidia.com/v1\nkind: ClusterPolicy\n", ["spec: a mapping is expected"]),
     ("apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nspec:\n  driver: x\n", ["spec.driver (line 4): a mapping"]),
     ("apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nspce: {}\n", ["spec: a mapping is expected"]),
-    ("migManager:\n  config:\n    data:\n      config.yaml: '[1'\n", ["migManager.config.data['config.yaml']"]),
+    ("migManager:\n  config:\n    create: true\n    data:\n      config.yaml: '[1'\n", ["migManager.config.data['config.yaml']"]),
 ])
 def test_refused(text: str, parts: list[str], tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError) as error:
@@ -169,6 +169,7 @@ migManager:
         mig-configs: {one: [{devices: all, mig-enabled: false}]}
 devicePlugin:
   config:
+    create: true
     default: four
     data:
       four: |-
@@ -193,6 +194,12 @@ def resource(kind: str, name: str = "one", **spec: Any) -> dict[str, Any]:
 
 MAIN = resource("ClusterPolicy", driver={"useNvidiaDriverCRD": True, "version": "595.91.07"})
 GPU_CLUSTER = resource("GPUCluster", draDriver={"image": "dra", "featureGates": {"IMEX": True}})
+
+
+def test_data_of_a_config_map_that_is_not_created_is_ignored(tmp_path: pathlib.Path) -> None:
+    policy = read("migManager: {config: {name: n, data: {config.yaml: 'mig-configs: {}'}}}\n", tmp_path)
+    assert policy.mig_config is None
+    assert "migManager.config.data is ignored, because migManager.config.create is not true." in policy.warnings
 
 
 def test_cluster_policy_with_drivers_in_one_file(tmp_path: pathlib.Path) -> None:
