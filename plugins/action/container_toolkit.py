@@ -47,9 +47,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.inventory
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import (
     host_answer,
     owners,
-    planning,
     registry,
     settings_file,
+    toolkit_steps,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState
@@ -91,7 +91,7 @@ class ActionModule(Asking):
     def _work(self) -> Result:
         answer = self._ask("read")
         state, options = host_answer.state_of(answer), host_answer.options_of(answer)
-        plan = planning.plan(state, options)
+        plan = toolkit_steps.plan(state, options)
         steps, forbidden = gate(plan.steps, options.disruption)
         pending = [*forbidden, *plan.pending]
         self._try(state, options, plan)
@@ -99,7 +99,7 @@ class ActionModule(Asking):
         forget_restored = options.state == "absent" and not forbidden
         if not self._task.check_mode and (steps or forget_restored and state.journal.present):
             steps, state, pending = self._apply(steps, options, forget_restored, forbidden)
-        diff = [*settings_file.diffs(steps), *planning.diffs(plan.proposal.changes),
+        diff = [*settings_file.diffs(steps), *toolkit_steps.diffs(plan.proposal.changes),
                 *plan_diff("container_toolkit", steps)]
         result = outcome(steps, pending, diff, **_facts(state, steps, plan))
         if not self._task.diff:
@@ -118,20 +118,20 @@ class ActionModule(Asking):
         The scripts of packages can change the settings file, so its edits are planned again after the packages.
         """
         now = [step for step in steps if not step.assumed]
-        answer = self._ask("apply", steps=planning.as_request(now), forget_restored=forget_restored)
+        answer = self._ask("apply", steps=toolkit_steps.as_request(now), forget_restored=forget_restored)
         done, postponed = _split_at(steps, host_answer.blocked_step_of(answer))
         state = host_answer.state_of(answer)
-        plan = planning.plan(state, options)
+        plan = toolkit_steps.plan(state, options)
         again = [step for step in plan.steps if step.action == settings_file.EDIT]
         if again:
-            answer = self._ask("apply", steps=planning.as_request(again), forget_restored=forget_restored)
+            answer = self._ask("apply", steps=toolkit_steps.as_request(again), forget_restored=forget_restored)
             state = host_answer.state_of(answer)
-            plan = planning.plan(state, options)
+            plan = toolkit_steps.plan(state, options)
         if not (postponed or forbidden):
-            planning.check_no_steps_left(steps, plan.steps)
+            toolkit_steps.check_no_steps_left(steps, plan.steps)
         return done, state, [*postponed, *forbidden, *plan.pending]
 
-    def _try(self, state: HostState, options: Options, plan: planning.Plan) -> None:
+    def _try(self, state: HostState, options: Options, plan: toolkit_steps.Plan) -> None:
         """Checks the new files with the runtime, and checks on the host whether they can be written."""
         proposal = plan.proposal
         if plan.runtime is None or not (proposal.trials or proposal.changes):
@@ -187,7 +187,7 @@ def _split_at(steps: t.Sequence[Step], blocked: str | None) -> tuple[list[Step],
     return list(done), follow(postponed, why)
 
 
-def _facts(state: HostState, steps: t.Sequence[Step], plan: planning.Plan) -> dict[str, object]:
+def _facts(state: HostState, steps: t.Sequence[Step], plan: toolkit_steps.Plan) -> dict[str, object]:
     """The keys of the result that describe the host."""
     runtime = state.runtimes.get(plan.runtime or "")
     owed = runtime is not None and (runtime.stale or runtime.unit in state.journal.restart)

@@ -1,6 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
+"""Validates a policy, and returns the plan of all hosts and of the cluster."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.cluster im
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans import FleetPlan, Settings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import check_level, resolve
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
-    cluster_references,
     differences,
+    driver_references,
     export,
     formats,
     mig_document,
@@ -321,10 +322,10 @@ def _look(wanted: Data, policy: formats.Policy, release: releases.Release) -> Da
     if not wanted["take_over"]:
         refuse_operator.refuse_operator(server)
     namespace = namespace_of(t.cast(Settings, wanted))
-    named = cluster_references.named(policy)
+    named = driver_references.named(policy)
     shared = config_map_name(policy, wanted["sharing"])
-    if shared and shared not in named[cluster_references.CONFIG_MAP]:
-        named[cluster_references.CONFIG_MAP].append(shared)
+    if shared and shared not in named[driver_references.CONFIG_MAP]:
+        named[driver_references.CONFIG_MAP].append(shared)
     found = read_cluster.read_cluster(server)
     systems = {(one["os"]["id"], one["os"]["version"]) for one in found["nodes"].values() if one["gpu"] and one["os"]}
     return {**found, **read_cluster.read_named(server, namespace, named),

@@ -1,6 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
+"""Prints the plan of a run, or the state of hosts and cluster, and writes the page and the JSON of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
+"""Compares a host or the cluster with its plan; waits for the cluster, and fails if a check has failed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
+"""Renders the objects of a cluster and delivers, adopts, removes or hands them back, or writes them to files."""
 
 from __future__ import annotations
 

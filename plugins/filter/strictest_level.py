@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The filter strictest_level."""
+"""The filter strictest_level: the level of gpu_disruption that allows the least."""
 
 from __future__ import annotations
 

@@ -12,14 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi, _proxy, _units
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi, _kernels, _proxy, _units
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import failures, module_parameters, runfile_options
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts import (
     clients,
     device_nodes,
     gpus,
     installed_packages,
-    kernel,
     mig_boot,
     package_files,
     pci,
@@ -111,9 +110,9 @@ def _release(text: str) -> None:
         raise AssertionError(system)
 
 
-def _kernels(given: tuple[str, str | None, str | None]) -> None:
-    kernel.flavour_of(given[0], given[1])
-    kernel.headers_package(*given)
+def _names_of_kernels(given: tuple[str, str | None, str | None]) -> None:
+    _kernels.flavour_of(given[0], given[1])
+    _kernels.headers_package(*given)
 
 
 def _unit_states(text: str) -> None:
@@ -274,7 +273,7 @@ TARGETS: dict[str, Target] = {
                                "24.04"), _release),
     "kernels": Target(st.tuples(words("6.8.0", "-", "generic", ".el9", "+64k", ".amzn2023.", "uek", "1"),
                                 st.sampled_from(["debian", "redhat", "suse", "other", None]),
-                                st.sampled_from(["amzn", "ubuntu", None])), _kernels),
+                                st.sampled_from(["amzn", "ubuntu", None])), _names_of_kernels),
     "systemctl show": Target(words("LoadState=", "loaded", "masked", "\n", "\n\n", "ActiveState=active", "=",
                                    "UnitFileState=", "Id=", "a.service", "StateChangeTimestampMonotonic=", "9"),
                              _unit_states),

@@ -31,7 +31,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import yamltex
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import compare
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_mig, sharing
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import json_text, toml
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.planning import mask
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toolkit_steps import mask
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 

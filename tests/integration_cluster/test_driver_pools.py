@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import read_c
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import deliver
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import render
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.cluster import resolve_cluster
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_references, formats
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import driver_references, formats
 
 from lab.controlplane import cluster as clusters
 from lab.controlplane import nodes as lab_nodes
@@ -58,7 +58,7 @@ class Fleet:
         release = releases.release("26.7.0")
         given = formats.read(policy, release)
         seen = {**read_cluster.read_cluster(self.client),
-                **read_cluster.read_named(self.client, self.name, cluster_references.named(given))}
+                **read_cluster.read_named(self.client, self.name, driver_references.named(given))}
         seen["nodes"] = {name: node for name, node in seen["nodes"].items() if name in self.names}
         systems = {(node["os"]["id"], node["os"]["version"]) for node in seen["nodes"].values()}
         lasting = driver_containers.existing_names(given, systems, release)

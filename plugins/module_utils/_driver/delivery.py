@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.build import build_log
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.gpudirect import NEEDED, wanted_extras, wanted_tools
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.kernels import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.missing_headers import (
     explain_missing_headers,
     missing_headers,
 )

@@ -1,7 +1,10 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NVSwitches: the files and modules of fabric manager, NVLSM and IMEX. L(services.Services) starts the services.
+"""NVSwitches: configures IMEX, loads what NVLSM needs, and checks version and state of the fabric manager.
+
+The version that is installed is decided by C(companions) of each source (L(source.Source)). L(services.Services) starts
+the services.
 
 The unit of the fabric manager starts NVLSM, which needs ib_umad. The file of an IMEX domain lists the addresses of its
 nodes, one in each line. Source: Fabric Manager User Guide 580 and NVIDIA/gpu-driver-container.

@@ -18,10 +18,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.failures import explain_error
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import Files
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.gpudirect import GpuDirect
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.kernels import NextKernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.licence import Licence
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.module_parameters import ModuleParameters
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import Modules
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.next_kernel import NextKernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.nouveau import UNLOAD_NOUVEAU, Nouveau
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Holders, Host, Part
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import changes_driver, gate_driver

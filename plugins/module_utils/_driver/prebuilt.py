@@ -11,8 +11,8 @@ from __future__ import annotations
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState, modinfo, wrong_module
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.kernel import newest_kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._kernels import newest_kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 CHECK = "check modules"

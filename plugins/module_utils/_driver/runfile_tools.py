@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.kernels import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.missing_headers import (
     explain_missing_headers,
     missing_headers,
 )

@@ -16,10 +16,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.clients impor
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.driver import read_driver, read_modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.gpus import Snapshot, merge_gpus, minors
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.host import read_host
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.host import knows_package, read_host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.installed_packages import read_packages
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.journals import read_journals
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.kernel import knows_package
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.label_facts import nvml_fact, vgpu_fact
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot import read_mig_boot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_files import lost_files

@@ -59,6 +59,9 @@ APT::Update::Error-Mode "any";
 #clear DPkg::Pre-Install-Pkgs;
 """
 _UNSIGNED = re.compile(r"is not signed|NO_PUBKEY|BADSIG|EXPKEYSIG|EXPSIG|REVKEYSIG|At least one invalid signature")
+# Of these, the ones where the key is the expected one, but no longer valid (doc/DETAILS of GnuPG, status lines).
+_INVALID = {"EXPKEYSIG": "the key has expired", "EXPSIG": "the signature has expired",
+            "REVKEYSIG": "the key was revoked"}
 _FETCH = re.compile(r"^[EW]: (?!Download Failed|Some index files)")
 
 
@@ -175,7 +178,7 @@ class AptProbe(RepositoryProbe):
         except CommandError as error:
             text = str(error.details["stderr"]) + str(error.details["stdout"])
             unsigned = _UNSIGNED if _UNSIGNED.search(text) else None
-            raise self.unreadable(last_line(text, unsigned), bool(unsigned), PROXY) from error
+            raise self.unreadable(last_line(text, unsigned), bool(unsigned), PROXY, why_invalid(text)) from error
 
     def _pin(self, pins: t.Mapping[str, str]) -> None:
         """Uses the preferences of these pinning packages for the simulation.
@@ -221,6 +224,11 @@ class AptProbe(RepositoryProbe):
         text = self.run(["dpkg-query", "-W", "-f", "${Package}\\n", *(f"{stem}-*" for stem in sorted(stems))],
                         check=False).stdout
         return [name for name in text.split() if name not in pins]
+
+
+def why_invalid(text: str) -> str:
+    """What the output of apt says about a key that is no longer valid, to follow the words "Check repository.key"."""
+    return next((f": {words}" for status, words in _INVALID.items() if status in text), "")
 
 
 def last_line(text: str, wanted: t.Pattern[str] | None = None) -> str:

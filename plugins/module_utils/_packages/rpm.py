@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Functions for the package managers that use rpm: its database, its keys, and repository files."""
+"""Functions for the package managers that use rpm: the wait for a lock, its database, its keys, repository files."""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ class DcgmExporter:
 
     @staticmethod
     def desired(options: Options, host: Host) -> Desired:
-        """See L(base.Component). listen: an address such as C(:9400); counters: the content of a counters file."""
+        """See L(base.Component). listen: an address such as C(:9400), which is checked here. counters: the content of a
+        file of counters, which is written to COUNTERS as it is and not checked: only the exporter reads it."""
         version, counters = options.get("version") or None, options.get("counters")
         check_version("dcgm_exporter", version)
         listen = str(options.get("listen") or EXPORTER_ADDRESS)

@@ -30,7 +30,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import cluster_pools as pools
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import cluster_nodes as nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_openshift, cluster_references
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_openshift, driver_references
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
 Site = t.Tuple[nodes.System, str]
@@ -227,7 +227,7 @@ def _daemon_sets(context: component.Context, policy: Policy, cluster: Cluster) -
     deliveries = _targets(context, policy, cluster)
     if not deliveries:
         return []
-    refused = [*_unsupported(policy), *cluster_references.missing(policy, context.facts, context.namespace)]
+    refused = [*_unsupported(policy), *driver_references.missing(policy, context.facts, context.namespace)]
     if refused:
         raise Refusals(refused)
     made = [_daemon_set(context, one, deliveries) for one in deliveries]
@@ -239,7 +239,7 @@ def _unsupported(policy: Policy) -> list[Refused]:
     if policy.driver_type != "vgpu-host-manager":
         return []
     path = "driver.driverType" if policy.get("driver.driverType") else "driver.nvidiaDriverCRD.driverType"
-    return [Refused(f"{cluster_references.path_text(policy, path)}: {shown(policy.driver_type)} is not supported in a "
+    return [Refused(f"{driver_references.path_text(policy, path)}: {shown(policy.driver_type)} is not supported in a "
                     "cluster yet", "Set it to gpu or vgpu: this version supports only containers.")]
 
 
@@ -269,23 +269,23 @@ def _without_effect(policy: Policy, facts: ClusterFacts | None) -> list[str]:
     """Notes about keys of the policy that have no effect on the containers."""
     notes = []
     if policy.get("driver.usePrecompiled"):
-        notes += [f"{cluster_references.path_text(policy, path)} is ignored: with precompiled modules, no packages are "
+        notes += [f"{driver_references.path_text(policy, path)} is ignored: with precompiled modules, no packages are "
                   "downloaded." for path in _FOR_PACKAGES if policy.get(path)
                   and (path != "driver.secretEnv" or not policy.driver_name)]
     path = "driver.kernelModuleConfig.name"
-    strange = ([key for key in cluster_references.keys(policy, path, facts) if key not in _MODULE_FILES]
+    strange = ([key for key in driver_references.keys(policy, path, facts) if key not in _MODULE_FILES]
                if policy.get(path) else [])
     if strange:
-        notes.append(f"{cluster_references.path_text(policy, path)}: no kernel module reads {', '.join(strange)} of "
+        notes.append(f"{driver_references.path_text(policy, path)}: no kernel module reads {', '.join(strange)} of "
                      f"ConfigMap {policy.get(path)!r}; allowed: {', '.join(_MODULE_FILES)}.")
-    return notes + [f"{cluster_references.path_text(policy, path)} is ignored: the driver container has only a startup "
+    return notes + [f"{driver_references.path_text(policy, path)} is ignored: the driver container has only a startup "
                     "probe." for path in ("driver.livenessProbe", "driver.readinessProbe") if policy.get(path)]
 
 
 def _unknown(policy: Policy, deliveries: t.Sequence[DaemonSetTarget]) -> list[str]:
     """Notes about driver versions of unknown branches."""
     versions = sorted({one.driver.version for one in deliveries if not one.driver.version.startswith("sha256:")})
-    return [f"{cluster_references.path_text(policy, 'driver.version')} {version}: driver branch "
+    return [f"{driver_references.path_text(policy, 'driver.version')} {version}: driver branch "
             f"{releases.branch_of(version)} is not known to this collection, so its support of the GPUs is not checked."
             for version in versions if releases.branch(releases.branch_of(version)) is None]
 
@@ -510,7 +510,7 @@ def _environment(context: component.Context, policy: Policy, section: str, preco
     if _proxy.has_password(context.proxy):
         if not policy.get("driver.secretEnv"):
             raise Refused(f"gpu_proxy has a password, which users could read in the DaemonSet of the driver, and "
-                          f"{cluster_references.path_text(policy, 'driver.secretEnv')} names no Secret",
+                          f"{driver_references.path_text(policy, 'driver.secretEnv')} names no Secret",
                           "Write HTTPS_PROXY, https_proxy and the other variables to a Secret in the namespace of the "
                           "operands (kubectl create secret generic driver-proxy --from-literal=HTTPS_PROXY=...) and "
                           "set driver.secretEnv to its name.")

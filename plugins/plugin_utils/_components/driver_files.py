@@ -17,7 +17,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import ClusterFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_references as references
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import driver_references as references
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
 

@@ -28,7 +28,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.gpudirect im
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import Source
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.sources import source_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.kernel import headers_package
+from ansible_collections.gpuops.nvidia.plugins.module_utils._kernels import headers_package
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import Kernel
 

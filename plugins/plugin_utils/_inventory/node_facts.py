@@ -16,10 +16,10 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import MODELS, Model
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.collect import SCHEMA
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.driver import MODULES
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.kernel import flavour_of, headers_package
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.machine import IMMUTABLE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.pci import MELLANOX
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.system import family_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils._kernels import flavour_of, headers_package
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.cluster_nodes import GPU_PRODUCT, Node
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import hidden
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import planning
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import toolkit_steps
 
 SECRETS = (
     "REGISTRY_AUTH", "registryAuth", "GPG_PASSPHRASE", "SIGNING_KEY", "signing_key", "encryption-key",
@@ -33,7 +33,7 @@ def test_names_of_secrets(name: str) -> None:
     """One list serves the variables of objects, the lines of logs, and the configuration files of runtimes."""
     assert hidden.is_secret(name)
     assert hidden.holds_secret({"env": [{"name": name, "value": "S3CRET"}]})
-    assert "S3CRET" not in planning.mask(f'{name} = "S3CRET"\n')
+    assert "S3CRET" not in toolkit_steps.mask(f'{name} = "S3CRET"\n')
     if "." not in name:
         assert "S3CRET" not in hidden.without_secrets(f"{name}=S3CRET")
 
@@ -44,7 +44,7 @@ def test_other_names(name: object) -> None:
     assert not hidden.holds_secret({"env": [{"name": name, "value": "shown"}]})
     assert name is None or "shown" in hidden.without_secrets(f"{name}=shown")
     if not str(name).endswith("headers"):  # in files of runtimes, these are the headers of requests
-        assert planning.mask(f'{name} = "shown"\n') == f'{name} = "shown"\n'
+        assert toolkit_steps.mask(f'{name} = "shown"\n') == f'{name} = "shown"\n'
 
 
 @pytest.mark.parametrize("value", ["", "true", "False"])
@@ -72,7 +72,7 @@ BLOCK = "-----BEGIN {0}-----\nS3CRET+/S3CRET\nS3CRET==\n-----END {0}-----"
     ("a -----BEGIN PRIVATE KEY-----\nS3CRET\nS3CRET", "a -----BEGIN PRIVATE KEY-----********"),
 ])
 def test_secret_parts_of_texts(text: str, shown: str) -> None:
-    for found in (hidden.without_parts(text), hidden.without_secrets(text), planning.mask(text)):
+    for found in (hidden.without_parts(text), hidden.without_secrets(text), toolkit_steps.mask(text)):
         assert found == shown
     assert hidden.holds_secret({"a": ["x", {"b": text}]}) and not hidden.holds_secret("x")
 
@@ -85,7 +85,7 @@ def test_secret_parts_of_texts(text: str, shown: str) -> None:
     "SHA256:nThbg6kXUpJWGl7E1IGOCspRomTxdCARLviKw6E5SY8",
 ])
 def test_all_else_is_shown(text: str) -> None:
-    assert hidden.without_parts(text) == hidden.without_secrets(text) == planning.mask(text) == text
+    assert hidden.without_parts(text) == hidden.without_secrets(text) == toolkit_steps.mask(text) == text
     assert not hidden.holds_secret(text)
 
 

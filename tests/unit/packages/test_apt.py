@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError, RepositoryError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages import apt, apt_tools
-from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.apt_probe import AptProbe, parse_packages
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.apt_probe import (
+    AptProbe,
+    parse_packages,
+    why_invalid,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.apt_tools import (
     apt_get,
     is_list_of,
@@ -186,3 +190,12 @@ def test_waits_for_locks_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> No
     assert clock[0] == 6
     with pytest.raises(HostError, match="held its lock for over 300 s"):
         apt_get(run, ["update"])
+
+
+@pytest.mark.parametrize(("said", "words"), [
+    ("The following signatures were invalid: EXPKEYSIG A4B469963BF863CC cudatools", ": the key has expired"),
+    ("The following signatures were invalid: REVKEYSIG A4B469963BF863CC cudatools", ": the key was revoked"),
+    ("The following signatures couldn't be verified: NO_PUBKEY A4B469963BF863CC", ""),
+])
+def test_a_key_that_is_no_longer_valid(said: str, words: str) -> None:
+    assert why_invalid(f"W: GPG error: https://mirror.example.com  InRelease: {said}") == words

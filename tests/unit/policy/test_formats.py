@@ -133,7 +133,8 @@ def test_deprecated_key_is_said_with_its_line(tmp_path: pathlib.Path) -> None:
     ("apiVersion: nvidia.com/v1\nkind: ClusterPolicy\n", ["spec: a mapping is expected"]),
     ("apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nspec:\n  driver: x\n", ["spec.driver (line 4): a mapping"]),
     ("apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nspce: {}\n", ["spec: a mapping is expected"]),
-    ("migManager:\n  config:\n    create: true\n    data:\n      config.yaml: '[1'\n", ["migManager.config.data['config.yaml']"]),
+    ("migManager:\n  config:\n    create: true\n    data:\n      config.yaml: '[1'\n",
+     ["migManager.config.data['config.yaml']"]),
 ])
 def test_refused(text: str, parts: list[str], tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError) as error:

@@ -24,7 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils import _run
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import apply
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import read, step_executor
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import host_answer, planning
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import host_answer, toolkit_steps
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.containerd import Containerd
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V1, V2, V3
@@ -153,7 +153,7 @@ class Host:
         view, journal = seen.runtimes["containerd"], seen.journal.of("containerd")
         if state == "absent":
             proposal = self.runtime.propose_removal(view, journal)
-            return planning.removal_steps(seen, {"containerd": proposal}), proposal
+            return toolkit_steps.removal_steps(seen, {"containerd": proposal}), proposal
         wish = Options(**{"set_as_default": True, "cdi": True, "mode": "auto", "drop_in_path": str(self.drop_in),
                           **options})
         proposal = self.runtime.propose(view, journal, wish)
@@ -162,7 +162,7 @@ class Host:
             paths = [change.path for change in proposal.changes]
             results = [ProgramResult(**one) for one in read.run_trials({"trials": trials, "paths": paths}, self.run)]
             self.runtime.check_trials(view, results, wish, proposal)
-        return planning.installation_steps(seen, "containerd", proposal, {}), proposal
+        return toolkit_steps.installation_steps(seen, "containerd", proposal, {}), proposal
 
     def converge(self, state: str = "present", **options: t.Any) -> list[str]:
         """Plans and executes; returns the ids of the steps."""
@@ -171,8 +171,8 @@ class Host:
         if steps or settling:
             with Journal("container_toolkit", root=self.journal_root) as journal:
                 work = step_executor.StepExecutor(self.request(state), journal, self.run)
-                apply([step_executor.step_from_json(json.loads(json.dumps(raw))) for raw in planning.as_request(steps)],
-                      work.execute, journal)
+                raws = json.loads(json.dumps(toolkit_steps.as_request(steps)))
+                apply([step_executor.step_from_json(raw) for raw in raws], work.execute, journal)
                 if state == "absent":
                     work.packages.settle = lambda *_args: None  # type: ignore[method-assign]
                     work.forget_restored()

@@ -14,7 +14,7 @@ import pytest
 import tomllib
 import yaml
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import owners, planning, registry
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import owners, registry, toolkit_steps
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import (
@@ -81,7 +81,7 @@ class Host:
 
     def _steps(self, proposal: Proposal) -> tuple[list[tuple[str, str, str]], Proposal]:
         seen = HostState({self.name: self.seen()}, journal=HostJournal(files=self.journal().files))
-        steps = planning.runtime_steps(seen, self.name, proposal)
+        steps = toolkit_steps.runtime_steps(seen, self.name, proposal)
         return [(step.action, step.target, step.needs) for step in steps], proposal
 
     def converge(self, **options: t.Any) -> list[tuple[str, str, str]]:

@@ -12,7 +12,7 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import planning
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import toolkit_steps
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.docker import Docker
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import (
@@ -225,7 +225,7 @@ def test_what_a_reload_gives_does_not_wait_for_the_restart() -> None:
 
     def steps() -> list[tuple[str, str]]:
         seen = HostState({"docker": one.seen()}, journal=HostJournal(restart=one.owed))
-        return [(step.action, step.needs) for step in planning.runtime_steps(seen, "docker", one.propose())]
+        return [(step.action, step.needs) for step in toolkit_steps.runtime_steps(seen, "docker", one.propose())]
 
     assert steps() == [("edit file", "never"), ("reload service", "never"), ("restart service", "drain")]
     one.converge()
@@ -358,7 +358,7 @@ def test_any_file(data: dict[str, t.Any], indent: t.Any, version: str, default: 
 def test_credentials_are_masked_in_diffs() -> None:
     path = next(path for path in SHAPES if "proxy" in path.name)
     one = host(shape(path))
-    entry = planning.diffs(one.propose().changes)[0]
+    entry = toolkit_steps.diffs(one.propose().changes)[0]
     for side in ("before", "after"):
         assert "s3cret" not in entry[side]
         assert "176FCEBF" not in entry[side]

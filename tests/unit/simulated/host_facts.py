@@ -11,7 +11,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.kernel import flavour_of, headers_package
+from ansible_collections.gpuops.nvidia.plugins.module_utils._kernels import flavour_of, headers_package
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import packages
 
 Facts = t.Dict[str, t.Any]  # read by Python 3.8, too

@@ -9,7 +9,7 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, gate
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import planning
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import toolkit_steps
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.microk8s import TEMPLATE
@@ -32,7 +32,7 @@ def played(one: t.Any, **options: t.Any) -> Steps:
     wish = Options(**{"set_as_default": True, "cdi": True, "mode": "auto", **options})
     name = one.runtime.probe.name
     proposal = one.runtime.propose(one.seen(), one.journal(), wish)
-    return lambda _path, _patch: planning.runtime_steps(HostState({name: one.seen()}), name, proposal)
+    return lambda _path, _patch: toolkit_steps.runtime_steps(HostState({name: one.seen()}), name, proposal)
 
 
 def docker(text: str = "{}", **info: t.Any) -> Steps:

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Computes the steps of a run from the state of a host, and diffs without credentials. PRIVATE."""
+"""Computes the steps of container_toolkit from the state of a host, and diffs without credentials. PRIVATE."""
 
 from __future__ import annotations
 

@@ -1,23 +1,19 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Finds the flavour of a kernel, the package of its headers, and the kernel that boots next. PRIVATE."""
+"""The flavour of a kernel, the name of the package with its headers, and the kernel of a host that boots next."""
 
 from __future__ import annotations
 
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
-from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 # 6.8.0-1018-aws, 6.1.0-28-cloud-amd64, 6.12.43+deb13-amd64, 6.4.0-150600.23-default, 6.6.30-flatcar.
 _DASHED = re.compile(r"\d[^-]*-(?:\d[^-]*-)*([a-z].*)\Z")
 # 5.14.0-427.el9.aarch64+64k. Before RHEL 9.3, real-time kernels have no such suffix: 4.18.0-477.rt7.261.el8.x86_64.
 _PLUS = re.compile(r"\+([a-z0-9]+)\Z")
-# A source in apt-cache's version table: priority and place.
-_FROM_INDEX = re.compile(r"^ {8,}-?\d+ (?!/var/lib/dpkg/status)\S+", re.M)
 _INSIDE = re.compile(r"\.(rt)\d|el\d+(uek)\b")
 
 
@@ -50,29 +46,6 @@ def headers_package(release: str, family: str | None, os_id: str | None) -> str 
         middle = f"-{flavour}" if flavour else ""
         return f"{base}{middle}-devel-{_PLUS.sub('', release)}"
     return None
-
-
-def knows_package(root: Root, run: Runner, family: str | None, package: str | None) -> bool | None:
-    """Whether the downloaded index of the package manager has the package; None without an index, or if unknown.
-
-    Takes tens of milliseconds with apt-cache, about a second with dnf.
-    """
-    if family == "debian":
-        if not any("_Packages" in name for name in root.names("/var/lib/apt/lists")):
-            return None
-        argv = ["apt-cache", "policy", str(package)]
-    elif family == "redhat":
-        argv = ["dnf", "--quiet", "--cacheonly", "repoquery", str(package)]
-    else:
-        return None
-    try:
-        done = run(argv, check=False, timeout=20)
-    except CommandError:
-        return None
-    if done.rc != 0:
-        return None
-    # If the only source of a version is dpkg, the version is installed, but in no repository.
-    return bool(_FROM_INDEX.search(done.stdout) if family == "debian" else done.stdout.strip())
 
 
 def newest_kernel(root: Root, release: str, family: str | None) -> str | None:

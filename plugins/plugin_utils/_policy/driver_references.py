@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The ConfigMaps and Secrets of users that a policy references, and which of them are missing. Pure. PRIVATE.
+"""The ConfigMaps and Secrets of users that the driver part of a policy names, and which are missing. Pure. PRIVATE.
 
 The facts of a cluster contain them in C(config_maps) and C(secrets), except objects that could not be read.
 """

@@ -9,7 +9,7 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import planning, registry
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import registry, toolkit_steps
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import FileChange, Proposal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import (
     FileRecord,
@@ -35,7 +35,7 @@ def _acting(act: str, owed: dict[str, str], changed: bool = True, **more: t.Any)
     view = RuntimeState("x", "/etc/x", "x.service", running=True)
     changes = [FileChange("/etc/x", None, "x", "main", "")] if changed else []
     seen = HostState({"containerd": view}, journal=HostJournal(restart=owed))
-    steps = planning.runtime_steps(seen, "containerd", Proposal(changes, action=act, **more))
+    steps = toolkit_steps.runtime_steps(seen, "containerd", Proposal(changes, action=act, **more))
     return [(step.action, step.needs, step.reason) for step in steps if step.action.endswith("service")]
 
 
@@ -61,7 +61,7 @@ def test_removal_is_of_every_runtime_that_was_configured() -> None:
                      journal=HostJournal(True, files, {"docker": "runc", "k3s": "crun"}))
     assert seen.journal.of("k3s") == Journal({"/etc/y": files["/etc/y"]}, "crun")
     proposals = {name: Proposal([FileChange(path, "x", None, "drop-in", "")]) for path, name in records.items()}
-    assert [step.id for step in planning.removal_steps(seen, proposals)] == [
+    assert [step.id for step in toolkit_steps.removal_steps(seen, proposals)] == [
         "remove file: /etc/x", "restart service: docker.service", "remove file: /etc/y",
         "restart service: k3s.service"]
 
@@ -73,7 +73,7 @@ def test_credentials_are_masked_in_diffs() -> None:
   auth = 'czNjcmV0'
 y = { identitytoken = "s3cret" }
 '''
-    masked = planning.mask(text)
+    masked = toolkit_steps.mask(text)
     assert "s3cret" not in masked
     assert "czNjcmV0" not in masked
     assert 'username = "reader"' in masked
@@ -98,8 +98,8 @@ y = { identitytoken = "s3cret" }
     '{"x": "-----BEGIN PRIVATE KEY-----\\nS3CRET\\n-----END PRIVATE KEY-----\\n"}',
 ])
 def test_no_credential_is_in_a_diff(text: str) -> None:
-    assert "S3CRET" not in planning.mask(text) and "*****" in planning.mask(text)
-    assert "S3CRET" not in planning.mask(f'a = 1\r\n{text}')
+    assert "S3CRET" not in toolkit_steps.mask(text) and "*****" in toolkit_steps.mask(text)
+    assert "S3CRET" not in toolkit_steps.mask(f'a = 1\r\n{text}')
 
 
 @pytest.mark.parametrize("text", [
@@ -109,9 +109,9 @@ def test_no_credential_is_in_a_diff(text: str) -> None:
     'x = "-----BEGIN CERTIFICATE-----\\nMIIB\\n-----END CERTIFICATE-----"\n',
     'global_auth_file = "/var/lib/kubelet/config.json"\n', "[x.auth]\nusername = 'reader'\n"])
 def test_all_else_is_shown(text: str) -> None:
-    assert planning.mask(text) == text
+    assert toolkit_steps.mask(text) == text
 
 
 def test_a_runtime_without_a_service_has_nothing_to_start() -> None:
     seen = HostState({"podman": RuntimeState("podman", "/c")})
-    assert planning.pending_steps(seen, "podman", "") == []
+    assert toolkit_steps.pending_steps(seen, "podman", "") == []

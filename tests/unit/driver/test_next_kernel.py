@@ -8,11 +8,11 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.kernels import (
-    NextKernel,
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.missing_headers import (
     explain_missing_headers,
     missing_headers,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.next_kernel import NextKernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 
 VERSION, KERNEL, NEXT = "595.91.07", "6.1.0-28-amd64", "6.1.0-31-amd64"
