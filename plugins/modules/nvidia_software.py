@@ -87,6 +87,28 @@ options:
         description:
           - The text of a file of counters, in the format of the exporter. The default is the file of the vendor.
         type: str
+      args:
+        description:
+          - Further arguments of the exporter, such as V(--collect-interval=10000).
+        type: list
+        elements: str
+        default: []
+      env:
+        description:
+          - Environment variables of the exporter. O(dcgm_exporter.listen) and O(dcgm_exporter.counters) take precedence
+            over C(DCGM_EXPORTER_LISTEN) and C(DCGM_EXPORTER_COLLECTORS).
+        type: dict
+        default: {}
+      job_mapping:
+        description:
+          - The folder in which the scheduler of the cluster, for example a prolog script of Slurm, writes a file for
+            each GPU with the IDs of its jobs. The metrics then have the label C(hpc_job).
+        type: path
+      web_config:
+        description:
+          - A file on the host that configures TLS and basic authentication, in the format of the web configuration of
+            Prometheus exporters. The module does not create the file.
+        type: path
   node_status_exporter:
     description:
       - A timer that writes metrics about the state of the host to a folder that the Prometheus node exporter reads. The
@@ -207,7 +229,9 @@ def main() -> None:
             "cuda": {"type": "dict", "options": {"version": text, "profile": {"type": "bool", "default": False}}},
             "dcgm": {"type": "dict", "options": {"version": text, "profiling": {"type": "bool", "default": True}}},
             "dcgm_exporter": {"type": "dict", "options": {
-                "version": text, "listen": {"type": "str", "default": EXPORTER_ADDRESS}, "counters": text}},
+                "version": text, "listen": {"type": "str", "default": EXPORTER_ADDRESS}, "counters": text,
+                "args": {"type": "list", "elements": "str", "default": []}, "env": {"type": "dict", "default": {}},
+                "job_mapping": {"type": "path"}, "web_config": {"type": "path"}}},
             "node_status_exporter": {"type": "dict", "options": {
                 "folder": {"type": "str", "default": "/var/lib/prometheus/node-exporter"},
                 "interval": {"type": "int", "default": 60}}},

@@ -189,6 +189,23 @@ def test_another_port_and_other_counters_are_one_restart_of_the_exporter(own: La
     assert "gpuops-counters" not in own.sh(HOST, "ls /etc/dcgm-exporter")
 
 
+def test_arguments_variables_and_jobs_reach_the_exporter(own: LabHosts, converged: None) -> None:
+    own.sh(HOST, "mkdir -p /run/jobs; echo 4711 > /run/jobs/0; touch /etc/web.yml")
+    more = {"dcgm_exporter_args": ["--collect-interval=10000"], "dcgm_exporter_env": {"PROBE": 'a "b" 50% $HOME \\'},
+            "dcgm_exporter_job_mapping": "/run/jobs", "dcgm_exporter_web_config": "/etc/web.yml"}
+    run = site(own, "--limit", HOST, **more)
+    assert [step for step in run.steps(HOST)["nvidia_software"] if "service" in step.split(":")[0]] == \
+        ["restart service: nvidia-dcgm-exporter.service"]
+    scrape(own, HOST)
+    assert 'hpc_job="4711"' in own.sh(HOST, "wget -qO- localhost:9400/metrics || curl -s localhost:9400/metrics")
+    process = own.sh(HOST, "systemctl show -P MainPID nvidia-dcgm-exporter").strip()
+    assert "PROBE=a \"b\" 50% $HOME \\" in own.sh(HOST, f"tr '\\0' '\\n' < /proc/{process}/environ")
+    assert own.sh(HOST, f"tr '\\0' ' ' < /proc/{process}/cmdline").rstrip().endswith(
+        "--hpc-job-mapping-dir /run/jobs --web-config-file /etc/web.yml --collect-interval=10000")
+    assert not site(own, "--limit", HOST, **more).steps(HOST).get("nvidia_software")
+    site(own, "--limit", HOST)
+
+
 def test_a_single_role_is_about_its_component_alone(own: LabHosts, converged: None) -> None:
     """Runs without a plan. The role finds what site.yml has installed as desired, and removes nothing else."""
     names = {"cuda": ["cuda"], "dcgm": ["dcgm"], "dcgm_exporter": ["dcgm", "dcgm_exporter"],

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static char engine[256], address[256] = ":9400", counters[512] = "/etc/dcgm-exporter/default-counters.csv";
+static char engine[256], address[256] = ":9400", counters[512] = "/etc/dcgm-exporter/default-counters.csv", jobs[512];
 
 /* A socket of HOST:PORT, connected or listening; -1 where that fails. */
 static int tcp(const char *where, int listening) {
@@ -42,6 +42,18 @@ static char *ask(void) {
     return text;
 }
 
+/* The label with the first job of a GPU, from the file of the folder of jobs that has its index as name. */
+static const char *job_label(unsigned gpu) {
+    static char label[128];
+    char path[600], id[64] = "";
+    snprintf(path, sizeof path, "%s/%u", jobs, gpu);
+    FILE *file = *jobs ? fopen(path, "r") : NULL;
+    *label = 0;
+    if (file && fscanf(file, "%63s", id) == 1) snprintf(label, sizeof label, ",hpc_job=\"%s\"", id);
+    if (file) fclose(file);
+    return label;
+}
+
 static void metrics(FILE *out) {
     FILE *file = fopen(counters, "r");
     char *all = ask(), row[512], name[128], type[32], help[256], host[64] = "";
@@ -56,19 +68,24 @@ static void metrics(FILE *out) {
             if (sscanf(line, "%127s %u %95s %31s %95[^|]|%lf", field, &gpu, uuid, device, model, &value) != 6 ||
                 strcmp(field, name)) continue;
             if (!shown++) fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
-            fprintf(out, "%s{gpu=\"%u\",UUID=\"%s\",device=\"%s\",modelName=\"%s\",Hostname=\"%s\"} %f\n", name, gpu, uuid, device,
-                    model, host, value);
+            fprintf(out, "%s{gpu=\"%u\",UUID=\"%s\",device=\"%s\",modelName=\"%s\",Hostname=\"%s\"%s} %f\n", name, gpu, uuid, device,
+                    model, host, job_label(gpu), value);
         }
     }
     if (file) fclose(file);
 }
 
 int main(int argc, char **argv) {
-    for (int i = 1; i + 1 < argc; i += 2) {
-        const char *flag = argv[i], *value = argv[i + 1];
+    for (int i = 1; i < argc; i += 2) {
+        const char *flag = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
+        if (!strncmp(flag, "--collect-interval=", 19)) { i--; continue; }
         if (!strcmp(flag, "-a") || !strcmp(flag, "--address")) snprintf(address, sizeof address, "%s", value);
         else if (!strcmp(flag, "-f") || !strcmp(flag, "--collectors")) snprintf(counters, sizeof counters, "%s", value);
         else if (!strcmp(flag, "-r") || !strcmp(flag, "--remote-hostengine-info")) snprintf(engine, sizeof engine, "%s", value);
+        else if (!strcmp(flag, "--hpc-job-mapping-dir")) snprintf(jobs, sizeof jobs, "%s", value);
+        else if (!strcmp(flag, "--web-config-file")) {
+            if (access(value, R_OK)) return fprintf(stderr, "level=ERROR msg=\"open %s: no such file\"\n", value), 1;
+        }
         else return fprintf(stderr, "flag provided but not defined: %s\n", flag), 1;
     }
     signal(SIGPIPE, SIG_IGN);

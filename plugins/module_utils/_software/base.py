@@ -24,6 +24,10 @@ class Options(t.TypedDict, total=False):
     profiling: bool
     listen: t.Optional[str]
     counters: t.Optional[str]
+    args: t.Sequence[str]
+    env: t.Mapping[str, str]
+    job_mapping: t.Optional[str]
+    web_config: t.Optional[str]
     folder: str
     interval: int
 

@@ -10,6 +10,7 @@ contains the path of the counters file and overrides the environment, so a drop-
 from __future__ import annotations
 
 import re
+import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import EXPORTER_ADDRESS
@@ -27,11 +28,13 @@ PACKAGE = "datacenter-gpu-manager-exporter"
 COUNTERS = "/etc/dcgm-exporter/gpuops-counters.csv"
 _VENDORS_COUNTERS = "/etc/dcgm-exporter/default-counters.csv"
 _LISTEN = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]*):(\d{1,5})\Z")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_PATH = re.compile(r"/[^\s\"'\\%$]*\Z")
 _DROP_IN_TEXT = """\
 # Written by gpuops.nvidia.
 [Service]
-ExecStart=
-ExecStart=/usr/bin/dcgm-exporter --address {listen} --collectors {counters} --remote-hostengine-info localhost:5555
+{environment}ExecStart=
+ExecStart=/usr/bin/dcgm-exporter --address {listen} --collectors {counters} --remote-hostengine-info localhost:5555{more}
 """
 
 
@@ -44,7 +47,8 @@ class DcgmExporter:
     @staticmethod
     def desired(options: Options, host: Host) -> Desired:
         """See L(base.Component). listen: an address such as C(:9400), which is checked here. counters: the content of a
-        file of counters, which is written to COUNTERS as it is and not checked: only the exporter reads it."""
+        file of counters, which is written to COUNTERS as it is and not checked: only the exporter reads it. args, env:
+        further arguments and variables of the exporter. job_mapping, web_config: paths on the host."""
         version, counters = options.get("version") or None, options.get("counters")
         check_version("dcgm_exporter", version)
         listen = str(options.get("listen") or EXPORTER_ADDRESS)
@@ -54,7 +58,8 @@ class DcgmExporter:
                              f"Set {EXPORTER_ADDRESS} or 127.0.0.1{EXPORTER_ADDRESS}, for example.",
                              path="dcgm_exporter.listen", value=listen)
         files = {COUNTERS: counters.rstrip("\n").encode("utf-8") + b"\n"} if counters else {}
-        text = _DROP_IN_TEXT.format(listen=listen, counters=COUNTERS if counters else _VENDORS_COUNTERS)
+        text = _DROP_IN_TEXT.format(listen=listen, counters=COUNTERS if counters else _VENDORS_COUNTERS,
+                                    environment=_environment(options.get("env") or {}), more=_arguments(options))
         if "dcgm" not in host.selected and f"{dcgm.DCGM_3}-4-core" not in host.packages:
             raise InputError("The exporter needs DCGM 4, which is not installed.",
                              "Also set dcgm; an empty mapping is sufficient.", path="dcgm_exporter")
@@ -62,3 +67,38 @@ class DcgmExporter:
         return Desired(packages={PACKAGE: version}, files={**files, DROP_IN: text.encode()}, unit=UNIT,
                        address=(address if address not in ("", "0.0.0.0", "::") else "127.0.0.1", int(match.group(2))),
                        needs_driver=True)
+
+
+def _environment(env: t.Mapping[str, str]) -> str:
+    """The lines of a unit that set variables. Raises InputError for a name or value that a unit cannot contain."""
+    for name, value in env.items():
+        if not _NAME.match(name) or not str(value).isprintable():
+            raise InputError(f"{name!r} with the value {value!r} is not a variable.",
+                             "Write a name of letters, digits and underscores, and a value without line breaks.",
+                             path="dcgm_exporter.env", value=name)
+    return "".join(f"Environment={_quoted(f'{name}={value}')}\n" for name, value in sorted(env.items()))
+
+
+def _arguments(options: Options) -> str:
+    """The arguments at the end of the command line. Raises InputError for what a command line cannot contain."""
+    found = []
+    for option, flag in (("job_mapping", "--hpc-job-mapping-dir"), ("web_config", "--web-config-file")):
+        path = str(options.get(option) or "")
+        if path and not _PATH.match(path):
+            raise InputError(f"{path!r} is not the path of a file or folder.", "Write an absolute path without spaces.",
+                             path=f"dcgm_exporter.{option}", value=path)
+        found += [flag, path] if path else []
+    args = [str(one) for one in options.get("args") or ()]
+    wrong = next((one for one in args if not one.isprintable()), None)
+    if wrong is not None:
+        raise InputError(f"{wrong!r} is not an argument.", "Write it without line breaks.", path="dcgm_exporter.args",
+                         value=wrong)
+    # A command line, unlike a variable, expands dollar signs.
+    return "".join(f" {one}" for one in [*found, *(_quoted(one).replace("$", "$$") for one in args)])
+
+
+def _quoted(text: str) -> str:
+    """The text in double quotes, with escapes for systemd ("Quoting" in systemd.syntax, "Specifiers" in systemd.unit).
+    """
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"'

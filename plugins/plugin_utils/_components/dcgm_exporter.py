@@ -12,20 +12,31 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import c
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import monitoring
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import checksum
 
 _LISTEN = "DCGM_EXPORTER_LISTEN"
+# Variables about pods, and about paths and addresses in the container, which have no effect on hosts.
+_OF_PODS = ("DCGM_EXPORTER_KUBERNETES", "DCGM_EXPORTER_CONFIGMAP_DATA", "DCGM_EXPORTER_COLLECTORS",
+            "DCGM_REMOTE_HOSTENGINE_INFO", "DCGM_POD_RESOURCES_KUBELET_SOCKET", "NVIDIA_")
+_JOB_MAPPING = "/var/lib/dcgm-exporter/job-mapping"
 _METADATA = ("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID")
 
 
 class DcgmExporterPlan(component.HostPlan):
     """The plan on a host. version: the version of the package, None for the newest; listen: the address on which the
-    exporter listens; counters: the content of a CSV file, None for the vendor's file."""
+    exporter listens; counters: the content of a CSV file, None for the vendor's file; args, env: further arguments and
+    variables; job_mapping: the folder with a file for each GPU that lists its jobs, web_config: the file that
+    configures TLS and authentication, None for none."""
 
     state: str
     version: str | None
     listen: str
     counters: str | None
+    args: t.List[str]
+    env: t.Dict[str, str]
+    job_mapping: str | None
+    web_config: str | None
 
 
 class Monitor(t.TypedDict):
@@ -63,7 +74,7 @@ class DcgmExporterPart(component.PresentPlan):
 
 
 def host_plan(host: component.Host) -> DcgmExporterPlan:
-    """The plan on a host. The variables of the host take precedence over dcgmExporter.env and .config in the policy."""
+    """The plan on a host. The variables of the host take precedence over the section dcgmExporter of the policy."""
     policy, variables = host.inputs.policy, host.variables
     version = variables.get("dcgm_exporter_version") or software.packaged(
         host, "dcgm_exporter", r"v?\d+\.\d+\.\d+-(\d+\.\d+\.\d+)")
@@ -76,11 +87,23 @@ def host_plan(host: component.Host) -> DcgmExporterPlan:
         host.notes.append(f"dcgmExporter.config names the ConfigMap {config['name']}, which hosts cannot read, so they "
                           "use the vendor's counters; to use other counters, set dcgm_exporter_counters.")
     listen = variables.get("dcgm_exporter_listen") or environment.get(_LISTEN) or EXPORTER_ADDRESS
+    usable = {name: value for name, value in environment.items() if name != _LISTEN and not name.startswith(_OF_PODS)}
     if host.place == "host":
-        host.notes += component.only_in_pods("dcgmExporter.env", environment, (_LISTEN,))
+        host.notes += component.only_in_pods("dcgmExporter.env", environment, (_LISTEN, *usable))
+    own_env, own_args = variables.get("dcgm_exporter_env"), variables.get("dcgm_exporter_args")
     placement, because = software.placed(host, "the DCGM exporter")
     return {"placement": placement, "state": "present", "version": str(version) if version else None,
-            "listen": str(listen), "counters": counters, "because": because}
+            "listen": str(listen), "counters": counters,
+            "args": list(own_args if isinstance(own_args, list) else policy.get("dcgmExporter.args") or []),
+            "env": {**usable, **(own_env if isinstance(own_env, dict) else {})},
+            "job_mapping": str(variables.get("dcgm_exporter_job_mapping") or _job_mapping(policy)) or None,
+            "web_config": str(variables.get("dcgm_exporter_web_config") or "") or None, "because": because}
+
+
+def _job_mapping(policy: Policy) -> str:
+    """The folder with the jobs of each GPU, empty if the policy does not enable it."""
+    enabled = policy.enabled("dcgmExporter.hpcJobMapping")
+    return str(policy.get("dcgmExporter.hpcJobMapping.directory") or _JOB_MAPPING) if enabled else ""
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> DcgmExporterPart:
@@ -104,8 +127,7 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> D
         "service": {"type": str(get("dcgmExporter.service.type") or "ClusterIP"),
                     "internal_traffic_policy": str(get("dcgmExporter.service.internalTrafficPolicy") or "Cluster")},
         "annotations": dict(get("dcgmExporter.annotations") or {}), "host_pid": bool(get("dcgmExporter.hostPID")),
-        "job_mapping": (str(get("dcgmExporter.hpcJobMapping.directory") or "/var/lib/dcgm-exporter/job-mapping")
-                        if context.enabled("dcgmExporter.hpcJobMapping") else ""),
+        "job_mapping": _job_mapping(context.policy),
         "pod_labels": pod_labels, "pod_uid": pod_uid,
         "pod_label_allow": ",".join(get("dcgmExporter.podLabelAllowlistRegex") or []), "read_pods": read_pods,
         "api_access": read_pods or env.get("DCGM_EXPORTER_CONFIGMAP_DATA", "none") not in ("", "none"),
@@ -132,5 +154,5 @@ def _service_monitor(context: component.Context) -> Monitor | dict[str, str]:
 
 COMPONENT = component.Component(
     "dcgm_exporter", host_plan, lambda want, seen: software.check_service("dcgm_exporter", want, seen, "listen"),
-    needs_driver=lambda _plan: True, options=("version", "listen", "counters"), images=("dcgm_exporter", "validator"),
+    needs_driver=lambda _plan: True, options=("version", "listen", "counters", "args", "env", "job_mapping", "web_config"), images=("dcgm_exporter", "validator"),
     cluster_plan=cluster_plan)

@@ -58,7 +58,8 @@ COMPONENTS: t.Tuple[Entry, ...] = (
     Entry("cuda", "CUDA", "cuda", _HOST, ("cuda_version", "cuda_profile")),
     Entry("dcgm", "DCGM", "dcgm", _BOTH, ("dcgm_version", "dcgm_profiling")),
     Entry("dcgm_exporter", "DCGM exporter", "dcgmExporter", _BOTH, (
-        "dcgm_exporter_version", "dcgm_exporter_listen", "dcgm_exporter_counters")),
+        "dcgm_exporter_version", "dcgm_exporter_listen", "dcgm_exporter_counters", "dcgm_exporter_args",
+        "dcgm_exporter_env", "dcgm_exporter_job_mapping", "dcgm_exporter_web_config")),
     Entry("mig_manager", "MIG", "migManager", _BOTH, (
         "mig_manager_selected", "mig_manager_config", "mig_manager_config_file", "mig_manager_devices",
         "mig_manager_boot", "mig_manager_disruption"), stage=0),
@@ -90,6 +91,8 @@ CHOICES: t.Dict[str, t.Tuple[str, ...]] = {
 # Types of host variables that are lists or mappings, and what to write.
 SHAPES: t.Dict[str, t.Tuple[type, str]] = {
     "driver_imex_nodes": (list, "a list of addresses"),
+    "dcgm_exporter_args": (list, "a list of arguments"),
+    "dcgm_exporter_env": (dict, "a mapping of variables to values, such as {DCGM_EXPORTER_INTERVAL: 10000}"),
     "mig_manager_devices": (list, "a list of GPUs, each by PCI address in quotes, index, UUID, PCI device id or model"),
     "driver_module_parameters": (dict, "a mapping of modules to parameters, such as {nvidia: {NVreg_X: 1}}"),
 }

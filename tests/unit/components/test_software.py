@@ -39,7 +39,9 @@ def plan(given: t.Any = None, mine: Data | None = None, placement: t.Any = "host
 def test_by_default_there_are_metrics() -> None:
     made, notes = plan(os="debian12", kernel="6.1.0-28-amd64")
     assert made["software"] == {"dcgm": {"version": "4.6.0", "profiling": True},
-                                "dcgm_exporter": {"version": "4.8.3", "listen": ":9400", "counters": None}}
+                                "dcgm_exporter": {
+                                    "version": "4.8.3", "listen": ":9400", "counters": None, "args": [], "env": {},
+                                    "job_mapping": None, "web_config": None}}
     assert made["validator"]["placement"] == "host"
     assert {"dcgm", "dcgm_exporter"} <= set(made["preview"]) and "cuda" not in made["preview"]
     assert not [note for note in notes if "DCGM" in note]
@@ -48,6 +50,21 @@ def test_by_default_there_are_metrics() -> None:
 def test_a_release_of_dcgm_3_gets_the_newest_packages() -> None:
     made, _notes = plan(release="24.6.0")
     assert made["dcgm"]["version"] is None and made["dcgm_exporter"]["version"] is None
+
+
+def test_the_exporter_gets_arguments_variables_and_jobs_of_the_policy() -> None:
+    env = [{"name": "DCGM_EXPORTER_INTERVAL", "value": "10000"}, {"name": "DCGM_EXPORTER_KUBERNETES", "value": "true"}]
+    given = policy(dcgmExporter={"env": env, "args": ["-x"], "hpcJobMapping": {"enabled": True}})
+    made, notes = plan(given)
+    assert made["software"]["dcgm_exporter"] == {
+        "version": "4.8.3", "listen": ":9400", "counters": None, "args": ["-x"], "env": {
+            "DCGM_EXPORTER_INTERVAL": "10000"}, "job_mapping": "/var/lib/dcgm-exporter/job-mapping", "web_config": None}
+    assert "h: dcgmExporter.env: DCGM_EXPORTER_KUBERNETES: no effect on hosts: only pods use it." in notes
+    mine = {"dcgm_exporter_args": [], "dcgm_exporter_env": {"DCGM_EXPORTER_INTERVAL": "1"},
+            "dcgm_exporter_job_mapping": "/jobs", "dcgm_exporter_web_config": "/web.yml"}
+    part = plan(given, mine)[0]["dcgm_exporter"]
+    assert [part[name] for name in ("args", "env", "job_mapping", "web_config")] == [
+        [], {"DCGM_EXPORTER_INTERVAL": "1"}, "/jobs", "/web.yml"]
 
 
 def test_what_the_policy_says() -> None:

@@ -104,6 +104,23 @@ def test_where_the_exporter_listens(listen: str, address: tuple[str, int]) -> No
     assert f"--address {listen} --collectors /etc/dcgm-exporter/default-counters.csv" in desired.files[DROP_IN].decode()
 
 
+def test_arguments_and_variables_of_the_exporter() -> None:
+    text = DcgmExporter.desired({
+        "args": ["--a=b c", "50%$x", 'q"\\'], "env": {"B": "50% $x", "A": 'q"\\'}, "job_mapping": "/var/jobs",
+        "web_config": "/etc/web.yml"}, host()).files[DROP_IN].decode()
+    assert text.splitlines()[2:5] == ['Environment="A=q\\"\\\\"', 'Environment="B=50%% $x"', "ExecStart="]
+    assert text.endswith(' --hpc-job-mapping-dir /var/jobs --web-config-file /etc/web.yml "--a=b c" "50%%$$x" '
+                         '"q\\"\\\\"\n')
+
+
+@pytest.mark.parametrize(("option", "value"), [
+    ("args", ["a\nExecStartPre=/bin/x"]), ("env", {"A": "a\nUser=x"}), ("env", {"A B": "x"}), ("env", {"": "x"}),
+    ("job_mapping", "jobs"), ("job_mapping", "/a b"), ("web_config", "/a%n"), ("web_config", "/a\nUser=x")])
+def test_what_no_unit_can_contain(option: str, value: t.Any) -> None:
+    with pytest.raises(InputError, match=f"dcgm_exporter.{option}"):
+        DcgmExporter.desired(t.cast(t.Any, {option: value}), host())
+
+
 @pytest.mark.parametrize("listen", ["9400", ":0", ":65536", ":94 00", "a b:9400", "$(id):9400", ":9400\nExecStart=x"])
 def test_what_is_no_address(listen: str) -> None:
     with pytest.raises(InputError, match="dcgm_exporter.listen"):
