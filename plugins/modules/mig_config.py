@@ -30,6 +30,10 @@ description:
   - If M(gpuops.nvidia.container_toolkit) has installed the unit that refreshes the CDI specification, the module starts
     it after a change of MIG, so that containers get the devices that exist.
   - In check mode on a host without a driver, the plan comes from tables of devices. Its steps are marked C(assumed).
+  - Drivers before R550 tell the profiles of a GPU only while MIG is on. For a GPU with MIG off, the plan then has the
+    profiles of an equal GPU with MIG on, or those of the table of its model. They are compared with the profiles that
+    the GPU tells when MIG is on, before instances are created. A model without a table needs MIG on first
+    (V(all-enabled)).
   - If a GPU does not answer, or the loaded driver does not answer, the MIG state is not known. Nothing is planned for
     this GPU. A warning and RV(pending) name it, and the other GPUs get their layouts.
 extends_documentation_fragment:

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
     InUse,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.boards import with_counts
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.holders import Pauses, read_holders
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Layout, difference, layout_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.planning import (
@@ -32,7 +33,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.planning import
     words,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
-from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device, Instance
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import (
+    MISCOUNTED,
+    Device,
+    Instance,
+    Profile,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 # Seconds for a client to end after SIGTERM, and for the reset of a GPU.
@@ -84,6 +90,7 @@ class Executor:
         elif step.action == CREATE:
             old = {(placement.profile, placement.start) for placement in self.former[pci][2]}
             again = any((placement.profile, placement.start) in old for placement in step.data["placements"])
+            self._compare_profiles(pci, step.data["profiles"])
             self._create(pci, step.data["placements"], self._present(pci) if again else {})
         else:
             self._switch(pci, step.data["enabled"])
@@ -176,13 +183,31 @@ class Executor:
     def _create(self, pci: str, placements: Layout, present: t.Mapping[tuple[str, int], Instance]) -> None:
         """Creates compute instances, in existing GPU instances or in new ones. present: the existing GPU instances."""
         device = self.devices[pci]
-        profiles = {profile.name: profile for profile in self.nvml.profiles(device)}
+        profiles = {profile.name: profile for profile in self.nvml.profiles(device, True)}
         for placement in placements:
             profile = profiles[placement.profile]
             existing = present.get((placement.profile, placement.start))
             handle = existing.handle if existing else self.nvml.create(device, profile, placement.start)
             for slices, start in placement.compute:
                 self.nvml.create_compute(device, profile, handle, slices, start)
+
+    def _compare_profiles(self, pci: str, planned: t.Sequence[Profile]) -> None:
+        """Compares the profiles of the plan with those that NVML reports now, with MIG on. Raises HostError.
+
+        They can differ if the plan had to use the table of the model: names depend on the memory that the driver
+        reports. Instances are created by the profile ids that NVML reports, so these are not compared.
+        """
+        device = self.devices[pci]
+        reported = {profile.name: profile for profile in self.nvml.profiles(device, True)}
+        if device.device_id in MISCOUNTED:
+            reported = {profile.name: profile for profile in with_counts(device.device_id, list(reported.values()))}
+        wrong = [profile for profile in planned if profile.name not in reported
+                 or reported[profile.name]._replace(id=profile.id) != profile]
+        if wrong:
+            raise HostError(f"The plan has {_words(wrong)} from the table of the model, but GPU {pci} reports "
+                            f"{_words(reported.values())}. No instance was created.",
+                            f"Run mig_config with selected all-enabled and devices [{device.number}]. The next plan "
+                            "then has the profiles that the GPU reports.", gpu=pci)
 
     def _present(self, pci: str) -> dict[tuple[str, int], Instance]:
         return {(instance.profile.name, instance.start): instance
@@ -215,3 +240,9 @@ class Executor:
                             f"{EVICT[0].upper()}{EVICT[1:]}; then run again.", gpu=pci,
                             holders=[holder._asdict() for holder in holders])
         return holders
+
+
+def _words(profiles: t.Iterable[Profile]) -> str:
+    """Profiles for a message: `3g.40gb (2 of size 4 at 0,4)`."""
+    return ", ".join(f"{item.name} ({item.instances} of size {item.size} at {','.join(map(str, item.starts))})"
+                     for item in profiles)

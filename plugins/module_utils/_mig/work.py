@@ -18,7 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Jour
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import planning, profile_names
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Board, devices_of, layout_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
-from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import MISCOUNTED, Device
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
     PendingStep,
     Step,
@@ -70,7 +70,7 @@ class MigRun:
         self.nvml = nvml
         self.warnings: list[str] = []
         self.root = Root()
-        self._boards: dict[str, Board] = {}
+        self._boards: dict[tuple[Profile, ...], Board] = {}  # a Board caches layouts
         self._devices: dict[str, Device] = {}
         self.command: Runner = run
         self.plans: list[planning.GpuPlan] = []
@@ -120,6 +120,9 @@ class MigRun:
     def _read_by_nvml(self) -> list[planning.Gpu]:
         """All GPUs, including unreadable ones. Raises DeviceError if all are unreadable, or if one is with gathered."""
         gpus = [self._try_read_gpu(device) for device in self.nvml.devices()]
+        for gpu in gpus:
+            if not gpu.told:  # an equal GPU that was read later may have told its profiles
+                self._infer_profiles(gpu)
         whys = [f"GPU {number} does not answer: {why}." for number, why in self.nvml.silent]
         if whys:
             known = {gpu.pci for gpu in gpus}
@@ -157,15 +160,39 @@ class MigRun:
     def _read_gpu(self, device: Device, number: int) -> planning.Gpu:
         self._devices[device.pci] = device
         mode = self.nvml.mode(device)
-        profiles = self.nvml.profiles(device) if mode else []
+        profiles = self._told(device, self.nvml.profiles(device, mode[0])) if mode else []
         uuid = self._uuid(device.pci) if self._by_uuid() else ""
         gpu = planning.Gpu(self._target(number, device.pci, device.device_id, device.subsystem, profiles, uuid),
-                           self._board(device.board, profiles), mode or (False, False))
+                           self._board(profiles), mode or (False, False))
+        if mode and not mode[0] and not profiles:
+            self._infer_profiles(gpu)
         if self.request.after_reload and self.request.check:
             gpu.mode, gpu.assumed = (gpu.mode[1] and self._keeps_mode(gpu),) * 2, True
         elif gpu.mode[0]:
             gpu.layout = layout_of(self.nvml.instances(device))
         return gpu
+
+    def _infer_profiles(self, gpu: planning.Gpu) -> None:
+        """Sets the profiles of a GPU that does not tell them, because MIG is off and the driver is older than R550.
+
+        They are those of an equal GPU with MIG on, otherwise those of the table of the model, None if it has no table.
+        """
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards
+
+        device = self._devices[gpu.pci]
+        told = self._told(device, self.nvml.told_by_equal(device))
+        profiles = told or boards.profiles_of(device.device_id)
+        gpu.target = gpu.target._replace(profiles=profiles)
+        gpu.board, gpu.told = self._board(profiles) if profiles else None, bool(told)
+
+    @staticmethod
+    def _told(device: Device, profiles: list[Profile]) -> list[Profile]:
+        """The profiles that NVML reports for a GPU, with the right numbers of instances."""
+        if device.device_id not in MISCOUNTED:
+            return profiles
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards
+
+        return boards.with_counts(device.device_id, profiles)
 
     @staticmethod
     def _keeps_mode(gpu: planning.Gpu) -> bool:
@@ -180,7 +207,7 @@ class MigRun:
         capable = model is None or model.mig_capable
         profiles = boards.profiles_of(device_id) if capable else []
         gpu = planning.Gpu(self._target(number, pci, device_id, subsystem, profiles),
-                           self._board(device_id, profiles or []) if profiles is not None else None, (False, False),
+                           self._board(profiles) if profiles is not None else None, (False, False),
                            assumed=True)
         if self.request.state != "rendered" and self._keeps_mode(gpu):
             gpu.mode = (self._was_enabled(pci),) * 2
@@ -193,8 +220,8 @@ class MigRun:
         kept = read_mig_boot(self.root)["gpus"] or {}
         return any(entry["pci"] == pci and entry["enabled"] for entry in kept.values())
 
-    def _board(self, key: str, profiles: t.Sequence[Profile]) -> Board:
-        return self._boards.setdefault(key, Board(profiles))
+    def _board(self, profiles: t.Sequence[Profile]) -> Board:
+        return self._boards.setdefault(tuple(profiles), Board(profiles))
 
     @staticmethod
     def _target(number: int, pci: str, device_id: str, subsystem: str, profiles: t.Sequence[Profile] | None,
@@ -226,6 +253,10 @@ class MigRun:
         chosen = self._chosen(gpus)
         if self.request.checkpoint is not None:
             return [pair for pair in self._checkpointed(gpus) if pair[0].pci in chosen]
+        if self._entries is None and self.request.selected not in ("all-disabled", "all-enabled"):
+            for gpu in gpus:
+                if gpu.pci in chosen and planning.hidden(gpu):
+                    raise planning.hidden_profiles(gpu, "selected")
         targets = [gpu.target for gpu in gpus]
         desired_devices = self._resolve(targets, chosen)
         if not desired_devices:
@@ -241,7 +272,9 @@ class MigRun:
             if gpu.unread:
                 self._wait(gpu.pci, desired.path, gpu.unread)
                 continue
-            if desired.devices is None or gpu.board is None:
+            if desired.devices is None and planning.hidden(gpu):
+                raise planning.hidden_profiles(gpu, desired.path)
+            if (desired.devices is None or gpu.board is None) and not planning.hidden(gpu):
                 self.warnings.append(f"The MIG profiles of GPU {gpu.pci} ({gpu.target.model}) are unknown while the "
                                      "driver does not run, so its instances are not in the plan.")
             goals.append((gpu, planning.goal_of(gpu, desired)))
