@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
     GpuopsError,
     HostError,
     InUse,
+    RebootNeeded,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.boards import with_counts
@@ -47,20 +48,23 @@ _RESET_LIMIT = 120
 
 
 class Executor:
-    """Executes the steps of a run. former: maps PCI addresses to (device, MIG mode, layout) before the run."""
+    """Executes the steps of a run. former: maps PCI addresses to (device, MIG mode, layout) before the run. reboots:
+    whether the level allows a reboot; a mode that only a reboot applies is then left pending."""
 
     def __init__(self, nvml: Nvml, pauses: Pauses, root: Root,
-                 former: t.Mapping[str, tuple[Device, bool, Layout]]) -> None:
+                 former: t.Mapping[str, tuple[Device, bool, Layout]], reboots: bool = False) -> None:
         self.nvml = nvml
         self.pauses = pauses
         self.root = root
         self.former = former
+        self.reboots = reboots
         self.devices = {pci: device for pci, (device, _enabled, _layout) in former.items()}
 
     def __call__(self, step: Step) -> None:
         """Executes a step. If it fails, restores the former layout of the GPU, then raises HostError or DeviceError.
 
-        Raises InUse if known processes use the GPU and the former layout was restored.
+        Raises InUse if known processes use the GPU and the former layout was restored. Raises RebootNeeded without
+        restoring anything if only a reboot applies the new mode, and the level allows it.
         """
         if step.action == START:
             self.pauses.start(step.target)
@@ -71,6 +75,8 @@ class Executor:
         except (DeviceError, HostError) as error:
             error.message = f"{step.id}: {error.message}"
             holders = self._name_holders(pci, error)
+            if self.reboots and not holders and self._is_pending(step, error):
+                raise RebootNeeded(error.message, gpu=pci) from error
             try:
                 self._restore(pci)
             except GpuopsError as failure:
@@ -95,6 +101,15 @@ class Executor:
         else:
             self._switch(pci, step.data["enabled"])
 
+    def _is_pending(self, step: Step, error: GpuopsError) -> bool:
+        """Whether the step has set its mode, which waits for a reset or a reboot."""
+        if "reset_required" not in error.details:
+            return False
+        with contextlib.suppress(DeviceError):
+            mode = self.nvml.mode(self.devices[step.data["pci"]])
+            return mode is not None and mode[1] == step.data["enabled"]
+        return False
+
     def _holders(self, pci: str) -> list[Holder]:
         """The processes that currently have the GPU open; none if the GPU does not answer."""
         try:
@@ -111,9 +126,12 @@ class Executor:
         holders = self._holders(pci)
         error.details["holders"] = [holder._asdict() for holder in holders]
         advice = EVICT if pods_of(holders) else "stop these processes, or set disruption to drain"
+        rest = ("If there is none, as in a virtual machine, only a reboot applies the mode: set disruption to reboot, "
+                "which leaves the mode pending for the reboot." if "reset_required" in error.details else
+                "If there is none, reboot the host.")
         error.hint = (f"GPU {pci} is in use by {words(holders)}: {advice}." if holders else
                       f"No process is listed that uses GPU {pci}: look for a display, a virtual machine or a kernel "
-                      "client (lsof /dev/nvidia*, lsmod), or reboot the host.")
+                      f"client (lsof /dev/nvidia*, lsmod). {rest}")
         return holders
 
     def _restore(self, pci: str) -> None:
@@ -133,8 +151,7 @@ class Executor:
         if self.nvml.mode(device) != (enabled, enabled):
             self._reset(pci)
         if self.nvml.mode(self.devices[pci]) != (enabled, enabled):
-            raise HostError(f"The MIG mode of GPU {pci} is still pending after a reset.",
-                            "Reboot the host, then run again.", gpu=pci, reset_required=[pci])
+            raise HostError(f"The MIG mode of GPU {pci} is still pending after a reset.", gpu=pci, reset_required=[pci])
 
     def _reset(self, pci: str) -> None:
         """Resets this GPU. Meanwhile, services that monitor GPUs are stopped, and this session of NVML is closed."""

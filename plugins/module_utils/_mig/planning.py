@@ -32,6 +32,8 @@ EVICT = "evict these pods: run the playbook gpuops.nvidia.mig or the module gpuo
 # The result of the module.
 Result = t.Dict[str, t.Any]
 MODE = {True: "enable MIG mode", False: "disable MIG mode"}
+FINISH = "reboot to finish the MIG mode"
+WAITS = "only a reboot applies the new mode, which is pending"
 
 
 class Holder(t.NamedTuple):
@@ -96,13 +98,15 @@ class Goal(t.NamedTuple):
 
 
 class GpuPlan(t.NamedTuple):
-    """The plan of a GPU. steps: those that the level allows; pending: the others."""
+    """The plan of a GPU. steps: those that the level allows; pending: the others; waits: whether the new MIG mode is
+    set, and waits for a reboot."""
 
     gpu: Gpu
     goal: Goal
     change: Difference
     steps: t.List[Step]
     pending: t.List[PendingStep]
+    waits: bool = False
 
 
 def layout_json(enabled: bool, layout: Layout) -> dict[str, object]:
@@ -254,6 +258,19 @@ def block(planned: GpuPlan, why: str) -> GpuPlan:
     return planned._replace(steps=done, pending=[*follow(rest, why), *planned.pending])
 
 
+def wait_for_reboot(planned: GpuPlan) -> GpuPlan:
+    """The plan of a GPU whose new MIG mode only a reboot applies. Its level allows all steps.
+
+    Its steps are those before the change of the mode, and the change unless the mode was pending before. A reboot and
+    the others are pending.
+    """
+    at = next(index for index, step in enumerate(planned.steps) if step.action in MODE.values())
+    gpu, enabled = planned.gpu, planned.goal.enabled
+    finish = Step(FINISH, gpu.pci, planned.goal.reason, "reboot", data={"pci": gpu.pci})
+    return planned._replace(steps=planned.steps[:at if gpu.mode[1] == enabled else at + 1], waits=True,
+                            pending=[*follow([finish, *planned.steps[at + 1:]], WAITS), *planned.pending])
+
+
 def creates(steps: t.Iterable[Step]) -> bool:
     """Whether one of the steps creates instances."""
     return any(step.action == CREATE for step in steps)
@@ -268,6 +285,12 @@ def devices_json(gpu: Gpu, layout: Layout) -> list[dict[str, object]]:
     """JSON of MIG devices for the result: `[{gpu, device, start}]`."""
     return [{"gpu": gpu.pci, "device": gpu.board.device(placement.profile, compute[0]), "start": placement.start}
             for placement in layout for compute in placement.compute] if gpu.board else []
+
+
+def text_waiting(planned: GpuPlan) -> str:
+    """A line of the diff: the state of a GPU whose new MIG mode waits for a reboot."""
+    now, then = ("on" if enabled else "off" for enabled in (planned.gpu.mode[0], planned.goal.enabled))
+    return f"{planned.gpu.pci} MIG {now}, {then} after a reboot\n"
 
 
 def text(gpu: Gpu, goal: Goal | None = None) -> str:

@@ -173,6 +173,22 @@ def test_an_a30_whose_driver_miscounts_its_instances(machine: Make, driver: str,
         assert go(name)["changed"] is False
 
 
+@pytest.mark.parametrize("driver", [OLD, NEW])
+def test_a_mode_that_only_a_reboot_applies(machine: Make, driver: str) -> None:
+    host = machine("a100-80=2")
+    host.sim("driver", driver)
+    host.sim("fault", "set", "reboot-only", "1")
+    with pytest.raises(GpuopsError, match="Not Supported.*set disruption to reboot.*is restored"):
+        go("all-1g.10gb")
+    assert devices(host) == [{"0": 7}, {"-": 1}]
+    run = go("all-1g.10gb", level="reboot")
+    assert run["reboot_required"] and devices(host) == [{"0": 7}, {"-": 1}]
+    assert go("all-1g.10gb", level="reboot")["changed"] is False
+    host.sim("reload")
+    assert go("all-1g.10gb", level="reboot")["reboot_required"] is False
+    assert devices(host) == [{"0": 7}] * 2 and go("all-1g.10gb")["changed"] is False
+
+
 @pytest.mark.parametrize("model", BOARDS)
 def test_what_is_kept_keeps_its_uuid(machine: Make, model: str) -> None:
     host = machine(f"{model}=1")

@@ -26,6 +26,7 @@ class Model:
     clients_of: PCI address -> C([(pid, GPU instance id or None)]), with a compute instance id as a third where it
     matters. silent: (number, why) of GPUs that do not answer; ill: addresses of those that answer no
     question but with error_name. hides: as a driver before R550, a GPU tells its profiles only while MIG is on.
+    reboot_only: the addresses of the GPUs whose mode only a reboot applies.
     told: PCI device id -> profiles, for those that are not as in the table.
     """
 
@@ -42,6 +43,7 @@ class Model:
         self.ill: set[str] = set()
         self.error_name = "RESET_REQUIRED"
         self.hides = False
+        self.reboot_only: set[str] = set()
         self.told: dict[str, list[Profile]] = {}
 
     def _write(self, *what: t.Any) -> None:
@@ -96,7 +98,9 @@ class Model:
     def set_mode(self, device: Device, enabled: bool) -> Device:
         self._write("mode", device.pci, enabled)
         assert not self.placed[device.pci], "MIG cannot be switched while instances are there"
-        self.modes[device.pci] = [enabled, enabled]
+        self.modes[device.pci][1] = enabled
+        if device.pci not in self.reboot_only:
+            self.modes[device.pci][0] = enabled
         return device
 
     def create(self, device: Device, profile: Profile, start: int) -> int:
@@ -131,6 +135,18 @@ class Model:
         del self.placed[device.pci][instance.start]
 
     # -- for tests
+
+    def open(self) -> None:
+        """Starts the session again after a reset."""
+
+    def close(self) -> None:
+        """Ends the session for a reset."""
+
+    def reboot(self) -> None:
+        """What a reboot does to Ampere GPUs."""
+        for pci, modes in self.modes.items():
+            modes[0] = modes[1]
+            self.placed[pci].clear()
 
     def counts(self) -> dict[str, t.Any]:
         """Per GPU: None with MIG off, otherwise devices by name as mig-parted counts them."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
+    CommandError,
     DeviceError,
     HostError,
     InputError,
@@ -25,6 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Jour
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards, planning, shown
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import work as work_module
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Board
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 from ansible_collections.gpuops.nvidia.tests.unit.mig.model import Model
 
 A, B, L = "0000:07:00.0", "0000:0f:00.0", "0000:17:00.0"
@@ -208,6 +210,98 @@ def test_wrong_counts_of_an_a30_are_not_believed(hides: bool, count: int) -> Non
         assert ids(go(plain, layout)) == ids(go(model, layout, check=True)) == ids(go(model, layout))
         assert go(model, layout)["changed"] is False
         assert plain.counts() == model.counts()
+
+
+FINISH = f"reboot to finish the MIG mode: {A}"
+
+
+@pytest.fixture
+def virtual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
+    """GPUs of which the first one cannot be reset, as in a virtual machine."""
+    def refuse(argv: t.Sequence[str], **_options: t.Any) -> Completed:
+        if argv[0] == "nvidia-smi":
+            raise CommandError(list(argv), 3, "GPU Reset couldn't run because of: Not Supported", "")
+        return Completed(tuple(argv), 0, "\n".join(["LoadState=not-found\n"] * 3), "")
+
+    model = hosts()
+    model.reboot_only.add(A)
+    monkeypatch.setattr(work_module, "run", refuse)
+    booted(tmp_path, "first")
+    return model
+
+
+def booted(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "root/proc/sys/kernel/random/boot_id"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{name}\n")
+
+
+@pytest.mark.parametrize("level", ["idle", "drain"])
+def test_below_reboot_a_mode_that_only_a_reboot_applies_is_put_back(virtual: Model, level: str) -> None:
+    with pytest.raises(HostError, match="needs a reset, which failed.*Not Supported.*only a reboot applies the mode: "
+                                        "set disruption to reboot.*is restored") as caught:
+        go(virtual, "all-1g.10gb", level=level)
+    assert caught.value.details["reset_required"] == [A] and virtual.modes == {A: [False, False], B: [False, False]}
+
+
+@pytest.mark.parametrize("selected", ["all-1g.10gb", "all-enabled"])
+def test_at_reboot_a_mode_waits_for_it_and_the_run_after_it_goes_on(
+        virtual: Model, tmp_path: Path, selected: str) -> None:
+    created = [f"create MIG instances: {A} 1g.10gb at 0,1,2,3,4,5,6"] if selected == "all-1g.10gb" else []
+    result = go(virtual, selected, level="reboot")
+    assert ids(result)[0] == f"enable MIG mode: {A}" and f"enable MIG mode: {B}" in ids(result)
+    assert [step["id"] for step in result["pending"]] == [FINISH, *created]
+    first = result["pending"][0]
+    assert "only a reboot applies" in first["pending_reason"] and first["needs"] == "reboot"
+    assert (result["reboot_required"], result["reset_required"], result["changed"]) == (True, [A], True)
+    assert result["after"][A] == {"enabled": False, "instances": []} and result["after"][B]["enabled"]
+    assert f"{A} MIG off, on after a reboot" in result["diff"][0]["after"]
+    assert virtual.modes[A] == [False, True]
+    virtual.writes.clear()
+    for check in (True, False):  # before the reboot
+        again = go(virtual, selected, level="reboot", check=check)
+        assert (again["plan"], again["changed"], again["reboot_required"]) == ([], False, True)
+        assert [step["id"] for step in again["pending"]] == [FINISH, *created] and virtual.writes == []
+        assert again["reset_required"] == [A]
+    virtual.reboot()
+    booted(tmp_path, "second")
+    last = go(virtual, selected, level="reboot")
+    assert set(created) <= set(ids(last)) and (last["pending"], last["reboot_required"]) == ([], False)
+    assert go(virtual, selected)["changed"] is False
+    assert virtual.counts() == dict.fromkeys((A, B), {"1g.10gb": 7} if created else {})
+
+
+def test_instances_go_before_a_mode_that_waits_for_a_reboot(virtual: Model, tmp_path: Path, journal: Path) -> None:
+    virtual.reboot_only.clear()
+    go(virtual, "all-balanced")
+    virtual.reboot_only.add(A)
+    result = go(virtual, state="absent", level="reboot")
+    assert [step["id"] for step in result["pending"]] == [FINISH] and result["reboot_required"]
+    assert len(result["destroyed"]) == 8 and result["after"][A] == {"enabled": True, "instances": []}
+    assert virtual.modes == {A: [True, False], B: [False, False]}
+    assert [entry["kind"] for entry in json.loads((journal / "mig.json").read_text())["entries"]] == ["gpu", "reboot"]
+    virtual.reboot()
+    booted(tmp_path, "second")
+    assert go(virtual, state="absent", level="reboot")["plan"] == []
+    assert not (journal / "mig.json").exists()
+
+
+def test_a_reboot_that_did_not_help_is_no_reason_to_wait_for_another(virtual: Model, tmp_path: Path) -> None:
+    """The next run tries to reset the GPU again."""
+    go(virtual, "all-enabled", level="reboot")
+    booted(tmp_path, "second")
+    assert ids(go(virtual, "all-enabled", level="reboot", check=True)) == [f"enable MIG mode: {A}"]
+    virtual.reboot_only.clear()
+    assert ids(go(virtual, "all-enabled", level="reboot")) == [f"enable MIG mode: {A}"]
+    assert virtual.modes[A] == [True, True]
+
+
+def test_a_lower_level_takes_a_mode_back_that_waits_for_a_reboot(virtual: Model) -> None:
+    go(virtual, "all-1g.10gb", level="reboot")
+    assert ids(go(virtual, "all-disabled", devices=[A])) == [f"disable MIG mode: {A}"]
+    assert virtual.modes[A] == [False, False]
+    with pytest.raises(HostError, match="set disruption to reboot"):
+        go(virtual, "all-1g.10gb", level="idle")
 
 
 def on_bus(monkeypatch: pytest.MonkeyPatch, driver: str | None, device_id: str = "20b2") -> None:
