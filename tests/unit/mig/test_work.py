@@ -156,6 +156,9 @@ def test_a_model_without_a_table_needs_mig_on_first(wanted: t.Any, more: t.Any) 
             go(model, **wanted, check=check)
     assert model.writes == []
     assert go(model, "all-disabled")["changed"] is False
+    gathered = go(model, state="gathered")
+    assert gathered["before"][A] == {"enabled": False, "instances": []}
+    assert go(model, config=gathered["config"])["changed"] is False
     assert ids(go(model, "all-enabled", devices=["0"])) == [f"enable MIG mode: {A}"]
     assert go(model, **wanted, devices=["0"])["created"]
     assert go(model, **wanted)["plan"] == [] or more
