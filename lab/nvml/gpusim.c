@@ -41,6 +41,8 @@ static const struct { const char *name, *text; bool needs_value; } faults[] = {
     {"lost-reading", "the next call of the GPU gives UNKNOWN (999), then it works again", false},
     {"in-use", "a MIG mode change stays pending, activation IN_USE (19)", false},
     {"mode-pending", "a MIG mode change stays pending until a reset, activation RESET_REQUIRED (16)", false},
+    {"reboot-only", "a MIG mode change stays pending until a reload or reboot; a reset gives NOT_SUPPORTED (3)", false},
+    {"profile-counts", "nvmlDeviceGetGpuInstanceProfileInfo gives VALUE as the instance count of each profile", true},
     {"destroy-in-use", "destroying instances gives IN_USE (19)", false},
     {"reset-fails", "a reset is refused: IN_USE (19)", false},
     {"no-permission", "privileged calls give NO_PERMISSION (4)", false},

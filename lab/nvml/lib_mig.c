@@ -4,6 +4,7 @@
  *
  * MIG: the mode and GPU instances. */
 #include "lib.h"
+#include <stdlib.h>
 #include <string.h>
 
 API(nvmlDeviceGetMigMode)(Handle handle, unsigned *mode, unsigned *pending) {
@@ -23,7 +24,7 @@ static int set_mode(State *state, void *argument) {
     g->mig_pending = m->mode;
     m->activation = OK;
     if (g->mig_current == m->mode) return OK;
-    if (fault_find(state, "mode-pending", m->gpu))
+    if (fault_find(state, "mode-pending", m->gpu) || fault_find(state, "reboot-only", m->gpu))
         m->activation = RESET_REQUIRED;
     else if (g->gi_count || is_busy(state, m->gpu, -1, -1) || fault_find(state, "in-use", m->gpu))
         m->activation = IN_USE;
@@ -43,9 +44,19 @@ API(nvmlDeviceSetMigMode)(Handle handle, unsigned mode, unsigned *activation) {
     return rc;   /* success also where only the pending mode changed: the caller has to look at `activation` */
 }
 
-static int profile_info(const Device *d, unsigned profile, const Profile **out) {
+/* Before R550, the driver tells profiles and placements only while MIG is on. Source: NVIDIA/mig-parted,
+ * pkg/mig/discovery ("older drivers (e.g., 535) that don't support querying MIG profiles when MIG mode is disabled"). */
+static bool hides_profiles(const State *state, const Device *d) {
+    enum { TELLS_WHILE_OFF = 550 };
+    char kernel[32];
+    if (d->g->mig_current) return false;
+    kernel_version(state, kernel);
+    return atoi(kernel) < TELLS_WHILE_OFF;
+}
+
+static int profile_info(const State *state, const Device *d, unsigned profile, const Profile **out) {
     if (profile >= PROFILE_COUNT) return INVALID_ARGUMENT;
-    if (!d->g->mig_capable) return NOT_SUPPORTED;
+    if (!d->g->mig_capable || hides_profiles(state, d)) return NOT_SUPPORTED;
     *out = profile_by_enum(d->g->board, profile);
     return *out ? OK : NOT_SUPPORTED;
 }
@@ -53,9 +64,12 @@ static int profile_info(const Device *d, unsigned profile, const Profile **out) 
 API(nvmlDeviceGetGpuInstanceProfileInfo)(Handle handle, unsigned profile, GiProfileInfo *out) {
     GPU_CALL("nvmlDeviceGetGpuInstanceProfileInfo", handle);
     const Profile *p = NULL;
-    int rc = out ? profile_info(&d, profile, &p) : INVALID_ARGUMENT;
+    int rc = out ? profile_info(call.state, &d, profile, &p) : INVALID_ARGUMENT;
     if (rc) return rc;
-    *out = (GiProfileInfo){p->id, 0, p->slices, p->instances, p->sm, p->ce, p->dec, p->enc, p->jpeg, p->ofa, p->memory_mib};
+    /* A driver bug on A30, where nvidia-smi shows the right counts: NVIDIA/mig-parted, pkg/mig/discovery. */
+    const Fault *wrong = fault_find(call.state, "profile-counts", d.gpu);
+    unsigned instances = wrong ? (unsigned)wrong->value : p->instances;
+    *out = (GiProfileInfo){p->id, 0, p->slices, instances, p->sm, p->ce, p->dec, p->enc, p->jpeg, p->ofa, p->memory_mib};
     return OK;
 }
 
@@ -79,12 +93,12 @@ static int profile_info_v(const Profile *p, void *out) {
 API(nvmlDeviceGetGpuInstanceProfileInfoV)(Handle handle, unsigned profile, void *out) {
     GPU_CALL("nvmlDeviceGetGpuInstanceProfileInfoV", handle);
     const Profile *p = NULL;
-    int rc = out ? profile_info(&d, profile, &p) : INVALID_ARGUMENT;
+    int rc = out ? profile_info(call.state, &d, profile, &p) : INVALID_ARGUMENT;
     return rc ? rc : profile_info_v(p, out);
 }
 
-static int by_id(const Device *d, unsigned id, const Profile **out) {
-    if (!d->g->mig_capable) return NOT_SUPPORTED;
+static int by_id(const State *state, const Device *d, unsigned id, const Profile **out) {
+    if (!d->g->mig_capable || hides_profiles(state, d)) return NOT_SUPPORTED;
     *out = profile_by_id(d->g->board, id);
     return *out ? OK : INVALID_ARGUMENT;
 }
@@ -92,7 +106,7 @@ static int by_id(const Device *d, unsigned id, const Profile **out) {
 API(nvmlDeviceGetGpuInstanceProfileInfoByIdV)(Handle handle, unsigned id, void *out) {
     GPU_CALL("nvmlDeviceGetGpuInstanceProfileInfoByIdV", handle);
     const Profile *p = NULL;
-    int rc = out ? by_id(&d, id, &p) : INVALID_ARGUMENT;
+    int rc = out ? by_id(call.state, &d, id, &p) : INVALID_ARGUMENT;
     return rc ? rc : profile_info_v(p, out);
 }
 
@@ -100,7 +114,7 @@ static int placements(Call call, Handle handle, unsigned id, Placement *out, uns
     Device d;
     const Profile *p = NULL;
     int rc = call.rc ? call.rc : device_find(call.state, handle, &d);
-    if (!rc) rc = count && !d.gi ? by_id(&d, id, &p) : INVALID_ARGUMENT;
+    if (!rc) rc = count && !d.gi ? by_id(call.state, &d, id, &p) : INVALID_ARGUMENT;
     if (!rc && fault_find(call.state, "no-permission", d.gpu)) rc = NO_PERMISSION;
     if (rc) return rc;
     unsigned room = *count;
@@ -124,7 +138,7 @@ API(nvmlDeviceGetGpuInstancePossiblePlacements_v2)(Handle handle, unsigned id, P
 API(nvmlDeviceGetGpuInstanceRemainingCapacity)(Handle handle, unsigned id, unsigned *count) {
     GPU_CALL("nvmlDeviceGetGpuInstanceRemainingCapacity", handle);
     const Profile *p = NULL;
-    int rc = count ? by_id(&d, id, &p) : INVALID_ARGUMENT;
+    int rc = count ? by_id(call.state, &d, id, &p) : INVALID_ARGUMENT;
     if (rc) return rc;
     if (!d.g->mig_current) return NOT_SUPPORTED;
     *count = gi_remaining(d.g, p);
@@ -151,7 +165,7 @@ static int create_gi(Call call, Handle handle, unsigned id, const Placement *pla
     int rc = call.rc ? call.rc : device_find(call.state, handle, &d);
     if (!rc) rc = out && !d.gi ? OK : INVALID_ARGUMENT;
     if (!rc && !d.g->mig_current) rc = NOT_SUPPORTED;
-    if (!rc) rc = by_id(&d, id, &p);
+    if (!rc) rc = by_id(call.state, &d, id, &p);
     if (!rc && check_privilege(call.state, d.gpu)) rc = NO_PERMISSION;
     if (!rc && placement) {
         rc = INVALID_ARGUMENT;
@@ -203,7 +217,7 @@ API(nvmlDeviceGetGpuInstances)(Handle handle, unsigned id, Handle *out, unsigned
     const Profile *p = NULL;
     if (!out || !count) return INVALID_ARGUMENT;
     if (!d.g->mig_current) return NOT_SUPPORTED;
-    int rc = by_id(&d, id, &p);
+    int rc = by_id(call.state, &d, id, &p);
     if (!rc && fault_find(call.state, "no-permission", d.gpu)) rc = NO_PERMISSION;
     if (rc) return rc;
     *count = 0;   /* the caller's array has room for the profile's instanceCount */

@@ -198,6 +198,7 @@ API(nvmlDeviceGetGpuFabricInfoV)(Handle handle, FabricInfoV3 *out) {
 
 static int reset(State *state, void *argument) {
     int gpu = *(int *)argument;
+    if (fault_find(state, "reboot-only", gpu)) return NOT_SUPPORTED;
     if (is_busy(state, gpu, -1, -1) || fault_find(state, "reset-fails", gpu)) return IN_USE;
     gpu_reset(state, gpu);
     return OK;

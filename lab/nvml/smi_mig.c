@@ -78,8 +78,14 @@ static int keep_mig(bool enabled) {
     return kept ? 0 : NOT_FOUND;
 }
 
+/* Before R550, the driver tells profiles and placements only while MIG is on. */
+static bool tells_while_off(void) {
+    char driver[80] = "";
+    return nv.driver_version(driver, sizeof driver) || atoi(driver) >= 550;
+}
+
 static int list_gi_profiles(void) {
-    int rc = keep_mig(false);
+    int rc = keep_mig(!tells_while_off());
     if (rc) return rc;
     puts("+-----------------------------------------------------------------------------+\n"
          "| GPU instance profiles:                                                      |\n"
@@ -102,7 +108,7 @@ static int list_gi_profiles(void) {
 }
 
 static int list_placements(void) {
-    int rc = keep_mig(false);
+    int rc = keep_mig(!tells_while_off());
     for (unsigned i = 0; i < gpu_count; i++)
         for (unsigned p = 0; p < GI_PROFILES; p++) {
             GiProfileInfoV2 v;

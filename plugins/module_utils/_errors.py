@@ -72,6 +72,10 @@ class InUse(HostError):
     """A process uses what a step needs since the plan was made. The step has changed nothing, and is pending."""
 
 
+class RebootNeeded(HostError):
+    """A new mode is pending and only a reboot applies it. It is left pending, because the level allows the reboot."""
+
+
 def brief(value: object, text: t.Callable[[object], str] = repr, most: int = 60) -> str:
     """A value as text for a message, truncated to most characters. text: converts it."""
     try:

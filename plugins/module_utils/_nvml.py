@@ -30,6 +30,8 @@ _GI_PROFILES = 18
 _ERROR = "NVML_ERROR_"
 _ROOM = 32  # the size of arrays for lists of NVML; no GPU has more elements
 _NO_INSTANCE = 0xFFFFFFFF
+# The errors for a profile that a board does not have; the second one if the driver does not know the profile.
+_NO_PROFILE = ("NOT_SUPPORTED", "INVALID_ARGUMENT")
 
 _HINTS = {
     "NO_PERMISSION": "This needs root: set become.",
@@ -80,7 +82,8 @@ class Nvml:
         self.error: str | None = None
         self.silent: list[tuple[int, str]] = []
         self._lib: t.Any = None
-        self._profiles: dict[str, t.List[Profile]] = {}
+        # By board and by whether MIG is on, because drivers before R550 tell nothing while it is off.
+        self._profiles: dict[tuple[str, bool], t.List[Profile]] = {}
         self._ci_profiles: dict[tuple[str, int], t.List[tuple[int, int, int]]] = {}
         # C((start, id)) by handle. The placement of an instance never changes, so it is read once.
         self._places: dict[tuple[str, int], tuple[int, int | None]] = {}
@@ -141,17 +144,29 @@ class Nvml:
             raise
         return bool(current), bool(pending)
 
-    def profiles(self, device: Device) -> list[Profile]:
-        """The GPU instance profiles of the board with their placements, also while MIG is disabled. Needs root."""
-        if device.board not in self._profiles:
+    def profiles(self, device: Device, enabled: bool) -> list[Profile]:
+        """The GPU instance profiles of the board with their placements. Needs root.
+
+        enabled: whether MIG is on at present. While it is off, drivers before R550 do not tell the profiles, and the
+        list is empty (source: NVIDIA/mig-parted, pkg/mig/discovery). Raises DeviceError.
+        """
+        key = (device.board, enabled)
+        if key not in self._profiles:
             total = self._call(device.pci, self._lib.nvmlDeviceGetMemoryInfo, device.handle).total
-            self._profiles[device.board] = [profile for profile in (self._profile(device, enum, total)
-                                                                    for enum in range(_GI_PROFILES)) if profile]
-        return self._profiles[device.board]
+            found = [profile for profile in (self._profile(device, enum, total) for enum in range(_GI_PROFILES))
+                     if profile]
+            self._profiles[key] = found
+            if found:  # a driver that tells them while MIG is off tells the same ones while it is on
+                self._profiles.setdefault((device.board, True), found)
+        return self._profiles[key]
+
+    def told_by_equal(self, device: Device) -> list[Profile]:
+        """The profiles that a GPU of the same board has told while its MIG was on; empty if none has been asked."""
+        return self._profiles.get((device.board, True), [])
 
     def instances(self, device: Device) -> list[Instance]:
         """The GPU instances in the order of placements, with compute instances. MIG must be enabled. Needs root."""
-        lib, found, profiles = self._lib, [], self.profiles(device)
+        lib, found, profiles = self._lib, [], self.profiles(device, True)
         slices_left = max((profile.slices for profile in profiles), default=0)
         for profile in profiles:
             if profile.slices > slices_left:
@@ -240,9 +255,12 @@ class Nvml:
 
     def _profile(self, device: Device, enum: int, total: int) -> Profile | None:
         lib = self._lib
-        info = self._try(lib.nvmlDeviceGetGpuInstanceProfileInfo, device.handle, enum, 1)
-        if info is None:
-            return None
+        try:
+            info = self._call(device.pci, lib.nvmlDeviceGetGpuInstanceProfileInfo, device.handle, enum, 1)
+        except DeviceError as error:
+            if error.details["name"] in _NO_PROFILE:
+                return None
+            raise
         places = self._list(device.pci, lib.nvmlDeviceGetGpuInstancePossiblePlacements,
                             lib.c_nvmlGpuInstancePlacement_t, device.handle, info.id)
         return Profile(name=profile_name(enum, info.sliceCount, info.memorySizeMB, total), id=info.id, enum=enum,

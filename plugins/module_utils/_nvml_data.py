@@ -12,6 +12,9 @@ Handle = t.NewType("Handle", object)
 # GPU instance profiles: enum to the suffix of the name. 0 to 6 and 9 have none.
 _SUFFIXES = {7: "+me", 8: "+me", 10: "+gfx", 11: "+gfx", 12: "+gfx", 17: "+gfx", 13: "-me", 14: "-me", 15: "+me.all",
              16: "+me.all"}
+# The PCI device ids of boards (A30) for which NVML reports wrong numbers of instances. Source: NVIDIA/mig-parted,
+# pkg/mig/discovery, which has constants for this board.
+MISCOUNTED = ("20b7",)
 # Compute instance profiles: enum to slices. 7 is the profile with one slice and more SMs, which only some GPUs have.
 COMPUTE_SLICES = {0: 1, 7: 1, 1: 2, 2: 3, 3: 4, 6: 6, 4: 7, 5: 8}
 

@@ -25,11 +25,19 @@ description:
     steps for this GPU are pending and name the pod. M(gpuops.nvidia.node_drain) and the playbook C(gpuops.nvidia.mig)
     evict pods within their disruption budgets.
   - A GPU is reset only if its new mode is still pending after it was set. Other GPUs are not reset with it.
+  - Some GPUs cannot be reset, such as those of virtual machines. Only a reboot applies their new mode. At
+    O(disruption=reboot), the mode is left pending, RV(reboot_required) is true, and the next run after the reboot
+    continues. The module does not reboot; the role mig_manager does. At lower levels, the former mode is restored and
+    the module fails.
   - GPUs lose their instances at every boot, and from Hopper on also their MIG mode. Therefore a systemd unit restores
     the last desired layout at boot (O(boot)).
   - If M(gpuops.nvidia.container_toolkit) has installed the unit that refreshes the CDI specification, the module starts
     it after a change of MIG, so that containers get the devices that exist.
   - In check mode on a host without a driver, the plan comes from tables of devices. Its steps are marked C(assumed).
+  - Drivers before R550 tell the profiles of a GPU only while MIG is on. For a GPU with MIG off, the plan then has the
+    profiles of an equal GPU with MIG on, or those of the table of its model. They are compared with the profiles that
+    the GPU tells when MIG is on, before instances are created. A model without a table needs MIG on first
+    (V(all-enabled)).
   - If a GPU does not answer, or the loaded driver does not answer, the MIG state is not known. Nothing is planned for
     this GPU. A warning and RV(pending) name it, and the other GPUs get their layouts.
 extends_documentation_fragment:
@@ -234,10 +242,18 @@ touched:
   type: list
   elements: str
 reset_required:
-  description: The PCI addresses of the GPUs whose mode needs a reset that O(disruption) forbids.
+  description: The PCI addresses of the GPUs whose mode needs a reset that O(disruption) forbids, or a reboot.
   returned: success
   type: list
   elements: str
+reboot_required:
+  description:
+    - Whether a new MIG mode is pending that only a reboot of the host applies. RV(pending) has the steps that follow.
+    - Check mode cannot find out in advance whether a GPU can be reset. It returns true only after a run has left the
+      mode pending.
+  returned: O(state=present) and O(state=absent)
+  type: bool
+  sample: false
 boot:
   description:
     - Whether the unit for boot is C(enabled), and by UUID the layout that it restores (C(gpus), V(null) if there is

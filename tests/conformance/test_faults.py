@@ -100,6 +100,58 @@ def test_faults_of_one_gpu(fault: str, words: list[str], action: Action, code: i
         assert code_of(lambda: action(library, gpu)) == 0
 
 
+def told(library: nvml.Nvml, gpu: c_void_p) -> list[int]:
+    """The errors of all calls that tell the first profile of an A100, and of the call for its placements."""
+    versions = ((nvml.GiProfileInfoV2, 2), (nvml.GiProfileInfoV3, 3))
+    return [code_of(action) for action in (
+        lambda: library.fill(nvml.GiProfileInfo, "DeviceGetGpuInstanceProfileInfo", gpu, 0),
+        *(lambda kind=kind, version=version: library.fill(
+            kind, "DeviceGetGpuInstanceProfileInfoV", gpu, 0, version=version) for kind, version in versions),
+        lambda: library.fill(nvml.GiProfileInfoV2, "DeviceGetGpuInstanceProfileInfoByIdV", gpu, 19, version=2),
+        lambda: library.placements(gpu, 19))]
+
+
+@pytest.mark.parametrize(("driver", "off"), [
+    ("470.256.02", nvml.NOT_SUPPORTED), ("535.309.01", nvml.NOT_SUPPORTED), ("545.23.08", nvml.NOT_SUPPORTED),
+    ("550.54.14", 0), ("570.172.08", 0), ("595.91.07", 0)])
+def test_profiles_while_mig_is_off(machine: Make, driver: str, off: int) -> None:
+    host = machine("a100-80=2")
+    host.sim("driver", driver)
+    with host.nvml.session() as library:
+        first, second = library.gpus()
+        assert told(library, first) == told(library, second) == [off] * 5
+        library.set_mig_mode(second, 1)
+        assert (told(library, first), told(library, second)) == ([off] * 5, [0] * 5)
+        library.create(second, 19)
+        assert len(library.instances(second)) == 1
+
+
+@pytest.mark.parametrize("count", [1, 7])
+def test_wrong_instance_counts(machine: Make, count: int) -> None:
+    """nvidia-smi, which asks for a later version of the structure, prints the right ones."""
+    host = machine("a30=1")
+    right = host.run("nvidia-smi", "mig", "-lgip").stdout
+    host.sim("fault", "set", "profile-counts", "0", str(count))
+    with host.nvml.session() as library:
+        gpu = library.gpus()[0]
+        answers = [library.fill(nvml.GiProfileInfo, "DeviceGetGpuInstanceProfileInfo", gpu, enum)
+                   for enum in (0, 1, 3, 7, 8)]
+    assert {info.instanceCount for info in answers} == {count} and [info.id for info in answers] == [14, 5, 0, 21, 6]
+    assert host.run("nvidia-smi", "mig", "-lgip").stdout == right
+
+
+def test_a_mode_that_only_a_reboot_applies(machine: Make) -> None:
+    host = machine("a100-80=1")
+    host.sim("fault", "set", "reboot-only", "0")
+    with host.nvml.session() as library:
+        gpu = library.gpus()[0]
+        assert (library.set_mig_mode(gpu, 1), library.mig_mode(gpu)) == (nvml.RESET_REQUIRED, (0, 1))
+        reset = host.run("nvidia-smi", "--gpu-reset", "-i", "0")
+        assert (reset.returncode, library.mig_mode(gpu)) == (3, (0, 1)) and "Not Supported" in reset.stdout
+        host.sim("reload")
+        assert library.mig_mode(gpu) == (1, 1)
+
+
 def test_a_gpu_off_the_bus_is_not_counted(machine: Make) -> None:
     host = machine("a100-80=3")
     with host.nvml.session() as library:

@@ -112,6 +112,23 @@ def test_profiles_are_printed_like_the_vendor_s(machine: Make) -> None:
     assert "GPU  0 Profile ID  0 Placement : {0}:8\n" in placements
 
 
+def test_before_r550_profiles_are_listed_only_while_mig_is_on(machine: Make) -> None:
+    host = machine("a100-80=2")
+    everything = {listing: smi(host, "mig", listing) for listing in ("-lgip", "-lgipp")}
+    host.sim("driver", "535.309.01")
+    for listing in everything:
+        assert smi(host, "mig", listing, status=6) == "No MIG-enabled devices found.\n"
+    smi(host, "-mig", "1", "-i", "1")
+    for listing, text in everything.items():
+        assert smi(host, "mig", listing, "-i", "0", status=6) == "No MIG-enabled devices found.\n"
+        host.sim("driver", "550.90.07")
+        alone = smi(host, "mig", listing, "-i", "1")
+        assert smi(host, "mig", listing).splitlines() != alone.splitlines()
+        host.sim("driver", "535.309.01")
+        assert smi(host, "mig", listing) == alone
+        assert len(alone) < len(text)
+
+
 @pytest.mark.parametrize(
     ("fault", "status", "text"),
     [

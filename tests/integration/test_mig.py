@@ -12,21 +12,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 from lab.host import engine
 from lab.host import lab as labs
-from tests.integration import series
+from lab.stages import ROOT
+from tests.integration import series, user
 from tests.integration.conftest import LabHosts, own_lab
 from tests.integration.series import Done, Play
+from tests.integration.test_runfile import OLDEST, wanted
 from tests.waiting import until
 
 AMPERE, HOPPER = "gpu-m1", "gpu-m2"
 HOSTS = [AMPERE, HOPPER]
+A30 = "gpu-m3"
 STATE, UNIT = "/etc/gpuops/mig.json", "gpuops-mig.service"
 LOCK = "/var/lib/gpuops/journal/mig.lock"
 REMEMBER, INSTALL, REMOVE = f"remember MIG for boot: {STATE}", f"install boot unit: {UNIT}", f"remove boot unit: {UNIT}"
@@ -325,6 +330,78 @@ def test_two_runs_at_once(lab: LabHosts, balanced: Converged) -> None:
         failed, = series.run(lab, mig("all-1g.10gb"))
     assert failed.rc != 0 and f"Another run has held {LOCK}" in failed.errors()[0]
     assert lab.sh(AMPERE, f"cat {STATE}") == kept
+
+
+FINISH = "reboot to finish the MIG mode: 0000:0f:00.0"
+
+
+def test_a_mode_that_only_a_reboot_applies(lab: LabHosts, balanced: Converged) -> None:
+    """The second GPU cannot be reset, as in a virtual machine. Below reboot, nothing of it changes. The role alone and
+    the playbook site reboot the host and continue."""
+    cut = "all-1g.10gb"
+    lab.reset(AMPERE, balanced.plain[AMPERE])
+    lab.sh(AMPERE, "gpusim fault set reboot-only 1")
+    idle, off, module, before = series.run(
+        lab, mig(cut), mig(cut, script=f"{PLACES} || true", check=True),
+        mig(cut, level="reboot", mig_manager_boot=False), mig(cut, level="reboot", mig_manager_boot=False))
+    assert idle.rc != 0 and "Not Supported" in idle.errors()[0], idle.output
+    assert "only a reboot applies the mode: set disruption to reboot" in idle.errors()[0]
+    assert off.parts(AMPERE)[0].splitlines()[:2] == ["Enabled", "Disabled"]
+    assert result(module)["reboot_required"] and ids(result(module)["pending"])[0] == FINISH
+    assert not result(before)["changed"] and result(before)["reboot_required"]
+    assert boot(lab, AMPERE) == "running"
+    assert places(lab, AMPERE) == ["Enabled"] * 2  # no unit restores the instances
+    after, same, role, again = series.well(
+        lab, mig(cut, level="reboot", mig_manager_boot=False), mig(cut, level="never", mig_manager_boot=False),
+        mig("all-disabled", "main", "reboot"), mig("all-disabled", "main", "reboot"))
+    assert len(result(after)["created"]) == 14 and not result(same)["changed"]
+    assert any("Reboot the host" in task for task in role.changed(AMPERE)), role.output
+    assert result(role)["pending"] == [] and again.changed(AMPERE) == []
+    assert places(lab, AMPERE) == ["Disabled"] * 2
+
+
+def test_site_reboots_for_a_mode_that_only_a_reboot_applies(lab: LabHosts, balanced: Converged) -> None:
+    lab.reset(AMPERE, balanced.plain[AMPERE])
+    lab.sh(AMPERE, "gpusim fault set reboot-only 1")
+    policy = yaml.safe_load((ROOT / "lab" / "demo" / "policy.yml").read_text())
+    policy["spec"]["mig"]["strategy"] = "mixed"
+
+    def site(level: str) -> user.Run:
+        return user.playbook("site", lab.hosts, "--limit", AMPERE, "--tags", "mig_manager", gpu_policy=policy,
+                             gpu_disruption=level, mig_manager_selected="all-balanced")
+
+    run = site("reboot")
+    assert run.rc == 0 and any("Reboot the host" in task for task in run.changed(AMPERE)), run.output
+    assert len(places(lab, AMPERE)) == 2 + 2 * 8 and places(lab, AMPERE)[:2] == ["Enabled"] * 2
+    assert site("idle").changed(AMPERE) == []
+
+
+@pytest.fixture(scope="module")
+def before_r550() -> Iterator[LabHosts]:
+    """A lab with a host of a driver that tells MIG profiles only while MIG is on. A30 needs no fabric manager."""
+    with own_lab("mig535", f"{A30}=a30:2") as hosts:
+        address = re.search(r'driver_repository_url: "(http://[^/]+/)', hosts.hosts[0].read_text())
+        assert address
+        series.well(hosts, Play(wanted(address.group(1), OLDEST, driver_disruption="idle"), role="driver"))
+        yield hosts
+
+
+def test_a_driver_that_tells_profiles_only_while_mig_is_on(before_r550: LabHosts) -> None:
+    lab, cut = before_r550, "all-1g.6gb"
+    one = {"mig_manager_devices": [0]}
+    alone, check, run, same, off, gone, rest, last = series.well(
+        lab, mig(cut, hosts=A30, **one), mig(cut, check=True, hosts=A30), mig(cut, hosts=A30),
+        mig(cut, "verify", hosts=A30), mig("all-disabled", hosts=A30, **one),
+        mig("all-disabled", hosts=A30), mig("all-balanced", check=True, hosts=A30), mig("all-balanced", hosts=A30))
+    assert alone.result(A30, "mig_config")["created"] and same.rc == 0
+    steps = ids(result(run, A30)["plan"])
+    assert ids(result(check, A30)["plan"]) == steps and steps[1].endswith("1g.6gb at 0,1,2,3") and "enable" in steps[0]
+    assert [len(result(one, A30)["destroyed"]) for one in (off, gone)] == [4, 4]
+    assert result(rest, A30)["plan"] == result(last, A30)["plan"] and len(result(last, A30)["created"]) == 6
+    before = places(lab, A30)
+    assert boot(lab, A30) == "running" and places(lab, A30) == before, told(lab, A30)
+    again, = series.well(lab, mig("all-balanced", level="never", hosts=A30))
+    assert not result(again, A30)["changed"]
 
 
 def test_removal_leaves_nothing(lab: LabHosts, balanced: Converged) -> None:

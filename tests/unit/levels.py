@@ -47,6 +47,7 @@ TABLE: t.Dict[str, t.Dict[str, t.Tuple[str, ...]]] = {
         "reset an idle GPU": IDLE,
         "reset a GPU that a process of the host has open": DRAIN,
         "reset a GPU that a pod has open": NEVER,
+        "change a MIG mode that only a reboot applies": ONLY_REBOOT,
     },
     "toolkit": {
         "restart containerd, also that of MicroK8s": ALWAYS,

@@ -62,15 +62,29 @@ class Restoration(MigRun):
     def _restore_one(self, device: Device, entry: planning.Result, journal: Journal) -> list[str]:
         try:
             gpu = self._read_gpu(device, device.number)
-            result = self._apply_goals([(gpu, planning.goal_from_json(gpu, entry, STATE))], journal)
+            if planning.hidden(gpu) and entry["enabled"]:
+                # The GPU had this layout before. Only with MIG on it tells the profiles by which to restore it.
+                waiting = self._reach(gpu, planning.Goal(True, (), "as it was before"), journal)["pending"]
+                if waiting:
+                    return _first(waiting)
+                gpu = self._read_gpu(self._devices[device.pci], device.number)
+            result = self._reach(gpu, planning.goal_from_json(gpu, entry, STATE), journal)
         except GpuopsError as error:
             return [str(error)]
-        for step in result["plan"]:
-            self.say(f"done: {step['id']}")
         if not result["plan"] and not result["pending"]:
             self.say(f"GPU {device.pci} has the desired layout.")
-        # Only the first pending step, because it blocks the others.
-        return [f"{step['id']}: {step['pending_reason']}." for step in result["pending"][:1]]
+        return _first(result["pending"])
+
+    def _reach(self, gpu: planning.Gpu, goal: planning.Goal, journal: Journal) -> planning.Result:
+        result = self._apply_goals([(gpu, goal)], journal)
+        for step in result["plan"]:
+            self.say(f"done: {step['id']}")
+        return result
+
+
+def _first(pending: t.Sequence[t.Mapping[str, str]]) -> list[str]:
+    """The first pending step as a sentence, because it blocks the others."""
+    return [f"{step['id']}: {step['pending_reason']}." for step in pending[:1]]
 
 
 def _without_waiting(argv: t.Sequence[str], *, timeout: float = 60, check: bool = True, stdin: str | None = None,

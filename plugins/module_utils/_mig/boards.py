@@ -4,7 +4,8 @@
 """GPU instance profiles by PCI device id, for plans without a driver. PRIVATE to the collection.
 
 Sources: NVIDIA MIG User Guide 580 ("Supported MIG Profiles"), names in mig-parted's default configuration, public
-output of `nvidia-smi mig -lgip` and `-lgipp`. If there is a driver, the profiles that it reports are used instead.
+output of `nvidia-smi mig -lgip` and `-lgipp`. If there is a driver that reports the profiles, these are used instead.
+Drivers before R550 report them only while MIG is on.
 """
 
 from __future__ import annotations
@@ -84,6 +85,15 @@ _TABLES = dict(_tables())
 def profiles_of(device_id: str) -> list[Profile] | None:
     """The profiles of a PCI device id such as `20b2`, in NVML's order; None if they are unknown."""
     return _TABLES.get(device_id.lower())
+
+
+def with_counts(device_id: str, profiles: t.Sequence[Profile]) -> list[Profile]:
+    """Profiles that a driver has reported, with the numbers of instances from the table.
+
+    For the boards in MISCOUNTED of `_nvml_data.py`. A profile that the table lacks keeps its number.
+    """
+    counts = {profile.enum: profile.instances for profile in profiles_of(device_id) or ()}
+    return [profile._replace(instances=counts.get(profile.enum, profile.instances)) for profile in profiles]
 
 
 def find(word: str) -> tuple[str | None, list[str]]:

@@ -14,7 +14,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Placement
-from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.planning import Goal, Gpu
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.planning import Goal, Gpu, hidden, hidden_profiles
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.search import Search
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import COMPUTE_SLICES, Instance
 
@@ -54,6 +54,8 @@ def read(document: object) -> dict[str, tuple[str, object]]:
 def goal_of(gpu: Gpu, path: str, device: object) -> Goal:
     """The goal of a GPU from its data in the checkpoint. Raises InputError if the GPU cannot have this layout."""
     enabled = bool(_field(device, "MigMode", int, path))
+    if enabled and hidden(gpu):
+        raise hidden_profiles(gpu, f"{path}.GpuInstances")
     placements = [_piece(gpu, f"{path}.GpuInstances[{index}]", item)
                   for index, item in enumerate(_field(device, "GpuInstances", list, path) if enabled else [])]
     if gpu.board is None or not gpu.target.profiles:

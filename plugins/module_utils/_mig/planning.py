@@ -32,6 +32,8 @@ EVICT = "evict these pods: run the playbook gpuops.nvidia.mig or the module gpuo
 # The result of the module.
 Result = t.Dict[str, t.Any]
 MODE = {True: "enable MIG mode", False: "disable MIG mode"}
+FINISH = "reboot to finish the MIG mode"
+WAITS = "only a reboot applies the new mode, which is pending"
 
 
 class Holder(t.NamedTuple):
@@ -62,7 +64,8 @@ class Holder(t.NamedTuple):
 class Gpu:
     """The current state of a GPU. board: None if its profiles are unknown; mode: (current, after the next reset).
 
-    assumed: whether the state is from device tables, without a driver. holders: the processes that use the GPU, read
+    assumed: whether the state is from device tables, without a driver. told: whether the profiles are those that this
+    GPU or an equal one has told; otherwise they are from device tables. holders: the processes that use the GPU, read
     only if steps disturb them. unread: why the GPU cannot be read, otherwise empty. Mode and layout of an unreadable
     GPU are unknown; nothing is planned for it.
     """
@@ -72,6 +75,7 @@ class Gpu:
     mode: t.Tuple[bool, bool]
     layout: Layout = ()
     assumed: bool = False
+    told: bool = True
     holders: t.List[Holder] = field(default_factory=list)
     unread: str = ""
 
@@ -94,13 +98,15 @@ class Goal(t.NamedTuple):
 
 
 class GpuPlan(t.NamedTuple):
-    """The plan of a GPU. steps: those that the level allows; pending: the others."""
+    """The plan of a GPU. steps: those that the level allows; pending: the others; waits: whether the new MIG mode is
+    set, and waits for a reboot."""
 
     gpu: Gpu
     goal: Goal
     change: Difference
     steps: t.List[Step]
     pending: t.List[PendingStep]
+    waits: bool = False
 
 
 def layout_json(enabled: bool, layout: Layout) -> dict[str, object]:
@@ -118,10 +124,28 @@ def goal_from_json(gpu: Gpu, data: Result, path: str) -> Goal:
         goal = Goal(data["enabled"], layout, "as it was before")
     except (KeyError, TypeError, IndexError):
         goal = None
+    if goal is not None and not goal.layout:
+        return goal
+    if goal is not None and hidden(gpu):
+        raise hidden_profiles(gpu)
     if goal is None or gpu.board is None or not gpu.board.holds(goal.layout):
         raise HostError(f"GPU {gpu.pci} ({gpu.target.model}) cannot have the layout that {path} contains for it.",
                         "The file was edited, or the driver has changed: run mig_config with a layout.", path=path)
     return goal
+
+
+def hidden(gpu: Gpu) -> bool:
+    """Whether the profiles of a GPU are unknown although it answers, see hidden_profiles."""
+    return gpu.target.profiles is None and not gpu.assumed and not gpu.unread
+
+
+def hidden_profiles(gpu: Gpu, path: str = "") -> InputError:
+    """The error for instances on a GPU that does not tell its profiles, of a model without a table."""
+    return InputError(f"the MIG profiles of GPU {gpu.pci} ({gpu.target.model}) are unknown: this driver tells them "
+                      "only while MIG is on, and there is no table for this model.",
+                      f"Enable MIG first: run mig_config with selected all-enabled and devices [{gpu.target.number}], "
+                      "then run again with the layout. Drivers from R550 on also tell the profiles while MIG is off.",
+                      path=path, value=gpu.target.device_id)
 
 
 def goal_of(gpu: Gpu, desired: DesiredDevices) -> Goal:
@@ -200,7 +224,8 @@ def plan(gpu: Gpu, goal: Goal, level: str, services: t.Sequence[str] = (), creat
 
     def step(action: str, what: str, needs: str, **data: object) -> None:
         target = f"{gpu.pci} {what}".strip()
-        steps.append(Step(action, target, goal.reason, needs, gpu.assumed, {"pci": gpu.pci, **data}))
+        assumed = gpu.assumed or action == CREATE and not gpu.told
+        steps.append(Step(action, target, goal.reason, needs, assumed, {"pci": gpu.pci, **data}))
 
     blocking = [holder for holder in gpu.holders if switch or _on(holder, change.destroyed)]
     if blocking:
@@ -211,7 +236,9 @@ def plan(gpu: Gpu, goal: Goal, level: str, services: t.Sequence[str] = (), creat
     if switch:
         step(MODE[goal.enabled], "", "idle", enabled=goal.enabled)
     if change.created and gpu.board:
-        step(CREATE, gpu.board.describe(change.created), "never", placements=change.created)
+        names = dict.fromkeys(placement.profile for placement in change.created)
+        step(CREATE, gpu.board.describe(change.created), "never", placements=change.created,
+             profiles=[gpu.board.profiles[name] for name in names])
     pods = pods_of(blocking)
     allowed, pending = gate(steps, "never" if pods else level)
     if pods:
@@ -231,6 +258,19 @@ def block(planned: GpuPlan, why: str) -> GpuPlan:
     return planned._replace(steps=done, pending=[*follow(rest, why), *planned.pending])
 
 
+def wait_for_reboot(planned: GpuPlan) -> GpuPlan:
+    """The plan of a GPU whose new MIG mode only a reboot applies. Its level allows all steps.
+
+    Its steps are those before the change of the mode, and the change unless the mode was pending before. A reboot and
+    the others are pending.
+    """
+    at = next(index for index, step in enumerate(planned.steps) if step.action in MODE.values())
+    gpu, enabled = planned.gpu, planned.goal.enabled
+    finish = Step(FINISH, gpu.pci, planned.goal.reason, "reboot", data={"pci": gpu.pci})
+    return planned._replace(steps=planned.steps[:at if gpu.mode[1] == enabled else at + 1], waits=True,
+                            pending=[*follow([finish, *planned.steps[at + 1:]], WAITS), *planned.pending])
+
+
 def creates(steps: t.Iterable[Step]) -> bool:
     """Whether one of the steps creates instances."""
     return any(step.action == CREATE for step in steps)
@@ -245,6 +285,12 @@ def devices_json(gpu: Gpu, layout: Layout) -> list[dict[str, object]]:
     """JSON of MIG devices for the result: `[{gpu, device, start}]`."""
     return [{"gpu": gpu.pci, "device": gpu.board.device(placement.profile, compute[0]), "start": placement.start}
             for placement in layout for compute in placement.compute] if gpu.board else []
+
+
+def text_waiting(planned: GpuPlan) -> str:
+    """A line of the diff: the state of a GPU whose new MIG mode waits for a reboot."""
+    now, then = ("on" if enabled else "off" for enabled in (planned.gpu.mode[0], planned.goal.enabled))
+    return f"{planned.gpu.pci} MIG {now}, {then} after a reboot\n"
 
 
 def text(gpu: Gpu, goal: Goal | None = None) -> str:

@@ -26,7 +26,7 @@ class ReadOnlyRun(MigRun):
         if not self.nvml.available:
             raise HostError(f"MIG cannot be read: {self.nvml.error or 'the NVIDIA driver is not installed.'}",
                             "Install and load the driver first.")
-        capable = [gpu for gpu in self._read() if gpu.target.profiles]
+        capable = [gpu for gpu in self._read() if gpu.target.profiles or planning.hidden(gpu)]
         gpus = [gpu for gpu in capable if gpu.pci in self._chosen(capable)]
         current = {gpu.pci: gpu.as_dict() for gpu in gpus}
         config = config_file.export([

@@ -12,16 +12,23 @@ import os
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._devices import model_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError, HostError, InputError, InUse
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
+    DeviceError,
+    HostError,
+    InputError,
+    InUse,
+    RebootNeeded,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import planning, profile_names
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Board, devices_of, layout_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml import Nvml
-from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import MISCOUNTED, Device
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
     PendingStep,
     Step,
+    allows,
     apply,
     diff_entry,
     outcome,
@@ -36,6 +43,9 @@ if t.TYPE_CHECKING:
 
 # The pending step for a GPU that cannot be read, whose steps are unknown.
 CONFIGURE = "configure MIG"
+# Entries of the journal: a mode that a run has left pending for a reboot, by UUID, with the boot in which it did.
+_REBOOT = "reboot"
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # NVML's errors for a faulty GPU. For other errors, the run fails.
 _FAULTY = ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND", "TIMEOUT", "IRQ_ISSUE", "UNKNOWN")
 UNREAD = ("Check dmesg | grep -i nvrm. Reset the GPU while nothing uses it (nvidia-smi -r -i INDEX), or reboot the "
@@ -70,7 +80,7 @@ class MigRun:
         self.nvml = nvml
         self.warnings: list[str] = []
         self.root = Root()
-        self._boards: dict[str, Board] = {}
+        self._boards: dict[tuple[Profile, ...], Board] = {}  # a Board caches layouts
         self._devices: dict[str, Device] = {}
         self.command: Runner = run
         self.plans: list[planning.GpuPlan] = []
@@ -120,6 +130,9 @@ class MigRun:
     def _read_by_nvml(self) -> list[planning.Gpu]:
         """All GPUs, including unreadable ones. Raises DeviceError if all are unreadable, or if one is with gathered."""
         gpus = [self._try_read_gpu(device) for device in self.nvml.devices()]
+        for gpu in gpus:
+            if not gpu.told:  # an equal GPU that was read later may have told its profiles
+                self._infer_profiles(gpu)
         whys = [f"GPU {number} does not answer: {why}." for number, why in self.nvml.silent]
         if whys:
             known = {gpu.pci for gpu in gpus}
@@ -157,15 +170,39 @@ class MigRun:
     def _read_gpu(self, device: Device, number: int) -> planning.Gpu:
         self._devices[device.pci] = device
         mode = self.nvml.mode(device)
-        profiles = self.nvml.profiles(device) if mode else []
+        profiles = self._told(device, self.nvml.profiles(device, mode[0])) if mode else []
         uuid = self._uuid(device.pci) if self._by_uuid() else ""
         gpu = planning.Gpu(self._target(number, device.pci, device.device_id, device.subsystem, profiles, uuid),
-                           self._board(device.board, profiles), mode or (False, False))
+                           self._board(profiles), mode or (False, False))
+        if mode and not mode[0] and not profiles:
+            self._infer_profiles(gpu)
         if self.request.after_reload and self.request.check:
             gpu.mode, gpu.assumed = (gpu.mode[1] and self._keeps_mode(gpu),) * 2, True
         elif gpu.mode[0]:
             gpu.layout = layout_of(self.nvml.instances(device))
         return gpu
+
+    def _infer_profiles(self, gpu: planning.Gpu) -> None:
+        """Sets the profiles of a GPU that does not tell them, because MIG is off and the driver is older than R550.
+
+        They are those of an equal GPU with MIG on, otherwise those of the table of the model, None if it has no table.
+        """
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards
+
+        device = self._devices[gpu.pci]
+        told = self._told(device, self.nvml.told_by_equal(device))
+        profiles = told or boards.profiles_of(device.device_id)
+        gpu.target = gpu.target._replace(profiles=profiles)
+        gpu.board, gpu.told = self._board(profiles) if profiles else None, bool(told)
+
+    @staticmethod
+    def _told(device: Device, profiles: list[Profile]) -> list[Profile]:
+        """The profiles that NVML reports for a GPU, with the right numbers of instances."""
+        if device.device_id not in MISCOUNTED:
+            return profiles
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards
+
+        return boards.with_counts(device.device_id, profiles)
 
     @staticmethod
     def _keeps_mode(gpu: planning.Gpu) -> bool:
@@ -180,7 +217,7 @@ class MigRun:
         capable = model is None or model.mig_capable
         profiles = boards.profiles_of(device_id) if capable else []
         gpu = planning.Gpu(self._target(number, pci, device_id, subsystem, profiles),
-                           self._board(device_id, profiles or []) if profiles is not None else None, (False, False),
+                           self._board(profiles) if profiles is not None else None, (False, False),
                            assumed=True)
         if self.request.state != "rendered" and self._keeps_mode(gpu):
             gpu.mode = (self._was_enabled(pci),) * 2
@@ -193,8 +230,8 @@ class MigRun:
         kept = read_mig_boot(self.root)["gpus"] or {}
         return any(entry["pci"] == pci and entry["enabled"] for entry in kept.values())
 
-    def _board(self, key: str, profiles: t.Sequence[Profile]) -> Board:
-        return self._boards.setdefault(key, Board(profiles))
+    def _board(self, profiles: t.Sequence[Profile]) -> Board:
+        return self._boards.setdefault(tuple(profiles), Board(profiles))
 
     @staticmethod
     def _target(number: int, pci: str, device_id: str, subsystem: str, profiles: t.Sequence[Profile] | None,
@@ -226,6 +263,10 @@ class MigRun:
         chosen = self._chosen(gpus)
         if self.request.checkpoint is not None:
             return [pair for pair in self._checkpointed(gpus) if pair[0].pci in chosen]
+        if self._entries is None and self.request.selected not in ("all-disabled", "all-enabled"):
+            for gpu in gpus:
+                if gpu.pci in chosen and planning.hidden(gpu):
+                    raise planning.hidden_profiles(gpu, "selected")
         targets = [gpu.target for gpu in gpus]
         desired_devices = self._resolve(targets, chosen)
         if not desired_devices:
@@ -241,7 +282,9 @@ class MigRun:
             if gpu.unread:
                 self._wait(gpu.pci, desired.path, gpu.unread)
                 continue
-            if desired.devices is None or gpu.board is None:
+            if desired.devices is None and planning.hidden(gpu):
+                raise planning.hidden_profiles(gpu, desired.path)
+            if (desired.devices is None or gpu.board is None) and not planning.hidden(gpu):
                 self.warnings.append(f"The MIG profiles of GPU {gpu.pci} ({gpu.target.model}) are unknown while the "
                                      "driver does not run, so its instances are not in the plan.")
             goals.append((gpu, planning.goal_of(gpu, desired)))
@@ -305,7 +348,7 @@ class MigRun:
     # -- execution
 
     def _apply_goals(self, goals: list[tuple[planning.Gpu, planning.Goal]], journal: Journal) -> planning.Result:
-        plans = self.plans = [self._steps(gpu, goal) for gpu, goal in goals]
+        plans = self.plans = [self._steps(gpu, goal, journal) for gpu, goal in goals]
         steps = [step for plan in plans for step in plan.steps]
         stopped = [unit for step in steps if step.action == planning.STOP for unit in step.data["units"]]
         # Including units that a killed run has stopped; the last stopped unit is started first.
@@ -314,6 +357,7 @@ class MigRun:
         if not self.request.check and (steps or journal.entries):
             plans = self.plans = self._change_gpus(plans, starts, journal)
             steps = [step for plan in plans for step in plan.steps]
+            self._forget_reboots(plans, journal)
         result = self._result(plans, [*steps, *starts])
         if self.request.state == "absent" and not self.request.check:
             journal.unfinished = None  # this run has repeated the last step of a killed run
@@ -343,7 +387,7 @@ class MigRun:
                 journal.note("gpu", uuid, planning.layout_json(plan.goal.enabled, plan.goal.layout))
                 former[gpu.pci] = (self._devices[gpu.pci], gpu.mode[0], gpu.layout)
         pauses = Pauses(self.command, journal)
-        executor = Executor(self.nvml, pauses, self.root, former)
+        executor = Executor(self.nvml, pauses, self.root, former, allows(self.request.level, "reboot"))
         try:
             if former:
                 journal.keep("cdi", UNIT, None)
@@ -368,7 +412,30 @@ class MigRun:
                 journal.forget("gpu", self._uuid(plan.gpu.pci).lower())
             plan.gpu.holders = error.details["holders"]
             return planning.block(plan, error.message)
+        except RebootNeeded:
+            uuid = self._uuid(plan.gpu.pci).lower()
+            journal.done(plan.steps[0])  # the unfinished step has set the mode
+            journal.forget(_REBOOT, uuid)
+            journal.keep(_REBOOT, uuid, self.root.text(_BOOT_ID))
+            return planning.wait_for_reboot(plan)
         return plan
+
+    def _waits_for_reboot(self, gpu: planning.Gpu, goal: planning.Goal, journal: Journal) -> bool:
+        """Whether a run has left the mode of the goal pending since the last boot, so that only a reboot is missing."""
+        if gpu.assumed or gpu.mode != (not goal.enabled, goal.enabled) or not journal.of_kind(_REBOOT):
+            return False
+        entry = journal.get(_REBOOT, self._uuid(gpu.pci).lower())
+        return (entry is not None and entry["before"] == self.root.text(_BOOT_ID) and not gpu.layout
+                and allows(self.request.level, "reboot") and self.request.create)
+
+    def _forget_reboots(self, plans: list[planning.GpuPlan], journal: Journal) -> None:
+        """Deletes the records of modes that wait for a reboot no longer. With absent also those of missing GPUs."""
+        entries = journal.of_kind(_REBOOT)
+        if entries:
+            waiting = {self._uuid(plan.gpu.pci).lower(): plan.waits for plan in plans}
+            for uuid in entries:
+                if not waiting.get(uuid, self.request.state != "absent"):
+                    journal.forget(_REBOOT, uuid)
 
     def _refresh_cdi(self, journal: Journal) -> None:
         """Refreshes the CDI specifications, from which containers learn the MIG devices. Ends the journal's request."""
@@ -379,8 +446,10 @@ class MigRun:
                                  f"Check journalctl -u {_cdi.UNIT}.")
         journal.forget("cdi", _cdi.UNIT)
 
-    def _steps(self, gpu: planning.Gpu, goal: planning.Goal) -> planning.GpuPlan:
+    def _steps(self, gpu: planning.Gpu, goal: planning.Goal, journal: Journal) -> planning.GpuPlan:
         """The plan of a GPU, which keeps busy instances if possible. Reads GPU clients only if the plan needs them."""
+        if self._waits_for_reboot(gpu, goal, journal):
+            return planning.wait_for_reboot(planning.plan(gpu, goal, self.request.level))
         services: tuple[str, ...] = ()
         if not gpu.assumed and planning.disturbs(gpu, goal):
             from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.clients import stoppable
@@ -421,20 +490,25 @@ class MigRun:
 
     def _result(self, plans: list[planning.GpuPlan], steps: list[Step]) -> planning.Result:
         done = [plan for plan in plans if not plan.pending]
-        moving = [plan for plan in done if plan.steps]
-        diff = [diff_entry("MIG", "".join(planning.text(plan.gpu) for plan in moving),
-                           "".join(planning.text(plan.gpu, plan.goal) for plan in moving))] if moving else []
+        moved = [plan for plan in plans if plan in done or plan.waits]
+        moving = [plan for plan in moved if plan.steps]
+        diff = [diff_entry("MIG", "".join(planning.text(plan.gpu) for plan in moving), "".join(
+            planning.text_waiting(plan) if plan.waits else planning.text(plan.gpu, plan.goal) for plan in moving)
+            )] if moving else []
         return outcome(
             steps, [*(step for plan in plans for step in plan.pending), *self._waiting],
             [*diff, *plan_diff("mig_config", steps)],
             before={plan.gpu.pci: plan.gpu.as_dict() for plan in plans},
-            after={plan.gpu.pci: planning.layout_json(plan.goal.enabled, plan.goal.layout) if plan in done else
+            after={plan.gpu.pci: planning.layout_json(plan.gpu.mode[0], ()) if plan.waits else
+                   planning.layout_json(plan.goal.enabled, plan.goal.layout) if plan in done else
                    plan.gpu.as_dict() for plan in plans},
             kept=[item for plan in plans for item in planning.devices_json(plan.gpu, plan.change.kept)],
             created=[item for plan in done for item in planning.devices_json(plan.gpu, plan.change.created)],
             holders=[holder.as_client() for plan in plans for holder in plan.gpu.holders],
-            destroyed=[item for plan in done for item in planning.devices_json(plan.gpu, plan.change.destroyed)],
+            destroyed=[item for plan in moved for item in planning.devices_json(plan.gpu, plan.change.destroyed)],
             touched=[plan.gpu.pci for plan in plans if plan.steps or plan.pending],
             in_free_space=[plan.gpu.pci for plan in plans
                            if plan.change.created and not planning.disturbs(plan.gpu, plan.goal)],
-            reset_required=[plan.gpu.pci for plan in plans if plan.pending and plan.gpu.mode[0] != plan.gpu.mode[1]])
+            reset_required=[plan.gpu.pci for plan in plans
+                            if plan.waits or plan.pending and plan.gpu.mode[0] != plan.gpu.mode[1]],
+            reboot_required=any(plan.waits for plan in plans))

@@ -176,7 +176,8 @@ def check(want: MigPlan, seen: component.HostState) -> component.Result:
     waiting = [gpu["pci"] for gpu in gpus if _becomes(gpu)]
     if waiting:
         return component.Result("pending", f"the MIG mode of {', '.join(waiting)} changes with the next reset",
-                                "Set gpu_disruption: idle, which allows the reset of idle GPUs."
+                                "Set gpu_disruption: idle, which allows the reset of idle GPUs, or reboot if they "
+                                "cannot be reset."
                                 if set(waiting) & set(wanted) else
                                 "No layout is selected for these GPUs: reset them while they are idle, or restore the "
                                 "mode with nvidia-smi -mig.")

@@ -16,7 +16,8 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import at_boot
 from ansible_collections.gpuops.nvidia.plugins.module_utils._program import program
 
-from tests.conformance.conftest import Machine
+from lab.nvml.build import build
+from tests.conformance.conftest import ROOT, Machine
 
 # /etc and /var/lib of the machine are folders of the test, for this program and what it starts.
 PRIVATE = ('mount --bind "$1/etc" /etc && mount --bind "$1/lib" /var/lib && '
@@ -99,6 +100,28 @@ def test_a_boot_brings_it_back_and_the_next_run_changes_nothing(host: Callable[.
     quiet = made.boot()
     assert made.writes() == [] and quiet.stdout.count("has the desired layout") == 2
     assert not list((made.folder / "lib").rglob("*.tmp")) and quiet.stderr == ""
+
+
+@pytest.mark.parametrize("device_id", ["2330", "230e"])
+def test_a_boot_with_a_driver_that_tells_profiles_only_while_mig_is_on(
+        machine: Callable[..., Machine], tmp_path: Path, device_id: str) -> None:
+    """A Hopper GPU boots with MIG off. The second device id has no table in the collection."""
+    changed = tmp_path / "boards.json"
+    tables = (ROOT / "lab/nvml/boards.json").read_text()
+    changed.write_text(tables.replace('"device": "2330"', f'"device": "{device_id}"'))
+    made = Host(machine("h100-80=2", folder=build(changed)), tmp_path)
+    made.machine.sim("driver", "535.309.01")
+    made.want(gpu0=[FIRST, THIRD], gpu1=[])
+    for _boot in range(2):
+        done = made.boot()
+        assert done.returncode == 0, done.stderr
+        assert sorted(made.stand()) == ["1", "1", "gi 0 0@0", "gi 0 2@4"]
+        assert done.stdout.count("done: enable MIG mode") == 2
+        made.machine.sim("reload")
+    made.machine.sim("fault", "set", "in-use", "0")
+    stuck = made.boot()
+    assert stuck.returncode == 1 and made.stand() == ["0", "1"]
+    assert stuck.stderr.count("<3>") == 1 and "0000:" in stuck.stderr
 
 
 def test_what_is_right_stays(host: Callable[..., Host]) -> None:

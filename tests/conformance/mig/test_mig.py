@@ -39,11 +39,11 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml_folder: P
 
 
 def go(selected: str | None, state: str = "present", config: Any = None, checkpoint: Any = None,
-       devices: list[str] | None = None) -> dict[str, Any]:
-    """One run of the module's work at gpu_disruption idle."""
+       devices: list[str] | None = None, check: bool = False, level: str = "idle") -> dict[str, Any]:
+    """One run of the module's work."""
     kind = shown.ReadOnlyRun if state == "gathered" else work.MigRun
     with Nvml() as nvml:
-        return kind(work.Request(state, config, selected, devices, "idle", False, checkpoint), nvml).run()
+        return kind(work.Request(state, config, selected, devices, level, check, checkpoint), nvml).run()
 
 
 def devices(host: Machine) -> list[dict[str, int]]:
@@ -66,7 +66,7 @@ def test_tables_are_what_the_device_reports(machine: Make, model: str) -> None:
     machine(f"{model}=1")
     with Nvml() as nvml:
         device = nvml.devices()[0]
-        reported = nvml.profiles(device)
+        reported = nvml.profiles(device, False)
     assert sorted(reported) == sorted(boards.profiles_of(device.device_id) or [])
 
 
@@ -113,6 +113,80 @@ def test_each_layout_after_each_other(machine: Make, model: str) -> None:
         assert go(name)["changed"] is False
     go(None, state="absent")
     assert devices(host) == [{"-": 1}]
+
+
+OLD, NEW = "535.309.01", "570.172.08"
+
+
+def ids(result: dict[str, Any]) -> list[str]:
+    return [step["id"] for step in result["plan"]]
+
+
+@pytest.mark.parametrize("model", BOARDS)
+def test_a_driver_before_r550_gives_the_same_layouts(machine: Make, model: str) -> None:
+    """Each layout from MIG off, where this driver does not tell the profiles."""
+    host = machine(f"{model}=1")
+    for name in layouts_of(BOARDS[model]):
+        host.sim("driver", NEW)
+        planned = go(name, check=True)
+        host.sim("driver", OLD)
+        check, run = go(name, check=True), go(name)
+        assert ids(planned) == ids(check) == ids(run) and check["plan"] == run["plan"], name
+        assert planned["diff"] == check["diff"] == run["diff"] and run["diff"]
+        assert planned["after"] == check["after"] == run["after"]
+        assert go(name)["changed"] is False
+        host.sim("driver", NEW)
+        assert go(name)["changed"] is False
+        host.sim("driver", OLD)
+        assert go("all-disabled")["changed"] is True
+    assert go(None, state="absent")["changed"] is False
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3])
+def test_some_gpus_of_a_host_are_cut_with_a_driver_before_r550(machine: Make, cut: int) -> None:
+    host = machine("a100-80=3", "a30=1")  # the A30 is GPU 2
+    host.sim("driver", OLD)
+    go("all-1g.10gb", devices=[str(cut)])
+    stand = [{"0": 7} if number == cut else {"-": 1} for number in range(4)]
+    assert devices(host) == stand
+    gathered = go(None, state="gathered")
+    assert [entry["enabled"] for entry in gathered["before"].values()] == [number == cut for number in range(4)]
+    assert go(None, config=gathered["config"])["changed"] is False
+    run = go("all-balanced")
+    large = {"0": 2, "1": 1, "2": 1}
+    assert devices(host) == [large, large, {"0": 2, "1": 1}, large]
+    assert len(run["kept"]) == 2 and go("all-balanced")["changed"] is False
+    go("all-disabled", devices=["1"])
+    assert go("all-disabled")["changed"] is True
+    assert devices(host) == [{"-": 1}] * 4
+
+
+@pytest.mark.parametrize("driver", [OLD, NEW])
+@pytest.mark.parametrize("count", ["1", "7"])
+def test_an_a30_whose_driver_miscounts_its_instances(machine: Make, driver: str, count: str) -> None:
+    host, board = machine("a30=2"), BOARDS["a30"]
+    host.sim("driver", driver)
+    host.sim("fault", "set", "profile-counts", "all", count)
+    for name, wanted in layouts_of(board).items():
+        go(name)
+        assert devices(host) == [{str(board["profiles"][one]["enum"]): many for one, many in wanted.items()}] * 2, name
+        assert go(name)["changed"] is False
+
+
+@pytest.mark.parametrize("driver", [OLD, NEW])
+def test_a_mode_that_only_a_reboot_applies(machine: Make, driver: str) -> None:
+    host = machine("a100-80=2")
+    host.sim("driver", driver)
+    host.sim("fault", "set", "reboot-only", "1")
+    with pytest.raises(GpuopsError, match="Not Supported.*set disruption to reboot.*is restored"):
+        go("all-1g.10gb")
+    assert devices(host) == [{"0": 7}, {"-": 1}]
+    run = go("all-1g.10gb", level="reboot")
+    assert run["reboot_required"] and devices(host) == [{"0": 7}, {"-": 1}]
+    assert go("all-1g.10gb", level="reboot")["changed"] is False
+    host.sim("reload")
+    assert go("all-1g.10gb", level="reboot")["reboot_required"] is False
+    assert devices(host) == [{"0": 7}] * 2 and go("all-1g.10gb")["changed"] is False
 
 
 @pytest.mark.parametrize("model", BOARDS)

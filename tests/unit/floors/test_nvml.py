@@ -44,7 +44,7 @@ def sliced(machine: Make) -> t.Iterator[tuple[Machine, Nvml]]:
     host = machine("a100-80=2")
     with Nvml() as nvml:
         device = nvml.set_mode(nvml.devices()[0], True)
-        profiles = {profile.name: profile for profile in nvml.profiles(device)}
+        profiles = {profile.name: profile for profile in nvml.profiles(device, True)}
         three = nvml.create(device, profiles["3g.40gb"], 4)
         nvml.create_compute(device, profiles["3g.40gb"], three, 2, 0)
         nvml.create_compute(device, profiles["3g.40gb"], three, 1, 2)
@@ -84,13 +84,40 @@ def test_profiles_are_asked_once_for_a_model(machine: Make, tmp_path: Path, monk
     machine("a100-80=2")
     monkeypatch.setenv("GPUSIM_TRACE", str(tmp_path / "trace"))
     with Nvml() as nvml:
-        found = [nvml.profiles(device) for device in nvml.devices()]
+        found = [nvml.profiles(device, False) for device in nvml.devices()]
     assert found[0] is found[1]
     names = {profile.name: profile for profile in found[0]}
     assert names["3g.40gb"].starts == (0, 4) and names["3g.40gb"].size == 4 and names["3g.40gb"].slices == 3
     assert names["1g.10gb"].instances == 7 and names["1g.10gb+me"].instances == 1
     calls = (tmp_path / "trace").read_text().split()
     assert calls.count("nvmlDeviceGetGpuInstancePossiblePlacements_v2") == len(names)
+
+
+def test_before_r550_profiles_are_told_only_while_mig_is_on(machine: Make) -> None:
+    host = machine("a100-80=2")
+    host.sim("driver", "535.309.01")
+    with Nvml() as nvml:
+        first, second = nvml.devices()
+        assert nvml.profiles(first, False) == nvml.told_by_equal(first) == []
+        second = nvml.set_mode(second, True)
+        assert nvml.told_by_equal(first) == []
+        told = nvml.profiles(second, True)
+        assert len(told) == 7 and nvml.told_by_equal(first) is told and nvml.profiles(first, False) == []
+        first = nvml.set_mode(first, True)
+        assert nvml.instances(first) == [] and nvml.profiles(first, True) is told
+
+
+def test_a_profile_that_cannot_be_read_is_no_missing_one(machine: Make) -> None:
+    host = machine("a100-80=1")
+    with Nvml() as nvml:
+        device = nvml.devices()[0]
+        host.sim("fault", "set", "lost-reading", "0")
+        total = type("Memory", (), {"total": 80 * 1024**3})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(nvml._lib, "nvmlDeviceGetMemoryInfo", lambda _handle: total)
+            with pytest.raises(DeviceError, match="nvmlDeviceGetGpuInstanceProfileInfo failed with UNKNOWN"):
+                nvml.profiles(device, False)
+        assert len(nvml.profiles(device, False)) == 7
 
 
 def test_instances_with_their_parts(sliced: tuple[Machine, Nvml]) -> None:
@@ -126,7 +153,7 @@ def test_a_handle_that_is_used_again_is_another_instance(machine: Make, monkeypa
     monkeypatch.setattr(_nvml, "_address", lambda _handle: 1)
     with Nvml() as nvml, Nvml() as other:
         device = nvml.set_mode(nvml.devices()[0], True)
-        small = next(profile for profile in nvml.profiles(device) if profile.name == "1g.10gb")
+        small = next(profile for profile in nvml.profiles(device, True) if profile.name == "1g.10gb")
         nvml.create(device, small, 0)
         if meanwhile == "closed":
             nvml.close()
@@ -158,7 +185,7 @@ def test_the_handle_of_now(machine: Make, monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_cannot_be_made_is_refused(sliced: tuple[Machine, Nvml]) -> None:
     _host, nvml = sliced
     device = nvml.devices()[0]
-    profiles = {profile.name: profile for profile in nvml.profiles(device)}
+    profiles = {profile.name: profile for profile in nvml.profiles(device, True)}
     one = nvml.instances(device)[0]
     with pytest.raises(DeviceError, match="A 1g.10gb has no compute instance of 2 slices"):
         nvml.create_compute(device, profiles["1g.10gb"], one.handle, 2, 0)

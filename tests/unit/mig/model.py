@@ -9,7 +9,13 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import DeviceError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards
-from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Compute, Device, Instance, Profile
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import (
+    MISCOUNTED,
+    Compute,
+    Device,
+    Instance,
+    Profile,
+)
 
 _ENUM = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
 
@@ -19,7 +25,9 @@ class Model:
 
     clients_of: PCI address -> C([(pid, GPU instance id or None)]), with a compute instance id as a third where it
     matters. silent: (number, why) of GPUs that do not answer; ill: addresses of those that answer no
-    question but with error_name.
+    question but with error_name. hides: as a driver before R550, a GPU tells its profiles only while MIG is on.
+    reboot_only: the addresses of the GPUs whose mode only a reboot applies.
+    told: PCI device id -> profiles, for those that are not as in the table.
     """
 
     def __init__(self, *gpus: tuple[str, str]) -> None:
@@ -34,6 +42,9 @@ class Model:
         self.silent: list[tuple[int, str]] = []
         self.ill: set[str] = set()
         self.error_name = "RESET_REQUIRED"
+        self.hides = False
+        self.reboot_only: set[str] = set()
+        self.told: dict[str, list[Profile]] = {}
 
     def _write(self, *what: t.Any) -> None:
         self.writes.append(what)
@@ -57,10 +68,18 @@ class Model:
             raise DeviceError(f"GPU {device.pci}: nvmlDeviceGetMigMode failed with {self.error_name}.", gpu=device.pci,
                               name=self.error_name)
         current, pending = self.modes[device.pci]
-        return (current, pending) if self.profiles(device) else None
+        return (current, pending) if self._all(device) else None
 
-    def profiles(self, device: Device) -> list[Profile]:
-        return boards.profiles_of(device.device_id) or []
+    def _all(self, device: Device) -> list[Profile]:
+        return self.told.get(device.device_id) or boards.profiles_of(device.device_id) or []
+
+    def profiles(self, device: Device, enabled: bool) -> list[Profile]:
+        assert enabled == self.modes[device.pci][0], "the MIG mode is another one"
+        return self._all(device) if enabled or not self.hides else []
+
+    def told_by_equal(self, device: Device) -> list[Profile]:
+        equal = [one for one in self.devices() if one.board == device.board and self.modes[one.pci][0]]
+        return self._all(device) if equal else []
 
     def instances(self, device: Device) -> list[Instance]:
         found = []
@@ -79,7 +98,9 @@ class Model:
     def set_mode(self, device: Device, enabled: bool) -> Device:
         self._write("mode", device.pci, enabled)
         assert not self.placed[device.pci], "MIG cannot be switched while instances are there"
-        self.modes[device.pci] = [enabled, enabled]
+        self.modes[device.pci][1] = enabled
+        if device.pci not in self.reboot_only:
+            self.modes[device.pci][0] = enabled
         return device
 
     def create(self, device: Device, profile: Profile, start: int) -> int:
@@ -89,7 +110,9 @@ class Model:
         for other, (there, _parts) in placed.items():
             assert other >= start + profile.size or start >= other + there.size, "GPU instances overlap"
         placed[start] = (profile, set())
-        assert sum(there.name == profile.name for there, _parts in placed.values()) <= profile.instances
+        most = next(one.instances for one in boards.profiles_of(device.device_id) or [] if one.name == profile.name) \
+            if device.device_id in MISCOUNTED else profile.instances
+        assert sum(there.name == profile.name for there, _parts in placed.values()) <= most
         return start
 
     def create_compute(self, device: Device, profile: Profile, gpu_instance: int, slices: int, start: int) -> None:
@@ -112,6 +135,18 @@ class Model:
         del self.placed[device.pci][instance.start]
 
     # -- for tests
+
+    def open(self) -> None:
+        """Starts the session again after a reset."""
+
+    def close(self) -> None:
+        """Ends the session for a reset."""
+
+    def reboot(self) -> None:
+        """What a reboot does to Ampere GPUs."""
+        for pci, modes in self.modes.items():
+            modes[0] = modes[1]
+            self.placed[pci].clear()
 
     def counts(self) -> dict[str, t.Any]:
         """Per GPU: None with MIG off, otherwise devices by name as mig-parted counts them."""

@@ -11,12 +11,12 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import work
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nvml_data import Device
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
-from ansible_collections.gpuops.nvidia.tests.unit.levels import NO, TABLE, YES, cases, on_page
+from ansible_collections.gpuops.nvidia.tests.unit.levels import NO, REBOOT, TABLE, YES, cases, on_page
 from ansible_collections.gpuops.nvidia.tests.unit.mig.model import Model
 from ansible_collections.gpuops.nvidia.tests.unit.mig.test_holders import (
     BOX,
@@ -40,7 +40,7 @@ class Act(t.NamedTuple):
     """The request for GPU A, which has seven instances, with the step and the call that it needs.
 
     clients: those that NVML lists on an instance; opens: those that have only opened the GPU. pending: whether a new
-    mode waits for a reset.
+    mode waits for a reset. stuck: whether it waits for a reboot, because a reset does not apply it.
     """
 
     selected: str
@@ -49,6 +49,7 @@ class Act(t.NamedTuple):
     clients: t.Sequence[int] = ()
     opens: t.Sequence[int] = ()
     pending: bool = False
+    stuck: bool = False
 
 
 CREATE, DESTROY, MODE = "create MIG instances", "destroy MIG instances", "disable MIG mode"
@@ -67,6 +68,7 @@ ACTS: dict[str, list[Act]] = {
     "reset a GPU that a process of the host has open": [
         Act("all-disabled", MODE, RESET, opens=[client], pending=True) for client in (SERVICE, BOX)],
     "reset a GPU that a pod has open": [Act("all-disabled", MODE, RESET, opens=[POD], pending=True)],
+    "change a MIG mode that only a reboot applies": [Act("all-disabled", MODE, RESET, pending=True, stuck=True)],
 }
 
 
@@ -77,13 +79,20 @@ def carried_out(host: Host, act: Act, level: str) -> str:  # noqa: F811
     for pid in act.opens:
         host.opens(pid, A, 0)
     request = work.Request("present", None, act.selected, [A], level, False)
-    result = work.MigRun(request, host.model).run()  # type: ignore[arg-type]
+    try:
+        result = work.MigRun(request, host.model).run()  # type: ignore[arg-type]
+    except HostError as error:
+        assert act.stuck and "set disruption to reboot" in error.hint and host.model.modes[A] == [True, True]
+        return NO
     calls = {*(str(write[0]) for write in host.model.writes), *host.calls}
     done = [step["action"] for step in result["plan"]]
     assert (act.step in done) == (act.call in calls)
     assert (act.step in done) != (act.step in [step["action"] for step in result["pending"]])
     if act.step not in done:
         assert not host.model.writes and not host.calls
+    if result["reboot_required"]:
+        assert act.stuck and host.model.modes[A] == [True, False]
+        return REBOOT
     return YES if act.step in done else NO
 
 
@@ -99,7 +108,7 @@ def test_an_act_needs_its_level(host: Host, monkeypatch: pytest.MonkeyPatch, act
         return device
 
     def reset(argv: t.Sequence[str], **options: t.Any) -> Completed:
-        if argv[0] == "nvidia-smi":
+        if argv[0] == "nvidia-smi" and not act.stuck:
             assert not any((host.root / "proc").glob("*/fd/*")), "a GPU in use was reset"
             modes[A][0] = modes[A][1]
         return run(argv, **options)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _cdi
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import (
+    CommandError,
     DeviceError,
     HostError,
     InputError,
@@ -25,6 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Jour
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import boards, planning, shown
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import work as work_module
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.layout import Board
+from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
 from ansible_collections.gpuops.nvidia.tests.unit.mig.model import Model
 
 A, B, L = "0000:07:00.0", "0000:0f:00.0", "0000:17:00.0"
@@ -86,6 +88,223 @@ def test_steps_before_a_driver_are_those_of_the_run(monkeypatch: pytest.MonkeyPa
         assert ids(offline) == ids(go(hosts(), wanted))
     with pytest.raises(HostError, match="driver is not installed"):
         go(bare, "all-balanced")
+
+
+# As with a driver before R550, which tells the profiles only while MIG is on.
+def hiding(*gpus: tuple[str, str]) -> Model:
+    model = Model(*(gpus or ((A, "20b2"), (B, "20b2"))))
+    model.hides = True
+    return model
+
+
+@pytest.mark.parametrize("selected", ["all-1g.10gb", "all-balanced", "all-enabled", "all-1g.10gb.me", "all-disabled"])
+@pytest.mark.parametrize("before", [None, "all-3g.40gb"])
+def test_profiles_that_are_hidden_while_mig_is_off_change_no_plan(selected: str, before: str | None) -> None:
+    plain, model = hosts(), hiding()
+    for one in (plain, model):
+        if before:
+            go(one, before, devices=[B])
+    usual = go(plain, selected)
+    check = go(model, selected, check=True)
+    result = go(model, selected)
+    assert ids(usual) == ids(check) == ids(result) and check["plan"] == result["plan"]
+    assert (usual["after"], plain.counts()) == (result["after"], model.counts()) and check["diff"] == result["diff"]
+    # A GPU that has MIG on tells the profiles for an equal one.
+    assert {step["assumed"] for step in result["plan"] if step["action"] == planning.CREATE} <= {before is None}
+    assert {step["assumed"] for step in result["plan"] if step["action"] != planning.CREATE} <= {False}
+    model.writes.clear()
+    again = go(model, selected, level="never")
+    assert (again["changed"], again["plan"], again["pending"], model.writes) == (False, [], [], [])
+
+
+def test_a_host_of_which_one_gpu_is_cut_is_read_right_while_others_hide_their_profiles() -> None:
+    for cut in (A, B):
+        model = hiding()
+        go(model, "all-1g.10gb", devices=[cut])
+        assert go(model, state="gathered")["before"][cut]["instances"]
+        assert go(model, "all-disabled", check=True)["changed"]
+        assert go(model, "all-disabled")["changed"]
+        assert model.counts() == {A: None, B: None}
+
+
+def test_the_way_back_is_open_while_profiles_are_hidden() -> None:
+    model = hiding()
+    go(model, "all-balanced")
+    taken = go(model, state="gathered")["checkpoint"]
+    assert go(model, state="absent")["changed"] and model.counts() == {A: None, B: None}
+    assert go(model, checkpoint=taken)["changed"] and model.counts() == {A: BALANCED, B: BALANCED}
+    assert go(model, checkpoint=taken)["changed"] is False
+
+
+# A model without a table; its GPUs have the profiles of an A100 80GB here.
+UNKNOWN = "20b3"
+
+
+def untold(*more: tuple[str, str]) -> Model:
+    model = hiding((A, UNKNOWN), *more)
+    model.told[UNKNOWN] = boards.profiles_of("20b2") or []
+    return model
+
+
+@pytest.mark.parametrize("more", [(), ((B, "20b2"),)])
+@pytest.mark.parametrize("wanted", [{"selected": "all-1g.10gb"}, {"selected": "all-balanced"},
+                                    {"config": config(**{"1g.10gb": 2})}])
+def test_a_model_without_a_table_needs_mig_on_first(wanted: t.Any, more: t.Any) -> None:
+    model = untold(*more)
+    for check in (True, False):
+        with pytest.raises(InputError, match=f"profiles of GPU {A} .* are unknown.*selected all-enabled.*devices .0."):
+            go(model, **wanted, check=check)
+    assert model.writes == []
+    assert go(model, "all-disabled")["changed"] is False
+    gathered = go(model, state="gathered")
+    assert gathered["before"][A] == {"enabled": False, "instances": []}
+    assert go(model, config=gathered["config"])["changed"] is False
+    assert ids(go(model, "all-enabled", devices=["0"])) == [f"enable MIG mode: {A}"]
+    assert go(model, **wanted, devices=["0"])["created"]
+    assert go(model, **wanted)["plan"] == [] or more
+    taken = go(model, state="gathered", devices=["0"])["checkpoint"]
+    assert ids(go(model, state="absent"))[-1].startswith("disable MIG mode")
+    with pytest.raises(InputError, match="GpuInstances: the MIG profiles of GPU"):
+        go(model, checkpoint=taken)
+
+
+def test_a_layout_that_was_there_before_waits_for_mig_where_profiles_are_unknown() -> None:
+    model = untold()
+    go(model, "all-enabled")
+    go(model, "all-1g.10gb")
+    model.placed[A].clear()
+    model.modes[A] = [False, False]
+    gpu = work_module.MigRun(work_module.Request("present", None, None, None, "idle", True), model)._read()[0]  # type: ignore[arg-type]
+    wanted = planning.layout_json(True, boards_layout())
+    with pytest.raises(InputError, match="are unknown"):
+        planning.goal_from_json(gpu, wanted, "file")
+    assert planning.goal_from_json(gpu, planning.layout_json(False, ()), "file").enabled is False
+
+
+def boards_layout() -> t.Any:
+    return Board(boards.profiles_of("20b2") or []).target((), {("1g.10gb", 1): 7})
+
+
+@pytest.mark.parametrize("changes", [{"name": "3g.39gb"}, {"size": 3}, {"starts": (0, 5)}, {"instances": 1}])
+def test_what_a_gpu_tells_after_mig_is_on_must_be_what_was_planned(changes: dict[str, t.Any]) -> None:
+    model = hiding()
+    table = boards.profiles_of("20b2") or []
+    model.told["20b2"] = [one._replace(**changes) if one.name == "3g.40gb" else one for one in table]
+    with pytest.raises(HostError, match="The plan has 3g.40gb .2 of size 4 at 0,4. from the table of the model, but "
+                                        "GPU 0000:07:00.0 reports .*No instance was .*all-enabled.*is restored"):
+        go(model, "all-balanced")
+    assert not [write for write in model.writes if write[0] != "mode"] and model.counts() == {A: None, B: None}
+    assert go(model, "all-1g.10gb")["changed"]  # the layout has no profile that differs
+
+
+def test_ids_of_profiles_are_those_of_the_gpu() -> None:
+    model = hiding()
+    model.told["20b2"] = [one._replace(id=one.id + 50) for one in boards.profiles_of("20b2") or []]
+    assert go(model, "all-balanced")["changed"] and model.counts() == {A: BALANCED, B: BALANCED}
+
+
+@pytest.mark.parametrize("hides", [True, False])
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_wrong_counts_of_an_a30_are_not_believed(hides: bool, count: int) -> None:
+    plain, model = Model((A, "20b7")), Model((A, "20b7"))
+    model.hides = hides
+    model.told["20b7"] = [one._replace(instances=count) for one in boards.profiles_of("20b7") or []]
+    for layout in ("all-1g.6gb", "all-2g.12gb", "all-1g.6gb.me", "all-4g.24gb", "all-balanced"):
+        assert ids(go(plain, layout)) == ids(go(model, layout, check=True)) == ids(go(model, layout))
+        assert go(model, layout)["changed"] is False
+        assert plain.counts() == model.counts()
+
+
+FINISH = f"reboot to finish the MIG mode: {A}"
+
+
+@pytest.fixture
+def virtual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
+    """GPUs of which the first one cannot be reset, as in a virtual machine."""
+    def refuse(argv: t.Sequence[str], **_options: t.Any) -> Completed:
+        if argv[0] == "nvidia-smi":
+            raise CommandError(list(argv), 3, "GPU Reset couldn't run because of: Not Supported", "")
+        return Completed(tuple(argv), 0, "\n".join(["LoadState=not-found\n"] * 3), "")
+
+    model = hosts()
+    model.reboot_only.add(A)
+    monkeypatch.setattr(work_module, "run", refuse)
+    booted(tmp_path, "first")
+    return model
+
+
+def booted(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "root/proc/sys/kernel/random/boot_id"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{name}\n")
+
+
+@pytest.mark.parametrize("level", ["idle", "drain"])
+def test_below_reboot_a_mode_that_only_a_reboot_applies_is_put_back(virtual: Model, level: str) -> None:
+    with pytest.raises(HostError, match="needs a reset, which failed.*Not Supported.*only a reboot applies the mode: "
+                                        "set disruption to reboot.*is restored") as caught:
+        go(virtual, "all-1g.10gb", level=level)
+    assert caught.value.details["reset_required"] == [A] and virtual.modes == {A: [False, False], B: [False, False]}
+
+
+@pytest.mark.parametrize("selected", ["all-1g.10gb", "all-enabled"])
+def test_at_reboot_a_mode_waits_for_it_and_the_run_after_it_goes_on(
+        virtual: Model, tmp_path: Path, selected: str) -> None:
+    created = [f"create MIG instances: {A} 1g.10gb at 0,1,2,3,4,5,6"] if selected == "all-1g.10gb" else []
+    result = go(virtual, selected, level="reboot")
+    assert ids(result)[0] == f"enable MIG mode: {A}" and f"enable MIG mode: {B}" in ids(result)
+    assert [step["id"] for step in result["pending"]] == [FINISH, *created]
+    first = result["pending"][0]
+    assert "only a reboot applies" in first["pending_reason"] and first["needs"] == "reboot"
+    assert (result["reboot_required"], result["reset_required"], result["changed"]) == (True, [A], True)
+    assert result["after"][A] == {"enabled": False, "instances": []} and result["after"][B]["enabled"]
+    assert f"{A} MIG off, on after a reboot" in result["diff"][0]["after"]
+    assert virtual.modes[A] == [False, True]
+    virtual.writes.clear()
+    for check in (True, False):  # before the reboot
+        again = go(virtual, selected, level="reboot", check=check)
+        assert (again["plan"], again["changed"], again["reboot_required"]) == ([], False, True)
+        assert [step["id"] for step in again["pending"]] == [FINISH, *created] and virtual.writes == []
+        assert again["reset_required"] == [A]
+    virtual.reboot()
+    booted(tmp_path, "second")
+    last = go(virtual, selected, level="reboot")
+    assert set(created) <= set(ids(last)) and (last["pending"], last["reboot_required"]) == ([], False)
+    assert go(virtual, selected)["changed"] is False
+    assert virtual.counts() == dict.fromkeys((A, B), {"1g.10gb": 7} if created else {})
+
+
+def test_instances_go_before_a_mode_that_waits_for_a_reboot(virtual: Model, tmp_path: Path, journal: Path) -> None:
+    virtual.reboot_only.clear()
+    go(virtual, "all-balanced")
+    virtual.reboot_only.add(A)
+    result = go(virtual, state="absent", level="reboot")
+    assert [step["id"] for step in result["pending"]] == [FINISH] and result["reboot_required"]
+    assert len(result["destroyed"]) == 8 and result["after"][A] == {"enabled": True, "instances": []}
+    assert virtual.modes == {A: [True, False], B: [False, False]}
+    assert [entry["kind"] for entry in json.loads((journal / "mig.json").read_text())["entries"]] == ["gpu", "reboot"]
+    virtual.reboot()
+    booted(tmp_path, "second")
+    assert go(virtual, state="absent", level="reboot")["plan"] == []
+    assert not (journal / "mig.json").exists()
+
+
+def test_a_reboot_that_did_not_help_is_no_reason_to_wait_for_another(virtual: Model, tmp_path: Path) -> None:
+    """The next run tries to reset the GPU again."""
+    go(virtual, "all-enabled", level="reboot")
+    booted(tmp_path, "second")
+    assert ids(go(virtual, "all-enabled", level="reboot", check=True)) == [f"enable MIG mode: {A}"]
+    virtual.reboot_only.clear()
+    assert ids(go(virtual, "all-enabled", level="reboot")) == [f"enable MIG mode: {A}"]
+    assert virtual.modes[A] == [True, True]
+
+
+def test_a_lower_level_takes_a_mode_back_that_waits_for_a_reboot(virtual: Model) -> None:
+    go(virtual, "all-1g.10gb", level="reboot")
+    assert ids(go(virtual, "all-disabled", devices=[A])) == [f"disable MIG mode: {A}"]
+    assert virtual.modes[A] == [False, False]
+    with pytest.raises(HostError, match="set disruption to reboot"):
+        go(virtual, "all-1g.10gb", level="idle")
 
 
 def on_bus(monkeypatch: pytest.MonkeyPatch, driver: str | None, device_id: str = "20b2") -> None:
@@ -228,7 +447,7 @@ def test_what_lies_elsewhere_is_not_moved() -> None:
     model = hosts()
     device = model.gpus[0]
     model.modes[A] = [True, True]
-    grid = {profile.name: profile for profile in model.profiles(device)}
+    grid = {profile.name: profile for profile in model.profiles(device, model.modes[device.pci][0])}
     for name, start in (("3g.40gb", 0), ("1g.10gb", 5), ("1g.10gb", 6)):
         model.create(device, grid[name], start)
         model.create_compute(device, grid[name], start, grid[name].slices, 0)
@@ -373,7 +592,7 @@ def test_absent_puts_back_what_was_there_at_first(journal: Path) -> None:
     # Somebody's own layout, then two of ours: theirs returns, with its placements.
     device = model.gpus[0]
     model.modes[A] = [True, True]
-    grid = {profile.name: profile for profile in model.profiles(device)}
+    grid = {profile.name: profile for profile in model.profiles(device, model.modes[device.pci][0])}
     for start in (1, 5):
         model.create(device, grid["1g.10gb"], start)
         model.create_compute(device, grid["1g.10gb"], start, 1, 0)

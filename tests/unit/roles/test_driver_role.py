@@ -56,7 +56,8 @@ def test_what_a_plan_says_reaches_the_module() -> None:
 def test_a_node_in_maintenance_loses_all_its_pods_before_its_host_reboots() -> None:
     """The pods with GPUs have been evicted before. A failed drain ends the block, so nothing reboots."""
     _install, block = load("tasks/host.yml")
-    _facts, _refusal, drain, reboot, _again = block["block"]
+    assert block["block"][0]["ansible.builtin.include_tasks"] == "reboot.yml"
+    _facts, _refusal, drain, reboot = load("tasks/reboot.yml")
     assert "gpuops.nvidia.node_drain" in drain and "gpuops.nvidia.host_reboot" in reboot
     assert not {"ignore_errors", "failed_when", "rescue"} & {*drain, *block}
     plan = {"hosts": {"a": {"node": {"name": "node-a"}}}, "kubeconfig": "/k", "context": None, "disruption": "reboot"}
@@ -79,7 +80,7 @@ def test_a_node_in_maintenance_loses_all_its_pods_before_its_host_reboots() -> N
 
 def test_the_role_alone_reboots_no_node() -> None:
     """A plan limits the level on a Node, and the role maintenance drains it. A play with only this role has neither."""
-    facts, refusal = load("tasks/host.yml")[1]["block"][:2]
+    facts, refusal = load("tasks/reboot.yml")[:2]
 
     def of(task: t.Any, **variables: t.Any) -> t.Any:
         text = trust_as_template("{{ " + task["when"] + " }}")

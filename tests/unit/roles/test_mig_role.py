@@ -13,6 +13,7 @@ import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
+from ansible_collections.gpuops.nvidia.plugins.filter.disturbing_components import disturbing_components
 
 ROLE = pathlib.Path(__file__).parents[3] / "roles" / "mig_manager"
 PLAYBOOKS = ROLE.parents[1] / "playbooks"
@@ -117,3 +118,33 @@ def test_a_layout_gets_the_instances_that_fit_beside_what_must_stay() -> None:
     changing = next(one for one in yaml.safe_load(LAYOUT.read_text(encoding="utf-8"))
                     if one.get("register") == "maintenance_changing")
     assert changing["gpuops.nvidia.node_mig"]["pause"] is False
+
+
+@pytest.mark.parametrize(("level", "required", "check", "reboots"), [
+    ("reboot", True, False, True), ("reboot", False, False, False), ("drain", True, False, False),
+    ("reboot", True, True, False)])
+def test_a_host_reboots_only_for_a_mode_that_needs_it_and_is_then_finished(
+        level: str, required: bool, check: bool, reboots: bool) -> None:
+    block, = load("tasks/reboot.yml")
+    variables = {"mig_manager_level": level, "mig_manager_result": {"reboot_required": required},
+                 "ansible_check_mode": check}
+    assert all(of_role("{{ " + when + " }}", **variables) for when in block["when"]) is reboots
+    reboot, again = block["block"]
+    assert reboot["ansible.builtin.include_role"]["name"] == "gpuops.nvidia.driver"
+    assert reboot["ansible.builtin.include_role"]["tasks_from"] == "reboot"
+    assert again["ansible.builtin.include_tasks"] == "host.yml"
+
+
+@pytest.mark.parametrize(("result", "tags", "disturbed"), [
+    ({"reboot_required": True, "pending": [CREATE]}, ["all"], True),
+    ({"reboot_required": False, "pending": [CREATE]}, ["all"], False),
+    ({"reboot_required": True, "pending": [CREATE]}, ["driver"], False),
+    ({"skipped": True}, ["all"], False)])
+def test_site_reboots_in_its_second_pass(result: dict[str, Any], tags: list[str], disturbed: bool) -> None:
+    plays = yaml.safe_load((PLAYBOOKS / "site.yml").read_text(encoding="utf-8"))
+    hosts = next(one for one in plays if "gpu_undisturbed" in one.get("vars", {}))
+    group = next(one for one in hosts["tasks"] if "ansible.builtin.group_by" in one)
+    changed = disturbing_components({"mig_manager": {"placement": "host"}}, "reboot", {}, tags)
+    variables = {**group["vars"], "gpu_undisturbed": False, "gpu_plan": {"disruption": "reboot"}, "driver_result": {},
+                 "mig_manager_result": result, "driver_level": "reboot", "gpu_results": [], "gpu_changed": changed}
+    assert of_role("{{ " + group["when"] + " }}", **variables) is disturbed
