@@ -28,13 +28,14 @@ PACKAGE = "datacenter-gpu-manager-exporter"
 COUNTERS = "/etc/dcgm-exporter/gpuops-counters.csv"
 _VENDORS_COUNTERS = "/etc/dcgm-exporter/default-counters.csv"
 _LISTEN = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]*):(\d{1,5})\Z")
+_ENGINE = "localhost:5555"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _PATH = re.compile(r"/[^\s\"'\\%$]*\Z")
 _DROP_IN_TEXT = """\
 # Written by gpuops.nvidia.
 [Service]
 {environment}ExecStart=
-ExecStart=/usr/bin/dcgm-exporter --address {listen} --collectors {counters} --remote-hostengine-info localhost:5555{more}
+ExecStart=/usr/bin/dcgm-exporter --address {listen} --collectors {counters} --remote-hostengine-info {engine}{more}
 """
 
 
@@ -58,7 +59,7 @@ class DcgmExporter:
                              f"Set {EXPORTER_ADDRESS} or 127.0.0.1{EXPORTER_ADDRESS}, for example.",
                              path="dcgm_exporter.listen", value=listen)
         files = {COUNTERS: counters.rstrip("\n").encode("utf-8") + b"\n"} if counters else {}
-        text = _DROP_IN_TEXT.format(listen=listen, counters=COUNTERS if counters else _VENDORS_COUNTERS,
+        text = _DROP_IN_TEXT.format(listen=listen, counters=COUNTERS if counters else _VENDORS_COUNTERS, engine=_ENGINE,
                                     environment=_environment(options.get("env") or {}), more=_arguments(options))
         if "dcgm" not in host.selected and f"{dcgm.DCGM_3}-4-core" not in host.packages:
             raise InputError("The exporter needs DCGM 4, which is not installed.",

@@ -154,5 +154,6 @@ def _service_monitor(context: component.Context) -> Monitor | dict[str, str]:
 
 COMPONENT = component.Component(
     "dcgm_exporter", host_plan, lambda want, seen: software.check_service("dcgm_exporter", want, seen, "listen"),
-    needs_driver=lambda _plan: True, options=("version", "listen", "counters", "args", "env", "job_mapping", "web_config"), images=("dcgm_exporter", "validator"),
-    cluster_plan=cluster_plan)
+    needs_driver=lambda _plan: True,
+    options=("version", "listen", "counters", "args", "env", "job_mapping", "web_config"),
+    images=("dcgm_exporter", "validator"), cluster_plan=cluster_plan)
