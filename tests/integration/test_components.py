@@ -107,12 +107,16 @@ def trainer(own: LabHosts, shared: None) -> Iterator[None]:
     own.sh(HOST, "gpusim client remove all")
 
 
+def metrics_page(own: LabHosts, host: str, port: int = 9400) -> str:
+    """The text that the exporter serves."""
+    ask = f"python3 -c 'import urllib.request as u; print(u.urlopen(\"http://localhost:{port}/metrics\").read().decode())'"
+    return until(lambda: own.sh(host, f"{ask} 2>/dev/null || true").strip(), f"metrics at port {port} of {host}")
+
+
 def scrape(own: LabHosts, host: str, port: int = 9400) -> dict[str, list[float]]:
     """Maps each metric that the exporter serves to its values."""
-    ask = f"python3 -c 'import urllib.request as u; print(u.urlopen(\"http://localhost:{port}/metrics\").read().decode())'"
-    text = until(lambda: own.sh(host, f"{ask} 2>/dev/null || true").strip(), f"metrics at port {port} of {host}")
     found: dict[str, list[float]] = {}
-    for name, value in re.findall(r"^([A-Za-z_]+)\{[^}]*\} (\S+)$", text, re.M):
+    for name, value in re.findall(r"^([A-Za-z_]+)\{[^}]*\} (\S+)$", metrics_page(own, host, port), re.M):
         found.setdefault(name, []).append(float(value))
     return found
 
@@ -196,8 +200,7 @@ def test_arguments_variables_and_jobs_reach_the_exporter(own: LabHosts, converge
     run = site(own, "--limit", HOST, **more)
     assert [step for step in run.steps(HOST)["nvidia_software"] if "service" in step.split(":")[0]] == \
         ["restart service: nvidia-dcgm-exporter.service"]
-    scrape(own, HOST)
-    assert 'hpc_job="4711"' in own.sh(HOST, "wget -qO- localhost:9400/metrics || curl -s localhost:9400/metrics")
+    assert 'hpc_job="4711"' in metrics_page(own, HOST)
     process = own.sh(HOST, "systemctl show -P MainPID nvidia-dcgm-exporter").strip()
     assert "PROBE=a \"b\" 50% $HOME \\" in own.sh(HOST, f"tr '\\0' '\\n' < /proc/{process}/environ")
     assert own.sh(HOST, f"tr '\\0' ' ' < /proc/{process}/cmdline").rstrip().endswith(
