@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 
 from lab.stages import ROOT
 
@@ -18,6 +20,34 @@ def check(problems: list[str], *argv: str) -> None:
     print(f"{' '.join(argv)[:110]}: {'ok' if done.returncode == 0 else 'FAILED'}")
     if done.returncode:
         problems.append(f"{' '.join(argv)}\n{done.stdout}{done.stderr}")
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of the headings of a page, as GitHub makes them."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        anchor = re.sub(r"[^\w -]", "", words).replace(" ", "-")
+        copies = (f"{anchor}-{number}" for number in range(1, len(found) + 1))
+        found.add(anchor if anchor not in found else next(copy for copy in copies if copy not in found))
+    return found
+
+
+def dead_links(pages: Iterable[Path], root: Path) -> list[str]:
+    """The problems of the links of pages to files in a checkout (root), and to headings of pages."""
+    problems = []
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        for link in re.findall(r"\]\(([^)\s]+)[^)]*\)", text):
+            name, _mark, anchor = link.partition("#")
+            target = page.parent / name if name else page
+            if "://" in link:
+                continue
+            if not target.exists():
+                problems.append(f"{page.relative_to(root)} links to {name}, which is not there")
+            elif anchor and anchor not in anchors(target.read_text(encoding="utf-8")):
+                problems.append(f"{page.relative_to(root)} links to {link}, but {target.name} has no such heading")
+    return problems
 
 
 def main() -> int:
@@ -39,10 +69,8 @@ def main() -> int:
     check(problems, "ansible-playbook", "-i", "localhost,", "--syntax-check",
           *(f"gpuops.nvidia.{name}" for name in playbooks))
     check(problems, "antsibull-changelog", "lint")
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
-            if "://" not in link and not (page.parent / link).exists():
-                problems.append(f"{page.relative_to(ROOT)} links to {link}, which is not there")
+    pages = [*ROOT.glob("*.md"), *(page for name in ("docs", "lab", "tests") for page in (ROOT / name).rglob("*.md"))]
+    problems += dead_links(pages, ROOT)
     for problem in problems:
         print(f"\n{problem}")
     return 1 if problems else 0

@@ -106,7 +106,7 @@ GATES = (
                    "-p", "ansible_collections.gpuops.nvidia.plugins.plugin_utils"), 0.7, inputs=("plugins/*.py",)),
     Gate("yaml", (str(BIN / "yamllint"), "--strict", "."), 0.2, inputs=("*.yml", "*.yaml", ".yamllint")),
     Gate("docs", (PYTHON, "-m", "tests.gates.docs"), 0.2,
-         inputs=("plugins/*.py", "roles/*/meta/*", "playbooks/*", "changelogs/*", "docs/*", "README.md")),
+         inputs=("plugins/*.py", "roles/*/meta/*", "playbooks/*", "changelogs/*", "docs/*", "*.md")),
     Gate("ansible-lint", (str(BIN / "ansible-lint"), "--offline"), 2.0, 0.35,
          inputs=("*.yml", "*.yaml", "plugins/modules/*", "plugins/action/*", ".ansible-lint", ".yamllint")),
     Gate("sanity", (PYTHON, "-m", "tests.gates.sanity"), 2.0, 0.7,

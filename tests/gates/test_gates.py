@@ -275,9 +275,9 @@ ROWS: list[tuple[str, set[str], set[str]]] = [
     ("tests/unit/runtimes/shapes/01-packaged.1.7+2.2.toml", {"unit", "conformance"},
      {"kill", "cluster", "driver", "sources", "lab tests"}),
     ("tests/requirements-python38.txt", {"python 3.8"}, {"unit", "kill", "cluster", "lab tests"}),
-    ("lab/README.md", {"gates"}, {gate.name for gate in GATES} - {"gates"}),
+    ("lab/README.md", {"docs", "gates"}, {gate.name for gate in GATES} - {"docs", "gates"}),
     ("README.md", {"docs", "sanity"}, {"unit", "lab tests"}), ("docs/driver.md", {"docs", "sanity"}, {"lab tests"}),
-    ("schemas/policy.json", {"sanity", "unit"}, {"kill"}), ("CHANGELOG.md", {"sanity"}, {"unit"}),
+    ("schemas/policy.json", {"sanity", "unit"}, {"kill"}), ("CHANGELOG.md", {"docs", "sanity"}, {"unit"}),
     ("COPYING", {"sanity"}, {"unit"}), (".yamllint", {"yaml", "ansible-lint"}, {"unit"}),
     ("tests/conformance/published.yaml", {"yaml", "ansible-lint", "conformance"}, {"kill"}),
 ]
