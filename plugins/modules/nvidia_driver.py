@@ -91,16 +91,17 @@ options:
     suboptions:
       src:
         description:
-          - An C(https) or C(http) URL, or an absolute path on the host. Proxies are those of the environment of the
-            task.
+          - An C(https) or C(http) URL, or an absolute path on the host. A URL is fetched through O(proxy). If this is
+            not set, the proxies in the environment of the task apply.
           - The version is that in the name of the file, or else O(version). The default of O(runfile.src) is the URL of
             the vendor for O(version).
         type: str
       checksum:
         description:
           - The digest of the file, as V(sha256:) and 64 hexadecimal digits.
-          - If this is not set, the digest is read through C(https) from the file C(.sha256sum) next to the archive of
-            the vendor. A file from another place is refused without O(runfile.checksum).
+          - If this is not set, the digest is read through C(https) from the URL of O(runfile.src) with the suffix
+            C(.sha256sum), where the vendor and complete mirrors have it. If there is no such file, or O(runfile.src) is
+            no C(https) URL, the file is refused.
         type: str
   persistenced:
     description:

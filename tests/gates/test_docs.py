@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The check of links: files and headings that pages link to. And what README.md lists."""
+"""The check of links: files and headings that pages link to. What README.md lists, and the variables in all pages."""
 
 from __future__ import annotations
 
@@ -68,3 +68,16 @@ def test_readme_lists_all_playbooks_and_pages() -> None:
     assert playbooks == {path.stem for path in (ROOT / "playbooks").glob("*.yml")}
     pages = set(re.findall(r"\| \[docs/([\w-]+)\.md\]\(docs/\1\.md\) \|", text))
     assert pages == {path.stem for path in (ROOT / "docs").glob("*.md")}
+
+
+# Groups in examples.
+EXAMPLES = {"gpu_guests", "gpu_state_ready", "gpu_nvidia_l40s"}
+
+
+def test_pages_name_only_variables_that_exist() -> None:
+    prefixes = "|".join(["gpu", "hand_back", *(path.name for path in (ROOT / "roles").iterdir())])
+    known = {word for folder in ("plugins", "roles", "playbooks") for path in (ROOT / folder).rglob("*")
+             if path.suffix in (".py", ".yml", ".j2") for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        words = set(re.findall(rf"(?<![\w.])(?:{prefixes})_[a-z0-9_]*[a-z0-9]\b", page.read_text(encoding="utf-8")))
+        assert words <= known | EXAMPLES, page
