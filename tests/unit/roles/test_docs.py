@@ -1,8 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Names and defaults in the pages agree with roles, playbooks and tables of the code: defaults of variables, components,
-checks of the preflight, constraints, profiles, metrics, thresholds of alerts, releases."""
+"""Names and defaults in the pages agree with roles, playbooks and tables of the code: variables, components, checks of
+the preflight, constraints, profiles, metrics, thresholds of alerts, releases."""
 
 from __future__ import annotations
 
