@@ -30,7 +30,9 @@ options:
       - What this task may do to running work. Each level also allows what the levels before it allow.
       - V(never) writes files, installs packages, loads a module for the first time and restarts containerd.
       - V(idle) also resets an idle GPU, changes its MIG mode, destroys idle MIG instances and reloads idle modules.
-      - V(drain) also stops GPU clients. V(reboot) also reboots.
+      - V(drain) also stops GPU clients that can be stopped. On a host, these are system services, which are started
+        again, and for a change of MIG also other processes, but never those in pods. Only modules that work on Nodes
+        evict pods. V(reboot) also reboots.
       - Steps that the level forbids are returned as RV(pending), each with its reason.
     type: str
     choices: [never, idle, drain, reboot]
