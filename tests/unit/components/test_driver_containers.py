@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -468,3 +469,11 @@ def test_what_has_no_effect_is_said() -> None:
     assert "NVIDIADriver mine, driver.livenessProbe is ignored: the driver container has " \
         "only a startup probe." in notes(
         driver("mine", nodeSelector={"nvidia.com/gpu.deploy.driver": "true"}, livenessProbe={"periodSeconds": 3}))
+
+
+def test_of_the_pod_template_the_level_changes_one_variable() -> None:
+    """docs/cluster.md tells users that all driver pods are outdated if gpu_disruption changes to drain, or back."""
+    made = {level: json.dumps(objects(disruption=level)[f"DaemonSet/{DRIVER}"]["spec"]["template"])
+            for level in ("never", "idle", "drain", "reboot")}
+    off, on = (f'"ENABLE_GPU_POD_EVICTION", "value": "{value}"' for value in ("false", "true"))
+    assert made["never"] == made["idle"] == made["drain"].replace(on, off) != made["drain"] == made["reboot"]
