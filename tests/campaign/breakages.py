@@ -178,7 +178,7 @@ def _runtime() -> list[Breakage]:
                  undo="umount /var/run/cdi"),
         Breakage("CDI is to be written below a file", f"mkdir -p $(dirname {variables}); "
                  f"echo NVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/etc/passwd/nvidia.yaml > {variables}",
-                 refused="/etc/passwd is no folder", undo=f"rm {variables}"),
+                 refused="/etc/passwd is not a folder", undo=f"rm {variables}"),
     ]
 
 
