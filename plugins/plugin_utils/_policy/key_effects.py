@@ -132,7 +132,7 @@ def notes(policy: Policy, release: Release, placement: str, places: t.Mapping[st
         if _applies(policy, path.split(".")[0], placement, places):
             by_text.setdefault(text, {})[path] = None
     return [*_about_pools(policy, placement, places), *(
-        f"{', '.join(_shortened(list(paths), [*given, *own]))}: no effect {PLACEMENTS[placement]}: {text}."
+        f"{', '.join(shortened(list(paths), [*given, *own]))}: no effect {PLACEMENTS[placement]}: {text}."
         for text, paths in by_text.items())]
 
 
@@ -165,7 +165,7 @@ def _about_pools(policy: Policy, placement: str, places: t.Mapping[str, str]) ->
             "nodeSelector; set the variables of the role driver for groups of the inventory."]
 
 
-def _shortened(paths: t.Sequence[str], every: t.Iterable[str]) -> list[str]:
+def shortened(paths: t.Sequence[str], every: t.Iterable[str] = ()) -> list[str]:
     """The keys for a note. If there are many, a section stands for its keys, unless one of them has another reason.
     every: all keys that are set."""
     found, others = [*paths], set(every) - set(paths)

@@ -327,7 +327,7 @@ def test_a_driver_section_that_nvidia_drivers_replace_is_noted(placement: str) -
     assert noted.endswith(": NVIDIADriver a is used instead.")
     # The keys of the NVIDIADriver count as well.
     own = notes_of([cluster_policy(**spec), nvidia_driver("a", image="y")], "hosts")
-    assert "driver.image: no effect on hosts: hosts get packages" in own
+    assert "driver.image: no effect on hosts: only pods use it" in own
 
 
 @pytest.mark.parametrize("placement", RUNS)
