@@ -9,6 +9,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import key_effects
 
 _SECTION = "node-feature-discovery"
 _TOLERATIONS = f"{_SECTION}.worker.tolerations"
@@ -38,8 +39,9 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> N
     """The plan in a cluster, with the values of the chart. Adds a note for each policy value without an effect."""
     ignored = _without_effect(context.get(_SECTION))
     if ignored:
-        context.notes.append(f"{', '.join(ignored)}: ignored, because NFD is delivered with the default values of the "
-                             "chart. To use other values, set nfd.enabled to false and install NFD yourself.")
+        named = ", ".join(key_effects.shortened(ignored, [*ignored, _TOLERATIONS]))
+        context.notes.append(f"{named}: ignored, because NFD is delivered with the default values of the chart. To use "
+                             "other values, set nfd.enabled to false and install NFD yourself.")
     return {**shared, "rules": bool(context.get("nfd.nodefeaturerules")), "tolerations": _tolerations(
         context.get(_TOLERATIONS), context.get("daemonsets.tolerations") or ())}
 

@@ -137,11 +137,16 @@ def _of_platform(context: Context) -> list[str]:
         toolkit = context.get("operator.use_ocp_driver_toolkit")
         return ["operator.use_ocp_driver_toolkit is set in the policy: it is ignored, because this cluster is not "
                 "OpenShift."] if toolkit else []
+    asked = any(get_path(source.spec, "operator.use_ocp_driver_toolkit") is True for source in context.policy.sources)
+    # On CoreOS, a driver that is not precompiled is refused.
+    found = ["operator.use_ocp_driver_toolkit is true in the policy: it is ignored, because the drivers of this "
+             "cluster are precompiled, or their containers build the kernel modules."] if (
+        asked and context.enabled("driver")) else []
     if context.namespace == OPENSHIFT_NAMESPACE:
-        return []
+        return found
     psa = ", and psa.enabled does not set its labels" if context.get("psa.enabled") else ""
-    return [f"gpu_namespace is {context.namespace}: the Prometheus of OpenShift does not scrape this namespace{psa}. "
-            f"Set gpu_namespace to {OPENSHIFT_NAMESPACE}."]
+    return [*found, f"gpu_namespace is {context.namespace}: the Prometheus of OpenShift does not scrape this "
+            f"namespace{psa}. Set gpu_namespace to {OPENSHIFT_NAMESPACE}."]
 
 
 def namespace_of(settings: Settings) -> str:

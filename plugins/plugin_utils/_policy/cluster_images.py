@@ -99,3 +99,11 @@ def old_default_versions(policy: Policy, release: Release) -> dict[str, str]:
              version_key(number) < version_key(release.version)]
     return {f"{_IMAGES[name][0]}.version": version for name, version in other.items()
             if any(old.components[_VERSIONS.get(name, name)] == version for old in older)}
+
+
+def default_version(path: str, release: Release) -> str | None:
+    """The version that an image has by default in a release, without the driver. path: such as C(toolkit.version).
+    None for other paths."""
+    name = next((name for name, (section, _repository, _image) in _IMAGES.items()
+                 if section and section != "driver" and path == f"{section}.version"), None)
+    return None if name is None else release.components[_VERSIONS.get(name, name)]

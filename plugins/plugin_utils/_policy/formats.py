@@ -317,6 +317,11 @@ def _policy(kind: str, origin: str, documents: t.Sequence[tuple[Document, str]],
     pools, default = _pools(drivers, base, alone=main is None)
     if default is not None:
         spec = _with_driver(spec, default[1])
+    without = [name for name, own in drivers if not own["driver"].get("nodeSelector")]
+    if default and without and without != [default[0]]:
+        without.remove(default[0])
+        warnings.append(f"NVIDIADriver {', '.join(without)} is ignored, because NVIDIADriver {default[0]} has no "
+                        "nodeSelector and applies to all Nodes that no other nodeSelector selects.")
     warnings += [f"{section}.config.data is ignored, because {section}.config.create is not true."
                  for section in ("migManager", "devicePlugin", "dcgmExporter")
                  if _config(spec, section).get("data") and not _config(spec, section).get("create")]
@@ -337,9 +342,12 @@ def _used_drivers(kind: str, spec: Data, drivers: list[tuple[str, Data]],
                   warnings: list[str]) -> list[tuple[str, Data]]:
     """The NVIDIADrivers that are used. They must be enabled in a ClusterPolicy or values. Adds warnings."""
     used = kind not in ("ClusterPolicy", "values") or bool(get_path(spec, "driver.useNvidiaDriverCRD"))
+    names = ", ".join(name for name, _spec in drivers)
     if drivers and not used:
-        warnings.append(f"NVIDIADriver {', '.join(name for name, _spec in drivers)} is ignored, because "
-                        "driver.useNvidiaDriverCRD is not true.")
+        warnings.append(f"NVIDIADriver {names} is ignored, because driver.useNvidiaDriverCRD is not true.")
+    elif drivers and get_path(spec, "driver.enabled") is False:
+        warnings.append(f"NVIDIADriver {names} is ignored, because driver.enabled is false. The GPU Operator would "
+                        "install its driver. For the same effect, set driver.enabled to true.")
     elif used and not drivers and kind == "ClusterPolicy":
         warnings.append("driver.useNvidiaDriverCRD is true and no NVIDIADriver is given; the section driver is used.")
     elif used and not drivers and get_path(spec, "driver.nvidiaDriverCRD.deployDefaultCR") is False:

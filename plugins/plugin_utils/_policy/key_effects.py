@@ -12,29 +12,39 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import Release, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Needed, Schema
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section, Value
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import read_own
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import defaults, format_schemas, translate
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
+    cluster_images,
+    defaults,
+    format_schemas,
+    translate,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import get_path
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy, Source
 
 # The placements of the table, and how messages name them.
 PLACEMENTS = {"hosts": "on hosts", "cluster": "in the cluster"}
 _PLACES = {"hosts": "host", "cluster": "cluster"}
 KINDS = ("effect", "note", "noted", "refused")
-_NAMED = 8  # the maximum number of keys that a note lists
+_NAMED = 8  # the number of keys that a note lists before sections stand for them
+# The sections that an NVIDIADriver has.
+_OF_DRIVER = ("driver", *translate.BESIDE_DRIVER)
 
 
 @dataclass(frozen=True)
 class KeyEffect:
     """What a run does with a key in a placement. kind: one of L(KINDS), as C(key_effects.yml) explains them; text: its
-    text there; unless: the key that, if it is true, makes a note wrong."""
+    text there; unless: the key that, if it is true, makes a note wrong; before: the release before which C(noted) is
+    C(note)."""
 
     kind: str
     text: str
     unless: str = ""
+    before: str = ""
 
 
 @functools.lru_cache(maxsize=None)
@@ -49,7 +59,7 @@ def of_key(path: str, placement: str) -> KeyEffect:
     for row in _data()["rows"]:
         if any(fnmatchcase(path, pattern) for pattern in row["keys"]):
             (kind, text), = row[placement].items()
-            return KeyEffect(kind, text, row.get("unless", ""))
+            return KeyEffect(kind, text, row.get("unless", ""), row.get("before", ""))
     raise KeyError(path)
 
 
@@ -68,20 +78,33 @@ def keys_of(schema: Schema, data: Value, path: tuple[str, ...] = ()) -> t.Iterat
         yield from keys_of(t.cast("dict[str, Schema]", schema).get(key, "any"), value, (*path, key))
 
 
-def set_keys(policy: Policy, release: Release) -> list[str]:
-    """The keys that the documents of a policy set to another value than their default, and components that they
-    enable, in the common format."""
+def set_keys(policy: Policy, release: Release, sources: t.Iterable[Source] | None = None) -> list[str]:
+    """The keys that documents set to another value than their default, and components that they enable, in the common
+    format. sources: the documents, by default all of the policy."""
     of_resource = {**_flat(defaults.of_resource(release)), **defaults.of_definition(),
                    **dict.fromkeys(_data()["usually_true"], True)}
-    of_chart = {**of_resource, **_flat(defaults.of_chart(release))}
+    only_chart = _flat(defaults.of_chart(release))
+    on_in_chart = [path for path, value in only_chart.items() if value is True]
+    of_chart = {**of_resource, **only_chart}
     found: dict[str, None] = {}
-    for source in policy.sources:
+    for source in policy.sources if sources is None else sources:
         usual = of_chart if source.kind == "values" else of_resource
+        on = [*_data()["usually_true"], *(on_in_chart if source.kind == "values" else _data()["true_in_sample"])]
         for path, value in keys_of(format_schemas.COMMON, translate.to_common(source.kind, source.spec)):
-            explicit = value is True if path.endswith(".enabled") else path in _data()["explicit"]
-            if explicit or value != usual.get(path, False) and value not in ("", [], {}):
+            if path.endswith(".enabled"):
+                chosen = value is True and path not in on
+            else:
+                chosen = path in _data()["explicit"] or not _is_usual(path, value, usual, release)
+            if chosen:
                 found[path] = None
     return list(found)
+
+
+def _is_usual(path: str, value: Value, usual: t.Mapping[str, Value], release: Release) -> bool:
+    """Whether a value is empty, the default, or one that a chart writes although it is the default."""
+    defaults_of_path = (usual.get(path, False), cluster_images.default_version(path, release))
+    return value in ("", [], {}) or value in defaults_of_path or any(
+        value in row["values"] for row in _data()["usual"] if any(fnmatchcase(path, one) for one in row["keys"]))
 
 
 def _flat(data: Section) -> dict[str, Value]:
@@ -92,23 +115,85 @@ def notes(policy: Policy, release: Release, placement: str, places: t.Mapping[st
     """Notes about the keys that a policy sets and that have no effect in a placement. Each names the keys with the same
     reason. places: the result of L(components.placements). Keys of components that are not delivered for another reason
     are left out: the plan names that reason."""
-    by_text: dict[str, list[str]] = {}
-    for path in set_keys(policy, release):
+    drivers, others = _drivers(policy, placement), [one for one in policy.sources if one.kind != "NVIDIADriver"]
+    used = [one for one in policy.sources if one.kind == "NVIDIADriver" and one.name in drivers]
+    replacing = f"NVIDIADriver {some_of(drivers, _NAMED)} is used instead" if drivers and others else ""
+    given, own = set_keys(policy, release, others), set_keys(policy, release, used)
+    by_text: dict[str, dict[str, None]] = {}
+    for path, replaced in [*((path, _is_replaced(path)) for path in given), *((path, False) for path in own)]:
         effect = of_key(path, placement)
-        if effect.kind == "note" and not (effect.unless and policy.get(effect.unless)) and _applies(
-                policy, path.split(".")[0], placement, places):
-            by_text.setdefault(effect.text, []).append(path)
-    return [f"{some_of(paths, _NAMED)}: no effect {PLACEMENTS[placement]}: {text}." for text, paths in by_text.items()]
+        if replacing and replaced:
+            text = replacing
+        elif effect.kind == "note" and not (effect.unless and policy.get(effect.unless)) or _is_older(
+                policy, release, effect, path):
+            text = effect.text
+        else:
+            continue
+        if _applies(policy, path.split(".")[0], placement, places):
+            by_text.setdefault(text, {})[path] = None
+    return [*_about_pools(policy, placement, places), *(
+        f"{', '.join(shortened(list(paths), [*given, *own]))}: no effect {PLACEMENTS[placement]}: {text}."
+        for text, paths in by_text.items())]
+
+
+def _is_older(policy: Policy, release: Release, effect: KeyEffect, path: str) -> bool:
+    """Whether a key needs a note because the release is older than those in which other code prints it. As in that
+    code, a section that is disabled needs none."""
+    return bool(effect.before) and version_key(release.version) < version_key(effect.before) and get_path(
+        policy.spec, f"{path.split('.', maxsplit=1)[0]}.enabled") is not False
+
+
+def _drivers(policy: Policy, placement: str) -> list[str]:
+    """The names of the NVIDIADrivers in the documents that are used in a placement. Hosts have no Node labels, so they
+    use none with a node selector."""
+    used = {policy.driver_name, *(pool.name for pool in policy.pools if placement == "cluster")}
+    return [one.name for one in policy.sources if one.kind == "NVIDIADriver" and one.name in used]
+
+
+def _is_replaced(path: str) -> bool:
+    """Whether an NVIDIADriver replaces a key of a ClusterPolicy or of values."""
+    return path.split(".")[0] in _OF_DRIVER and path not in ("driver.enabled", "driver.useNvidiaDriverCRD") and (
+        not path.startswith("driver.nvidiaDriverCRD."))
+
+
+def _about_pools(policy: Policy, placement: str, places: t.Mapping[str, str]) -> list[str]:
+    """A note about NVIDIADrivers that have no effect on hosts because of their node selector."""
+    left = [pool.name for pool in policy.pools if pool.name != policy.driver_name]
+    if placement == "cluster" or not left or not _applies(policy, "driver", placement, places):
+        return []
+    return [f"NVIDIADriver {some_of(left, _NAMED)}: no effect on hosts: hosts have no Node labels for its "
+            "nodeSelector; set the variables of the role driver for groups of the inventory."]
+
+
+def shortened(paths: t.Sequence[str], every: t.Iterable[str] = ()) -> list[str]:
+    """The keys for a note. If there are many, a section stands for its keys, unless one of them has another reason.
+    every: all keys that are set."""
+    found, others = [*paths], set(every) - set(paths)
+    for depth in range(max(path.count(".") for path in found), 0, -1):
+        if len(found) > _NAMED:
+            found = list(dict.fromkeys(_parent(path, depth, others) for path in found))
+    return found
+
+
+def _parent(path: str, depth: int, others: t.Iterable[str]) -> str:
+    """The section of a key at a depth, or the key itself if it is less deep, or if the section has one of others."""
+    section = path.rpartition(".")[0]
+    return path if path.count(".") < depth or any(one.startswith(f"{section}.") for one in others) else section
 
 
 def _applies(policy: Policy, section: str, placement: str, places: t.Mapping[str, str]) -> bool:
     """Whether the component of a section is delivered in a placement, or can never be. A section without a component
-    applies to all of them."""
+    applies to all of them. On hosts, keys are left out that apply in the cluster as well, if anything is delivered
+    there: they have an effect there, or the plan of the cluster has the note."""
     place = _PLACES[placement]
     delivered = [name for name, one in places.items() if one in (place, "hybrid")]
+    in_cluster = {name for name, one in places.items() if one in ("cluster", "hybrid")}
+    section = "driver" if section in _OF_DRIVER else section
     entry = next((one for one in components.COMPONENTS if one.section == section), None)
     if entry is None:
-        return bool(delivered)
+        return bool(delivered) and not (placement == "hosts" and in_cluster)
+    if placement == "hosts" and entry.name in in_cluster and "host" not in entry.places:
+        return False
     enabled = policy.enabled(section)
     return enabled and (entry.name in delivered or bool(delivered) and place not in entry.places)
 

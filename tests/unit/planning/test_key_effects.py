@@ -7,16 +7,16 @@ objects, a note that names it, or a refusal."""
 from __future__ import annotations
 
 import copy
+import functools
 import re
 from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Any
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components, releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import Needed, Schema, limits
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.render import ORDER, render
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import resolve
@@ -28,6 +28,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import merge, set_path
 from ansible_collections.gpuops.nvidia.tests import policy_keys
+from ansible_collections.gpuops.nvidia.tests.unit.policy import test_charts
 from ansible_collections.gpuops.nvidia.tests.unit.simulated import clusters, host_facts
 
 Object = dict[str, Any]
@@ -50,6 +51,7 @@ VALUES: Object = {
     "operator.upgradeCRD": False, "toolkit.env": [{"name": "NVIDIA_CONTAINER_RUNTIME_MODE", "value": "legacy"}],
     "dcgmExporter.env": [{"name": "DCGM_EXPORTER_LISTEN", "value": ":9500"}],
     "sandboxWorkloads.defaultWorkload": "vm-vgpu", "sandboxWorkloads.mode": "kata",
+    "ccManager.defaultMode": "devtools",
 }
 OF_TYPE: Object = {
     "str": "probe", "map": {"probe": "x"}, "strmap": {"probe": "x"}, "boolmap": {"probe": True},
@@ -90,7 +92,6 @@ GIVEN: dict[str, list[Object]] = {
         "config.yaml": "version: v1\nmig-configs: {b: [{devices: all, mig-enabled: false}]}\n"})],
     "cuda": [{"cuda": {"enabled": True}}],
     "nfd.enabled": [{"nfd": {"enabled": False}}],
-    "draDriver.computeDomains.enabled": [{"draDriver": {"computeDomains": {"enabled": False}}}],
 }
 
 
@@ -193,7 +194,8 @@ def classify(kind: str, own: str, schema: Schema, placement: str) -> set[str]:
         try:
             before = formats.read(documents(kind, spec, drivers), RELEASE) if former else None
             now = None if before is None else before.enabled(section) if path != section else before.get(path)
-            set_path(changed, own, another(path, schema, now))
+            value = another(path, schema, now)
+            set_path(changed, own, value)
             after = run(documents(kind, changed, drivers))
         except GpuopsError:
             found.add("refused")
@@ -202,7 +204,8 @@ def classify(kind: str, own: str, schema: Schema, placement: str) -> set[str]:
             found.add("effect")
             break
         notes = [one for one in after[1] if one not in former[1]]
-        found.add("note" if any(names(one, path) for one in notes) else "silent")
+        off = value is False and path.endswith(".enabled")
+        found.add("note" if any(names(one, path) for one in notes) else "off" if off else "silent")
     return found
 
 
@@ -213,7 +216,7 @@ def names(note: str, path: str) -> bool:
     return any(re.search(rf"\b{re.escape(one)}[ :,]", note) for one in [path, *sections, f"{path}.master.replicas"])
 
 
-@lru_cache(maxsize=None)
+@functools.lru_cache(maxsize=None)
 def base(kind: str, placement: str, spec: str) -> tuple[Any, list[str]] | None:
     """The run of a policy without the key, None if it is refused. spec: the text of C((spec, NVIDIADrivers))."""
     try:
@@ -234,7 +237,9 @@ def test_each_key_does_what_the_table_says(kind: str, placement: str) -> None:
         row = key_effects.of_key(common_path(kind, own), placement)
         found = classify(kind, own, schema, placement)
         effect = "effect" in found
-        if not (EXPECTED[row.kind] in found or row.unless and effect) or (
+        # A key that disables something needs no note.
+        noted = EXPECTED[row.kind] in found or row.kind == "note" and found == {"off"}
+        if not (noted or row.unless and effect) or (
                 effect and row.kind != "effect" and not row.unless):
             wrong.append(f"{own}: the table says {row.kind}, a run says {', '.join(sorted(found))}")
     assert wrong == []
@@ -258,3 +263,96 @@ def test_each_key_of_the_common_format_has_a_row_and_each_row_has_a_key() -> Non
 
 def test_the_page_has_the_table() -> None:
     assert policy_keys.PAGE.read_text() == policy_keys.page(), "run python -m tests.policy_keys"
+
+
+def cluster_policy(**spec: Any) -> Object:
+    return documents("ClusterPolicy", spec)[0]
+
+
+def nvidia_driver(name: str, **spec: Any) -> Object:
+    return {**NVIDIA_DRIVER, "metadata": {"name": name}, "spec": {"version": "580.173.02", **spec}}
+
+
+def notes_of(policy: Any, placement: str, places: Any = "", release: str = RELEASE.version) -> str:
+    """The notes about the keys of a policy."""
+    chosen = releases.release(release)
+    read = formats.read(policy, chosen)
+    return "\n".join([*read.warnings, *key_effects.notes(
+        read, chosen, placement, components.placements(places or placement))])
+
+
+@pytest.mark.parametrize("version", test_charts.FACTS)
+def test_a_copy_of_the_charts_values_gets_few_notes(version: str) -> None:
+    copied: Object = {}
+    for path, value in test_charts.leaves(version).items():
+        *parents, last = path.split(" ")
+        functools.reduce(lambda section, key: section.setdefault(key, {}), parents, copied)[last] = value
+    noted = notes_of(copied, "hosts", release=version).splitlines()
+    assert [one.split(":")[0] for one in noted if "defaultRuntime" not in one and "upgradeCRD" not in one] == [
+        "nfd.enabled", "devicePlugin.enabled", "migManager.config.default"]
+
+
+@pytest.mark.parametrize("path, value", [
+    ("daemonsets.tolerations", [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]),
+    ("driver.image", "driver"), ("driver.manager.version", "v0.12.0"), ("devicePlugin.version", "v0.20.0"),
+    ("gds.repository", "nvcr.io/nvidia/cloud-native"), ("vfioManager.version", "v0.12.0"),
+    ("dcgmExporter.serviceMonitor.enabled", True), ("vfioManager.enabled", False)])
+def test_values_that_charts_write_are_not_noted(path: str, value: Any) -> None:
+    values: Object = {}
+    set_path(values, path, value)
+    assert notes_of(values, "hosts") == ""
+
+
+def test_many_keys_are_named_by_their_sections() -> None:
+    resources = {"requests": {"cpu": "1m"}, "limits": {"cpu": "2m"}}
+    sections = dict.fromkeys(("gfd", "dcgmExporter", "validator", "migManager"), {"resources": resources})
+    policy = cluster_policy(**sections, toolkit={"resources": resources, "version": "v1.18.0"})
+    assert sorted(notes_of(policy, "hosts").split(": no effect on hosts: ")[0].split(", ")) == [
+        "dcgmExporter.resources", "gfd.resources", "migManager.resources", "toolkit.resources", "validator.resources"]
+
+
+def test_keys_that_apply_in_the_cluster_are_not_noted_for_its_hosts() -> None:
+    policy = cluster_policy(daemonsets={"labels": {"a": "b"}}, devicePlugin={"image": "x"}, toolkit={"image": "y"},
+                            operator={"labels": {"a": "b"}})
+    assert notes_of(policy, "hosts", "hybrid").startswith("toolkit.image: no effect on hosts: ")
+    assert notes_of(policy, "cluster", "hybrid").startswith("operator.labels: no effect in the cluster: ")
+
+
+@pytest.mark.parametrize("placement", RUNS)
+def test_a_driver_section_that_nvidia_drivers_replace_is_noted(placement: str) -> None:
+    spec = {"driver": {"useNvidiaDriverCRD": True, "enabled": True, "version": "570.86.15", "image": "x"},
+            "gds": {"enabled": True}}
+    noted = notes_of([cluster_policy(**spec), nvidia_driver("a")], placement)
+    assert noted.startswith("driver.version, driver.image, gds.enabled: no effect ")
+    assert noted.endswith(": NVIDIADriver a is used instead.")
+    # The keys of the NVIDIADriver count as well.
+    own = notes_of([cluster_policy(**spec), nvidia_driver("a", image="y")], "hosts")
+    assert "driver.image: no effect on hosts: only pods use it" in own
+
+
+@pytest.mark.parametrize("placement", RUNS)
+def test_nvidia_drivers_that_are_not_used_are_noted(placement: str) -> None:
+    crd = {"driver": {"useNvidiaDriverCRD": True}}
+    two = [cluster_policy(**crd), nvidia_driver("a", default=True, image="x"), nvidia_driver("b")]
+    assert notes_of(two, placement).startswith("NVIDIADriver a is ignored, because NVIDIADriver b has no nodeSelector")
+    off = [cluster_policy(driver={"useNvidiaDriverCRD": True, "enabled": False}), nvidia_driver("a")]
+    assert "NVIDIADriver a is ignored, because driver.enabled is false." in notes_of(off, placement)
+
+
+def test_nvidia_drivers_with_a_selector_are_noted_on_hosts() -> None:
+    policy = [cluster_policy(driver={"useNvidiaDriverCRD": True}), nvidia_driver("b", default=True),
+              nvidia_driver("a", nodeSelector={"pool": "a"}, repository="registry.example")]
+    assert notes_of(policy, "hosts") == (
+        "NVIDIADriver a: no effect on hosts: hosts have no Node labels for its nodeSelector; set the variables of the "
+        "role driver for groups of the inventory.")
+    assert notes_of(policy, "cluster") == ""
+
+
+@pytest.mark.parametrize("release", ["25.10.1", "26.7.0"])
+@pytest.mark.parametrize("placement", RUNS)
+def test_keys_that_older_releases_have_are_noted(placement: str, release: str) -> None:
+    policy = cluster_policy(kataManager={"enabled": True, "image": "x"}, operator={"initContainer": {"image": "y"}})
+    noted = notes_of(policy, placement, release=release)
+    assert "kataManager" in noted and "operator.initContainer" in noted
+    off = cluster_policy(kataManager={"enabled": False, "image": "x"})
+    assert notes_of(off, placement, release=release) == ""
