@@ -37,7 +37,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.answers imp
     received,
     refuse,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import Asking, explained, interpreter
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import (
+    Asking,
+    explained,
+    interpreter,
+    refuse_options,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable_data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.shapes import Fault
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.inventory_vars import (
@@ -52,10 +57,14 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import (
     toolkit_steps,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.gathered import gathered
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState
 
 # Driver actions that change the output of nvidia-ctk: actions on modules, files, device nodes and sockets of services.
 _DRIVER_ACTIONS = (INSTALL, AGAIN, LOAD, MAKE, RESTART, REFRESH, *STARTS)
+
+# The options that name what is read, and those that module_defaults can set for all tasks.
+_WITH_GATHERED = ("runtime", "config_path", "drop_in_path", "disruption", "proxy")
 
 
 class _HostFailed(Exception):
@@ -89,6 +98,8 @@ class ActionModule(Asking):
         return explained(received(result, interpreter(self)), result)
 
     def _work(self) -> Result:
+        if self._task.args.get("state") == "gathered":
+            return self._gather()
         answer = self._ask("read")
         state, options = host_answer.state_of(answer), host_answer.options_of(answer)
         plan = toolkit_steps.plan(state, options)
@@ -110,6 +121,13 @@ class ActionModule(Asking):
         if warnings:
             result["warnings"] = warnings
         return result
+
+    def _gather(self) -> Result:
+        """The current state. One request, which changes nothing."""
+        refuse_options(self._task.args, "gathered", _WITH_GATHERED)
+        answer = self._ask("gather")
+        return {**outcome([]), **gathered(host_answer.state_of(answer), host_answer.options_of(answer),
+                                          host_answer.specification_of(answer))}
 
     def _apply(self, steps: t.Sequence[Step], options: Options, forget_restored: bool,
                forbidden: t.Sequence[PendingStep]) -> tuple[list[Step], HostState, list[PendingStep]]:

@@ -53,8 +53,10 @@ options:
     description:
       - V(present) installs the toolkit and configures the runtime. V(absent) removes exactly what this module
         installed.
+      - V(gathered) changes nothing, and returns the current state, also as options in RV(gathered). It allows only
+        O(runtime), O(config_path) and O(drop_in_path), and O(disruption) and O(proxy), which have no effect.
     type: str
-    choices: [present, absent]
+    choices: [present, absent, gathered]
     default: present
   version:
     description:
@@ -186,6 +188,15 @@ EXAMPLES = r"""
         runtimes: [/usr/libexec/crio/crun, runc]
       features.gdrcopy: true
 
+- name: Read the toolkit and the runtimes of a host
+  gpuops.nvidia.container_toolkit:
+    state: gathered
+  register: current
+
+- name: Name the runtimes that use the NVIDIA runtime by default
+  ansible.builtin.debug:
+    msg: "{{ current.runtimes | selectattr('is_default') | map(attribute='name') }}"
+
 - name: Remove the toolkit and restore the former files
   gpuops.nvidia.container_toolkit:
     state: absent
@@ -248,6 +259,70 @@ cdi_specs:
   type: list
   elements: str
   sample: [/var/run/cdi/nvidia.yaml]
+gathered:
+  description:
+    - The current state as options of this module, for O(runtime). O(repository) is not included. Without the toolkit,
+      it contains only C(state), which is V(absent).
+    - C(settings) are the known ones in the file. C(nri) is true only if this module has enabled NRI. C(config_path) is
+      included only if O(config_path) is set, and C(drop_in_path) only if it is not the default.
+  returned: success, with O(state=gathered)
+  type: dict
+  sample:
+    state: present
+    version: 1.20.1
+    runtime: containerd
+    set_as_default: false
+    cdi: true
+    cdi_management: false
+    nri: false
+    mode: auto
+    settings: {nvidia-container-runtime: {mode: auto}}
+cdi:
+  description:
+    - The CDI specification for containers, its C(path) (null if there is none), the names of its C(devices), and the
+      version of the C(driver) in it.
+  returned: success, with O(state=gathered)
+  type: dict
+  sample: {path: /var/run/cdi/nvidia.yaml, devices: ["0", "GPU-1b2c"], driver: 595.91.07}
+runtimes:
+  description: The installed runtimes in the order of O(runtime).
+  returned: success, with O(state=gathered)
+  type: list
+  elements: dict
+  contains:
+    name: {description: A value of O(runtime)., type: str, returned: success, sample: containerd}
+    config_path:
+      description: The main configuration file.
+      type: str
+      returned: success
+      sample: /etc/containerd/config.toml
+    drop_in_paths:
+      description: The drop-ins that this module has written.
+      type: list
+      elements: str
+      returned: success
+      sample: [/etc/containerd/conf.d/99-gpuops-nvidia.toml]
+    service: {description: Its unit or null., type: str, returned: success, sample: containerd.service}
+    running: {description: Whether its unit runs., type: bool, returned: success, sample: true}
+    configured:
+      description: Whether it has the runtime class C(nvidia), for Podman whether it finds a specification.
+      type: bool
+      returned: success
+      sample: true
+    classes:
+      description: The NVIDIA runtime classes with their programs.
+      type: dict
+      returned: success
+      sample: {nvidia: /usr/bin/nvidia-container-runtime}
+    default_runtime: {description: The default runtime., type: str, returned: success, sample: runc}
+    is_default: {description: Whether C(nvidia) is the default., type: bool, returned: success, sample: false}
+    cdi: {description: Whether CDI is enabled; null if unknown., type: bool, returned: success, sample: true}
+    nri: {description: Whether NRI is enabled; null if unknown., type: bool, returned: success, sample: null}
+    problem:
+      description: Why its configuration cannot be read, or null. Then the values after C(running) are empty or null.
+      type: str
+      returned: success
+      sample: null
 """
 
 import base64
@@ -264,13 +339,14 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.read import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.seal import encrypt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.step_executor import (
     StepExecutor,
+    gather,
     plan,
     step_from_json,
 )
 
 
 def handle_request(params: dict[str, t.Any]) -> Result:
-    """The response to a request of the action plugin, whose phase is `read`, `try` or `apply`."""
+    """The response to a request of the action plugin, whose phase is `read`, `gather`, `try` or `apply`."""
     if not params["request"]:
         raise InputError("this module was called without its action plugin.",
                          "Call gpuops.nvidia.container_toolkit by its full name from a playbook.", path="request")
@@ -289,16 +365,23 @@ def handle_request(params: dict[str, t.Any]) -> Result:
             except InUse:
                 blocked_step = (journal.unfinished or {})["id"]
                 journal.done(steps[-1])  # the blocked step has changed nothing
-        host_state = {**read_state(request, journal, run), **plan(request, journal, run)}
+        host_state: dict[str, t.Any] = read_state(request, journal, run)
+        specification = None
+        if request["phase"] == "gather":
+            added, specification = gather(request, journal, run)
+        else:
+            added = plan(request, journal, run)
+        host_state.update(added)
     options = {name: value for name, value in params.items() if name not in ("request", "proxy")}
-    return {"changed": applying, "host_state": host_state, "options": options, "blocked_step": blocked_step}
+    return {"changed": applying, "host_state": host_state, "options": options, "blocked_step": blocked_step,
+            "specification": specification}
 
 
 def main() -> None:
     """Entry point."""
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "state": {"type": "str", "choices": ["present", "absent", "gathered"], "default": "present"},
             "version": {"type": "str"},
             "repository": {"type": "dict", "default": {}, "apply_defaults": True, "options": {
                 "url": _module_main.ADDRESS,

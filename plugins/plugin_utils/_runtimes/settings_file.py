@@ -9,6 +9,7 @@ notes. At each upgrade, the package rewrites the file, keeps the values and remo
 
 from __future__ import annotations
 
+import contextlib
 import typing as t
 from dataclasses import asdict
 
@@ -56,6 +57,26 @@ def by_name(settings: t.Mapping[str, Value]) -> dict[str, Value]:
     for name, value in found.items():
         _check(name, value)
     return found
+
+
+def known(text: str) -> dict[str, Value]:
+    """The known settings in a file with valid values, nested as in the option `settings`. Raises HostError."""
+    data = Document(text, FILE).data
+    found: dict[str, Value] = {}
+    for name in KNOWN:
+        value = lookup(data, _path(name))
+        if value is None:
+            continue
+        with contextlib.suppress(InputError):
+            _check(name, value)
+            _nest(found, _path(name), value)
+    return found
+
+
+def _nest(data: dict[str, Value], path: Path, value: Value) -> None:
+    for key in path[:-1]:
+        data = data.setdefault(key, {})
+    data[path[-1]] = value
 
 
 def _flat(settings: t.Mapping[str, Value], prefix: str) -> t.Iterator[tuple[str, Value]]:
