@@ -55,8 +55,11 @@ options:
         installed.
       - V(gathered) changes nothing, and returns the current state, also as options in RV(gathered). It allows only
         O(runtime), O(config_path) and O(drop_in_path), and O(disruption) and O(proxy), which have no effect.
+      - V(rendered) returns the configuration files in RV(rendered) without a connection to the host. O(runtime) must be
+        one of V(k3s), V(rke2), V(k0s), V(docker), V(containerd), V(crio) and V(podman). O(version), O(repository) and
+        O(cdi_management) cannot be set, because they do not affect these files.
     type: str
-    choices: [present, absent, gathered]
+    choices: [present, absent, gathered, rendered]
     default: present
   version:
     description:
@@ -197,6 +200,16 @@ EXAMPLES = r"""
   ansible.builtin.debug:
     msg: "{{ current.runtimes | selectattr('is_default') | map(attribute='name') }}"
 
+- name: Compute the files for containerd without a host
+  gpuops.nvidia.container_toolkit:
+    state: rendered
+    runtime: containerd
+    set_as_default: true
+    settings:
+      nvidia-container-runtime.log-level: debug
+  register: files
+  delegate_to: localhost
+
 - name: Remove the toolkit and restore the former files
   gpuops.nvidia.container_toolkit:
     state: absent
@@ -205,7 +218,7 @@ EXAMPLES = r"""
 RETURN = r"""
 plan:
   description: The steps that were executed, or in check mode would be executed, in order.
-  returned: success
+  returned: success, except with O(state=rendered)
   type: list
   elements: dict
   sample:
@@ -217,7 +230,7 @@ plan:
       assumed: false
 pending:
   description: The steps that O(disruption) forbids or that wait for something else, with the reason of each.
-  returned: success
+  returned: success, except with O(state=rendered)
   type: list
   elements: dict
   sample: []
@@ -233,29 +246,29 @@ config_path:
   sample: /etc/containerd/config.toml
 packages:
   description: The toolkit packages that are installed, with their versions.
-  returned: success
+  returned: success, except with O(state=rendered)
   type: dict
   sample: {nvidia-container-toolkit: 1.20.1-1}
 version:
   description: The version of the toolkit; null if it is not installed.
-  returned: success
+  returned: success, except with O(state=rendered)
   type: str
   sample: 1.20.1
 previous_default_runtime:
   description: The default runtime before this module changed it.
-  returned: success
+  returned: success, except with O(state=rendered)
   type: str
   sample: runc
 restart_required:
   description:
     - Whether the runtime has not applied the configuration in its files yet. In check mode, whether a run would restart
       it.
-  returned: success
+  returned: success, except with O(state=rendered)
   type: bool
   sample: false
 cdi_specs:
   description: The paths of the existing CDI specifications.
-  returned: success
+  returned: success, except with O(state=rendered)
   type: list
   elements: str
   sample: [/var/run/cdi/nvidia.yaml]
@@ -277,6 +290,21 @@ gathered:
     nri: false
     mode: auto
     settings: {nvidia-container-runtime: {mode: auto}}
+rendered:
+  description:
+    - The files that the options would produce on a host that has no configuration files yet, for containerd 2.0, k0s
+      1.36, Docker 28.2, CRI-O 1.31 and newer.
+    - A file C(/etc/nvidia-container-runtime/config.toml) contains only O(settings); the packages add their defaults.
+  returned: success, with O(state=rendered)
+  type: list
+  elements: dict
+  contains:
+    path: {description: The path on the host., type: str, returned: success, sample: /etc/docker/daemon.json}
+    content:
+      description: The text of the file.
+      type: str
+      returned: success
+      sample: '{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}'
 cdi:
   description:
     - The CDI specification for containers, its C(path) (null if there is none), the names of its C(devices), and the
@@ -381,7 +409,7 @@ def main() -> None:
     """Entry point."""
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["present", "absent", "gathered"], "default": "present"},
+            "state": {"type": "str", "choices": ["present", "absent", "gathered", "rendered"], "default": "present"},
             "version": {"type": "str"},
             "repository": {"type": "dict", "default": {}, "apply_defaults": True, "options": {
                 "url": _module_main.ADDRESS,
