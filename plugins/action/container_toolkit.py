@@ -146,7 +146,7 @@ class ActionModule(Asking):
         refuse_options(self._task.args, "gathered", _WITH_GATHERED)
         answer = self._ask("gather")
         return {**outcome([]), **gathered(host_answer.state_of(answer), host_answer.options_of(answer),
-                                          host_answer.specification_of(answer))}
+                                          host_answer.specification_of(answer), host_answer.repository_of(answer))}
 
     def _render(self) -> Result:
         """The files for a named runtime. The host is not contacted."""

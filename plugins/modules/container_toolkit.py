@@ -274,8 +274,9 @@ cdi_specs:
   sample: [/var/run/cdi/nvidia.yaml]
 gathered:
   description:
-    - The current state as options of this module, for O(runtime). O(repository) is not included. Without the toolkit,
-      it contains only C(state), which is V(absent).
+    - The current state as options of this module, for O(runtime). Without the toolkit, it contains only C(state),
+      which is V(absent).
+    - C(repository) is the one that this module has configured. Its C(key) is the path of the key on the host.
     - C(settings) are the known ones in the file. C(nri) is true only if this module has enabled NRI. C(config_path) is
       included only if O(config_path) is set, and C(drop_in_path) only if it is not the default.
   returned: success, with O(state=gathered)
@@ -394,15 +395,15 @@ def handle_request(params: dict[str, t.Any]) -> Result:
                 blocked_step = (journal.unfinished or {})["id"]
                 journal.done(steps[-1])  # the blocked step has changed nothing
         host_state: dict[str, t.Any] = read_state(request, journal, run)
-        specification = None
+        more: dict[str, t.Any] = {}
         if request["phase"] == "gather":
-            added, specification = gather(request, journal, run)
+            added, more = gather(request, journal, run)
         else:
             added = plan(request, journal, run)
         host_state.update(added)
     options = {name: value for name, value in params.items() if name not in ("request", "proxy")}
     return {"changed": applying, "host_state": host_state, "options": options, "blocked_step": blocked_step,
-            "specification": specification}
+            **more}
 
 
 def main() -> None:

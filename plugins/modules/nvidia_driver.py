@@ -255,6 +255,7 @@ EXAMPLES = r"""
   gpuops.nvidia.nvidia_driver:
     state: "{{ current.gathered.state }}"
     version: "{{ current.gathered.version | default(omit) }}"
+    repository: "{{ current.gathered.repository | default(omit) }}"
     persistenced: "{{ current.gathered.persistenced | default(omit) }}"
   check_mode: true
 
@@ -345,8 +346,8 @@ reasons:
   sample: []
 gathered:
   description:
-    - The current state as options of this module. Secrets, O(repository), O(runfile), O(module_signing),
-      O(next_kernel) and O(licence.token) are not included.
+    - The current state as options of this module. O(runfile), O(module_signing), O(next_kernel) and O(licence.token)
+      are not included.
     - Without a driver, it contains only C(state), which is V(absent).
   returned: success, with O(state=gathered)
   type: dict
@@ -387,6 +388,11 @@ gathered:
       type: dict
       returned: with a driver
       sample: {nvidia: {NVreg_RestrictProfilingToAdminUsers: "0"}}
+    repository:
+      description: The one that this module has configured. C(key) is the path of its key on the host.
+      type: dict
+      returned: if there is one
+      sample: {url: "https://mirror.example.com/cuda/debian12/x86_64/"}
     licence:
       description: C(feature_type) and C(settings) of C(gridd.conf).
       type: dict

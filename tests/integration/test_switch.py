@@ -157,6 +157,7 @@ def test_the_gathered_state_as_options_changes_nothing(at_work: DriverHost) -> N
         "fabric": "auto"}
     assert result["packages"]["libnvidia-ml1"] == f"{NEW}-1" and not result["reboot_required"]
     again = task(at_work, **wanted)
+    assert "plan" in again, again["msg"]
     assert (again["changed"], again["plan"], again["pending"], again["reasons"]) == (False, [], [], [])
     assert at_work.state() == before
 

@@ -9,6 +9,7 @@ import ipaddress
 import re
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_rpm import NAME as RPM_NAME
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric import NODES
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.licence import SETTINGS_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.module_parameters import OPTIONS_FILE, written
@@ -20,6 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.driver import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.installed_packages import read_packages
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import driver_packages
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.configured import read_repository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import GRIDD, IMEX, PERSISTENCED
 
@@ -58,6 +60,9 @@ def gather(root: Root, run: Runner, now: DriverState) -> Gathered:
         "gdrcopy": "gdrdrv" in now.modules, "module_parameters": {}}
     for (module, name), value in written(root.text(OPTIONS_FILE) or "").items():
         options["module_parameters"].setdefault(module, {})[name] = value
+    repository = read_repository(root, "cuda", RPM_NAME)
+    if repository:
+        options["repository"] = repository
     settings = _licence_settings(root) if now.services[GRIDD].state != "absent" else {}
     if settings:
         feature_type = settings.get("FeatureType", "")

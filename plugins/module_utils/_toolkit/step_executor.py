@@ -14,13 +14,15 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import TOOLKIT_SETTINGS as SETTINGS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.configured import read_repository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import INSTALL
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.cdi import Cdi, CdiPlan
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.config import ConfigFiles
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import Json, Packages, PackagesPlan
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import NAME, Json, Packages, PackagesPlan
 
 
 def plan(request: Json, journal: Journal, run: Runner) -> dict[str, object]:
@@ -30,9 +32,11 @@ def plan(request: Json, journal: Journal, run: Runner) -> dict[str, object]:
 
 
 def gather(request: Json, journal: Journal, run: Runner) -> tuple[dict[str, object], dict[str, object]]:
-    """C((state, specification)) of an unchanged host: the same JSON without steps, and L(Cdi.specification)."""
+    """C((state, more)) of an unchanged host: the same JSON without steps, and C({repository, specification}), see
+    L(read_repository) and L(Cdi.specification)."""
     cdi = Cdi(request, journal, run)
-    return _as_json(Packages(request, journal, run).read(), cdi.read()), cdi.specification()
+    return _as_json(Packages(request, journal, run).read(), cdi.read()), {
+        "repository": read_repository(Root(), NAME), "specification": cdi.specification()}
 
 
 def _as_json(packages: PackagesPlan, cdi: CdiPlan) -> dict[str, object]:

@@ -18,8 +18,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values imp
 _DROP_IN_IS_AN_OPTION = ("containerd", "crio", "k0s")
 
 
-def gathered(state: HostState, options: Options, specification: t.Mapping[str, Value]) -> dict[str, Value]:
-    """The keys of the result, see the documentation of the module. specification: that of the host's answer."""
+def gathered(state: HostState, options: Options, specification: t.Mapping[str, Value],
+             repository: t.Mapping[str, Value]) -> dict[str, Value]:
+    """The keys of the result, see the documentation of the module. specification, repository: of the host's answer."""
     name = registry.choose("auto", state.runtimes, registry.KUBELET in state.markers) if options.runtime == "auto" \
         else options.runtime if options.runtime in state.runtimes else None
     runtime = state.runtimes.get(name or "")
@@ -40,6 +41,7 @@ def gathered(state: HostState, options: Options, specification: t.Mapping[str, V
     if state.packages.version is not None:
         wanted = {"state": "present", "version": state.packages.version, "settings": settings,
                   "cdi_management": specification["management"],
+                  **({"repository": dict(repository)} if repository else {}),
                   **_of_runtime(state, options, name, found.get(name or ""), specification)}
     return {"gathered": wanted, "runtime": name, "config_path": runtime.config if runtime else None,
             "packages": state.packages.installed, "version": state.packages.version,

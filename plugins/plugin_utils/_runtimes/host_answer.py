@@ -87,7 +87,8 @@ _PHASES: dict[str, dict[str, Shape]] = {
     "read": {"host_state": _HOST_STATE, "options": _OPTIONS},
     "apply": {"host_state": _HOST_STATE, "options": _OPTIONS, "blocked_step": _MAYBE_TEXT},
     "gather": {"host_state": _HOST_STATE, "options": _OPTIONS, "specification": Fields({
-        "path": Nullable(_PATH), "devices": Rows(_TEXT, _MAX_ROWS), "driver": _MAYBE_TEXT, "management": _FLAG})},
+        "path": Nullable(_PATH), "devices": Rows(_TEXT, _MAX_ROWS), "driver": _MAYBE_TEXT, "management": _FLAG}),
+        "repository": Fields({}, {"url": _PATH, "key": _PATH, "fingerprint": _TEXT})},
     "try": {"trials": Rows(_PROGRAM, 1000)}}
 
 
@@ -143,6 +144,12 @@ def specification_of(answer: Json) -> Json:
     """The CDI specification in an answer without faults: `path`, `devices`, `driver`, `management`."""
     specification: Json = answer["specification"]
     return specification
+
+
+def repository_of(answer: Json) -> Json:
+    """The configured repository in an answer without faults, as the option; empty if there is none."""
+    repository: Json = answer["repository"]
+    return repository
 
 
 def trials_of(answer: Json) -> list[ProgramResult]:

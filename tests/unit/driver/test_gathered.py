@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import typing as t
 from pathlib import Path
 from types import SimpleNamespace
@@ -135,6 +136,25 @@ def test_everything_that_options_can_set(model: Model) -> None:
     assert found["module_parameters"] == {"nvidia": {"NVreg_A": "0"}, "nvidia_drm": {"modeset": "1"}}
     assert found["licence"] == {"feature_type": 1, "settings": {"ServerAddress": "lic.example.com"}}
     assert "secret" not in str(result)
+
+
+def test_the_mirror_of_the_packages_is_an_option(model: Model) -> None:
+    model.begin(NEW)
+    text = "Types: deb\nURIs: https://mirror.example.com/cuda/\nSuites: /\nSigned-By: /usr/share/keyrings/k.gpg\n"
+    model.put("etc/apt/sources.list.d/gpuops-cuda.sources", text)
+    url = {"url": "https://mirror.example.com/cuda/"}
+    assert gathered(model)["gathered"]["repository"] == url
+    model.put("usr/share/keyrings/k.gpg", "no key")
+    assert gathered(model)["gathered"]["repository"] == url
+    body = bytes([4, 0, 0, 0, 0, 1])
+    model.put("usr/share/keyrings/k.gpg", bytes([0x98, len(body)]) + body)
+    fingerprint = hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper()
+    assert gathered(model)["gathered"]["repository"] == {
+        **url, "key": "/usr/share/keyrings/k.gpg", "fingerprint": fingerprint}
+    (model.folder / "etc/apt/sources.list.d/gpuops-cuda.sources").unlink()
+    model.put("etc/yum.repos.d/gpuops-driver.repo", "baseurl=file:///srv/x\ngpgkey=file:///usr/share/keyrings/k.gpg\n")
+    assert gathered(model)["gathered"]["repository"] == {
+        "url": "file:///srv/x", "key": "/usr/share/keyrings/k.gpg", "fingerprint": fingerprint}
 
 
 def test_a_missing_fabric_manager_is_fabric_none(model: Model) -> None:

@@ -91,9 +91,10 @@ def test_the_current_configuration(name: str) -> None:
 
 
 def gather(*states: tuple[str, RuntimeState], options: Options = ASKED, spec: t.Mapping[str, t.Any] = NONE,
-           **more: t.Any) -> dict[str, t.Any]:
+           repository: t.Mapping[str, t.Any] | None = None, **more: t.Any) -> dict[str, t.Any]:
     """The result, which is JSON and documented."""
-    result = gathered(HostState(**{"runtimes": dict(states), "packages": TOOLKIT, **more}), options, spec)
+    result = gathered(HostState(**{"runtimes": dict(states), "packages": TOOLKIT, **more}), options, spec,
+                      repository or {})
     assert json.loads(json.dumps(result)) == result
     assert set(result) - {"warnings"} <= set(DOCUMENTED)
     fields = set(DOCUMENTED["runtimes"]["contains"])
@@ -176,6 +177,11 @@ def test_known_settings_with_valid_values_are_options() -> None:
     assert found == {"disable-require": False, "nvidia-container-runtime": {
         "runtimes": ["runc"], "modes": {"csv": {"mount-spec-path": "/x"}}}}
     assert settings_file.plan(found, SettingsState(text), False) == []
+
+
+def test_the_repository_is_an_option() -> None:
+    mirror = {"url": "https://x/", "key": "/k", "fingerprint": "A" * 40}
+    assert gather(repository=mirror)["gathered"]["repository"] == mirror
 
 
 def test_errors_of_types() -> None:

@@ -62,8 +62,8 @@ class Play:
             "packages": {"installed": {"nvidia-container-toolkit": "1.20"}, "version": "1.20",
                          "steps": [step_executor.step_as_json(step) for step in self.packages]},
             "cdi": {"specs": ["/var/run/cdi/nvidia.yaml"], "driver": None, "steps": [], "pending": [], "warnings": []}})
-        patch.setattr(module, "gather", lambda *words: (module.plan(*words), {
-            "path": "/var/run/cdi/nvidia.yaml", "devices": ["0"], "driver": "595.91.07", "management": False}))
+        patch.setattr(module, "gather", lambda *words: (module.plan(*words), {"repository": {}, "specification": {
+            "path": "/var/run/cdi/nvidia.yaml", "devices": ["0"], "driver": "595.91.07", "management": False}}))
         patch.setattr(packages.Packages, "execute", lambda _self, step: self._install(step))
         patch.setattr(packages.Packages, "forget_restored", lambda _self: None)
 
@@ -214,7 +214,8 @@ def test_options_that_gathered_does_not_use_are_refused(play: Play) -> None:
 @pytest.mark.parametrize("value", [None, {"path": 7}, {"path": None, "devices": [], "driver": None}])
 def test_a_forged_specification_is_refused(play: Play, monkeypatch: pytest.MonkeyPatch, value: t.Any) -> None:
     real = module.gather
-    monkeypatch.setattr(module, "gather", lambda *words: (real(*words)[0], value))
+    monkeypatch.setattr(module, "gather", lambda *words: (real(*words)[0], {
+        "specification": value, "repository": {}}))
     assert play(state="gathered")["error"]["path"].startswith("specification")
 
 
