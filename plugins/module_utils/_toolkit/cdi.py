@@ -98,11 +98,14 @@ class Cdi:
         return CdiPlan(self._specs(), loaded_version(Root()), [], [], [])
 
     def specification(self) -> t.Dict[str, t.Any]:
-        """The specification for containers: C({path, devices, driver}), see L(_cdi.parse), and whether there is one for
-        management (C(management)). path: None if there is none."""
+        """The specification for containers: C({path, devices, driver}), see L(_cdi.parse). path: None if there is none.
+
+        Also C(management), whether there is one for management, and C(unit), whether there is a unit that refreshes
+        them."""
         paths = [path for path in self._specs() if path != files.path_of("management", {})]
         found = parse(read_text(paths[0]) or "") if paths else {"devices": [], "driver": None}
-        return {"path": paths[0] if paths else None, **found, "management": len(paths) < len(self._specs())}
+        return {"path": paths[0] if paths else None, **found, "management": len(paths) < len(self._specs()),
+                "unit": os.path.isfile(UNIT_FILE)}
 
     def _present(self, driver: str | None, packages_change: bool) -> list[Step]:
         steps = self._unit_steps()

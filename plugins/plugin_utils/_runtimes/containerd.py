@@ -40,7 +40,7 @@ class Containerd(base.Runtime):
 
     def read(self, state: RuntimeState) -> base.Configuration:
         effective = _effective(state)
-        return cri.configuration(effective, _plugin(effective), not _is_before_cdi(_cri(effective)))
+        return cri.configuration(effective, _plugin(effective), None if _is_before_cdi(_cri(effective)) else True)
 
     def propose(self, state: RuntimeState, journal: Journal, options: base.Options) -> base.Proposal:
         current = _Current(state, journal, cri.read(state.text or "", state.config), _effective(state))

@@ -59,7 +59,8 @@ class Docker(base.Runtime):
         classes = {name: base.text_or_none(lookup(data, ("runtimes", name, "path"))) for name in base.RUNTIME_CLASSES
                    if name in flags.runtimes or lookup(data, ("runtimes", name)) is not None}
         default = flags.default_runtime or base.text_or_none(data.get("default-runtime")) or "runc"
-        return base.Configuration(classes, default, _has_cdi(state, data) or flags.cdi)
+        cdi = _has_cdi(state, data) or flags.cdi
+        return base.Configuration(classes, default, cdi if state.release >= _CDI_SUPPORTED else None)
 
     def propose(self, state: RuntimeState, journal: Journal, options: base.Options) -> base.Proposal:
         _check_file_is_read(state)

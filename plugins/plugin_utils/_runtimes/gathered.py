@@ -56,7 +56,7 @@ def _of_runtime(state: HostState, options: Options, name: str | None, found: Con
                 specification: t.Mapping[str, Value]) -> dict[str, Value]:
     """The options that describe the configuration of a runtime."""
     found = found or Configuration({})
-    cdi = bool(specification["path"]) if found.cdi is None else found.cdi
+    cdi = bool(specification["path"]) or bool(specification["unit"]) if found.cdi is None else found.cdi
     mode = next((mode for mode in ("cdi", "legacy") if f"nvidia-{mode}" in found.classes
                  and found.classes.get("nvidia") == BINARIES[mode]), "auto")
     records = state.journal.of(name or "").files

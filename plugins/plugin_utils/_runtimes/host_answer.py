@@ -87,7 +87,8 @@ _PHASES: dict[str, dict[str, Shape]] = {
     "read": {"host_state": _HOST_STATE, "options": _OPTIONS},
     "apply": {"host_state": _HOST_STATE, "options": _OPTIONS, "blocked_step": _MAYBE_TEXT},
     "gather": {"host_state": _HOST_STATE, "options": _OPTIONS, "specification": Fields({
-        "path": Nullable(_PATH), "devices": Rows(_TEXT, _MAX_ROWS), "driver": _MAYBE_TEXT, "management": _FLAG}),
+        "path": Nullable(_PATH), "devices": Rows(_TEXT, _MAX_ROWS), "driver": _MAYBE_TEXT, "management": _FLAG,
+        "unit": _FLAG}),
         "repository": Fields({}, {"url": _PATH, "key": _PATH, "fingerprint": _TEXT})},
     "try": {"trials": Rows(_PROGRAM, 1000)}}
 
@@ -141,7 +142,7 @@ def blocked_step_of(answer: Json) -> str | None:
 
 
 def specification_of(answer: Json) -> Json:
-    """The CDI specification in an answer without faults: `path`, `devices`, `driver`, `management`."""
+    """The CDI specification in an answer without faults: `path`, `devices`, `driver`, `management`, `unit`."""
     specification: Json = answer["specification"]
     return specification
 

@@ -28,8 +28,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state
 )
 
 PROGRAM = "/usr/bin/nvidia-container-runtime"
-NONE = {"path": None, "devices": [], "driver": None, "management": False}
-SPEC = {"path": "/var/run/cdi/nvidia.yaml", "devices": ["0"], "driver": "595.91.07", "management": False}
+NONE = {"path": None, "devices": [], "driver": None, "management": False, "unit": False}
+SPEC = {"path": "/var/run/cdi/nvidia.yaml", "devices": ["0"], "driver": "595.91.07", "management": False,
+        "unit": True}
 DOCUMENTED = yaml.safe_load(container_toolkit.RETURN)
 ASKED = Options(False, True, "auto", state="gathered")
 TOOLKIT = PackagesPlan({"nvidia-container-toolkit": "1.20.1-1"}, "1.20.1", [])
@@ -57,7 +58,7 @@ TREES: dict[str, tuple[str, RuntimeState, Configuration]] = {
     "containerd 2": ("containerd", containerd(cri(V3, "nvidia", "enable_cdi = true", nvidia=PROGRAM)
                                               + "[plugins.'io.containerd.nri.v1.nri']\ndisable = false\n"),
                      Configuration({"nvidia": PROGRAM}, "nvidia", True, True)),
-    "containerd 1.6": ("containerd", containerd(cri(V2, more="sandbox_image = 'p'")), Configuration({}, "runc", False)),
+    "containerd 1.6": ("containerd", containerd(cri(V2, more="sandbox_image = 'p'")), Configuration({}, "runc")),
     "containerd 2.4": ("containerd", containerd(cri(V3)), Configuration({}, "runc", True)),
     "docker": ("docker", runtime("docker", {"/etc/docker/daemon.json": json.dumps({
         "runtimes": {"nvidia": {"path": PROGRAM}}, "default-runtime": "nvidia", "features": {"cdi": True}})},
@@ -136,6 +137,14 @@ def test_the_options_change_nothing_where_the_runtime_is_configured(name: str) -
     options = Options(**{key: value for key, value in wanted.items() if key in names})
     changed = toolkit_steps.plan(host, options).proposal.changes
     assert changed == []
+
+
+def test_cdi_of_a_runtime_without_cdi_is_that_of_the_unit() -> None:
+    old = TREES["containerd 1.6"][:2]
+    assert [gather(old, spec={**NONE, **more})["gathered"]["cdi"] for more in (
+        {}, {"unit": True}, {"path": "/etc/cdi/nvidia.yaml"})] == [False, True, True]
+    docker = runtime("docker", version="Docker version 20.10.24", facts={"info": ProgramResult(1)})
+    assert registry.RUNTIMES["docker"].read(docker) == Configuration({}, "runc")
 
 
 def test_a_mode_is_that_of_the_program_of_the_class() -> None:

@@ -63,7 +63,8 @@ class Play:
                          "steps": [step_executor.step_as_json(step) for step in self.packages]},
             "cdi": {"specs": ["/var/run/cdi/nvidia.yaml"], "driver": None, "steps": [], "pending": [], "warnings": []}})
         patch.setattr(module, "gather", lambda *words: (module.plan(*words), {"repository": {}, "specification": {
-            "path": "/var/run/cdi/nvidia.yaml", "devices": ["0"], "driver": "595.91.07", "management": False}}))
+            "path": "/var/run/cdi/nvidia.yaml", "devices": ["0"], "driver": "595.91.07", "management": False,
+            "unit": True}}))
         patch.setattr(packages.Packages, "execute", lambda _self, step: self._install(step))
         patch.setattr(packages.Packages, "forget_restored", lambda _self: None)
 
