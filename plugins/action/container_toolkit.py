@@ -21,6 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.device_nodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import LOAD
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import RESTART, STARTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nulls import without_nulls
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import AGAIN, INSTALL
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
     PendingStep,
@@ -151,8 +152,7 @@ class ActionModule(Asking):
     def _render(self) -> Result:
         """The files for a named runtime. The host is not contacted."""
         refuse_options(self._task.args, "rendered", [name for name in self.RENDERED if name != "state"])
-        given = {name: value for name, value in self._task.args.items() if value is not None}
-        checked = ArgumentSpecValidator(self.RENDERED).validate(given)
+        checked = ArgumentSpecValidator(self.RENDERED).validate(without_nulls(self._task.args, self.RENDERED))
         if checked.error_messages:
             raise InputError(" ".join(checked.error_messages))
         return {"changed": False, **rendered.rendered(rendered.options_of(checked.validated_parameters))}

@@ -345,7 +345,7 @@ runtimes:
       sample: {nvidia: /usr/bin/nvidia-container-runtime}
     default_runtime: {description: The default runtime., type: str, returned: success, sample: runc}
     is_default: {description: Whether C(nvidia) is the default., type: bool, returned: success, sample: false}
-    cdi: {description: Whether CDI is enabled; null if unknown., type: bool, returned: success, sample: true}
+    cdi: {description: Whether CDI is enabled; null if unsupported., type: bool, returned: success, sample: true}
     nri: {description: Whether NRI is enabled; null if unknown., type: bool, returned: success, sample: null}
     problem:
       description: Why its configuration cannot be read, or null. Then the values after C(running) are empty or null.
@@ -358,7 +358,6 @@ import base64
 import json
 import typing as t
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main, _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError, InUse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
@@ -408,7 +407,7 @@ def handle_request(params: dict[str, t.Any]) -> Result:
 
 def main() -> None:
     """Entry point."""
-    module = AnsibleModule(
+    module = _module_main.Module(
         argument_spec={
             "state": {"type": "str", "choices": ["present", "absent", "gathered", "rendered"], "default": "present"},
             "version": {"type": "str"},

@@ -417,7 +417,6 @@ services:
 
 import typing as t
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main, _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.manage import Driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
@@ -431,7 +430,7 @@ WANTED = ("version", "branch", "kernel_module_type", "source", "repository", "pe
 
 def main() -> None:
     """Entry point."""
-    module = AnsibleModule(
+    module = _module_main.Module(
         argument_spec={
             "state": {"type": "str", "choices": ["present", "absent", "adopted", "gathered"],
                       "default": "present"},

@@ -52,7 +52,8 @@ KNOWN: dict[str, tuple[str, ...]] = {
 
 
 def by_name(settings: t.Mapping[str, Value]) -> dict[str, Value]:
-    """Maps the dotted name of each setting to its value. settings: nested or with dotted names. Raises InputError."""
+    """Maps the dotted name of each setting to its value, without nulls. settings: nested or with dotted names. Raises
+    InputError."""
     found = dict(_flat(settings, ""))
     for name, value in found.items():
         _check(name, value)
@@ -84,7 +85,7 @@ def _flat(settings: t.Mapping[str, Value], prefix: str) -> t.Iterator[tuple[str,
         name = f"{prefix}{key}"
         if isinstance(value, dict) and name not in KNOWN:
             yield from _flat(value, f"{name}.")
-        else:
+        elif value is not None:
             yield name, value
 
 
