@@ -312,8 +312,10 @@ def look(module: _module_main.Module) -> Result:
 
 def main() -> None:
     """Entry point."""
-    module = _module_main.Module(argument_spec={"cuda_samples": {"type": "bool", "default": False},
-                                          "cuda_timeout": {"type": "int", "default": 60}}, supports_check_mode=True)
+    module = _module_main.Module(
+        argument_spec={"cuda_samples": {"type": "bool", "default": False},
+                       "cuda_timeout": {"type": "int", "default": 60}},
+        supports_check_mode=True)
     _module_main.finish(module, lambda: look(module))
 
 
