@@ -15,11 +15,13 @@ import json
 import secrets
 import typing as t
 
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.gpuops.nvidia.plugins.module_utils._cdi import REFRESH
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.device_nodes import MAKE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import LOAD
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import RESTART, STARTS
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nulls import without_nulls
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import AGAIN, INSTALL
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
     PendingStep,
@@ -37,7 +39,12 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.answers imp
     received,
     refuse,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import Asking, explained, interpreter
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import (
+    Asking,
+    explained,
+    interpreter,
+    refuse_options,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable_data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.shapes import Fault
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.inventory_vars import (
@@ -48,14 +55,19 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import (
     host_answer,
     owners,
     registry,
+    rendered,
     settings_file,
     toolkit_steps,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.gathered import gathered
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState
 
 # Driver actions that change the output of nvidia-ctk: actions on modules, files, device nodes and sockets of services.
 _DRIVER_ACTIONS = (INSTALL, AGAIN, LOAD, MAKE, RESTART, REFRESH, *STARTS)
+
+# The options that name what is read, and those that module_defaults can set for all tasks.
+_WITH_GATHERED = ("runtime", "config_path", "drop_in_path", "disruption", "proxy")
 
 
 class _HostFailed(Exception):
@@ -71,6 +83,21 @@ class ActionModule(Asking):
 
     _supports_check_mode = True
     _supports_async = False
+
+    # The options of state rendered, as in the module, which is not sent to a host then.
+    RENDERED: t.ClassVar[dict[str, dict[str, t.Any]]] = {
+        "state": {"type": "str"},
+        "runtime": {"type": "str", "default": "auto", "choices": ["auto", *registry.RUNTIMES]},
+        "config_path": {"type": "path"},
+        "drop_in_path": {"type": "path"},
+        "set_as_default": {"type": "bool", "default": False},
+        "cdi": {"type": "bool", "default": True},
+        "nri": {"type": "bool", "default": False},
+        "settings": {"type": "dict", "default": {}},
+        "mode": {"type": "str", "choices": ["auto", "cdi", "legacy"], "default": "auto"},
+        "disruption": {"type": "str"},
+        "proxy": {"type": "dict"},
+    }
 
     def work(self, task_vars: Result) -> Result:
         """See Asking."""
@@ -89,6 +116,10 @@ class ActionModule(Asking):
         return explained(received(result, interpreter(self)), result)
 
     def _work(self) -> Result:
+        if self._task.args.get("state") == "gathered":
+            return self._gather()
+        if self._task.args.get("state") == "rendered":
+            return self._render()
         answer = self._ask("read")
         state, options = host_answer.state_of(answer), host_answer.options_of(answer)
         plan = toolkit_steps.plan(state, options)
@@ -110,6 +141,21 @@ class ActionModule(Asking):
         if warnings:
             result["warnings"] = warnings
         return result
+
+    def _gather(self) -> Result:
+        """The current state. One request, which changes nothing."""
+        refuse_options(self._task.args, "gathered", _WITH_GATHERED)
+        answer = self._ask("gather")
+        return {**outcome([]), **gathered(host_answer.state_of(answer), host_answer.options_of(answer),
+                                          host_answer.specification_of(answer), host_answer.repository_of(answer))}
+
+    def _render(self) -> Result:
+        """The files for a named runtime. The host is not contacted."""
+        refuse_options(self._task.args, "rendered", [name for name in self.RENDERED if name != "state"])
+        checked = ArgumentSpecValidator(self.RENDERED).validate(without_nulls(self._task.args, self.RENDERED))
+        if checked.error_messages:
+            raise InputError(" ".join(checked.error_messages))
+        return {"changed": False, **rendered.rendered(rendered.options_of(checked.validated_parameters))}
 
     def _apply(self, steps: t.Sequence[Step], options: Options, forget_restored: bool,
                forbidden: t.Sequence[PendingStep]) -> tuple[list[Step], HostState, list[PendingStep]]:

@@ -40,11 +40,13 @@ class ActionModule(HostAction):
 
     def run(self, tmp: str | None = None, task_vars: Data | None = None) -> Data:
         """Entry point of Ansible. A target in a cluster needs no connection to a host."""
-        target = self._task.args.get("target", "facts")
+        target = self._task.args.get("target") or "facts"
         if target not in IN_CLUSTER:
             result: Data = super().run(tmp, task_vars)
             return self._with_former_labels(result, task_vars or {}) if target == "facts" else result
         result = ActionBase.run(self, tmp, task_vars)
+        # Also without the nulls of options that only other targets have.
+        self._task.args = {name: value for name, value in self._task.args.items() if value is not None}
         _spec, arguments = self.validate_argument_spec(self.CLUSTER_ARGUMENTS)
         try:
             inventory_vars.refuse_forged(task_vars or {})
@@ -84,7 +86,7 @@ class ActionModule(HostAction):
     def _with_former_labels(self, result: Data, task_vars: Data) -> Data:
         """Keeps the former fact of the same strategy while a GPU cannot be read."""
         former = (task_vars.get("ansible_facts") or {}).get(FACT) or {}
-        strategy = self._task.args.get("mig_strategy", "none")
+        strategy = self._task.args.get("mig_strategy") or "none"
         if answer_shapes.LABELS.fault(former) is not None or FACT not in result.get("ansible_facts", {}):
             return result
         if result.get("unread") and former and former.get("nvidia.com/mig.strategy", "none") == strategy:

@@ -12,16 +12,24 @@ import os
 import re
 import typing as t
 
+from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _imports  # noqa: F401 # pylint: disable=unused-import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, refused
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nulls import without_nulls
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, Option, Result
-
-if t.TYPE_CHECKING:
-    from ansible.module_utils.basic import AnsibleModule
 
 DISRUPTION: Option = {"type": "str", "choices": list(LEVELS), "default": "never"}
 # The type of an option with a URL. It is not logged: Ansible logs options before L(hide) knows the secrets in it.
 ADDRESS: Option = {"type": "str", "no_log": True}
+
+
+class Module(AnsibleModule):
+    """An C(AnsibleModule) that takes options and suboptions that are null as omitted."""
+
+    def _load_params(self) -> None:
+        """Called before the arguments are validated, because a null would not have the type of its option."""
+        super()._load_params()
+        self.params: dict[str, t.Any] = without_nulls(self.params, self.argument_spec)
 
 
 def hide(module: AnsibleModule, *addresses: str | None) -> None:

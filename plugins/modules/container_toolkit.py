@@ -53,8 +53,13 @@ options:
     description:
       - V(present) installs the toolkit and configures the runtime. V(absent) removes exactly what this module
         installed.
+      - V(gathered) changes nothing, and returns the current state, also as options in RV(gathered). It allows only
+        O(runtime), O(config_path) and O(drop_in_path), and O(disruption) and O(proxy), which have no effect.
+      - V(rendered) returns the configuration files in RV(rendered) without a connection to the host. O(runtime) must be
+        one of V(k3s), V(rke2), V(k0s), V(docker), V(containerd), V(crio) and V(podman). O(version), O(repository) and
+        O(cdi_management) cannot be set, because they do not affect these files.
     type: str
-    choices: [present, absent]
+    choices: [present, absent, gathered, rendered]
     default: present
   version:
     description:
@@ -186,6 +191,25 @@ EXAMPLES = r"""
         runtimes: [/usr/libexec/crio/crun, runc]
       features.gdrcopy: true
 
+- name: Read the toolkit and the runtimes of a host
+  gpuops.nvidia.container_toolkit:
+    state: gathered
+  register: current
+
+- name: Name the runtimes that use the NVIDIA runtime by default
+  ansible.builtin.debug:
+    msg: "{{ current.runtimes | selectattr('is_default') | map(attribute='name') }}"
+
+- name: Compute the files for containerd without a host
+  gpuops.nvidia.container_toolkit:
+    state: rendered
+    runtime: containerd
+    set_as_default: true
+    settings:
+      nvidia-container-runtime.log-level: debug
+  register: files
+  delegate_to: localhost
+
 - name: Remove the toolkit and restore the former files
   gpuops.nvidia.container_toolkit:
     state: absent
@@ -194,7 +218,7 @@ EXAMPLES = r"""
 RETURN = r"""
 plan:
   description: The steps that were executed, or in check mode would be executed, in order.
-  returned: success
+  returned: success, except with O(state=rendered)
   type: list
   elements: dict
   sample:
@@ -206,7 +230,7 @@ plan:
       assumed: false
 pending:
   description: The steps that O(disruption) forbids or that wait for something else, with the reason of each.
-  returned: success
+  returned: success, except with O(state=rendered)
   type: list
   elements: dict
   sample: []
@@ -222,39 +246,118 @@ config_path:
   sample: /etc/containerd/config.toml
 packages:
   description: The toolkit packages that are installed, with their versions.
-  returned: success
+  returned: success, except with O(state=rendered)
   type: dict
   sample: {nvidia-container-toolkit: 1.20.1-1}
 version:
   description: The version of the toolkit; null if it is not installed.
-  returned: success
+  returned: success, except with O(state=rendered)
   type: str
   sample: 1.20.1
 previous_default_runtime:
   description: The default runtime before this module changed it.
-  returned: success
+  returned: success, except with O(state=rendered)
   type: str
   sample: runc
 restart_required:
   description:
     - Whether the runtime has not applied the configuration in its files yet. In check mode, whether a run would restart
       it.
-  returned: success
+  returned: success, except with O(state=rendered)
   type: bool
   sample: false
 cdi_specs:
   description: The paths of the existing CDI specifications.
-  returned: success
+  returned: success, except with O(state=rendered)
   type: list
   elements: str
   sample: [/var/run/cdi/nvidia.yaml]
+gathered:
+  description:
+    - The current state as options of this module, for O(runtime). Without the toolkit, it contains only C(state),
+      which is V(absent).
+    - C(repository) is the one that this module has configured. Its C(key) is the path of the key on the host.
+    - C(settings) are the known ones in the file. C(nri) is true only if this module has enabled NRI. C(config_path) is
+      included only if O(config_path) is set, and C(drop_in_path) only if it is not the default.
+  returned: success, with O(state=gathered)
+  type: dict
+  sample:
+    state: present
+    version: 1.20.1
+    runtime: containerd
+    set_as_default: false
+    cdi: true
+    cdi_management: false
+    nri: false
+    mode: auto
+    settings: {nvidia-container-runtime: {mode: auto}}
+rendered:
+  description:
+    - The files that the options would produce on a host that has no configuration files yet, for containerd 2.0, k0s
+      1.36, Docker 28.2, CRI-O 1.31 and newer.
+    - A file C(/etc/nvidia-container-runtime/config.toml) contains only O(settings); the packages add their defaults.
+  returned: success, with O(state=rendered)
+  type: list
+  elements: dict
+  contains:
+    path: {description: The path on the host., type: str, returned: success, sample: /etc/docker/daemon.json}
+    content:
+      description: The text of the file.
+      type: str
+      returned: success
+      sample: '{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}'
+cdi:
+  description:
+    - The CDI specification for containers, its C(path) (null if there is none), the names of its C(devices), and the
+      version of the C(driver) in it.
+  returned: success, with O(state=gathered)
+  type: dict
+  sample: {path: /var/run/cdi/nvidia.yaml, devices: ["0", "GPU-1b2c"], driver: 595.91.07}
+runtimes:
+  description: The installed runtimes in the order of O(runtime).
+  returned: success, with O(state=gathered)
+  type: list
+  elements: dict
+  contains:
+    name: {description: A value of O(runtime)., type: str, returned: success, sample: containerd}
+    config_path:
+      description: The main configuration file.
+      type: str
+      returned: success
+      sample: /etc/containerd/config.toml
+    drop_in_paths:
+      description: The drop-ins that this module has written.
+      type: list
+      elements: str
+      returned: success
+      sample: [/etc/containerd/conf.d/99-gpuops-nvidia.toml]
+    service: {description: Its unit or null., type: str, returned: success, sample: containerd.service}
+    running: {description: Whether its unit runs., type: bool, returned: success, sample: true}
+    configured:
+      description: Whether it has the runtime class C(nvidia), for Podman whether it finds a specification.
+      type: bool
+      returned: success
+      sample: true
+    classes:
+      description: The NVIDIA runtime classes with their programs.
+      type: dict
+      returned: success
+      sample: {nvidia: /usr/bin/nvidia-container-runtime}
+    default_runtime: {description: The default runtime., type: str, returned: success, sample: runc}
+    is_default: {description: Whether C(nvidia) is the default., type: bool, returned: success, sample: false}
+    cdi: {description: Whether CDI is enabled; null if unsupported., type: bool, returned: success, sample: true}
+    nri: {description: Whether NRI is enabled; null if unknown., type: bool, returned: success, sample: null}
+    problem:
+      description: Why its configuration cannot be read, or null. Then the values after C(running) are empty or null.
+      type: str
+      returned: success
+      sample: null
 """
 
 import base64
 import json
 import typing as t
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main, _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError, InUse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
@@ -264,13 +367,14 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.read import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.seal import encrypt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.step_executor import (
     StepExecutor,
+    gather,
     plan,
     step_from_json,
 )
 
 
 def handle_request(params: dict[str, t.Any]) -> Result:
-    """The response to a request of the action plugin, whose phase is `read`, `try` or `apply`."""
+    """The response to a request of the action plugin, whose phase is `read`, `gather`, `try` or `apply`."""
     if not params["request"]:
         raise InputError("this module was called without its action plugin.",
                          "Call gpuops.nvidia.container_toolkit by its full name from a playbook.", path="request")
@@ -289,16 +393,23 @@ def handle_request(params: dict[str, t.Any]) -> Result:
             except InUse:
                 blocked_step = (journal.unfinished or {})["id"]
                 journal.done(steps[-1])  # the blocked step has changed nothing
-        host_state = {**read_state(request, journal, run), **plan(request, journal, run)}
+        host_state: dict[str, t.Any] = read_state(request, journal, run)
+        more: dict[str, t.Any] = {}
+        if request["phase"] == "gather":
+            added, more = gather(request, journal, run)
+        else:
+            added = plan(request, journal, run)
+        host_state.update(added)
     options = {name: value for name, value in params.items() if name not in ("request", "proxy")}
-    return {"changed": applying, "host_state": host_state, "options": options, "blocked_step": blocked_step}
+    return {"changed": applying, "host_state": host_state, "options": options, "blocked_step": blocked_step,
+            **more}
 
 
 def main() -> None:
     """Entry point."""
-    module = AnsibleModule(
+    module = _module_main.Module(
         argument_spec={
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "state": {"type": "str", "choices": ["present", "absent", "gathered", "rendered"], "default": "present"},
             "version": {"type": "str"},
             "repository": {"type": "dict", "default": {}, "apply_defaults": True, "options": {
                 "url": _module_main.ADDRESS,

@@ -291,7 +291,6 @@ samples:
 """
 
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.collect import collect
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.label_facts import nvml_snapshot
@@ -300,7 +299,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Resul
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
 
 
-def look(module: AnsibleModule) -> Result:
+def look(module: _module_main.Module) -> Result:
     """The result of the module."""
     snapshot = nvml_snapshot()
     result: Result = {"changed": False, "facts": collect(Root(), run, snapshot)}
@@ -313,8 +312,10 @@ def look(module: AnsibleModule) -> Result:
 
 def main() -> None:
     """Entry point."""
-    module = AnsibleModule(argument_spec={"cuda_samples": {"type": "bool", "default": False},
-                                          "cuda_timeout": {"type": "int", "default": 60}}, supports_check_mode=True)
+    module = _module_main.Module(
+        argument_spec={"cuda_samples": {"type": "bool", "default": False},
+                       "cuda_timeout": {"type": "int", "default": 60}},
+        supports_check_mode=True)
     _module_main.finish(module, lambda: look(module))
 
 

@@ -385,7 +385,6 @@ notes:
 """
 
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.label_facts import collect_devices, nvml_snapshot
@@ -398,7 +397,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Resul
 ON_HOSTS = ["facts", "nfd_file", "slurm"]
 
 
-def gather(module: AnsibleModule) -> Reading:
+def gather(module: _module_main.Module) -> Reading:
     """The facts and labels of the host; empty for state absent."""
     if module.params["state"] == "absent":
         return Reading({"gpus": []}, {}, [])
@@ -417,7 +416,7 @@ def gather(module: AnsibleModule) -> Reading:
     return Reading(facts, compute_labels(node, module.params["mig_strategy"], sharing), unread)
 
 
-def run_module(module: AnsibleModule) -> Result:
+def run_module(module: _module_main.Module) -> Result:
     """Writes the labels to the target if they differ. Returns the result of the module."""
     target = module.params["target"]
     if target not in ON_HOSTS:
@@ -436,7 +435,7 @@ def run_module(module: AnsibleModule) -> Result:
 
 def main() -> None:
     """Entry point."""
-    module = AnsibleModule(
+    module = _module_main.Module(
         argument_spec={
             "state": {"type": "str", "choices": ["gathered", "present", "absent"], "default": "gathered"},
             "target": {"type": "str", "choices": [*ON_HOSTS, "node", "node_feature", "startup_taint"],

@@ -278,7 +278,6 @@ holders:
 """
 
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.boot import PersistentMigRun
 from ansible_collections.gpuops.nvidia.plugins.module_utils._mig.work import MigRun, Request
@@ -288,7 +287,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Resul
 
 def main() -> None:
     """Ansible's entry point."""
-    module = AnsibleModule(
+    module = _module_main.Module(
         argument_spec={
             "state": {"type": "str", "choices": ["present", "absent", "gathered", "rendered"], "default": "present"},
             "config": {"type": "dict"},

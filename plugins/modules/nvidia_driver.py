@@ -50,8 +50,10 @@ options:
       - V(absent) removes what this module installed and restores the former state. A foreign driver stays. Loaded
         modules must be unloaded first, which needs O(disruption=idle). Services that are stopped for this stay stopped.
       - V(adopted) changes nothing, and fails if the installed driver does not work.
+      - V(gathered) changes nothing, and returns the current state, also as options in RV(gathered). It allows only the
+        options O(disruption), O(lock_timeout) and O(proxy), which have no effect.
     type: str
-    choices: [present, absent, adopted]
+    choices: [present, absent, adopted, gathered]
     default: present
   version:
     description:
@@ -245,6 +247,19 @@ EXAMPLES = r"""
   gpuops.nvidia.nvidia_driver:
     state: adopted
 
+- name: Read the driver of a host
+  gpuops.nvidia.nvidia_driver:
+    state: gathered
+  register: current
+
+- name: Show in check mode that a task with these options would change nothing
+  gpuops.nvidia.nvidia_driver:
+    state: "{{ current.gathered.state }}"
+    version: "{{ current.gathered.version | default(omit) }}"
+    repository: "{{ current.gathered.repository | default(omit) }}"
+    persistenced: "{{ current.gathered.persistenced | default(omit) }}"
+  check_mode: true
+
 - name: Remove what this module installed
   gpuops.nvidia.nvidia_driver:
     state: absent
@@ -273,7 +288,7 @@ pending:
     - id: "unload modules: nvidia_uvm nvidia_modeset nvidia"
       pending_reason: in use by python3 (pid 4711) on 0000:07:00.0
 version:
-  description: The desired or verified driver version; null if the driver is removed.
+  description: The desired, verified or installed driver version; null without a driver.
   returned: success
   type: str
   sample: 595.91.07
@@ -320,6 +335,7 @@ mok:
 reboot_required:
   description:
     - Whether a reboot is needed for the pending steps. If C(mok.pending), it also needs a person at the console.
+    - With O(state=gathered), whether module and library have different versions, or the distribution requests a reboot.
   returned: success
   type: bool
   sample: false
@@ -329,11 +345,79 @@ reasons:
   type: list
   elements: str
   sample: []
+gathered:
+  description:
+    - The current state as options of this module. O(runfile), O(module_signing), O(next_kernel) and O(licence.token)
+      are not included.
+    - Without a driver, it contains only C(state), which is V(absent).
+  returned: success, with O(state=gathered)
+  type: dict
+  contains:
+    state: {description: "V(present) or V(absent).", type: str, returned: success, sample: present}
+    version:
+      description: The version of the libraries, or else of the loaded module.
+      type: str
+      returned: with a driver
+      sample: 595.91.07
+    kernel_module_type:
+      description: That of the loaded module, or else of the packages; V(auto) if unknown.
+      type: str
+      returned: with a driver
+      sample: open
+    source:
+      description: V(auto) if the driver is from a container or the image of the system.
+      type: str
+      returned: with a driver
+      sample: cuda_repository
+    persistenced: {description: Whether the service runs., type: bool, returned: with a driver, sample: true}
+    fabric:
+      description: V(none) if the fabric manager is missing although the board needs it.
+      type: str
+      returned: with a driver
+      sample: auto
+    imex_nodes:
+      description: The addresses in the file of IMEX if its service runs.
+      type: list
+      elements: str
+      returned: with a driver
+      sample: []
+    peermem: {description: Whether C(nvidia_peermem) is loaded., type: bool, returned: with a driver, sample: false}
+    gds: {description: Whether C(nvidia_fs) is loaded., type: bool, returned: with a driver, sample: false}
+    gdrcopy: {description: Whether C(gdrdrv) is loaded., type: bool, returned: with a driver, sample: false}
+    module_parameters:
+      description: The parameters in the file of this module.
+      type: dict
+      returned: with a driver
+      sample: {nvidia: {NVreg_RestrictProfilingToAdminUsers: "0"}}
+    repository:
+      description: The one that this module has configured. C(key) is the path of its key on the host.
+      type: dict
+      returned: if there is one
+      sample: {url: "https://mirror.example.com/cuda/debian12/x86_64/"}
+    licence:
+      description: C(feature_type) and C(settings) of C(gridd.conf).
+      type: dict
+      returned: with C(nvidia-gridd) and its file
+      sample: {feature_type: 1, settings: {ServerAddress: licence.example.com}}
+packages:
+  description: The installed packages of the driver with their versions.
+  returned: success, with O(state=gathered)
+  type: dict
+  sample: {libnvidia-ml1: 595.91.07-1}
+source:
+  description: The origin of the driver as in the fact C(driver.source) of M(gpuops.nvidia.gpu_info); null without one.
+  returned: success, with O(state=gathered)
+  type: str
+  sample: cuda_repository
+services:
+  description: C(state) and C(enabled) of each service of the driver.
+  returned: success, with O(state=gathered)
+  type: dict
+  sample: {nvidia-persistenced.service: {state: active, enabled: enabled}}
 """
 
 import typing as t
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main, _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.manage import Driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
@@ -347,9 +431,10 @@ WANTED = ("version", "branch", "kernel_module_type", "source", "repository", "pe
 
 def main() -> None:
     """Entry point."""
-    module = AnsibleModule(
+    module = _module_main.Module(
         argument_spec={
-            "state": {"type": "str", "choices": ["present", "absent", "adopted"], "default": "present"},
+            "state": {"type": "str", "choices": ["present", "absent", "adopted", "gathered"],
+                      "default": "present"},
             "version": {"type": "str"},
             "branch": {"type": "str"},
             "kernel_module_type": {"type": "str", "choices": ["auto", "open", "proprietary"], "default": "auto"},
@@ -390,7 +475,8 @@ def main() -> None:
                        else None})
         driver = Driver(spec, options["disruption"], module.check_mode)
         act: dict[str, t.Callable[[], Result]] = {
-            "present": driver.present, "absent": driver.absent, "adopted": driver.adopted}
+            "present": driver.present, "absent": driver.absent, "adopted": driver.adopted,
+            "gathered": driver.gathered}
         return act[options["state"]]()
 
     _module_main.finish(module, work)

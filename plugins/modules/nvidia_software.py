@@ -213,7 +213,6 @@ components:
 """
 
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _module_main, _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import EXPORTER_ADDRESS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Option, Result
@@ -223,7 +222,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._software.manage imp
 def main() -> None:
     """Entry point."""
     text: Option = {"type": "str"}
-    module = AnsibleModule(
+    module = _module_main.Module(
         argument_spec={
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "cuda": {"type": "dict", "options": {"version": text, "profile": {"type": "bool", "default": False}}},

@@ -6,12 +6,15 @@ rollbacks."""
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
+from tests.integration import user
 from tests.integration.conftest import own_lab
 from tests.integration.driver import DriverHost, Refused
 from tests.integration.series import Done, Play
@@ -114,6 +117,16 @@ def ids(steps: list[dict[str, Any]]) -> list[str]:
     return [step["id"] for step in steps]
 
 
+def task(host: DriverHost, **options: Any) -> dict[str, Any]:
+    """The result of one task with the module."""
+    path = user.HOME / f"task-{os.getpid()}.json"
+    path.write_text(json.dumps([{"hosts": host.name, "gather_facts": False, "tasks": [
+        {"gpuops.nvidia.nvidia_driver": options}]}]))
+    run = user.ansible("ansible-playbook", *(f"-i{inventory}" for inventory in host.lab.hosts), str(path))
+    path.unlink()
+    return run.result(host.name, "nvidia_driver")
+
+
 def active(host: DriverHost, *units: str) -> list[str]:
     return host.sh(f"systemctl is-active {' '.join(units)} || true").split()
 
@@ -132,6 +145,28 @@ def test_from_nothing_as_check_mode_said(host: DriverHost, installed: list[Done]
     assert result["plan"][0]["action"] == "add repository" and check.said.splitlines() == clean
     assert (result["pending"], result["reasons"], run.said.split()) == ([], [], [NEW])
     host.untouched(again)
+
+
+def test_the_gathered_state_as_options_changes_nothing(at_work: DriverHost) -> None:
+    before = at_work.state()
+    result = task(at_work, state="gathered")
+    assert not result["changed"] and at_work.state() == before
+    wanted = result["gathered"]
+    assert {key: wanted[key] for key in ("version", "kernel_module_type", "source", "persistenced", "fabric")} == {
+        "version": NEW, "kernel_module_type": "open", "source": "cuda_repository", "persistenced": True,
+        "fabric": "auto"}
+    assert result["packages"]["libnvidia-ml1"] == f"{NEW}-1" and not result["reboot_required"]
+    again = task(at_work, **wanted)
+    assert "plan" in again, again["msg"]
+    assert (again["changed"], again["plan"], again["pending"], again["reasons"]) == (False, [], [], [])
+    assert at_work.state() == before
+
+
+def test_a_bare_host_is_gathered_as_absent(host: DriverHost, clean: list[str]) -> None:
+    host.start()
+    assert task(host, state="gathered")["gathered"] == {"state": "absent"}
+    assert "version cannot be set with state gathered" in task(host, state="gathered", version=NEW)["msg"]
+    assert host.state() == clean
 
 
 @pytest.mark.parametrize("name", STATES)

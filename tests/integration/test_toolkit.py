@@ -10,8 +10,10 @@ what was recorded on the way.
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -132,6 +134,15 @@ class Converged(NamedTuple):
     state: dict[str, str]
 
 
+class Read(NamedTuple):
+    """The state of the converged hosts, by host, and the result of the same as options."""
+
+    gathered: dict[str, Any]
+    again: dict[str, Any]
+    before: dict[str, str]
+    after: dict[str, str]
+
+
 class Switched(NamedTuple):
     """runc as the default again, after a killed run and another one."""
 
@@ -230,8 +241,28 @@ def converged(lab: LabHosts, clean: dict[str, list[str]]) -> Converged:
                      {host: pods(lab, host, "", "nvidia") for host in BOTH}, state)
 
 
+def task(lab: LabHosts, options: dict[str, Any]) -> dict[str, Any]:
+    """The result of one task with the module, by host."""
+    path = user.HOME / f"task-{os.getpid()}.json"
+    path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [
+        {"gpuops.nvidia.container_toolkit": "{{ options[inventory_hostname] }}", "vars": {"options": options}}]}]))
+    run = user.ansible("ansible-playbook", *(f"-i{inventory}" for inventory in lab.hosts), str(path))
+    path.unlink()
+    assert run.rc == 0, run.output
+    return {host: run.result(host, "container_toolkit") for host in BOTH}
+
+
 @pytest.fixture(scope="module")
-def switched(lab: LabHosts, converged: Converged) -> Switched:
+def gathered(lab: LabHosts, converged: Converged) -> Read:
+    """Reads the converged hosts, and uses the result as options."""
+    before = on_both(lab, STATE)
+    found = task(lab, dict.fromkeys(BOTH, {"state": "gathered"}))
+    again = task(lab, {host: found[host]["gathered"] for host in BOTH})
+    return Read(found, again, before, on_both(lab, STATE))
+
+
+@pytest.fixture(scope="module")
+def switched(lab: LabHosts, converged: Converged, gathered: Read) -> Switched:
     """The killed run, and the run that completes it."""
     for host in BOTH:
         lab.put_killer(host)
@@ -307,6 +338,22 @@ def test_a_converged_host_is_left_in_peace(converged: Converged, host: str) -> N
     asked = [line for line in again.of(host) if line["action"] not in user.ON_CONTROLLER]
     assert len(asked) <= 2
     assert again.parts(host) == [converged.state[host].strip()]
+
+
+@pytest.mark.parametrize("host", BOTH)
+def test_the_gathered_state_as_options_changes_nothing(gathered: Read, host: str) -> None:
+    result, again = gathered.gathered[host], gathered.again[host]
+    wanted = result["gathered"]
+    assert (wanted["runtime"], wanted["set_as_default"], wanted["mode"]) == ("containerd", True, "auto")
+    assert wanted["settings"]["nvidia-container-runtime"]["debug"] == LOG
+    row, = (one for one in result["runtimes"] if one["name"] == "containerd")
+    assert (row["config_path"], row["classes"], row["is_default"], row["running"]) == (
+        MAIN, {"nvidia": BINARY}, True, True)
+    assert row["drop_in_paths"] == ([DROP_IN] if host == NEW else [])
+    assert result["packages"]["nvidia-container-toolkit"].startswith(result["version"])
+    assert not result["changed"]
+    assert [step["id"] for step in again["plan"] if not step["assumed"]] == [] and not again["changed"]
+    assert gathered.before[host] == gathered.after[host]
 
 
 @pytest.mark.parametrize("host", BOTH)

@@ -39,7 +39,7 @@ _LINE = re.compile(r"\s*([A-Za-z][A-Za-z0-9]*)\s*=")
 def settings(spec: Spec) -> dict[str, str]:
     """The desired keys of gridd.conf. Raises InputError."""
     licence = spec.licence or {}
-    found = {str(key): str(value) for key, value in (licence.get("settings") or {}).items()}
+    found = {str(key): str(value) for key, value in (licence.get("settings") or {}).items() if value is not None}
     for key, value in found.items():
         if not _KEY.match(key) or "\n" in value:
             raise InputError(f"'{key}' is not a key of gridd.conf, or its value has several lines.",

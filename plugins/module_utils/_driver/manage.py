@@ -39,6 +39,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.verify import ask_smi, disagreements
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError, InUse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.versions import reboot_pending
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
     PendingStep,
@@ -212,6 +213,19 @@ class Driver:
             explain_error(error, self.run, 0)
             raise error
         return self._result(now, now, [], [], [], now.loaded)
+
+    def gathered(self) -> Result:
+        """The current state, and as options of the module. Changes nothing."""
+        from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.gathered import gather  # seldom needed
+
+        now = self._read()
+        found = gather(self.root, self.run, now)
+        installed = found.options["state"] == "present"
+        result = self._result(now, now, [], [], [], found.options.get("version"),
+                              disagreements(now, None, None, None) if installed else [])
+        return {**result, "gathered": found.options, "packages": found.packages, "source": found.source,
+                "services": {unit: dict(vars(service)) for unit, service in now.services.items()},
+                "reboot_required": reboot_pending(self.root, now.loaded, now.library)}
 
     def _read(self) -> DriverState:
         return read_driver_state(self.root, self.run)

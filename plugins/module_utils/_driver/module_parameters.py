@@ -48,10 +48,14 @@ def parameters(spec: Spec) -> Parameters:
         if name not in MODULES:
             raise InputError(f"'{module}' is not a module of the driver.", f"Use one of {', '.join(MODULES)}.",
                              path=path, value=module, allowed=list(MODULES))
+        if values is None:
+            continue
         if not isinstance(values, dict):
             raise InputError("the parameters of a module must be a mapping.", "Write 'name: value' for each parameter.",
                              path=path, value=values)
         for key, value in values.items():
+            if value is None:
+                continue
             text = str(int(value)) if isinstance(value, bool) else str(value)
             if not _NAME.match(str(key)) or not _VALUE.match(text) or not text:
                 raise InputError(f"'{key}={text}' is not a module parameter.",

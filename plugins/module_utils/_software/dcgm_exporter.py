@@ -72,6 +72,7 @@ class DcgmExporter:
 
 def _environment(env: t.Mapping[str, str]) -> str:
     """The lines of a unit that set variables. Raises InputError for a name or value that a unit cannot contain."""
+    env = {name: value for name, value in env.items() if value is not None}
     for name, value in env.items():
         if not _NAME.match(name) or not str(value).isprintable():
             raise InputError(f"{name!r} with the value {value!r} is not a variable.",

@@ -88,8 +88,24 @@ class Cdi:
         packages_change = any(step.data.get("packages") and (step.action != AGAIN or not which("nvidia-ctk"))
                               for step in package_steps)
         steps = self._absent(packages_change) if absent else self._present(driver, packages_change)
-        specs = [path for path in (*files.paths(self.environment, True), _ETC_SPEC) if os.path.isfile(path)]
-        return CdiPlan(specs, driver, steps, self.pending, self.warnings)
+        return CdiPlan(self._specs(), driver, steps, self.pending, self.warnings)
+
+    def _specs(self) -> list[str]:
+        return [path for path in (*files.paths(self.environment, True), _ETC_SPEC) if os.path.isfile(path)]
+
+    def read(self) -> CdiPlan:
+        """The existing specifications, without steps."""
+        return CdiPlan(self._specs(), loaded_version(Root()), [], [], [])
+
+    def specification(self) -> t.Dict[str, t.Any]:
+        """The specification for containers: C({path, devices, driver}), see L(_cdi.parse). path: None if there is none.
+
+        Also C(management), whether there is one for management, and C(unit), whether there is a unit that refreshes
+        them."""
+        paths = [path for path in self._specs() if path != files.path_of("management", {})]
+        found = parse(read_text(paths[0]) or "") if paths else {"devices": [], "driver": None}
+        return {"path": paths[0] if paths else None, **found, "management": len(paths) < len(self._specs()),
+                "unit": os.path.isfile(UNIT_FILE)}
 
     def _present(self, driver: str | None, packages_change: bool) -> list[Step]:
         steps = self._unit_steps()

@@ -110,6 +110,12 @@ class Packages:
         url = (raw["url"] or _URLS[self.family]).replace("$(ARCH)", deb).replace("$basearch", rpm)
         return Repository(NAME, url, raw["key"], raw["fingerprint"], held=self.family == "redhat", signed=False)
 
+    def read(self) -> PackagesPlan:
+        """All installed packages of the toolkit, without steps."""
+        installed = toolkit_packages(self.work.manager.read().installed) if self.work else {}
+        version = next((upstream(installed[name]) for name in NAMES if name in installed), None)
+        return PackagesPlan(installed, version or self._version_of_program() or None, [])
+
     def plan(self) -> PackagesPlan:
         """The plan. All packages get one version: the requested, else the installed, else the newest version."""
         work = self.work
@@ -132,11 +138,9 @@ class Packages:
         """The plan for a distribution whose packages are not managed: the installed toolkit is used unchanged."""
         if self.absent and not self.journal.of_kind("package"):
             return PackagesPlan({}, None, [])
-        output = self.run(["nvidia-ctk", "--version"], check=False).stdout if which("nvidia-ctk") else ""
-        match = re.search(r"version v?(\d+\.\d+\.\d+\S*)", output)
-        version, desired = match.group(1) if match else None, self.request["version"]
-        if self.absent or not output or desired and version != upstream(desired):
-            current = f"It has the toolkit {version}, not {desired}" if output else "It has no toolkit"
+        version, desired = self._version_of_program(), self.request["version"]
+        if self.absent or version is None or desired and version != upstream(desired):
+            current = f"It has the toolkit {version}, not {desired}" if version is not None else "It has no toolkit"
             raise HostError(f"Packages of this distribution are not supported. {current}.",
                             "Install the toolkit by hand and run again, or leave this host out.",
                             allowed=list(MANAGERS))
@@ -144,7 +148,14 @@ class Packages:
         if not os.access(program, os.X_OK):
             raise HostError(f"The toolkit {version} of this host does not have {program}, which the mode needs.",
                             "Install this program, choose another mode, or leave this host out.", path=program)
-        return PackagesPlan({}, version, [])
+        return PackagesPlan({}, version or None, [])
+
+    def _version_of_program(self) -> str | None:
+        """The version that nvidia-ctk prints, empty if it prints none; None if it is not installed."""
+        if not which("nvidia-ctk"):
+            return None
+        match = re.search(r"version v?(\d+\.\d+\.\d+\S*)", self.run(["nvidia-ctk", "--version"], check=False).stdout)
+        return match.group(1) if match else ""
 
     def _present(self, work: PackageWork, state: PackageState, names: t.Sequence[str], installed: t.Mapping[str, str]
                  ) -> list[Step]:

@@ -14,19 +14,32 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import TOOLKIT_SETTINGS as SETTINGS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.configured import read_repository
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import INSTALL
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.cdi import Cdi
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.cdi import Cdi, CdiPlan
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.config import ConfigFiles
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import Json, Packages
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import NAME, Json, Packages, PackagesPlan
 
 
 def plan(request: Json, journal: Journal, run: Runner) -> dict[str, object]:
     """Both plans as JSON: `{packages, cdi}`."""
     packages = Packages(request, journal, run).plan()
-    cdi = Cdi(request, journal, run).plan(packages.steps)
+    return _as_json(packages, Cdi(request, journal, run).plan(packages.steps))
+
+
+def gather(request: Json, journal: Journal, run: Runner) -> tuple[dict[str, object], dict[str, object]]:
+    """C((state, more)) of an unchanged host: the same JSON without steps, and C({repository, specification}), see
+    L(read_repository) and L(Cdi.specification)."""
+    cdi = Cdi(request, journal, run)
+    return _as_json(Packages(request, journal, run).read(), cdi.read()), {
+        "repository": read_repository(Root(), NAME), "specification": cdi.specification()}
+
+
+def _as_json(packages: PackagesPlan, cdi: CdiPlan) -> dict[str, object]:
     return {"packages": {**packages._asdict(), "steps": [step_as_json(step) for step in packages.steps]},
             "cdi": {**cdi._asdict(), "steps": [step_as_json(step) for step in cdi.steps],
                     "pending": [step.as_dict() for step in cdi.pending]}}

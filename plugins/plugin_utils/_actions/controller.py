@@ -12,6 +12,7 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._nulls import without_nulls
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.play_vars import PlayHostVars, Values
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable_result
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Unexpected
@@ -34,6 +35,7 @@ class ControllerAction(ActionBase):
     def run(self, tmp: str | None = None, task_vars: Data | None = None) -> Data:
         """Ansible's entry point."""
         result: Data = super().run(tmp, task_vars)
+        self._task.args = without_nulls(self._task.args, self.ARGUMENTS)
         _spec, arguments = self.validate_argument_spec(self.ARGUMENTS)
         variables = task_vars or {}
         try:

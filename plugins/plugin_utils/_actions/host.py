@@ -17,7 +17,7 @@ import typing as t
 
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.answers import AnswerError, calm, parsed, received
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
@@ -106,6 +106,15 @@ class HostAction(Asking):
         except AnswerError as error:
             return {"failed": True, **error.as_result()}
         return explained(received(result, interpreter(self), self.FACTS, self.NEEDED), result)
+
+
+def refuse_options(arguments: Data, state: str, allowed: t.Collection[str]) -> None:
+    """Raises InputError if an option is set that the state does not use. A null does not set an option."""
+    others = [name for name, value in arguments.items() if value is not None and name not in ("state", *allowed)]
+    if others:
+        raise InputError(f"{', '.join(sorted(others))} cannot be set with state {state}.",
+                         f"Remove it, or set another state. Allowed options: {', '.join(sorted(allowed))}.",
+                         path=sorted(others)[0], allowed=sorted(allowed))
 
 
 def _quoted(text: str) -> str:

@@ -90,6 +90,26 @@ class Probe:
 
 
 @dataclass(frozen=True)
+class Configuration:
+    """The current configuration of a runtime, also if this collection has not written it.
+
+    classes: maps the declared elements of RUNTIME_CLASSES to the path of their program, None if the program is unknown.
+    default: the default runtime. cdi, nri: whether they are enabled. None: the runtime has no such setting, or it is
+    unknown.
+    """
+
+    classes: dict[str, str | None]
+    default: str | None = None
+    cdi: bool | None = None
+    nri: bool | None = None
+
+
+def text_or_none(value: Value) -> str | None:
+    """A string of a file, None for other values."""
+    return value if isinstance(value, str) else None
+
+
+@dataclass(frozen=True)
 class FileChange:
     """The change of one file. after: the desired text, None to remove the file.
 
@@ -194,6 +214,10 @@ class Runtime(abc.ABC):
     """A container runtime. Its methods compute changes from the state of a host, and raise HostError."""
 
     probe: Probe
+
+    @abc.abstractmethod
+    def read(self, state: RuntimeState) -> Configuration:
+        """The current configuration. Raises HostError if a file cannot be read."""
 
     @abc.abstractmethod
     def propose(self, state: RuntimeState, journal: Journal, options: Options) -> Proposal:

@@ -38,6 +38,10 @@ class Containerd(base.Runtime):
         config_flags=["-c", "--config"], drop_in=DROP_IN, dump=["{binary}", "-c", "{config}", "config", "dump"],
         other_files=VENDOR_FILES, health=["ctr", "plugins", "ls"], reads_once=True)
 
+    def read(self, state: RuntimeState) -> base.Configuration:
+        effective = _effective(state)
+        return cri.configuration(effective, _plugin(effective), None if _is_before_cdi(_cri(effective)) else True)
+
     def propose(self, state: RuntimeState, journal: Journal, options: base.Options) -> base.Proposal:
         current = _Current(state, journal, cri.read(state.text or "", state.config), _effective(state))
         path, text = state.config, state.text

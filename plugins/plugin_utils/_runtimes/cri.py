@@ -12,7 +12,13 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import PARTS, RUNTIME_CLASSES, Options
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import (
+    PARTS,
+    RUNTIME_CLASSES,
+    Configuration,
+    Options,
+    text_or_none,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import Document, dotted, load
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import (
@@ -60,6 +66,17 @@ def read(text: str, name: str) -> Table:
             expected = {int: "a number", list: "a list of strings", dict: "a table"}[kind]
             raise HostError(f"{name}: {dotted(path)} must be {expected}.", "Correct it, then run again.", path=name)
     return data
+
+
+def configuration(data: t.Mapping[str, Value], plugin: str, cdi: bool | None) -> Configuration:
+    """The current configuration in data, the whole configuration. cdi: whether CDI is enabled without its key."""
+    table = lookup(data, ("plugins", plugin))
+    declared, enabled, disabled = lookup(table, RUNTIMES), lookup(table, CDI), lookup(data, NRI)
+    classes = {name: text_or_none(lookup(declared, (name, "options", "BinaryName"))) for name in RUNTIME_CLASSES
+               if lookup(declared, (name,)) is not None}
+    return Configuration(classes, text_or_none(lookup(table, DEFAULT)) or "runc",
+                         enabled if isinstance(enabled, bool) else cdi,
+                         not disabled if isinstance(disabled, bool) else None)
 
 
 def desired(cri: t.Mapping[str, Value], options: Options, former: str | None) -> dict[Path, Value]:

@@ -41,12 +41,18 @@ class Crio(base.Runtime):
         other_files=[f"{FOLDER}/**", f"{FOLDER}/.*", _UNREAD_FILE],
         facts={"low_level": ["sh", "-c", f"command -v runc; command -v crun; ls {_PACKAGED}/runc {_PACKAGED}/crun"]})
 
+    def read(self, state: RuntimeState) -> base.Configuration:
+        merged = _merged(_files(state))
+        classes = {name: base.text_or_none(merged.runtimes[name].get("runtime_path")) for name in base.RUNTIME_CLASSES
+                   if name in merged.runtimes}
+        return base.Configuration(classes, merged.default or _default_runtime(state), True)
+
     def propose(self, state: RuntimeState, journal: Journal, options: base.Options) -> base.Proposal:
         drop_in = options.drop_in_path or DROP_IN
         _check_drop_in_path(state, drop_in)
         others = _merged({path: text for path, text in _files(state).items()
                          if path != drop_in and path not in journal.files})
-        default = others.default or ("crun" if state.release >= _CRUN_FIRST else "runc")
+        default = others.default or _default_runtime(state)
         proposal = base.Proposal(action=_service_action(state), previous_default=journal.default_runtime or default)
         proposal.settings = _low_level_runtimes(state)
         proposal.due_reason = base.STALE if state.stale else ""
@@ -86,6 +92,10 @@ class _Merged(t.NamedTuple):
 
 def _service_action(state: RuntimeState) -> str:
     return "reload" if state.release >= _RELOADS else "restart"
+
+
+def _default_runtime(state: RuntimeState) -> str:
+    return "crun" if state.release >= _CRUN_FIRST else "runc"
 
 
 def _check_drop_in_path(state: RuntimeState, drop_in: str) -> None:

@@ -53,6 +53,15 @@ class Docker(base.Runtime):
         # Only if the daemon is running: a connection to its socket would start it.
         facts={"info": ["sh", "-c", f"systemctl -q is-active docker.service && exec {_INFO}"]})
 
+    def read(self, state: RuntimeState) -> base.Configuration:
+        _check_file_is_read(state)
+        data, flags = Document(state.text or "", state.config).data, _flags(state)
+        classes = {name: base.text_or_none(lookup(data, ("runtimes", name, "path"))) for name in base.RUNTIME_CLASSES
+                   if name in flags.runtimes or lookup(data, ("runtimes", name)) is not None}
+        default = flags.default_runtime or base.text_or_none(data.get("default-runtime")) or "runc"
+        cdi = _has_cdi(state, data) or flags.cdi
+        return base.Configuration(classes, default, cdi if state.release >= _CDI_SUPPORTED else None)
+
     def propose(self, state: RuntimeState, journal: Journal, options: base.Options) -> base.Proposal:
         _check_file_is_read(state)
         path, text = state.config, state.text

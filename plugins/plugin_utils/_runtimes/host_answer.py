@@ -79,18 +79,22 @@ _HOST_STATE = Fields({
     "cdi": Fields({"specs": Rows(_PATH, _MAX_ROWS), "driver": _MAYBE_TEXT, "steps": _STEPS,
                    "pending": answer_shapes.PENDING, "warnings": Rows(Text(longest=10_000), 1000)})})
 _OPTIONS = Fields({
-    "state": OneOf(("present", "absent")), "runtime": OneOf(("auto", *RUNTIMES)),
+    "state": OneOf(("present", "absent", "gathered")), "runtime": OneOf(("auto", *RUNTIMES)),
     "mode": OneOf(("auto", "cdi", "legacy")), "config_path": Nullable(_PATH), "drop_in_path": Nullable(_PATH),
     "set_as_default": _FLAG, "cdi": _FLAG, "nri": _FLAG, "settings": Table(_TEXT, Anything(), 1000),
     "disruption": OneOf(LEVELS)}, closed=False)
 _PHASES: dict[str, dict[str, Shape]] = {
     "read": {"host_state": _HOST_STATE, "options": _OPTIONS},
     "apply": {"host_state": _HOST_STATE, "options": _OPTIONS, "blocked_step": _MAYBE_TEXT},
+    "gather": {"host_state": _HOST_STATE, "options": _OPTIONS, "specification": Fields({
+        "path": Nullable(_PATH), "devices": Rows(_TEXT, _MAX_ROWS), "driver": _MAYBE_TEXT, "management": _FLAG,
+        "unit": _FLAG}),
+        "repository": Fields({}, {"url": _PATH, "key": _PATH, "fingerprint": _TEXT})},
     "try": {"trials": Rows(_PROGRAM, 1000)}}
 
 
 def fault(phase: str, answer: Json) -> Fault | None:
-    """The first fault in the answer of a host, None if it is valid. phase: `read`, `try` or `apply`."""
+    """The first fault in the answer of a host, None if it is valid. phase: `read`, `gather`, `try` or `apply`."""
     for name, shape in _PHASES[phase].items():
         found = shape.fault(answer.get(name))
         if found is not None:
@@ -135,6 +139,18 @@ def blocked_step_of(answer: Json) -> str | None:
     """The id of the restart that running containers block, in an answer without faults."""
     blocked_step: str | None = answer.get("blocked_step")
     return blocked_step
+
+
+def specification_of(answer: Json) -> Json:
+    """The CDI specification in an answer without faults: `path`, `devices`, `driver`, `management`, `unit`."""
+    specification: Json = answer["specification"]
+    return specification
+
+
+def repository_of(answer: Json) -> Json:
+    """The configured repository in an answer without faults, as the option; empty if there is none."""
+    repository: Json = answer["repository"]
+    return repository
 
 
 def trials_of(answer: Json) -> list[ProgramResult]:

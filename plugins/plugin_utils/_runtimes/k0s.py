@@ -36,9 +36,16 @@ class K0s(base.Runtime):
         config="/etc/k0s/containerd.toml", drop_in=DROP_IN, other_files=[f"{FOLDER}/*.toml", _MERGED],
         facts={"version": ["{binary}", "version"]})
 
+    def read(self, state: RuntimeState) -> base.Configuration:
+        plugin = _plugin(state)
+        files = [cri.read(text, path) for path, text in sorted(state.files.items())
+                 if text and path.startswith(f"{FOLDER}/")]
+        return cri.configuration({"plugins": {plugin: _merged(state, plugin, files)}}, plugin, True)
+
     def propose(self, state: RuntimeState, journal: Journal, options: base.Options) -> base.Proposal:
         release = _release(state)
-        plugin, version = (V3, 3) if release >= (1, 36) else (V2, 2)
+        plugin = _plugin(state)
+        version = 3 if plugin == V3 else 2
         drop_in = options.drop_in_path or DROP_IN
         if not pathlib.PurePosixPath(drop_in).match(f"{FOLDER}/*.toml"):
             raise InputError("k0s does not read this file.", f"Choose a file {FOLDER}/*.toml, or omit the option.",
@@ -90,6 +97,10 @@ def _release(state: RuntimeState) -> tuple[int, int]:
         raise HostError(f"'k0s version' printed no version: '{answer.strip()[:200]}'.",
                         "Run this command on the host to find the error.")
     return int(match.group(1)), int(match.group(2))
+
+
+def _plugin(state: RuntimeState) -> str:
+    return V3 if _release(state) >= (1, 36) else V2
 
 
 def _merged(state: RuntimeState, plugin: str, others: t.Iterable[Table]) -> Table:

@@ -47,6 +47,11 @@ class Rancher(base.Runtime):
             facts={"settings": ["grep", "-rHE", "--include=*.yaml",
                                 "^(default-runtime|container-runtime-endpoint|docker) *:", self.settings_folder]})
 
+    def read(self, state: RuntimeState) -> base.Configuration:
+        self._check_own_containerd(state)
+        data = cri.read(state.text or "", state.config)
+        return cri.configuration(data, _plugin(data), None)
+
     def propose(self, state: RuntimeState, journal: Journal, options: base.Options) -> base.Proposal:
         path, text = state.config, state.text
         name = self.probe.name
@@ -61,7 +66,7 @@ class Rancher(base.Runtime):
             self._propose_default(state, journal, options, proposal)
             return proposal
         data = cri.read(text, path)
-        plugin = V3 if lookup(data, ("plugins", V3)) is not None else V2
+        plugin = _plugin(data)
         table = lookup(data, ("plugins", plugin)) or {}
         former = journal.default_runtime or lookup(table, cri.DEFAULT) or "runc"
         proposal = base.Proposal(previous_default=former, needs=self._needs(state))
@@ -148,3 +153,7 @@ class Rancher(base.Runtime):
 
     def propose_removal(self, state: RuntimeState, journal: Journal) -> base.Proposal:
         return base.Proposal(needs=self._needs(state)).restore_all(state, journal)
+
+
+def _plugin(data: Table) -> str:
+    return V3 if lookup(data, ("plugins", V3)) is not None else V2

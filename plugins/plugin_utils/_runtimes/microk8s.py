@@ -17,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import bas
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3, plugin_path
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal, RuntimeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import Document
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import lookup
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Table, lookup
 
 _ARGS = "/var/snap/microk8s/current/args"
 TEMPLATE = f"{_ARGS}/containerd-template.toml"
@@ -28,13 +28,18 @@ class Microk8s(base.Runtime):
     probe = base.Probe(name="microk8s", binary=_CONTAINERD, units=["snap.microk8s.daemon-containerd.service"],
                        config=TEMPLATE, facts={"version": [_CONTAINERD, "--version"]})
 
+    def read(self, state: RuntimeState) -> base.Configuration:
+        data = cri.read(state.text or "", state.config)
+        old = re.search(r"\bv?1\.7\.", state.facts["version"].stdout)
+        return cri.configuration(data, _plugin(data), not old)
+
     def propose(self, state: RuntimeState, journal: Journal, options: base.Options) -> base.Proposal:
         path, text = state.config, state.text
         if text is None:
             raise HostError(f"{path} does not exist.", "Repair MicroK8s (snap refresh microk8s), or set config_path "
                             "to its template.", path=path)
         data = cri.read(text, path)
-        plugin = V3 if int(data.get("version", 1)) > 2 else V2
+        plugin = _plugin(data)
         table = dict(lookup(data, ("plugins", plugin)) or {})
         version = state.facts["version"]
         if re.search(r"\bv?1\.7\.", version.stdout):
@@ -65,3 +70,7 @@ class Microk8s(base.Runtime):
             elif record.state == "edited" and text is not None:
                 proposal.keep_edits(path, text, cri.without_ours(text, path, journal).text, "main")
         return proposal
+
+
+def _plugin(data: Table) -> str:
+    return V3 if int(data.get("version", 1)) > 2 else V2

@@ -11,7 +11,13 @@ from __future__ import annotations
 import re
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Probe, Proposal, Runtime
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import (
+    Configuration,
+    Options,
+    Probe,
+    Proposal,
+    Runtime,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal, RuntimeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import load
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import lookup
@@ -29,6 +35,9 @@ class Podman(Runtime):
     probe = Probe(name="podman", binary="podman", config=_CONF[1], other_files=[*_CONF, *_HOOKS],
                   facts={"cdi": ["grep", "-hsm1", "cdiVersion", *reversed(_SPECS)]})
 
+    def read(self, state: RuntimeState) -> Configuration:
+        return Configuration({}, cdi=_finds_specs(_spec_folders(state)[1]))
+
     def propose(self, state: RuntimeState, journal: Journal, options: Options) -> Proposal:
         """See Runtime. No file is written."""
         proposal = Proposal(action="none")
@@ -36,7 +45,7 @@ class Podman(Runtime):
             proposal.warnings.append("Containers of Podman get GPUs only through CDI, but cdi is false.")
             return proposal
         path, folders = _spec_folders(state)
-        if not {re.sub("^/run/", "/var/run/", folder.rstrip("/")) for folder in folders} & set(_FOLDERS):
+        if not _finds_specs(folders):
             raise HostError(f"{path}: cdi_spec_dirs is {', '.join(folders) or 'empty'}. Podman would not find the "
                             f"specification in {_FOLDERS[1]}.", f"Add {_FOLDERS[1]} to the list, then run again.",
                             path=path)
@@ -62,3 +71,7 @@ def _spec_folders(state: RuntimeState) -> tuple[str, list[str]]:
         if isinstance(folders, list):
             found = path, [str(folder) for folder in folders]
     return found
+
+
+def _finds_specs(folders: list[str]) -> bool:
+    return bool({re.sub("^/run/", "/var/run/", folder.rstrip("/")) for folder in folders} & set(_FOLDERS))

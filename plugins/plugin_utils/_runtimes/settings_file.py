@@ -9,6 +9,7 @@ notes. At each upgrade, the package rewrites the file, keeps the values and remo
 
 from __future__ import annotations
 
+import contextlib
 import typing as t
 from dataclasses import asdict
 
@@ -51,11 +52,32 @@ KNOWN: dict[str, tuple[str, ...]] = {
 
 
 def by_name(settings: t.Mapping[str, Value]) -> dict[str, Value]:
-    """Maps the dotted name of each setting to its value. settings: nested or with dotted names. Raises InputError."""
+    """Maps the dotted name of each setting to its value, without nulls. settings: nested or with dotted names. Raises
+    InputError."""
     found = dict(_flat(settings, ""))
     for name, value in found.items():
         _check(name, value)
     return found
+
+
+def known(text: str) -> dict[str, Value]:
+    """The known settings in a file with valid values, nested as in the option `settings`. Raises HostError."""
+    data = Document(text, FILE).data
+    found: dict[str, Value] = {}
+    for name in KNOWN:
+        value = lookup(data, _path(name))
+        if value is None:
+            continue
+        with contextlib.suppress(InputError):
+            _check(name, value)
+            _nest(found, _path(name), value)
+    return found
+
+
+def _nest(data: dict[str, Value], path: Path, value: Value) -> None:
+    for key in path[:-1]:
+        data = data.setdefault(key, {})
+    data[path[-1]] = value
 
 
 def _flat(settings: t.Mapping[str, Value], prefix: str) -> t.Iterator[tuple[str, Value]]:
@@ -63,7 +85,7 @@ def _flat(settings: t.Mapping[str, Value], prefix: str) -> t.Iterator[tuple[str,
         name = f"{prefix}{key}"
         if isinstance(value, dict) and name not in KNOWN:
             yield from _flat(value, f"{name}.")
-        else:
+        elif value is not None:
             yield name, value
 
 

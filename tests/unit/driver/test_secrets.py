@@ -28,7 +28,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], mo
         tried = " ".join(one.partition("?")[0] for one in given.values() if "/" in one)
         raise HostError(f"{tried} cannot be fetched: it led to https://other.example/x?{SECRET}.")
 
-    work = SimpleNamespace(present=fail, absent=fail, adopted=fail)
+    work = SimpleNamespace(present=fail, absent=fail, adopted=fail, gathered=fail)
     for name in ("Driver", "Software", "handle_request"):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, lambda *_given, **_more: fail() if module is container_toolkit else work)

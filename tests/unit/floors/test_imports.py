@@ -32,7 +32,8 @@ except ImportError:
 
 
 def test_each_module_is_compiled_once(tmp_path: Path) -> None:
-    names = ["_module_main.py", "_imports.py", "_errors.py", "_result.py", "_facts/__init__.py", "_facts/root.py"]
+    names = ["_module_main.py", "_imports.py", "_errors.py", "_nulls.py", "_result.py", "_facts/__init__.py",
+             "_facts/root.py"]
     with zipfile.ZipFile(tmp_path / "sent.zip", "w") as archive:
         parts = PACKAGE.split("/")
         for depth in range(1, len(parts) + 1):

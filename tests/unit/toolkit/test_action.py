@@ -62,6 +62,9 @@ class Play:
             "packages": {"installed": {"nvidia-container-toolkit": "1.20"}, "version": "1.20",
                          "steps": [step_executor.step_as_json(step) for step in self.packages]},
             "cdi": {"specs": ["/var/run/cdi/nvidia.yaml"], "driver": None, "steps": [], "pending": [], "warnings": []}})
+        patch.setattr(module, "gather", lambda *words: (module.plan(*words), {"repository": {}, "specification": {
+            "path": "/var/run/cdi/nvidia.yaml", "devices": ["0"], "driver": "595.91.07", "management": False,
+            "unit": True}}))
         patch.setattr(packages.Packages, "execute", lambda _self, step: self._install(step))
         patch.setattr(packages.Packages, "forget_restored", lambda _self: None)
 
@@ -174,6 +177,47 @@ def test_check_mode_asks_and_changes_nothing(play: Play) -> None:
     done = play()
     assert ids(told) == ids(done)
     assert "diff" not in done
+
+
+def test_the_gathered_state_as_options_changes_nothing(play: Play) -> None:
+    former = play.host.tree()
+    bare = play(state="gathered")
+    assert (bare["changed"], bare["plan"], bare["pending"], play.phases) == (False, [], [], ["gather"])
+    assert bare["gathered"]["set_as_default"] is False and bare["runtimes"][0]["configured"] is False
+    assert play.host.tree() == former and play.removed == ["/tmp/ansible-x"]
+    play(settings={"nvidia-container-runtime.mode": "cdi"})
+    former = play.host.tree()
+    for check in (False, True):
+        result = play(state="gathered", check=check, diff=True)
+        assert (result["changed"], play.phases, play.host.tree()) == (False, ["gather"], former)
+    wanted = result["gathered"]
+    assert wanted["settings"] == {"nvidia-container-runtime": {"mode": "cdi"}}
+    assert (wanted["runtime"], wanted["set_as_default"], wanted["cdi"], wanted["version"]) == (
+        "containerd", True, True, "1.20")
+    assert (result["runtimes"][0]["is_default"], result["previous_default_runtime"]) == (True, "runc")
+    assert result["cdi"] == {"path": "/var/run/cdi/nvidia.yaml", "devices": ["0"], "driver": "595.91.07"}
+    again = play(**wanted)
+    assert (again["changed"], again["plan"], play.host.tree()) == (False, [], former)
+
+
+def test_a_host_without_a_runtime_is_gathered(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "which", lambda _name: None)
+    result = play(state="gathered")
+    assert (result["runtime"], result["runtimes"], result["changed"]) == (None, [], False)
+
+
+def test_options_that_gathered_does_not_use_are_refused(play: Play) -> None:
+    result = play(state="gathered", cdi=True, version="1.20.1", nri=None, disruption="idle")
+    assert result["failed"] and "cdi, version cannot be set with state gathered." in result["msg"]
+    assert (result["error"]["path"], play.phases) == ("cdi", [])
+
+
+@pytest.mark.parametrize("value", [None, {"path": 7}, {"path": None, "devices": [], "driver": None}])
+def test_a_forged_specification_is_refused(play: Play, monkeypatch: pytest.MonkeyPatch, value: t.Any) -> None:
+    real = module.gather
+    monkeypatch.setattr(module, "gather", lambda *words: (real(*words)[0], {
+        "specification": value, "repository": {}}))
+    assert play(state="gathered")["error"]["path"].startswith("specification")
 
 
 def test_what_the_level_forbids_waits(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:

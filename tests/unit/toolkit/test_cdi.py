@@ -469,3 +469,21 @@ def test_starting_the_unit() -> None:
 
     assert shared.refresh(run) and not shared.refresh(run)
     assert calls == [(("systemctl", "start", "gpuops-cdi-refresh.service"), False)] * 2
+
+
+def test_the_specification_is_read_without_a_plan(machine: Machine) -> None:
+    def read() -> tuple[list[str], dict[str, t.Any]]:
+        with Journal("container_toolkit", root=str(machine.root / "journal"), readonly=True) as journal:
+            cdi = machine.cdi(journal, state="gathered")
+            return cdi.read().specs, cdi.specification()
+
+    nothing = {"path": None, "devices": [], "driver": None, "management": False, "unit": False}
+    assert read() == ([], nothing) and machine.calls == []
+    machine.converge(cdi_management=True)
+    asked = len(machine.calls)
+    management = str(machine.root / "cdi/management.yaml")
+    there = {"path": str(machine.spec), "devices": ["0", "GPU-a"], "driver": "595.91.07", "management": True,
+             "unit": True}
+    assert read() == ([str(machine.spec), management], there) and len(machine.calls) == asked
+    machine.spec.unlink()
+    assert read() == ([management], {**nothing, "management": True, "unit": True})

@@ -186,3 +186,18 @@ def test_a_settings_file_that_is_gone_is_written_as_the_packages_do(
         made = packages_module.Packages({"state": "absent"}, journal, run)
         assert made.execute(step)
     assert asked == [["nvidia-ctk", "--quiet", "config", f"--config-file={tmp_path}/none", "--in-place"]]
+
+
+@pytest.mark.parametrize(("installed", "said", "version"), [
+    ({}, None, None),
+    ({"nvidia-container-toolkit-base": "1.19.1-1", "libnvidia-container1": "1.19.1-1", "x": "1"}, None, "1.19.1"),
+    ({}, "NVIDIA Container Toolkit CLI version 1.18.2\n", "1.18.2"), ({}, "no version", None)])
+def test_the_installed_packages_are_read_without_a_plan(
+        tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], said: str | None,
+        version: str | None) -> None:
+    monkeypatch.setattr(packages_module.Packages, "plan", packages_module.Packages.read)
+    packager = Packager(installed)
+    found = plan(tmp_path, monkeypatch, packager, said=said, state="gathered")
+    assert found == {"installed": {name: text for name, text in installed.items() if "nvidia" in name},
+                     "version": version, "steps": []}
+    assert packager.probed == []
