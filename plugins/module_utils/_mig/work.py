@@ -492,9 +492,10 @@ class MigRun:
         done = [plan for plan in plans if not plan.pending]
         moved = [plan for plan in plans if plan in done or plan.waits]
         moving = [plan for plan in moved if plan.steps]
-        diff = [diff_entry("MIG", "".join(planning.text(plan.gpu) for plan in moving), "".join(
-            planning.text_waiting(plan) if plan.waits else planning.text(plan.gpu, plan.goal) for plan in moving)
-            )] if moving else []
+        before = "".join(planning.text(plan.gpu) for plan in moving)
+        after = "".join(planning.text_waiting(plan) if plan.waits else planning.text(plan.gpu, plan.goal)
+                        for plan in moving)
+        diff = [diff_entry("MIG", before, after)] if moving else []
         return outcome(
             steps, [*(step for plan in plans for step in plan.pending), *self._waiting],
             [*diff, *plan_diff("mig_config", steps)],
