@@ -233,7 +233,7 @@ def only_in_pods(path: str, env: t.Mapping[str, str], used: t.Container[str]) ->
     """A note that names the variables that have no effect on hosts. path: the path of the variables (env) in the
     policy; used: the names of those that hosts use."""
     names = sorted(name for name in env if name not in used)
-    return [f"{path}: {', '.join(names)}: no effect on hosts: only pods use {'them' if len(names) > 1 else 'it'}."
+    return [f"{path}: {', '.join(names)}: no effect: hosts do not use {'them' if len(names) > 1 else 'it'}."
             ] if names else []
 
 

@@ -226,7 +226,7 @@ LOG_CAUSES: t.Tuple[KnownCause, ...] = (
         do=("kubectl get pods --all-namespaces --field-selector spec.nodeName={node}",)),
     KnownCause(
         "the old driver is in use and cannot be unloaded",
-        "Stop the GPU clients on {node}, drain the node (gpu_disruption: drain), or reboot it.",
+        "Stop the GPU clients on {node} (kubectl drain evicts those in pods), or reboot it.",
         component="driver", pattern=r"driver is in use|could not unload|failed to (unload|uninstall) (nvidia )?driver|"
                                     r"nvidia\S{0,100} is in use|cannot unload|failed to uninstall nvidia driver",
         do=(_GPU_CLIENTS,)),

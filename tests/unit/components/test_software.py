@@ -59,7 +59,7 @@ def test_the_exporter_gets_arguments_variables_and_jobs_of_the_policy() -> None:
     assert made["software"]["dcgm_exporter"] == {
         "version": "4.8.3", "listen": ":9400", "counters": None, "args": ["-x"], "env": {
             "DCGM_EXPORTER_INTERVAL": "10000"}, "job_mapping": "/var/lib/dcgm-exporter/job-mapping", "web_config": None}
-    assert "h: dcgmExporter.env: DCGM_EXPORTER_KUBERNETES: no effect on hosts: only pods use it." in notes
+    assert "h: dcgmExporter.env: DCGM_EXPORTER_KUBERNETES: no effect: hosts do not use it." in notes
     mine = {"dcgm_exporter_args": [], "dcgm_exporter_env": {"DCGM_EXPORTER_INTERVAL": "1"},
             "dcgm_exporter_job_mapping": "/jobs", "dcgm_exporter_web_config": "/web.yml"}
     part = plan(given, mine)[0]["dcgm_exporter"]
