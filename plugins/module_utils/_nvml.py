@@ -257,12 +257,12 @@ class Nvml:
         lib = self._lib
         try:
             info = self._call(device.pci, lib.nvmlDeviceGetGpuInstanceProfileInfo, device.handle, enum, 1)
+            places = self._list(device.pci, lib.nvmlDeviceGetGpuInstancePossiblePlacements,
+                                lib.c_nvmlGpuInstancePlacement_t, device.handle, info.id)
         except DeviceError as error:
             if error.details["name"] in _NO_PROFILE:
                 return None
             raise
-        places = self._list(device.pci, lib.nvmlDeviceGetGpuInstancePossiblePlacements,
-                            lib.c_nvmlGpuInstancePlacement_t, device.handle, info.id)
         return Profile(name=profile_name(enum, info.sliceCount, info.memorySizeMB, total), id=info.id, enum=enum,
                        slices=info.sliceCount, instances=info.instanceCount, size=places[0].size if places else 0,
                        starts=tuple(sorted(place.start for place in places)))

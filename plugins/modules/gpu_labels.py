@@ -95,8 +95,8 @@ options:
   gone_after:
     description:
       - Seconds that a GPU must be missing before its labels are removed. An annotation records when the GPU was first
-        missing. It is ignored if it is more than eight days older than that. If the GPU is found again, the annotation
-        is removed.
+        missing. It is ignored if it is older than O(gone_after) and eight days. If the GPU is found again, the
+        annotation is removed.
       - V(0) removes the labels immediately.
     type: int
     default: 600

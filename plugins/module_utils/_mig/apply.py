@@ -221,8 +221,8 @@ class Executor:
         wrong = [profile for profile in planned if profile.name not in reported
                  or reported[profile.name]._replace(id=profile.id) != profile]
         if wrong:
-            raise HostError(f"The plan has {_words(wrong)} from the table of the model, but GPU {pci} reports "
-                            f"{_words(reported.values())}. No instance was created.",
+            raise HostError(f"The plan has {_words(wrong)} from an equal GPU or the table of the model, but GPU {pci} "
+                            f"reports {_words(reported.values())}. No instance was created.",
                             f"Run mig_config with selected all-enabled and devices [{device.number}]. The next plan "
                             "then has the profiles that the GPU reports.", gpu=pci)
 

@@ -62,7 +62,7 @@ class Restoration(MigRun):
     def _restore_one(self, device: Device, entry: planning.Result, journal: Journal) -> list[str]:
         try:
             gpu = self._read_gpu(device, device.number)
-            if planning.hidden(gpu) and entry["enabled"]:
+            if entry["enabled"] and (planning.hidden(gpu) or not gpu.told):
                 # The GPU had this layout before. Only with MIG on it tells the profiles by which to restore it.
                 waiting = self._reach(gpu, planning.Goal(True, (), "as it was before"), journal)["pending"]
                 if waiting:

@@ -355,6 +355,9 @@ class MigRun:
         starts = [Step(planning.START, unit, "it is stopped for the change")
                   for unit in reversed(list(dict.fromkeys([*journal.of_kind("paused"), *stopped])))]
         if not self.request.check and (steps or journal.entries):
+            if journal.of_kind(_REBOOT):
+                for plan in plans:  # a reset ends the handles by which UUIDs are read
+                    self._uuid(plan.gpu.pci)
             plans = self.plans = self._change_gpus(plans, starts, journal)
             steps = [step for plan in plans for step in plan.steps]
             self._forget_reboots(plans, journal)
@@ -432,7 +435,7 @@ class MigRun:
         """Deletes the records of modes that wait for a reboot no longer. With absent also those of missing GPUs."""
         entries = journal.of_kind(_REBOOT)
         if entries:
-            waiting = {self._uuid(plan.gpu.pci).lower(): plan.waits for plan in plans}
+            waiting = {self._uuids[plan.gpu.pci].lower(): plan.waits for plan in plans if plan.gpu.pci in self._uuids}
             for uuid in entries:
                 if not waiting.get(uuid, self.request.state != "absent"):
                     journal.forget(_REBOOT, uuid)

@@ -229,10 +229,10 @@ def environment(items: t.Iterable[Section] | None) -> dict[str, str]:
     return {str(item["name"]): "" if item.get("value") is None else str(item["value"]) for item in items or ()}
 
 
-def only_in_pods(path: str, env: t.Mapping[str, str], used: t.Container[str]) -> list[str]:
-    """A note that names the variables that have no effect on hosts. path: the path of the variables (env) in the
-    policy; used: the names of those that hosts use."""
-    names = sorted(name for name in env if name not in used)
+def only_in_pods(path: str, given: t.Iterable[str], used: t.Container[str]) -> list[str]:
+    """A note that names the variables or arguments that have no effect on hosts. path: their path in the policy; used:
+    the names of those that hosts use."""
+    names = sorted(name for name in given if name not in used)
     return [f"{path}: {', '.join(names)}: no effect: hosts do not use {'them' if len(names) > 1 else 'it'}."
             ] if names else []
 

@@ -19,6 +19,8 @@ _LISTEN = "DCGM_EXPORTER_LISTEN"
 # Variables about pods, and about paths and addresses in the container, which have no effect on hosts.
 _OF_PODS = ("DCGM_EXPORTER_KUBERNETES", "DCGM_EXPORTER_CONFIGMAP_DATA", "DCGM_EXPORTER_COLLECTORS",
             "DCGM_REMOTE_HOSTENGINE_INFO", "DCGM_POD_RESOURCES_KUBELET_SOCKET", "NVIDIA_")
+# Arguments with a value that say the same. Hosts have variables for them.
+_ARGUMENTS_OF_PODS = ("-a", "--address", "-f", "--collectors", "-r", "--remote-hostengine-info", "-k", "--kubernetes")
 _JOB_MAPPING = "/var/lib/dcgm-exporter/job-mapping"
 _METADATA = ("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID")
 
@@ -94,10 +96,26 @@ def host_plan(host: component.Host) -> DcgmExporterPlan:
     placement, because = software.placed(host, "the DCGM exporter")
     return {"placement": placement, "state": "present", "version": str(version) if version else None,
             "listen": str(listen), "counters": counters,
-            "args": list(own_args if isinstance(own_args, list) else policy.get("dcgmExporter.args") or []),
+            "args": list(own_args) if isinstance(own_args, list) else _usable_arguments(host),
             "env": {**usable, **(own_env if isinstance(own_env, dict) else {})},
             "job_mapping": str(variables.get("dcgm_exporter_job_mapping") or _job_mapping(policy)) or None,
             "web_config": str(variables.get("dcgm_exporter_web_config") or "") or None, "because": because}
+
+
+def _usable_arguments(host: component.Host) -> list[str]:
+    """dcgmExporter.args without the arguments about pods, and about paths and addresses in the container. Adds a note
+    that names these."""
+    usable, left = [], []
+    given = [str(one) for one in host.inputs.policy.get("dcgmExporter.args") or ()]
+    takes_value = False
+    for text in given:
+        name, equals, _value = text.partition("=")
+        of_pods = takes_value and not text.startswith("-") or name in _ARGUMENTS_OF_PODS
+        (left if of_pods else usable).append(text)
+        takes_value = name in _ARGUMENTS_OF_PODS and not equals
+    if host.place == "host":
+        host.notes += component.only_in_pods("dcgmExporter.args", [" ".join(left)] if left else [], ())
+    return usable
 
 
 def _job_mapping(policy: Policy) -> str:

@@ -20,7 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MANAGER_NAME, Object
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands import field_owners
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import WORKLOADS, keeps_pods
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.plan import WORKLOADS, ends_first, keeps_pods
 
 # How often the run takes over the fields of an object again if another client writes the object at the same time.
 _ROUNDS = 6
@@ -90,10 +90,8 @@ def wait_until(ready: t.Callable[[], bool], timeout: float, pause: float = _PAUS
 def _execute(client: Client, change: Change) -> None:
     if change.action == "delete":
         _delete(client, change)
-        if change.kind.kind == "Deployment":
-            # Its pods may react to the deletion of other objects: when the rules and features of Node Feature Discovery
-            # are deleted, its master removes labels from Nodes, and driver pods that need these labels would end.
-            _wait_gone(client, change)
+        if ends_first(change):
+            _wait_ended(client, change)
     elif change.action == "release":
         _release(client, t.cast(Object, change.live))
     elif change.action in ("stop", "start"):
@@ -196,10 +194,24 @@ def _wait_gone(client: Client, change: Change) -> None:
         return now is None or now["metadata"]["uid"] != metadata["uid"]
 
     if not wait_until(gone, _PATIENCE):
-        pods = "its pods (kubectl describe pod), " if change.kind.kind in WORKLOADS else ""
         raise ClusterError(f"{change.label} is being removed and is not gone after {_PATIENCE:.0f} s.",
-                           f"Check {pods}its finalizers (metadata.finalizers) and their controllers.",
+                           "Check its finalizers (metadata.finalizers) and their controllers.",
                            verb="delete", object=change.label)
+
+
+def _wait_ended(client: Client, change: Change) -> None:
+    """Waits until the pods of a Deployment have ended. Pods on a Node that does not answer are not Ready any more."""
+    live = t.cast(Object, change.live)
+    selector = ",".join(f"{key}={value}" for key, value in sorted(live["spec"]["selector"]["matchLabels"].items()))
+
+    def ended() -> bool:
+        pods = client.list("v1", "Pod", live["metadata"]["namespace"], label_selector=selector)
+        return not any(one["type"] == "Ready" and one["status"] == "True" for pod in pods
+                       for one in (pod.get("status") or {}).get("conditions") or ())
+
+    if not wait_until(ended, _PATIENCE):
+        raise ClusterError(f"The pods of {change.label} have not ended after {_PATIENCE:.0f} s.",
+                           "Check them (kubectl describe pod).", verb="delete", object=change.label)
 
 
 def _wait_established(client: Client, change: Change) -> None:

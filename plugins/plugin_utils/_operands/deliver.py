@@ -251,9 +251,12 @@ def _waiting(pending: t.Sequence[PendingStep], level: str) -> list[str]:
     nothing is pending."""
     if not pending:
         return []
-    needs = max((one.needs for one in pending), key=LEVELS.index)
     first, more = pending[0], f" and {len(pending) - 1} more" if len(pending) > 1 else ""
-    return [f"Pending: {first.id}{more}; {first.pending_reason}. {pending_changes.advice(level, needs)}"]
+    needs = sorted({one.needs for one in pending}, key=LEVELS.index)
+    # The highest level allows all others, too. Changes that no level allows need another way.
+    advice = dict.fromkeys([needs[-1], *(one for one in needs if allows(level, one))])
+    return [f"Pending: {first.id}{more}; {first.pending_reason}. "
+            f"{' '.join(pending_changes.advice(level, one) for one in advice)}"]
 
 
 def _space(wanted: t.Sequence[Wanted]) -> str:

@@ -73,8 +73,8 @@ def plan(client: Client, wanted: t.Sequence[Wanted], live: Live, components: t.C
 
 
 def prune(client: Client, live: Live, wanted: t.Collection[Key], components: t.Collection[str] | None) -> list[Change]:
-    """The deletions of our objects that are not wanted: Deployments, then the others in reverse order. Namespaces stay:
-    see L(removal).
+    """The deletions of our objects that are not wanted, in reverse order, after those of L(ends_first). Namespaces
+    stay: see L(removal).
 
     If others have objects of a kind, the CustomResourceDefinitions of the whole API group stay, because the server
     deletes all objects of a kind together with its CustomResourceDefinition.
@@ -90,7 +90,14 @@ def prune(client: Client, live: Live, wanted: t.Collection[Key], components: t.C
     shared = _shared_groups(client, live, [one.live for one in gone if _is_definition(one.live)])
     gone = [replace(one, action="release") if _is_definition(one.live) and _group(one.live) in shared else one
             for one in gone]
-    return sorted(gone, key=lambda one: (one.kind.kind != "Deployment", -one.kind.rank, one.label))
+    return sorted(gone, key=lambda one: (not ends_first(one), -one.kind.rank, one.label))
+
+
+def ends_first(change: Change) -> bool:
+    """Whether the pods of an object that is deleted must end before other objects are deleted: when the rules and
+    features of Node Feature Discovery are deleted, its master removes labels from Nodes, and driver pods that need
+    these labels would end."""
+    return change.component == "nfd" and change.kind.kind == "Deployment"
 
 
 def _change(client: Client, one: Wanted, have: Object | None) -> Change:

@@ -31,6 +31,8 @@ def gathered(state: HostState, options: Options, specification: t.Mapping[str, V
             found[one] = registry.RUNTIMES[one].read(state.runtimes[one])
         except HostError as error:
             problems[one] = error.message
+        except (AttributeError, TypeError, ValueError):  # a table of the file has another shape
+            problems[one] = f"{state.runtimes[one].config} has an unexpected structure."
     warnings = [f"The configuration of {one} could not be read. {text}" for one, text in problems.items()]
     settings: dict[str, Value] = {}
     try:

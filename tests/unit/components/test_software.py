@@ -60,6 +60,11 @@ def test_the_exporter_gets_arguments_variables_and_jobs_of_the_policy() -> None:
         "version": "4.8.3", "listen": ":9400", "counters": None, "args": ["-x"], "env": {
             "DCGM_EXPORTER_INTERVAL": "10000"}, "job_mapping": "/var/lib/dcgm-exporter/job-mapping", "web_config": None}
     assert "h: dcgmExporter.env: DCGM_EXPORTER_KUBERNETES: no effect: hosts do not use it." in notes
+    pods = ["-f", "/etc/dcgm-exporter/x.csv", "--address=:9500", "-c", "1000", "-k", "--collect-dcp"]
+    part, notes = plan(policy(dcgmExporter={"args": pods}))
+    assert part["dcgm_exporter"]["args"] == ["-c", "1000", "--collect-dcp"]
+    assert ("h: dcgmExporter.args: -f /etc/dcgm-exporter/x.csv --address=:9500 -k: no effect: hosts do not use it."
+            ) in notes
     mine = {"dcgm_exporter_args": [], "dcgm_exporter_env": {"DCGM_EXPORTER_INTERVAL": "1"},
             "dcgm_exporter_job_mapping": "/jobs", "dcgm_exporter_web_config": "/web.yml"}
     part = plan(given, mine)[0]["dcgm_exporter"]

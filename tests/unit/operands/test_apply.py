@@ -215,35 +215,57 @@ def test_what_is_not_wanted_goes_in_reverse_order_with_its_pods(api: ApiServer, 
     assert set(api.objects) == {f"{SPACES}/s", f"{MAPS}/b"}
 
 
-def test_the_pods_of_a_deployment_have_ended_before_others_are_deleted(api: ApiServer, client: Client, clock: Clock
-                                                                       ) -> None:
-    """The master of Node Feature Discovery would remove the labels of Nodes when its other objects are deleted."""
-    run(client, SPACE, settings(), {**pods(), "kind": "Deployment"})
-    path, begin = f"{DAEMONS.replace('daemonsets', 'deployments')}/d", clock.now
-    api.objects[path]["metadata"]["finalizers"] = ["foregroundDeletion"]
-    deleted_after = []
+DEPLOYMENTS = DAEMONS.replace("daemonsets", "deployments")
+
+
+def of_nfd(client: Client, *manifests: Object) -> dict[str, Any]:
+    """Runs operands for Node Feature Discovery with these manifests."""
+    return deliver.present(client, objects.wanted({"nfd": [SPACE, *manifests]}), ["nfd"], False)
+
+
+@pytest.fixture
+def master(api: ApiServer, client: Client) -> str:
+    """The path of the pod of a Deployment of Node Feature Discovery, which also has a ConfigMap."""
+    of_nfd(client, settings(), {**pods(), "kind": "Deployment"})
+    api.put({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "s", "labels": {"app": "d"}},
+             "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+    return "/api/v1/namespaces/s/pods/p"
+
+
+def test_nfds_master_has_ended_before_others_are_deleted(api: ApiServer, client: Client, clock: Clock, master: str
+                                                         ) -> None:
+    """It would remove the labels of Nodes when its other objects are deleted. A pod of a Node that does not answer
+    stays, but is not Ready any more."""
+    begin, deleted_after = clock.now, []
 
     def ended(request: Request) -> None:
-        if request.verb == "get" and request.path == path and clock.now > begin + 30:
-            api.objects.pop(path, None)
+        if request.verb == "list" and clock.now > begin + 30:
+            api.objects[master]["status"]["conditions"][0]["status"] = "False"
         if request.verb == "delete":
             deleted_after.append((request.path, clock.now > begin + 30))
 
     api.before = ended
-    run(client, SPACE)
-    assert deleted_after == [(path, False), (f"{MAPS}/a", True)]
+    of_nfd(client)
+    assert deleted_after == [(f"{DEPLOYMENTS}/d", False), (f"{MAPS}/a", True)]
 
 
-def test_a_deployment_whose_pods_do_not_end_is_named_and_the_next_run_goes_on(api: ApiServer, client: Client) -> None:
+def test_a_master_that_does_not_end_is_named_and_the_next_run_goes_on(api: ApiServer, client: Client, master: str
+                                                                      ) -> None:
+    api.objects[f"{DEPLOYMENTS}/d"]["metadata"]["finalizers"] = ["foregroundDeletion"]
+    with pytest.raises(ClusterError, match="The pods of Deployment s/d have not ended after 120 s") as caught:
+        of_nfd(client)
+    assert "kubectl describe pod" in caught.value.hint and f"{MAPS}/a" in api.objects
+    of_nfd(client)
+    assert f"{MAPS}/a" not in api.objects and master in api.objects
+
+
+def test_a_controller_of_a_user_outlives_what_it_controls(api: ApiServer, client: Client) -> None:
+    """Its finalizers and webhooks may be needed for the deletion of other objects."""
     run(client, SPACE, settings(), {**pods(), "kind": "Deployment"})
-    path = f"{DAEMONS.replace('daemonsets', 'deployments')}/d"
-    api.objects[path]["metadata"]["finalizers"] = ["foregroundDeletion"]
-    with pytest.raises(ClusterError, match="Deployment s/d is being removed and is not gone after 120 s") as caught:
-        run(client, SPACE)
-    assert caught.value.hint.startswith("Check its pods (kubectl describe pod), its finalizers")
-    assert f"{MAPS}/a" in api.objects
+    api.requests.clear()
     run(client, SPACE)
-    assert f"{MAPS}/a" not in api.objects
+    assert [one for one in api.sent() if one.startswith("delete")] == [f"delete {DEPLOYMENTS}/d", f"delete {MAPS}/a"]
+    assert not any(one.verb == "list" and one.path.endswith("/pods") for one in api.requests)
 
 
 def test_what_somebody_made_anew_meanwhile_is_not_deleted(api: ApiServer, client: Client) -> None:

@@ -80,7 +80,7 @@ def refused(*args: Any, **options: Any) -> str:
 def test_what_nobody_wants_goes_in_the_reverse_order_of_what_stands_on_what() -> None:
     there = [ours(make(kind, name, version)) for kind, name, version in (
         ("ServiceAccount", "a", "v1"), ("Service", "b", "v1"), ("Service", "a", "v1"), ("ConfigMap", "a", "v1"))]
-    there += [ours(workload()), ours(space()), ours({**workload(), "kind": "Deployment"}),
+    there += [ours(workload()), ours(space()), ours({**workload(), "kind": "Deployment"}, "nfd"),
               ours(make("NodeFeatureRule", "r", "nfd.k8s-sigs.io/v1alpha1", ""))]
     assert ids(planned([], there)) == [
         "delete: Deployment s/d", "delete: NodeFeatureRule r", "delete: DaemonSet s/d", "delete: Service s/a",

@@ -70,17 +70,17 @@ def test_a_variable_of_a_playbook_has_one_meaning(path: pathlib.Path) -> None:
         ["gpu_plan"] if path.name == "remove.yml" else [])
 
 
-def serve_layout(result: dict[str, Any], level: str = "drain", maintenance: dict[str, Any] | None = None
-                 ) -> tuple[list[str], str]:
+def serve_layout(result: dict[str, Any], level: str = "drain", maintenance: dict[str, Any] | None = None,
+                 check: bool = False) -> tuple[list[str], str]:
     """(the tasks of layout.yml that run, why they end early). result: what mig_config returns, in the preview and in
     the run. As in Ansible, a skipped task registers that; maintenance: what node_maintenance returned."""
     variables: dict[str, Any] = {"mig_manager_result": result, "maintenance_result": maintenance or {"skipped": True},
-                                 "maintenance_level": level}
+                                 "maintenance_level": level, "mig_manager_level": level, "ansible_check_mode": check}
     ran = []
     for task in yaml.safe_load(LAYOUT.read_text(encoding="utf-8")):
         known = {**variables, **task.get("vars", {})}
-        runs = of_role("{{ " + str(task.get("when", True)) + " }}", **known)
-        assert isinstance(runs, bool), task["name"]
+        when = task.get("when", True)
+        runs = all(of_role("{{ " + str(one) + " }}", **known) for one in (when if isinstance(when, list) else [when]))
         if "ansible.builtin.import_role" in task:
             variables["mig_manager_result"] = result if runs else {"changed": False, "skipped": True}
         if runs:
@@ -103,6 +103,14 @@ def test_a_layout_that_is_there_is_a_success() -> None:
     assert serve_layout({"plan": [], "pending": [], "touched": []}) == (["Set the state success on the Node"], "")
     assert serve_layout({"plan": [CREATE], "pending": [], "touched": ["0000:02:00.0"]})[0][-2:] == [
         "Apply the MIG layout", "Set the state success on the Node"]
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_layout_that_waits_for_a_reboot_is_a_success_of_check_mode_alone(check: bool) -> None:
+    """The run reboots the host, and then has the layout; if it still waits then, the run fails."""
+    waits = {"plan": [], "pending": [{**WAITING, "needs": "reboot"}], "touched": ["x"], "reboot_required": True}
+    ran, why = serve_layout(waits, "reboot", check=check)
+    assert ("Set the state success on the Node" in ran) is check and bool(why) is not check
 
 
 def test_a_layout_gets_the_instances_that_fit_beside_what_must_stay() -> None:
