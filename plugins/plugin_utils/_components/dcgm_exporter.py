@@ -105,7 +105,8 @@ def host_plan(host: component.Host) -> DcgmExporterPlan:
 def _usable_arguments(host: component.Host) -> list[str]:
     """dcgmExporter.args without the arguments about pods, and about paths and addresses in the container. Adds a note
     that names these."""
-    usable, left = [], []
+    usable: list[str] = []
+    left: list[str] = []
     given = [str(one) for one in host.inputs.policy.get("dcgmExporter.args") or ()]
     takes_value = False
     for text in given:
