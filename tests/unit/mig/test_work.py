@@ -190,7 +190,8 @@ def test_what_a_gpu_tells_after_mig_is_on_must_be_what_was_planned(changes: dict
     model = hiding()
     table = boards.profiles_of("20b2") or []
     model.told["20b2"] = [one._replace(**changes) if one.name == "3g.40gb" else one for one in table]
-    with pytest.raises(HostError, match="The plan has 3g.40gb .2 of size 4 at 0,4. from the table of the model, but "
+    with pytest.raises(HostError, match="The plan has 3g.40gb .2 of size 4 at 0,4. from an equal GPU or the table of "
+                                        "the model, but "
                                         "GPU 0000:07:00.0 reports .*No instance was .*all-enabled.*is restored"):
         go(model, "all-balanced")
     assert not [write for write in model.writes if write[0] != "mode"] and model.counts() == {A: None, B: None}
