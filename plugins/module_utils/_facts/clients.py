@@ -25,7 +25,8 @@ _POD_UID = re.compile(r"pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})
 _POD_LOGS = "/var/log/pods"
 _TRANSIENT = "/run/systemd/transient"
 # The name of a unit has at most 255 characters (systemd.unit(5)).
-_UNIT = re.compile(r"/([^/\n]{1,249}\.(?:service|scope))(?=/|$)", re.M)
+# The names of units have these characters (systemd.unit).
+_UNIT = re.compile(r"/([A-Za-z0-9:_.\\@-]{1,249}\.(?:service|scope))(?=/|$)", re.M)
 # Services that run users' work or must not be stopped: container runtimes, schedulers, job runners, sshd.
 _RUNS_USERS_WORK = re.compile(r"(sshd?|dbus(-broker)?|systemd-logind|containerd|docker|crio|kubelet|k3s(-agent)?|"
                               r"rke2-(server|agent)|k0s(worker|controller)|slurmd|pbs(_mom)?|condor|lsfd|sgeexecd.*|"
