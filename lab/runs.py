@@ -51,6 +51,23 @@ def names() -> list[str]:
     return sorted(path.name for path in runs_folder().glob("*"))
 
 
+def running() -> list[str]:
+    """The runs whose process has not ended."""
+    return [name for name in names() if _held(runs_folder() / name)]
+
+
+def _held(folder_of_run: Path) -> bool:
+    """Whether a process holds the lock of a run."""
+    handle = os.open(folder_of_run, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
 def title(name: str) -> str:
     """A name that contains that of this run, for places that all runs share, such as the names of containers."""
     return f"{current()}.{name}" if current() else name
@@ -66,7 +83,7 @@ def begin() -> None:
         clear()
         (runs_folder() / name).mkdir(exist_ok=True)
         # Open, and so locked, until this process ends; programs that it starts do not inherit it.
-        fcntl.flock(os.open(runs_folder() / name, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(os.open(runs_folder() / name, os.O_RDONLY), fcntl.LOCK_EX)
     os.environ[VARIABLE] = name
     atexit.register(end, name)
 
@@ -80,17 +97,10 @@ def end(name: str) -> None:
 
 def clear() -> None:
     """Removes everything of runs whose process has ended. A run with a name that a user gave it stays."""
-    for path in runs_folder().glob("[0-9]*"):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            continue
-        else:
-            print(f"removing what the ended run {path.name} has left", flush=True)
-            remove(path.name)
-        finally:
-            os.close(handle)
+    for name in set(names()) - set(running()):
+        if name.isdecimal():
+            print(f"removing what the ended run {name} has left", flush=True)
+            remove(name)
 
 
 def remove(name: str) -> None:

@@ -15,7 +15,7 @@ import tarfile
 from pathlib import Path
 
 from lab.stages import ROOT
-from lab.tools import cached, run_quietly
+from lab.tools import alone, cached, run_quietly
 
 # The script that ansible-test downloads to put pip into its environments; the one that Python carries does the same.
 GET_PIP = 'import ensurepip\n\nensurepip.bootstrap(default_pip=True)\n'
@@ -61,16 +61,23 @@ def main() -> int:
 
     def prime(home: Path) -> None:
         """Creates the environments of the tests below a home folder, which parallel runs then share."""
-        script = home / ".ansible" / "test" / "cache" / "get_pip_24_2.py"
-        script.parent.mkdir(parents=True)
-        script.write_text(GET_PIP)
+        get_pip(home).parent.mkdir(parents=True, exist_ok=True)
+        get_pip(home).write_text(GET_PIP)
         done = subprocess.run([*command, "--prime-venvs"], cwd=target, env={**env, "HOME": str(home)}, check=False)
         if done.returncode:
             raise SystemExit("ansible-test could not make the environments of its tests")
 
     made_of = [sys.version, str(Path(sys.executable).resolve()), importlib.metadata.version("ansible-core"), GET_PIP]
     home = cached("ansible-test", [one.encode() for one in made_of], prime)
+    with alone(home):
+        if not get_pip(home).exists():  # what saves and restores the cache left it out
+            prime(home)
     return subprocess.run(command, cwd=target, env={**env, "HOME": str(home)}, check=False).returncode
+
+
+def get_pip(home: Path) -> Path:
+    """The path where ansible-test expects GET_PIP before it downloads another one."""
+    return home / ".ansible" / "test" / "cache" / "get_pip_24_2.py"
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ class Load:
 
 class Schedule:
     """The waiting and running gates. capacity: the number of cores to use, by default those of this machine; load:
-    their load. load: how busy they are."""
+    how busy they are."""
 
     def __init__(self, stages: Stages, gates: Sequence[Gate], capacity: float = 0.0, load: Load | None = None) -> None:
         self.stages = stages
@@ -73,12 +73,15 @@ class Schedule:
             time.sleep(0.2)
 
     def _next(self) -> list[Gate]:
-        """The gates to start now. A single gate may need more cores than the machine has."""
+        """The gates to start now. A single gate may need more cores than the machine has. A gate for which others wait
+        does not wait for cores, which narrow gates of less length would take before it again and again."""
+        prerequisites = {name for gate in self.waiting for name in gate.needs}
         chosen: list[Gate] = []
         busy = sum(gate.cores for gate, _stage in self.running.values())
         more = max(ALWAYS - len(self.running), int(self.load.idle()))
         for gate in self.waiting:
-            fits = len(chosen) < more and (busy + gate.cores <= self.capacity or not busy)
+            enough = busy + gate.cores <= self.capacity or not busy or gate.name in prerequisites
+            fits = len(chosen) < more and enough
             if fits and all(name in self.passed for name in gate.needs):
                 chosen.append(gate)
                 busy += gate.cores

@@ -89,6 +89,12 @@ def test_what_others_wait_for_counts_with_their_length(stages: Stages) -> None:
     assert next_names(schedule) == ["base"]
 
 
+def test_what_others_wait_for_does_not_wait_for_cores(stages: Stages) -> None:
+    schedule = Schedule(stages, [gate("long", minutes=20, cores=1.5), gate("base", minutes=1),
+                                 gate("narrow", cores=0.5), gate("on base", minutes=9, needs=("base",))], capacity=2.0)
+    assert next_names(schedule) == ["long", "base"]
+
+
 def test_one_that_is_wider_than_the_machine_runs_alone(stages: Stages) -> None:
     schedule = Schedule(stages, [gate("wide", cores=8, minutes=2), gate("narrow")], capacity=2.0)
     assert next_names(schedule) == ["wide"]

@@ -82,6 +82,17 @@ def test_runs_have_clusters_of_the_same_name_and_tidy_up(tmp_path: Path) -> None
     assert not list(runs_folder(tmp_path).iterdir())
 
 
+def test_purge_is_refused_while_a_run_uses_the_lab(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    env = {name: value for name, value in os.environ.items() if name != runs.VARIABLE}
+    done = subprocess.run([sys.executable, "-m", "lab", "down", "--purge"], cwd=ROOT, text=True, capture_output=True,
+                          env={**env, "XDG_CACHE_HOME": str(tmp_path)}, timeout=60, check=False)
+    assert done.returncode == 1
+    assert f"tests still run on this machine, in the processes {run.process.pid}" in done.stderr
+    assert run.there == (True, True)
+    run.end()
+
+
 def runs_folder(cache: Path) -> Path:
     """The folder of the runs in a cache."""
     return cache / "gpuops" / "runs"
