@@ -46,7 +46,7 @@ class ActionModule(HostAction):
             return self._with_former_labels(result, task_vars or {}) if target == "facts" else result
         result = ActionBase.run(self, tmp, task_vars)
         # Also without the nulls of options that only other targets have.
-        self._task.args = {name: value for name, value in self._task.args.items() if value is not None}
+        self._task.args = self.options()
         _spec, arguments = self.validate_argument_spec(self.CLUSTER_ARGUMENTS)
         try:
             inventory_vars.refuse_forged(task_vars or {})

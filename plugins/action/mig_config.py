@@ -19,8 +19,7 @@ class ActionModule(HostAction):
 
     def run_module(self, task_vars: Data, module_args: Data | None = None) -> Data:
         """See HostAction."""
-        given = self._task.args if module_args is None else module_args
-        args = {name: value for name, value in given.items() if value is not None}
+        args = self.options(module_args)
         try:
             # The module refuses both options together.
             both = args.get("config_file") and args.get("config")

@@ -17,8 +17,7 @@ class ActionModule(HostAction):
 
     def run_module(self, task_vars: Data, module_args: Data | None = None) -> Data:
         """See HostAction."""
-        given = self._task.args if module_args is None else module_args
-        args = {name: value for name, value in given.items() if value is not None}
+        args = self.options(module_args)
         if self._task.check_mode:
             args.setdefault("repaired_repositories", inventory_vars.driver_steps(task_vars, ADD))
             args.setdefault("packages_before", bool(inventory_vars.driver_steps(task_vars, INSTALL)))

@@ -61,6 +61,12 @@ def newest_kernel(root: Root, release: str, family: str | None) -> str | None:
     return max(kernels, key=_order) if kernels else None
 
 
+def next_kernel(root: Root, release: str, family: str | None) -> str | None:
+    """The kernel that boots next, None if it is the running one or unknown."""
+    newest = newest_kernel(root, release, family)
+    return newest if newest != release else None
+
+
 def _order(release: str) -> t.Tuple[t.Tuple[int, int, str], ...]:
     """The sort key of a version. Numbers are compared by value, and sort after words."""
     return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.findall(r"\d+|[a-z]+", release))

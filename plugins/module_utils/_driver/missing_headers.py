@@ -13,15 +13,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.system import has_headers
-from ansible_collections.gpuops.nvidia.plugins.module_utils._kernels import headers_package, newest_kernel
+from ansible_collections.gpuops.nvidia.plugins.module_utils._kernels import headers_package, next_kernel
 
 _LOST = re.compile(r"(?:Unable to locate package|No match for argument:) (linux-headers-\S+|kernel\S*-devel\S*)")
-
-
-def next_kernel(root: Root, now: DriverState) -> str | None:
-    """The newest installed kernel, None if it is the running kernel."""
-    newest = newest_kernel(root, now.kernel, now.family)
-    return newest if newest != now.kernel else None
 
 
 def missing_headers(root: Root, now: DriverState, version: str, wanted: bool) -> list[str]:
@@ -30,7 +24,7 @@ def missing_headers(root: Root, now: DriverState, version: str, wanted: bool) ->
     Kernels for which DKMS has already built this version need no headers. Runs no command. Raises HostError if the
     distribution provides no package with the headers.
     """
-    following = next_kernel(root, now) if wanted else None
+    following = next_kernel(root, now.kernel, now.family) if wanted else None
     kernels = [kernel for kernel in (now.kernel, following) if kernel and not has_headers(root, kernel)
                and version not in read_dkms(root, kernel, now.arch)[0]]
     found = []

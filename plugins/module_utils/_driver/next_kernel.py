@@ -10,7 +10,6 @@ kernel. They do not report failures, so the host might have no driver after its 
 from __future__ import annotations
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.build import build_log, dkms_install
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.missing_headers import next_kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import (
     DriverState,
@@ -19,6 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import
     wrong_module,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._kernels import next_kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 BUILD_NEXT = "build modules for the next kernel"
@@ -38,7 +38,8 @@ class NextKernel(Part):
                                data={"version": desired.version, "kernel": kernel, "arch": now.arch}))]
 
     def _kernel(self, now: DriverState, desired: DesiredDriver) -> str | None:
-        return next_kernel(self.host.root, now) if self.host.spec.next_kernel and desired.dkms else None
+        wanted = self.host.spec.next_kernel and desired.dkms
+        return next_kernel(self.host.root, now.kernel, now.family) if wanted else None
 
     def execute(self, step: Step) -> bool:
         """See L(Part)."""

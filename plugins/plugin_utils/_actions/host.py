@@ -82,6 +82,11 @@ class HostAction(Asking):
         self._remove_tmp_path(self._connection._shell.tmpdir)
         return result
 
+    def options(self, module_args: Data | None = None) -> Data:
+        """The options of the task, or those given, without those that are null."""
+        given = self._task.args if module_args is None else module_args
+        return {name: value for name, value in given.items() if value is not None}
+
     def run_module(self, task_vars: Data, module_args: Data | None = None) -> Data:
         """Runs the module, and again with pynvml if it needs it. module_args: by default those of the task."""
         result = self._ask(task_vars, module_args)
