@@ -357,6 +357,8 @@ hosts:
         gdrcopy: false
         next_kernel: true
         licence: false
+        proxy: {}
+        fabric_manager_settings: {}
         module_parameters: {}
         cuda: "13.2"
         secure_boot: null

@@ -127,6 +127,15 @@ options:
     type: list
     elements: str
     default: []
+  fabric_manager_settings:
+    description:
+      - Settings of the fabric manager by name, such as C(FABRIC_MODE) or C(LOG_LEVEL). They are written to
+        C(/usr/share/nvidia/nvswitch/fabricmanager.cfg), and a running fabric manager is restarted, which needs
+        O(disruption=idle), or O(disruption=drain) if services use a GPU.
+      - The other lines of the file are not changed. A setting that you remove from the mapping gets its former value.
+      - On hosts without a fabric manager, they have no effect.
+    type: dict
+    default: {}
   peermem:
     description:
       - Whether C(nvidia-peermem) is loaded, now and at boot, so that RDMA adapters reach GPU memory.
@@ -381,6 +390,11 @@ gathered:
       elements: str
       returned: with a driver
       sample: []
+    fabric_manager_settings:
+      description: The settings in the file of the fabric manager that this module has set.
+      type: dict
+      returned: with a driver
+      sample: {FABRIC_MODE: "1"}
     peermem: {description: Whether C(nvidia_peermem) is loaded., type: bool, returned: with a driver, sample: false}
     gds: {description: Whether C(nvidia_fs) is loaded., type: bool, returned: with a driver, sample: false}
     gdrcopy: {description: Whether C(gdrdrv) is loaded., type: bool, returned: with a driver, sample: false}
@@ -425,8 +439,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Resul
 
 # The options that say what is wanted, as L(spec.Spec) has them.
 WANTED = ("version", "branch", "kernel_module_type", "source", "repository", "persistenced", "fabric", "imex_nodes",
-          "peermem", "gds", "gdrcopy", "module_parameters", "module_signing", "next_kernel", "licence", "runfile",
-          "lock_timeout")
+          "fabric_manager_settings", "peermem", "gds", "gdrcopy", "module_parameters", "module_signing", "next_kernel",
+          "licence", "runfile", "lock_timeout")
 
 
 def main() -> None:
@@ -446,6 +460,7 @@ def main() -> None:
             "persistenced": {"type": "bool", "default": True},
             "fabric": {"type": "str", "choices": ["auto", "none"], "default": "auto"},
             "imex_nodes": {"type": "list", "elements": "str", "default": []},
+            "fabric_manager_settings": {"type": "dict", "default": {}},
             "peermem": {"type": "bool", "default": False},
             "gds": {"type": "bool", "default": False},
             "gdrcopy": {"type": "bool", "default": False},

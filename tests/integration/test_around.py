@@ -155,6 +155,29 @@ def test_a_stopped_manager_is_started(switches: Around, clean_switches: list[str
     switches.left("new")
 
 
+def test_settings_of_the_manager(switches: Around, clean_switches: list[str]) -> None:
+    switches.new()
+    path = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
+    shown = f"cat {path}; systemctl show -p MainPID --value {MANAGER}"
+    wish = {"driver_fabric_manager_settings": {"FABRIC_MODE": 1, "FM_STAY_RESIDENT_ON_FAILURES": True}}
+    edit, restart = f"set options of the fabric manager: {path}", f"restart service: {MANAGER}"
+    preview, waits, run, again, switch, without = switches.run(
+        Play({**wish, "driver_disruption": "never"}, check=True, then=shown),
+        Play({**wish, "driver_disruption": "never"}, then=shown), Play(wish, then=shown), Play(wish),
+        Play({**wish, "driver_version": OLD}, then=shown), Play({"driver_version": OLD}, then=shown))
+    original = preview.said.splitlines()[:-1]
+    assert switches.steps(preview) == switches.steps(waits) == [edit]
+    assert pending(preview, switches) == pending(waits, switches) == [restart]
+    edited = [line.replace("FABRIC_MODE=0", "FABRIC_MODE=1") for line in original]
+    assert waits.said.splitlines()[:-1] == [*edited, "FM_STAY_RESIDENT_ON_FAILURES=1"] and edited != original
+    assert waits.said.splitlines()[-1] == preview.said.splitlines()[-1] != run.said.splitlines()[-1]
+    assert switches.steps(run) == [restart]
+    switches.untouched(again)
+    assert switch.said.splitlines()[:-1] == [*edited, "FM_STAY_RESIDENT_ON_FAILURES=1"]
+    assert switches.steps(without) == [edit, restart] and without.said.splitlines()[:-1] == original
+    switches.removed(clean_switches)
+
+
 def test_parameters_are_in_force_at_once_and_after_a_boot(switches: Around, clean_switches: list[str]) -> None:
     switches.new()
     shown = "grep RmProfilingAdminOnly /proc/driver/nvidia/params"

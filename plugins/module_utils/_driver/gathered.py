@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.assignments import values
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_rpm import NAME as RPM_NAME
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric import NODES
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric_settings import SETTINGS_FILE as FABRIC_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.licence import SETTINGS_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.module_parameters import OPTIONS_FILE, written
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import wanted_units
@@ -25,8 +26,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.configured
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import GRIDD, IMEX, PERSISTENCED
 
-_SETTING = re.compile(r"^\s*([A-Za-z][A-Za-z0-9]*)\s*=(.*)$", re.M)
-
 
 class Gathered(t.NamedTuple):
     """options: as in C(gathered) of the module. packages: C({name: version}). source: as the fact of gpu_info."""
@@ -36,8 +35,9 @@ class Gathered(t.NamedTuple):
     source: t.Optional[str]
 
 
-def gather(root: Root, run: Runner, now: DriverState) -> Gathered:
-    """The current state. The version is that of the libraries, which the next boot loads."""
+def gather(root: Root, run: Runner, now: DriverState, fabric_names: t.Container[str] = ()) -> Gathered:
+    """The current state. The version is that of the libraries, which the next boot loads. fabric_names: the settings of
+    the fabric manager that this collection has set."""
     own = driver_packages(read_packages(root, run, now.family))
     packages = {name: package.version for name, package in own.items()}
     version = now.library or now.loaded
@@ -56,6 +56,8 @@ def gather(root: Root, run: Runner, now: DriverState) -> Gathered:
         "persistenced": now.services[PERSISTENCED].state == "active",
         "fabric": "none" if missing else "auto",
         "imex_nodes": _imex_nodes(root) if now.services[IMEX].state == "active" else [],
+        "fabric_manager_settings": {name: value for name, value in values(root.text(FABRIC_FILE) or "").items()
+                                    if name in fabric_names},
         "peermem": "nvidia_peermem" in now.modules, "gds": "nvidia_fs" in now.modules,
         "gdrcopy": "gdrdrv" in now.modules, "module_parameters": {}}
     for (module, name), value in written(root.text(OPTIONS_FILE) or "").items():
@@ -63,7 +65,7 @@ def gather(root: Root, run: Runner, now: DriverState) -> Gathered:
     repository = read_repository(root, "cuda", RPM_NAME)
     if repository:
         options["repository"] = repository
-    settings = _licence_settings(root) if now.services[GRIDD].state != "absent" else {}
+    settings = values(root.text(SETTINGS_FILE) or "") if now.services[GRIDD].state != "absent" else {}
     if settings:
         feature_type = settings.get("FeatureType", "")
         options["licence"] = {"settings": settings}
@@ -82,8 +84,3 @@ def _imex_nodes(root: Root) -> list[str]:
         except ValueError:
             continue
     return found
-
-
-def _licence_settings(root: Root) -> dict[str, str]:
-    """The keys of gridd.conf."""
-    return {key: value.strip() for key, value in _SETTING.findall(root.text(SETTINGS_FILE) or "")}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.assignments import merged, name_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import RESTORE, restore_kept
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import request_restart, restart
@@ -33,7 +34,6 @@ _TOKEN_MODE = 0o744
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9]*\Z")
 # The kind of journal entries that contain the values set by this collection.
 _KIND = "licence"
-_LINE = re.compile(r"\s*([A-Za-z][A-Za-z0-9]*)\s*=")
 
 
 def settings(spec: Spec) -> dict[str, str]:
@@ -50,24 +50,6 @@ def settings(spec: Spec) -> dict[str, str]:
                              path="licence.settings.FeatureType")
         found["FeatureType"] = str(licence["feature_type"])
     return found
-
-
-def _key(line: str) -> str:
-    found = _LINE.match(line)
-    return found.group(1) if found else ""
-
-
-def merged(text: str, wanted: t.Mapping[str, str]) -> str:
-    """The text of gridd.conf with the desired keys replaced, or added at the end. Other lines are not changed."""
-    lines, missing = [], dict(wanted)
-    for line in text.splitlines():
-        key = _key(line)
-        if key not in wanted:
-            lines.append(line)
-        elif key in missing:
-            lines.append(f"{key}={missing.pop(key)}")
-    lines += [f"{key}={value}" for key, value in missing.items()]
-    return "".join(f"{line}\n" for line in lines)
 
 
 class Licence(Part):
@@ -117,7 +99,7 @@ class Licence(Part):
         before = (kept or self.host.root.data(TEMPLATE) or b"").decode("utf-8", "replace").splitlines()
         lines = []
         for line in present.splitlines():
-            lines += [line] if line not in ours else [old for old in before if _key(old) == ours[line]]
+            lines += [line] if line not in ours else [old for old in before if name_of(old) == ours[line]]
         return "".join(f"{line}\n" for line in lines)
 
     def _forget(self, keys: t.Iterable[str]) -> None:

@@ -15,6 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cdi_refresh 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.device_nodes import DeviceNodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.disk_space import check_free_space
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric import Fabric
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric_settings import KIND, FabricSettings
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.failures import explain_error
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import Files
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.gpudirect import GpuDirect
@@ -53,8 +54,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, 
 CONCERN = "driver"
 # The parts of a driver. Within each phase of a run, steps have the order of this list.
 PARTS: t.Tuple[t.Type[Part], ...] = (
-    Signing, Nouveau, ModuleParameters, Build, Prebuilt, Modules, GpuDirect, NextKernel, Fabric, DeviceNodes, Licence,
-    Files, Services, CdiRefresh)
+    Signing, Nouveau, ModuleParameters, Build, Prebuilt, Modules, GpuDirect, NextKernel, Fabric, FabricSettings,
+    DeviceNodes, Licence, Files, Services, CdiRefresh)
 
 
 class NotWorking(HostError):
@@ -219,7 +220,8 @@ class Driver:
         from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.gathered import gather  # seldom needed
 
         now = self._read()
-        found = gather(self.root, self.run, now)
+        with Journal(CONCERN, readonly=True) as journal:
+            found = gather(self.root, self.run, now, journal.of_kind(KIND))
         installed = found.options["state"] == "present"
         result = self._result(now, now, [], [], [], found.options.get("version"),
                               disagreements(now, None, None, None) if installed else [])

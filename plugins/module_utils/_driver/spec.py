@@ -32,10 +32,10 @@ class LicenceOptions(t.TypedDict, total=False):
 class Spec:
     """The options of the module. kernel_module_type: C(auto), C(open) or C(proprietary). fabric: C(auto) or C(none).
 
-    repository: C({url, key, fingerprint}). module_parameters: C({module: {parameter: value}}). module_signing:
-    C({key, certificate, password}). licence: C({token, feature_type, settings}). runfile: C({src, checksum}). All keys
-    are optional; the part that uses a mapping validates it. next_kernel: whether modules are also built for the newest
-    installed kernel. lock_timeout: maximum seconds to wait for a lock.
+    repository: C({url, key, fingerprint}). fabric_manager_settings: C({NAME: value}). module_parameters: C({module:
+    {parameter: value}}). module_signing: C({key, certificate, password}). licence: C({token, feature_type, settings}).
+    runfile: C({src, checksum}). All keys are optional; the part that uses a mapping validates it. next_kernel: whether
+    modules are also built for the newest installed kernel. lock_timeout: maximum seconds to wait for a lock.
     """
 
     version: str | None = None
@@ -46,6 +46,7 @@ class Spec:
     persistenced: bool = True
     fabric: str = "auto"
     imex_nodes: t.Sequence[str] = ()
+    fabric_manager_settings: t.Mapping[str, object] | None = None
     peermem: bool = False
     gds: bool = False
     gdrcopy: bool = False

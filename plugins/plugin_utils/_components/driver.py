@@ -13,9 +13,11 @@ import functools
 import typing as t
 from dataclasses import replace
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils import _proxy
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import wanted_units
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import LOAD_ORDER
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import is_driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import AT_BOOT, PERSISTENCED
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, driver_containers
@@ -65,6 +67,7 @@ class DriverPlan(component.HostPlan, Packages):
     """The plan of the driver on a host. state: C(present), C(absent) or C(adopted); version: None for the newest
     version of the branch; source: C(cuda_repository), C(distribution), C(runfile) or C(precompiled); next_kernel:
     whether modules are also installed for the kernel of the next boot; licence: whether the user sets a licence token;
+    proxy: that of the policy for downloads, C({http, https, no_proxy}); fabric_manager_settings: C({NAME: value});
     module_parameters: C({module: {parameter: value}}); cuda: the highest CUDA version that the driver supports;
     secure_boot: the reason why the kernel accepts the driver's modules, C(signed), C(mok) or None. kernel_module_type
     and source are None for an adopted driver."""
@@ -82,6 +85,8 @@ class DriverPlan(component.HostPlan, Packages):
     gdrcopy: bool
     next_kernel: bool
     licence: bool
+    proxy: t.Dict[str, str]
+    fabric_manager_settings: Section
     module_parameters: Section
     cuda: str | None
     secure_boot: str | None
@@ -109,19 +114,43 @@ def host_plan(host: component.Host) -> DriverPlan:
     following = host.boolean_variable("driver_next_kernel", True)
     persistenced = host.boolean_variable("driver_persistenced", True)
     host.notes += [*_notes(situation, driver, source, request.cuda), *_reference_notes(inputs.policy, variables)]
+    fabric = _fabric(situation if request.fabric else replace(situation, fabric=None), version)
+    proxy, settings = _of_environment(host, fabric)
     imex_nodes, parameters = variables.get("driver_imex_nodes"), variables.get("driver_module_parameters")
     return {"placement": host.place, "state": str(variables.get("driver_state") or "present"), "version": version,
             "branch": driver.version.branch, "kernel_module_type": driver.flavour, "source": source,
             **_packages(situation, host.facts, driver, source, request, following, persistenced),
             "precompiled": driver.signed,
-            "fabric": {**_fabric(situation if request.fabric else replace(situation, fabric=None), version),
-                       "imex_nodes": imex_nodes if isinstance(imex_nodes, list) else []},
+            "fabric": {**fabric, "imex_nodes": imex_nodes if isinstance(imex_nodes, list) else []},
             "persistenced": persistenced, "peermem": request.peermem, "gds": request.gds, "gdrcopy": request.gdrcopy,
             "next_kernel": following, "licence": bool(variables.get("driver_licence_token")),
+            "proxy": proxy, "fabric_manager_settings": settings,
             "module_parameters": (parameters if isinstance(parameters, dict) and parameters
                                   else inputs.policy.module_parameters or {}),
             "cuda": _cuda(driver), "secure_boot": _secure_boot(situation, driver, request),
             "because": _because(situation, driver, request, choice.because)}
+
+
+def _of_environment(host: component.Host, fabric: Fabric) -> tuple[dict[str, str], Section]:
+    """What hosts use of the variables of the driver container: the proxy, and the settings of the fabric manager. Adds
+    notes for the others."""
+    environment = component.environment(host.inputs.policy.get("driver.env"))
+    given = {name: value for name, value in environment.items() if name.upper() in _proxy.NAMES.values()}
+    proxy: dict[str, str] = {}
+    try:
+        proxy = _proxy.read(given, "driver.env")
+    except InputError as error:
+        host.notes.append(f"{error.message} Hosts do not use this proxy; set driver_proxy.")
+    if _proxy.has_password(proxy):
+        proxy = {}
+        host.notes.append("driver.env has a proxy with a password, which hosts do not use; set driver_proxy, from a "
+                          "vault.")
+    settings = {name[len(_FABRIC_VARIABLE):]: value for name, value in environment.items()
+                if name.startswith(_FABRIC_VARIABLE) and fabric["manager"]}
+    host.notes += component.only_in_pods("driver.env", environment, (
+        *given, *(f"{_FABRIC_VARIABLE}{name}" for name in settings)))
+    own = host.variables.get("driver_fabric_manager_settings")
+    return proxy, own if isinstance(own, dict) and own and fabric["manager"] else settings
 
 
 def _because(situation: Situation, driver: Candidate, request: Request, because: t.Sequence[str]) -> list[str]:
@@ -138,10 +167,14 @@ def _adopted(situation: Situation, version: Version | None, why: str) -> DriverP
             "branch": version.branch if version else None, "kernel_module_type": None, "source": None, "packages": [],
             "repository": None, "kernel_packages": [], "precompiled": False, "fabric": _fabric(situation, None),
             "persistenced": False, "peermem": False, "gds": False, "gdrcopy": False, "next_kernel": False,
-            "licence": False,
-            "module_parameters": {}, "cuda": None, "secure_boot": None,
+            "licence": False, "proxy": {}, "fabric_manager_settings": {}, "module_parameters": {}, "cuda": None,
+            "secure_boot": None,
             "because": [f"{why}: the installed driver is adopted as it is"]}
 
+
+# The prefix of variables in driver.env that are settings of the fabric manager. Source: NVIDIA/gpu-driver-container,
+# the function _configure_fabric_manager of its scripts.
+_FABRIC_VARIABLE = "NVFM_CONFIG_"
 
 # Keys of the policy that name objects of the cluster, which are not available to hosts: (path below driver, kind, the
 # equivalent task on hosts, the variable for it).

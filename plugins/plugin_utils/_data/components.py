@@ -44,9 +44,9 @@ COMPONENTS: t.Tuple[Entry, ...] = (
     Entry("driver", "driver", "driver", _BOTH, (
         "driver_version", "driver_branch", "driver_kernel_module_type", "driver_source", "driver_state",
         "driver_repository_url", "driver_repository_key", "driver_repository_fingerprint", "driver_runfile_src",
-        "driver_persistenced", "driver_fabric", "driver_imex_nodes", "driver_peermem",
-        "driver_gds", "driver_gdrcopy", "driver_module_parameters", "driver_next_kernel", "driver_lock_timeout",
-        "driver_reboot_timeout", "driver_disruption"),
+        "driver_persistenced", "driver_fabric", "driver_imex_nodes", "driver_fabric_manager_settings",
+        "driver_peermem", "driver_gds", "driver_gdrcopy", "driver_module_parameters", "driver_next_kernel",
+        "driver_lock_timeout", "driver_reboot_timeout", "driver_disruption"),
         ("driver_signing_key", "driver_licence_token"), stage=0),
     Entry("container_toolkit", "container toolkit", "toolkit", _BOTH, (
         "container_toolkit_version", "container_toolkit_runtime", "container_toolkit_cdi",
@@ -91,6 +91,7 @@ CHOICES: t.Dict[str, t.Tuple[str, ...]] = {
 # Types of host variables that are lists or mappings, and what to write.
 SHAPES: t.Dict[str, t.Tuple[type, str]] = {
     "driver_imex_nodes": (list, "a list of addresses"),
+    "driver_fabric_manager_settings": (dict, "a mapping of settings to values, such as {FABRIC_MODE: 1}"),
     "dcgm_exporter_args": (list, "a list of arguments"),
     "dcgm_exporter_env": (dict, "a mapping of variables to values, such as {DCGM_EXPORTER_INTERVAL: 10000}"),
     "mig_manager_devices": (list, "a list of GPUs, each by PCI address in quotes, index, UUID, PCI device id or model"),

@@ -62,8 +62,8 @@ def test_a_converged_host(model: Model) -> None:
     result = gathered(model)
     assert result["gathered"] == {
         "state": "present", "version": NEW, "kernel_module_type": "open", "source": "cuda_repository",
-        "persistenced": True, "fabric": "auto", "imex_nodes": [], "peermem": False, "gds": False, "gdrcopy": False,
-        "module_parameters": {}}
+        "persistenced": True, "fabric": "auto", "imex_nodes": [], "fabric_manager_settings": {}, "peermem": False,
+        "gds": False, "gdrcopy": False, "module_parameters": {}}
     assert result["packages"] == dict.fromkeys(("libnvidia-ml1", "nvidia-driver-cuda", "nvidia-kernel-open-dkms"),
                                                f"{NEW}-1")
     assert (result["version"], result["source"], result["reboot_required"]) == (NEW, "cuda_repository", False)
@@ -187,7 +187,10 @@ def test_other_tasks_reach_the_host(monkeypatch: pytest.MonkeyPatch, arguments: 
 
 
 def test_manage_reads_only(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even the journal is opened."""
+    """The journal is opened without a lock, so it is not written."""
     model.begin(NEW)
-    monkeypatch.setattr(manage, "Journal", None)
+    opened = []
+    real = manage.Journal
+    monkeypatch.setattr(manage, "Journal", lambda *words, **keys: opened.append(keys) or real(*words, **keys))
     gathered(model)
+    assert opened == [{"readonly": True}]

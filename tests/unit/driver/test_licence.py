@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import licence as licence_module
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.assignments import merged
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import RESTORE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.licence import (
     SETTINGS_FILE,
@@ -17,7 +18,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.licence impo
     TOKEN_FILE,
     WRITE_SETTINGS,
     Licence,
-    merged,
     settings,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Host

@@ -450,6 +450,28 @@ def test_what_stands_beside_the_driver(policy: Any, mine: dict[str, Any], expect
     assert (found["peermem"], found["gds"], found["gdrcopy"], found["module_parameters"]) == expected
 
 
+@pytest.mark.parametrize(("gpus", "env", "mine", "proxy", "settings", "words"), [
+    (["A100"] * 8, {"HTTPS_PROXY": "http://p:1", "no_proxy": "a, b", "NVFM_CONFIG_FABRIC_MODE": "1"}, {},
+     {"https": "http://p:1", "no_proxy": "a,b"}, {"FABRIC_MODE": "1"}, ""),
+    (["A100"] * 8, {"NVFM_CONFIG_FABRIC_MODE": "1"}, {"driver_fabric_manager_settings": {"LOG_LEVEL": 5}}, {},
+     {"LOG_LEVEL": 5}, ""),
+    (["A100"], {"NVFM_CONFIG_FABRIC_MODE": "1", "OTHER": "x"}, {}, {}, {},
+     "driver.env: NVFM_CONFIG_FABRIC_MODE, OTHER: no effect: hosts do not use them."),
+    (["A100"], {}, {"driver_fabric_manager_settings": {"LOG_LEVEL": 5}}, {}, {}, ""),
+    (["A100"], {"HTTP_PROXY": "http://me:secret@p:1"}, {}, {}, {}, "a proxy with a password, which hosts do not use"),
+    (["A100"], {"HTTP_PROXY": "p:1"}, {}, {}, {}, "Hosts do not use this proxy; set driver_proxy."),
+])
+def test_variables_of_the_driver_container(gpus: list[str], env: dict[str, str], mine: dict[str, Any],
+                                           proxy: dict[str, str], settings: dict[str, Any], words: str) -> None:
+    policy = {"driver": {"env": [{"name": name, "value": value} for name, value in env.items()]}}
+    chosen = releases.release(V26)
+    found = resolve(formats.read(policy, chosen), chosen, {"a": facts(*gpus)}, {"a": mine})
+    driver = found["hosts"]["a"]["driver"]
+    assert (driver["proxy"], driver["fabric_manager_settings"]) == (proxy, settings)
+    noted = [note for note in found["notes"] if "driver.env" in note]
+    assert len(noted) == bool(words) and words in "".join(noted) and "secret" not in str(found)
+
+
 def test_a_host_that_asks_for_gds_needs_what_a_policy_would() -> None:
     with pytest.raises(PolicyError, match=r"(?s)driver_gds \(GPUDirect Storage\) needs open .* driver_gds: false"):
         plan(["V100"], None, driver_gds=True)

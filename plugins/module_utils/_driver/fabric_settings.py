@@ -1,0 +1,106 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Sets settings of the fabric manager in the file of its package, and restores them.
+
+Only the lines of the desired settings are changed, and the journal records the former value of each, because an upgrade
+of the package replaces the file. L(services) restarts the fabric manager. Source: Fabric Manager User Guide 580,
+"Fabric Manager Config Options"; the driver container has the same settings as variables NVFM_CONFIG_NAME.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.assignments import merged, values
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Part, Phased
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import (
+    request_restart,
+    restart,
+    wanted_units,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import FABRIC_MANAGER
+
+SETTINGS_FILE = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
+SET = "set options of the fabric manager"
+# The kind of journal entries that contain the values set by this collection.
+KIND = "fabric_setting"
+_NAME = re.compile(r"[A-Z][A-Z0-9_]*\Z")
+_VALUE = re.compile(r"[^\s\"'#\\]*\Z")
+
+
+def settings(spec: Spec) -> dict[str, str]:
+    """The option fabric_manager_settings as text. Raises InputError."""
+    found = {}
+    for name, value in (spec.fabric_manager_settings or {}).items():
+        if value is None:
+            continue
+        text = str(int(value)) if isinstance(value, bool) else str(value)
+        if not isinstance(value, (str, int)) or not _NAME.match(str(name)) or not _VALUE.match(text):
+            raise InputError(f"'{name}={text}' is not a setting of the fabric manager.",
+                             "Names consist of capital letters, digits and _. Values contain no spaces, quotes or #.",
+                             path=f"fabric_manager_settings.{name}", value=value)
+        found[str(name)] = text
+    return found
+
+
+class FabricSettings(Part):
+    """Edits the file of the fabric manager on hosts that run it. On other hosts, the settings have no effect."""
+
+    def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
+        """See L(Part)."""
+        wanted = settings(self.host.spec)
+        if FABRIC_MANAGER not in wanted_units(self.host.spec, desired.fabric):
+            wanted = {}
+        present = self.host.root.text(SETTINGS_FILE)
+        if wanted and present is None and not desired.delivered:
+            raise HostError(f"{SETTINGS_FILE} is missing.", "Reinstall the package of the fabric manager, or omit "
+                            "fabric_manager_settings.", path=SETTINGS_FILE)
+        changes = self._changes(present or "", wanted)
+        if wanted and desired.delivered:
+            changes = {**changes, **wanted}  # the package that this run installs replaces the file
+        steps = self._steps(changes, wanted, "configure")
+        return steps + restart(self.host, now, desired, FABRIC_MANAGER, bool(steps))
+
+    def absent(self, now: DriverState) -> list[Phased]:
+        """See L(Part). A package that was installed before stays, with its file."""
+        return self._steps(self._changes(self.host.root.text(SETTINGS_FILE) or "", {}), {}, "stop")
+
+    def _steps(self, changes: dict[str, str | None], wanted: dict[str, str], phase: str) -> list[Phased]:
+        words = [f"{name}={value}" if name in wanted else f"{name} as it was before"
+                 for name, value in sorted(changes.items())]
+        return [(phase, Step(SET, SETTINGS_FILE, ", ".join(words), data={"wanted": wanted}))] if changes else []
+
+    def _changes(self, present: str, wanted: dict[str, str]) -> dict[str, str | None]:
+        """The values to write; None removes a line. Former values of settings that are no longer wanted are restored,
+        unless somebody else has changed them since."""
+        current, journal = values(present), self.host.journal
+        former = {name: entry["before"] for name, entry in journal.of_kind(KIND).items()
+                  if name not in wanted and current.get(name) == entry["after"]}
+        return {**former, **{name: value for name, value in wanted.items() if current.get(name) != value}}
+
+    def execute(self, step: Step) -> bool:
+        """See L(Part)."""
+        if step.action != SET:
+            return False
+        journal, wanted = self.host.journal, step.data["wanted"]
+        present = self.host.root.text(SETTINGS_FILE)
+        if present is None:
+            raise HostError(f"{SETTINGS_FILE} is missing after the installation of the fabric manager.",
+                            "Omit fabric_manager_settings if this fabric manager has another file.", path=SETTINGS_FILE)
+        changes = self._changes(present, wanted)
+        request_restart(journal, FABRIC_MANAGER)
+        for name in wanted:
+            journal.keep(KIND, name, values(present).get(name))
+            journal.note(KIND, name, wanted[name])
+        if changes:
+            journal.write_file(SETTINGS_FILE, merged(present, changes).encode())
+        # The settings are restored one by one, so the former content of the file is not needed.
+        journal.forget("file", SETTINGS_FILE)
+        for name in [name for name in journal.of_kind(KIND) if name not in wanted]:
+            journal.forget(KIND, name)
+        return True
