@@ -54,11 +54,21 @@ def newest_kernel(root: Root, release: str, family: str | None) -> str | None:
     GRUB sorts the kernels of all flavours by version (grub-mkconfig). In the Red Hat family, only kernels of the same
     flavour as the running one count (C(DEFAULTKERNEL) in /etc/sysconfig/kernel). Rescue images do not count.
     """
-    names = [name[len("vmlinuz-"):] for name in root.names("/boot") if name.startswith("vmlinuz-")]
-    kernels = [name for name in names if name[:1].isdigit() and not name.startswith("0-rescue")]
+    kernels = installed_kernels(root)
     if family == "redhat":
         kernels = [name for name in kernels if flavour_of(name, family) == flavour_of(release, family)]
-    return max(kernels, key=_order) if kernels else None
+    return newest(kernels) if kernels else None
+
+
+def installed_kernels(root: Root) -> list[str]:
+    """The releases of the kernels in /boot, without rescue images."""
+    names = [name[len("vmlinuz-"):] for name in root.names("/boot") if name.startswith("vmlinuz-")]
+    return [name for name in names if name[:1].isdigit() and not name.startswith("0-rescue")]
+
+
+def newest(releases: t.Iterable[str]) -> str:
+    """The kernel with the highest version."""
+    return max(releases, key=_order)
 
 
 def next_kernel(root: Root, release: str, family: str | None) -> str | None:

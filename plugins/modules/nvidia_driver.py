@@ -189,6 +189,16 @@ options:
         does not change the modules of the running kernel.
     type: bool
     default: true
+  hold_kernel:
+    description:
+      - Whether upgrades of packages keep the installed kernels, with their headers and modules, so that the host does
+        not boot a kernel for which the driver has no modules. The headers of the running kernel can still be installed.
+      - The hold is a file C(/etc/apt/preferences.d/gpuops-kernel.pref) or
+        C(/etc/zypp/systemCheck.d/gpuops-kernel.check), or words of C(excludepkgs) in C(/etc/dnf/dnf.conf).
+        V(false) and O(state=absent) remove exactly these. Your own holds, such as C(apt-mark hold), are not changed.
+      - Systems that update as a whole (rpm-ostree, transactional-update) and Azure Linux are refused.
+    type: bool
+    default: false
   licence:
     description:
       - The licence of a vGPU guest. Its driver must include C(nvidia-gridd). The service is restarted if one of its
@@ -398,6 +408,11 @@ gathered:
     peermem: {description: Whether C(nvidia_peermem) is loaded., type: bool, returned: with a driver, sample: false}
     gds: {description: Whether C(nvidia_fs) is loaded., type: bool, returned: with a driver, sample: false}
     gdrcopy: {description: Whether C(gdrdrv) is loaded., type: bool, returned: with a driver, sample: false}
+    hold_kernel:
+      description: Whether the kernels are held as by this module.
+      type: bool
+      returned: with a driver
+      sample: false
     module_parameters:
       description: The parameters in the file of this module.
       type: dict
@@ -440,7 +455,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Resul
 # The options that say what is wanted, as L(spec.Spec) has them.
 WANTED = ("version", "branch", "kernel_module_type", "source", "repository", "persistenced", "fabric", "imex_nodes",
           "fabric_manager_settings", "peermem", "gds", "gdrcopy", "module_parameters", "module_signing", "next_kernel",
-          "licence", "runfile", "lock_timeout")
+          "hold_kernel", "licence", "runfile", "lock_timeout")
 
 
 def main() -> None:
@@ -469,6 +484,7 @@ def main() -> None:
                 "key": {"type": "str", "no_log": True}, "certificate": {"type": "str"},
                 "password": {"type": "str", "no_log": True}}},
             "next_kernel": {"type": "bool", "default": True},
+            "hold_kernel": {"type": "bool", "default": False},
             "licence": {"type": "dict", "options": {
                 "token": {"type": "str", "no_log": True}, "feature_type": {"type": "int"},
                 "settings": {"type": "dict", "default": {}}}},

@@ -48,6 +48,43 @@ mkdir -p /lib/modules/@NEXT@
 touch /boot/vmlinuz-@NEXT@ /lib/modules/@NEXT@/modules.order /lib/modules/@NEXT@/modules.builtin
 """
 
+# Kernel packages as in Debian and Ubuntu, installed, and newer ones in a repository on the host. The package other is
+# upgraded in any case.
+KERNELS = r"""
+root=/opt/kernels
+# make NAME VERSION [LINE...]: makes a package; LINEs are of its control file.
+make() {
+    name=$1 version=$2
+    shift 2
+    mkdir -p $root/$name-$version/DEBIAN
+    { printf 'Package: %s\nVersion: %s\nArchitecture: amd64\nDescription: a kernel\n' "$name" "$version"
+      printf 'Maintainer: somebody <somebody@example.com>\n'
+      for line in "$@"; do echo "$line"; done; } > $root/$name-$version/DEBIAN/control
+    dpkg-deb --root-owner-group --build $root/$name-$version $root/$name-$version.deb > /dev/null
+}
+for version in 1 2; do
+    make linux-image-9$version.1.0-1-amd64 $version
+    make linux-headers-9$version.1.0-1-amd64 $version
+    make linux-image-amd64 $version "Depends: linux-image-9$version.1.0-1-amd64"
+    make linux-generic $version 'Source: linux-meta' "Depends: linux-image-amd64 (= $version)"
+    make other $version
+done
+dpkg --install $root/linux-image-91*.deb $root/linux-image-amd64-1.deb $root/linux-generic-1.deb $root/other-1.deb
+cd $root
+for deb in *.deb; do
+    dpkg-deb --field $deb
+    echo "Filename: ./$deb"
+    echo "Size: $(stat -c %s $deb)"
+    echo "SHA256: $(sha256sum $deb | cut -d ' ' -f 1)"
+    echo
+done > Packages
+echo "deb [trusted=yes] file:$root ./" > /etc/apt/sources.list.d/kernels.list
+apt-get -q update
+"""
+UPGRADE = r"""apt-get -q -y dist-upgrade > /dev/null
+dpkg-query -W -f '${Package}=${Version} ' 'linux-image-9*' linux-image-amd64 linux-generic other
+apt-get -s install linux-headers-91.1.0-1-amd64 | grep -c '^Inst linux-headers-91'"""
+
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[LabHosts]:
@@ -248,6 +285,24 @@ def test_next_kernel(plain: Around, clean_plain: list[str]) -> None:
         rm -rf /opt/kernels /etc/apt/sources.list.d/kernels.list /boot/vmlinuz-{NEXT} /lib/modules/{NEXT}
         rm -rf /var/lib/apt/lists/*kernels*""")
     plain.removed(clean_plain)
+
+
+def test_upgrades_bring_no_kernel_while_kernels_are_held(plain: Around, clean_plain: list[str]) -> None:
+    """Headers can be installed meanwhile."""
+    plain.new()
+    plain.sh(KERNELS)
+    before = plain.state()
+    wish = {"driver_hold_kernel": True, "driver_disruption": "never"}
+    check, run, again, release = plain.run(Play(wish, check=True), Play(wish, then=UPGRADE), Play(wish),
+                                           Play(then=plain.state_script))
+    path = "/etc/apt/preferences.d/gpuops-kernel.pref"
+    assert plain.steps(check) == plain.steps(run) == [f"hold kernels: {path}"]
+    assert run.said.split() == ["linux-generic=1", "linux-image-91.1.0-1-amd64=1", "linux-image-amd64=1", "other=2",
+                                "1"]
+    plain.untouched(again)
+    assert plain.steps(release) == [f"release kernels: {path}"]
+    assert [line for line in release.said.splitlines() if line not in before and "other" not in line] == []
+    assert "linux-image-92.1.0-1-amd64=2 linux-image-amd64=2" in plain.sh(UPGRADE)
 
 
 @pytest.fixture(scope="module")

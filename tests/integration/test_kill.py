@@ -118,8 +118,9 @@ def kill(lab: LabHosts, disk: str, way: Play, *moments: str, apart: bool = False
 def test_the_driver_killed_at_every_step(lab: LabHosts, bare: str) -> None:
     lab.reset(HOST, bare)
     before = lab.snapshot(HOST)
-    kill(lab, bare, DRIVER, "before", "after")
-    kill(lab, lab.save(HOST), replace(DRIVER, tasks="remove"), "before", "after")
+    held = replace(DRIVER, variables={**DRIVER.variables, "driver_hold_kernel": True})
+    assert kill(lab, bare, held, "before", "after")[0].startswith("hold kernels: ")
+    kill(lab, lab.save(HOST), replace(held, tasks="remove"), "before", "after")
     assert lab.snapshot(HOST) == before
 
 

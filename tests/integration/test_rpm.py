@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.dnf_excludes import with_headers
 
+from tests.integration import kernel_rpms
 from tests.integration.conftest import own_lab
 from tests.integration.driver import DriverHost, Refused
 from tests.integration.series import Play
@@ -99,6 +102,30 @@ def test_upgrades_leave_the_version_even_with_the_vendors_own_repository(host: D
     assert host.brought() == before
 
 
+def test_upgrades_bring_no_kernel_while_kernels_are_held(host: DriverHost, old: list[str], tmp_path: Path) -> None:
+    """Headers can be installed meanwhile, by this collection."""
+    host.start("old")
+    host.sh(kernel_rpms.put(tmp_path, *(kernel_rpms.package(name, version, "1.el9") for version in ("99.1", "99.2")
+                                        for name in ("kernel", "kernel-rt-devel", "other"))) +
+            f"printf '[kernels]\\nname=kernels\\nbaseurl=file://{kernel_rpms.FOLDER}\\ngpgcheck=0\\n' "
+            "> /etc/yum.repos.d/kernels.repo; echo excludepkgs=mine >> /etc/dnf/dnf.conf; "
+            "dnf -q -y install kernel-99.1 other-99.1")
+    before = host.sh("cat /etc/dnf/dnf.conf")
+    upgrade = "dnf -q -y upgrade; rpm -q --qf '%{NAME}-%{VERSION} ' kernel other"
+    check, run, again = host.run(*(Play({"driver_version": OLD, "driver_hold_kernel": True}, check=check, then=then)
+                                   for check, then in ((True, ""), (False, upgrade), (False, ""))))
+    assert host.steps(check) == host.steps(run) == ["hold kernels: /etc/dnf/dnf.conf"]
+    host.untouched(again)
+    assert run.said.split()[-2:] == ["kernel-99.1", "other-99.2"], run.said
+    install = "dnf --assumeno %s install kernel-rt-devel-99.1 2>&1; true"
+    assert "filtered out by exclude filtering" in host.sh(install % "")
+    found = host.sh(install % " ".join(f"'{word}'" for word in with_headers(host.sh("cat /etc/dnf/dnf.conf"))))
+    assert "Install  1 Package" in found, found
+    release, = host.run(Play({"driver_version": OLD}, then=f"cat /etc/dnf/dnf.conf; {upgrade}"))
+    assert host.steps(release) == ["release kernels: /etc/dnf/dnf.conf"]
+    assert release.said.startswith(before) and "kernel-99.2" in release.said
+
+
 def test_up_and_down_between_branches(host: DriverHost, old: list[str]) -> None:
     host.start("old")
     host.switch(driver_version=NEW)
@@ -127,7 +154,8 @@ def test_a_run_killed_in_the_transaction_goes_on_and_removal_leaves_nothing(host
         cut, = host.run(Play({"driver_version": NEW}))
     assert cut.rc != 0, cut.output
     assert len(host.sh("rpm -q libnvidia-ml").splitlines()) == 2
-    assert host.switch(driver_version=NEW, twice=True)[0].startswith("repair package database")
+    steps = host.switch(driver_version=NEW, driver_hold_kernel=True, twice=True)
+    assert steps[0].startswith("hold kernels") and steps[1].startswith("repair package database")
     assert set(host.brought().values()) == {NEW}
     assert "Error" not in host.sh("dnf -q check 2>&1")
     host.switch(tasks="remove", twice=True)

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
 
 from lab.packages.keys import keys
+from tests.integration import kernel_rpms
 from tests.integration.conftest import own_lab
 from tests.integration.driver import DriverHost, Refused
 from tests.integration.series import Play
@@ -121,6 +123,33 @@ def test_updates_leave_the_version_even_with_the_vendors_own_repository(host: Dr
         assert host.brought() == before, command
 
 
+def test_updates_bring_no_kernel_while_kernels_are_held(host: DriverHost, middle: list[str], tmp_path: Path) -> None:
+    """Headers of the installed kernel can be installed meanwhile. The kernel is not that of this machine, whose release
+    can have any form."""
+    host.start("middle")
+    now, newer = "6.4.0-150600.8.5", "6.4.0-150600.8.17"
+    names = ("kernel-azure", "kernel-azure-devel", "other")
+    host.sh(kernel_rpms.put(tmp_path, *(kernel_rpms.package(name, *f"{release}.1".split("-"))
+                                        for release in (now, newer) for name in names)) +
+            f"printf '[kernels]\\nname=kernels\\nbaseurl=dir://{kernel_rpms.FOLDER}\\ngpgcheck=0\\n' "
+            f"> /etc/zypp/repos.d/kernels.repo; touch /boot/vmlinuz-{now}-azure; "
+            "zypper -n --no-gpg-checks refresh kernels; "
+            f"zypper -n --no-refresh install --oldpackage kernel-azure-{now}.1 other-{now}.1")
+    update = "zypper -n --no-refresh update; zypper -n --no-refresh dist-upgrade; rpm -q kernel-azure other"
+    path = "/etc/zypp/systemCheck.d/gpuops-kernel.check"
+    check, run, again = host.run(*(Play({"driver_version": MIDDLE, "driver_hold_kernel": True}, check=check, then=then)
+                                   for check, then in ((True, ""), (False, update), (False, ""))))
+    assert host.steps(check) == host.steps(run) == [f"hold kernels: {path}"]
+    host.untouched(again)
+    installed = run.said.splitlines()[-2:]
+    assert installed == [f"kernel-azure-{now}.1.x86_64", f"other-{newer}.1.x86_64"], run.said
+    headers = f"kernel-azure-devel={now}.1"
+    assert headers.replace("=", "-") in host.sh(f"zypper -n --no-refresh install {headers}; rpm -qa")
+    release, = host.run(Play({"driver_version": MIDDLE}, then=update))
+    assert host.steps(release) == [f"release kernels: {path}"]
+    assert f"kernel-azure-{newer}.1" in release.said.splitlines()[-2]
+
+
 def test_up_and_down_between_versions_generations_and_flavours(host: DriverHost, middle: list[str]) -> None:
     host.start("middle")
     host.switch(driver_version=NEW)
@@ -143,7 +172,7 @@ def test_a_run_killed_in_the_transaction_goes_on_and_removal_leaves_nothing(host
     with host.killed_in_transaction(OLD, "zypper", "rpm"):
         cut, = host.run(Play({"driver_version": OLD}))
     assert cut.rc != 0, cut.output
-    assert host.switch(driver_version=OLD, twice=True)
+    assert host.switch(driver_version=OLD, driver_hold_kernel=True, twice=True)
     assert set(host.brought().values()) == {OLD}
     host.switch(tasks="remove", twice=True)
     assert host.state() == clean

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.build import build_log
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.gpudirect import NEEDED, wanted_extras, wanted_tools
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.kernel_hold import finding_headers
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.missing_headers import (
     explain_missing_headers,
     missing_headers,
@@ -152,7 +153,8 @@ class PackageDelivery:
                                   f"It has built modules for the kernels {', '.join(available) or '(none)'}: boot one "
                                   "of them, or use source distribution, which builds modules.", missing=missing,
                                   available=available)
-        followers = self._source.followers(version, flavour, state.installed)
+        held = self.host.spec.hold_kernel  # the metapackages would bring the next kernel
+        followers = [] if held else self._source.followers(version, flavour, state.installed)
         return {**modules, **{name: None for name in followers if name in probe.candidates}}
 
     def _prerequisites(self, now: DriverState, state: PackageState, version: str) -> list[str]:
@@ -257,7 +259,8 @@ def manager_for(now: DriverState, host: Host) -> Manager:
         raise InputError(f"Packages of {now.os_id} {now.os_version} are not supported yet.",
                          "Use state adopted, which only verifies an installed driver.", path="state",
                          value=now.family, allowed=list(MANAGERS))
-    return make(host.run, lock_timeout=host.spec.lock_timeout)
+    run = finding_headers(host.run, host.root) if now.family == "redhat" else host.run
+    return make(run, lock_timeout=host.spec.lock_timeout)
 
 
 def choose(host: Host, now: DriverState) -> tuple[Delivery, list[Delivery]]:

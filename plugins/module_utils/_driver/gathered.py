@@ -12,6 +12,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.assignments 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_rpm import NAME as RPM_NAME
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric import NODES
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric_settings import SETTINGS_FILE as FABRIC_FILE
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.kernel_hold import is_held
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.licence import SETTINGS_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.module_parameters import OPTIONS_FILE, written
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import wanted_units
@@ -59,7 +60,7 @@ def gather(root: Root, run: Runner, now: DriverState, fabric_names: t.Container[
         "fabric_manager_settings": {name: value for name, value in values(root.text(FABRIC_FILE) or "").items()
                                     if name in fabric_names},
         "peermem": "nvidia_peermem" in now.modules, "gds": "nvidia_fs" in now.modules,
-        "gdrcopy": "gdrdrv" in now.modules, "module_parameters": {}}
+        "gdrcopy": "gdrdrv" in now.modules, "hold_kernel": is_held(root, now), "module_parameters": {}}
     for (module, name), value in written(root.text(OPTIONS_FILE) or "").items():
         options["module_parameters"].setdefault(module, {})[name] = value
     repository = read_repository(root, "cuda", RPM_NAME)

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric_setti
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.failures import explain_error
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import Files
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.gpudirect import GpuDirect
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.kernel_hold import KernelHold
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.licence import Licence
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.module_parameters import ModuleParameters
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import Modules
@@ -54,8 +55,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, 
 CONCERN = "driver"
 # The parts of a driver. Within each phase of a run, steps have the order of this list.
 PARTS: t.Tuple[t.Type[Part], ...] = (
-    Signing, Nouveau, ModuleParameters, Build, Prebuilt, Modules, GpuDirect, NextKernel, Fabric, FabricSettings,
-    DeviceNodes, Licence, Files, Services, CdiRefresh)
+    KernelHold, Signing, Nouveau, ModuleParameters, Build, Prebuilt, Modules, GpuDirect, NextKernel, Fabric,
+    FabricSettings, DeviceNodes, Licence, Files, Services, CdiRefresh)
 
 
 class NotWorking(HostError):

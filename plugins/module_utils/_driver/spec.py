@@ -35,7 +35,8 @@ class Spec:
     repository: C({url, key, fingerprint}). fabric_manager_settings: C({NAME: value}). module_parameters: C({module:
     {parameter: value}}). module_signing: C({key, certificate, password}). licence: C({token, feature_type, settings}).
     runfile: C({src, checksum}). All keys are optional; the part that uses a mapping validates it. next_kernel: whether
-    modules are also built for the newest installed kernel. lock_timeout: maximum seconds to wait for a lock.
+    modules are also built for the newest installed kernel. hold_kernel: whether upgrades of packages must not install
+    another kernel. lock_timeout: maximum seconds to wait for a lock.
     """
 
     version: str | None = None
@@ -53,6 +54,7 @@ class Spec:
     module_parameters: t.Mapping[str, t.Mapping[str, object]] | None = None
     module_signing: t.Mapping[str, str] | None = None
     next_kernel: bool = True
+    hold_kernel: bool = False
     licence: LicenceOptions | None = None
     lock_timeout: int = 120
     runfile: t.Mapping[str, str] | None = None

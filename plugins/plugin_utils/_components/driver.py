@@ -113,6 +113,7 @@ def host_plan(host: component.Host) -> DriverPlan:
     source, version = "precompiled" if driver.signed else driver.source, version_to_install(driver, request).text
     following = host.boolean_variable("driver_next_kernel", True)
     persistenced = host.boolean_variable("driver_persistenced", True)
+    host.boolean_variable("driver_hold_kernel", False)  # only the role reads it; other values are refused here
     host.notes += [*_notes(situation, driver, source, request.cuda), *_reference_notes(inputs.policy, variables)]
     fabric = _fabric(situation if request.fabric else replace(situation, fabric=None), version)
     proxy, settings = _of_environment(host, fabric)

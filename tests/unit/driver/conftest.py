@@ -33,6 +33,11 @@ class LocalJournal(Journal):
         where.write_bytes(data)
         where.chmod(mode)
 
+    def restore_file(self, path: str) -> None:
+        """The same as in the base class, for a file that was missing before."""
+        (self.below / path[1:]).unlink(missing_ok=True)
+        self.forget("file", path)
+
 
 @dataclass
 class Tree:

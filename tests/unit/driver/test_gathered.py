@@ -63,7 +63,7 @@ def test_a_converged_host(model: Model) -> None:
     assert result["gathered"] == {
         "state": "present", "version": NEW, "kernel_module_type": "open", "source": "cuda_repository",
         "persistenced": True, "fabric": "auto", "imex_nodes": [], "fabric_manager_settings": {}, "peermem": False,
-        "gds": False, "gdrcopy": False, "module_parameters": {}}
+        "gds": False, "gdrcopy": False, "hold_kernel": False, "module_parameters": {}}
     assert result["packages"] == dict.fromkeys(("libnvidia-ml1", "nvidia-driver-cuda", "nvidia-kernel-open-dkms"),
                                                f"{NEW}-1")
     assert (result["version"], result["source"], result["reboot_required"]) == (NEW, "cuda_repository", False)

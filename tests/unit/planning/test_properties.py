@@ -44,6 +44,7 @@ variables = st.fixed_dictionaries({}, optional={
     "driver_source": st.sampled_from(["auto", "cuda_repository", "distribution", "runfile", "precompiled"]),
     "driver_gds": st.sampled_from([True, False, "yes", "perhaps"]), "driver_gdrcopy": st.booleans(),
     "driver_peermem": st.booleans(), "driver_next_kernel": st.sampled_from([True, "no", 7]),
+    "driver_hold_kernel": st.sampled_from([True, "no", 7]),
     "driver_imex_nodes": st.sampled_from([[], ["10.0.0.1"], 7, "10.0.0.1"]),
     "driver_module_parameters": st.sampled_from([{}, {"nvidia": {"NVreg_X": 1}}, "NVreg_X=1"]),
     "driver_fabric": st.sampled_from(["auto", "none", "some"]), "driver_signing_key": st.booleans(),

@@ -99,6 +99,7 @@ def test_driver(models: list[str], policy: Any, release: str, mine: dict[str, An
      ["driver_module_parameters 'NVreg_X=1' is not allowed", "a mapping of modules", "driver_imex_nodes '10.0.0.1' is",
       "Write a list of addresses"]),
     (["A100"], None, V26, {"driver_next_kernel": "never"}, ["driver_next_kernel 'never' is not allowed"]),
+    (["A100"], None, V26, {"driver_hold_kernel": "always"}, ["driver_hold_kernel 'always' is not allowed"]),
     (["A100"], None, V26, {"mig_manager_selected": "all-1g.10gb", "mig_manager_devices": [1]}, ["has no GPU '1'"]),
     (["A100"], None, V26, {"mig_manager_selected": "all-1g.10gb", "mig_manager_devices": "1"},
      ["mig_manager_devices '1' is not allowed", "Write a list of GPUs"]),
