@@ -205,12 +205,14 @@ facts:
           known.
         - C(stale) says for containerd and CRI-O whether a configuration file has changed since the service was started
           or reloaded. It is null for the others, and if this is not known.
+        - C(cri) says for containerd whether its CRI plugin is enabled. Packages of Docker disable it. It is null for
+          the others.
         - C(nvidia) says whether the configuration has a runtime named V(nvidia), and for Podman whether a CDI
           specification exists.
       type: dict
       returned: always
       sample:
-        containerd: {version: 1.6.20, running: true, boot: "yes", stale: false, nvidia: true}
+        containerd: {version: 1.6.20, running: true, boot: "yes", stale: false, cri: true, nvidia: true}
         docker: null
         crio: null
         podman: null

@@ -33,6 +33,9 @@ _RUNTIMES: t.Dict[str, t.Tuple[t.Tuple[str, ...], str, str, t.Tuple[str, ...]]] 
 # A TOML table of the runtime nvidia, or of a part of it, quoted or not. For podman a runtime is a key.
 _TABLE = re.compile(r"""^\s*\[.*\bruntimes\.["']?nvidia["']?\s*[.\]]""", re.M)
 _KEY = re.compile(r"""^\s*["']?nvidia["']?\s*=""", re.M)
+# The list of disabled plugins, and the ids in it of containerd's plugin for Kubernetes.
+_DISABLED = re.compile(r"^[ \t]*disabled_plugins[ \t]*=[ \t]*\[([^]]*)", re.M)
+_CRI = re.compile(r"""["'](?:cri|io\.containerd\.grpc\.v1\.cri|io\.containerd\.cri\.v1\.runtime)["']""")
 _VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+)")
 _GPU_KIND = re.compile(r"""["']?kind["']?: ["']?nvidia\.com/gpu["']?,?\s*$""", re.M)
 _CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
@@ -88,6 +91,7 @@ def read_runtimes(root: Root, run: Runner, packages: t.Mapping[str, Package],
             running=None if unit is None else is_active(unit) or is_active(socket),
             boot=None if unit is None else at_boot(unit),
             stale=is_stale([root.at(path) for path in files], unit) if unit and name in _READ_ONCE else None,
+            cri=not any(_disables_cri(root.text(path) or "") for path in files) if name == "containerd" else None,
             nvidia=any(_has_runtime(path, root.text(path) or "") for path in files) or name == "podman" and bool(specs))
     return found
 
@@ -121,6 +125,10 @@ def _config_files(root: Root, paths: t.Sequence[str]) -> list[str]:
     """The paths of files. A path that ends with a slash is a folder, and stands for all files in it."""
     return [file for path in paths for file in
             ([f"{path}{name}" for name in root.names(path)] if path.endswith("/") else [path])]
+
+
+def _disables_cri(text: str) -> bool:
+    return any(_CRI.search(plugins) for plugins in _DISABLED.findall(text))
 
 
 def _has_runtime(path: str, text: str) -> bool:

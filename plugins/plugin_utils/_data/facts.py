@@ -116,6 +116,7 @@ class Runtime(t.TypedDict):
     running: Flag
     boot: Text
     stale: Flag
+    cri: Flag
     nvidia: Flag
 
 

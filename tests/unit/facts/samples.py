@@ -56,7 +56,7 @@ def host(hostname: str, gpus: list[Facts], machine: str | None) -> Facts:
                    "nvml": {"available": False, "error": None, "cuda": None}},
         "modules": {**dict.fromkeys(MODULES, False), "nouveau_denied": False},
         "runtimes": {"containerd": {"version": "1.6.20", "running": True, "boot": "yes", "stale": None,
-                                    "nvidia": False}, "docker": None,
+                                    "cri": True, "nvidia": False}, "docker": None,
                      "crio": None, "podman": None},
         "toolkit": {"version": None, "packages": {}, "missing_files": [], "cdi_specs": [], "cdi": None},
         "software": {"cuda": {}, "dcgm": None, "dcgm_exporter": None, "node_status_exporter": None},

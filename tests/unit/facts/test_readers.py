@@ -234,9 +234,9 @@ def test_runtime_without_package(tmp_path: Path) -> None:
             "Id=containerd.service\nActiveState=active\n\nId=docker.service\nActiveState=inactive\n"})
     found = runtimes.read_runtimes(Root(str(tmp_path)), run, {"docker-ce": Package("5:28.1.1-1~debian.12", "")}, [])
     unknown = {"boot": None, "stale": None}
-    assert found == {"containerd": {"version": "2.1.4", "running": True, "nvidia": False, **unknown},
-                     "docker": {"version": "28.1.1", "running": False, "nvidia": True, **unknown}, "crio": None,
-                     "podman": None}
+    assert found == {"containerd": {"version": "2.1.4", "running": True, "cri": True, "nvidia": False, **unknown},
+                     "docker": {"version": "28.1.1", "running": False, "cri": None, "nvidia": True, **unknown},
+                     "crio": None, "podman": None}
 
 
 @pytest.mark.parametrize(("shown", "running", "boot"), [
@@ -283,6 +283,17 @@ def test_whether_a_runtime_has_read_its_file(tmp_path: Path, since: int | None, 
     run = trees.Answers({tuple(trees.SYSTEMCTL): f"Id=containerd.service\nActiveState={state}\n"
                          f"StateChangeTimestampMonotonic={began}\n"})
     assert runtimes.read_runtimes(Root(str(tmp_path)), run, {}, [])["containerd"]["stale"] is stale
+
+
+@pytest.mark.parametrize(("text", "cri"), [
+    ("", True), ("disabled_plugins = []\n", True), ('disabled_plugins = ["cri"]\n', False),
+    ('#disabled_plugins = ["cri"]\n', True), ('disabled_plugins = ["io.containerd.internal.v1.opt"]\n', True),
+    ("disabled_plugins = ['x',\n  'io.containerd.grpc.v1.cri']\n", False),
+    ('version = 3\ndisabled_plugins=["io.containerd.cri.v1.runtime"]\n', False)])
+def test_whether_containerd_serves_kubernetes(tmp_path: Path, text: str, cri: bool) -> None:
+    trees.put(tmp_path, "/usr/bin/containerd", "")
+    trees.put(tmp_path, "/etc/containerd/config.toml", text)
+    assert runtimes.read_runtimes(Root(str(tmp_path)), trees.Answers(), {}, [])["containerd"]["cri"] is cri
 
 
 def test_a_change_in_the_future_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def facts(gpus: t.Sequence[str | Facts] = ("20b2",) * 8, os: str = "ubuntu24.04"
                    "nvml": {"available": False, "error": None, "cuda": None}},
         "modules": {**dict.fromkeys(MODULES, False), "nouveau_denied": False},
         "runtimes": {"containerd": {"version": "1.7.28", "running": True, "boot": "yes", "stale": False,
-                                    "nvidia": False}, "docker": None, "crio": None, "podman": None},
+                                    "cri": True, "nvidia": False}, "docker": None, "crio": None, "podman": None},
         "toolkit": {"version": None, "packages": {}, "missing_files": [], "cdi_specs": [], "cdi": None},
         "software": {"cuda": {}, "dcgm": None, "dcgm_exporter": None, "node_status_exporter": None},
         "journals": {"brought": [], "faults": []},
