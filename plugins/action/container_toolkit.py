@@ -24,6 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Gpuop
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nulls import without_nulls
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import AGAIN, INSTALL
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
+    Option,
     PendingStep,
     Step,
     follow,
@@ -31,6 +32,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
     outcome,
     plan_diff,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import OF_FILES
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.seal import encrypt
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.answers import (
     AnswerError,
@@ -45,6 +47,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.host import
     interpreter,
     refuse_options,
 )
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import runtime_names
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.printable import printable_data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.shapes import Fault
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory.inventory_vars import (
@@ -59,7 +62,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import (
     settings_file,
     toolkit_steps,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import FileChange, Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.gathered import gathered
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState
 
@@ -84,26 +87,16 @@ class ActionModule(Asking):
     _supports_check_mode = True
     _supports_async = False
 
-    # The options of state rendered, as in the module, which is not sent to a host then.
-    RENDERED: t.ClassVar[dict[str, dict[str, t.Any]]] = {
-        "state": {"type": "str"},
-        "runtime": {"type": "str", "default": "auto", "choices": ["auto", *registry.RUNTIMES]},
-        "config_path": {"type": "path"},
-        "drop_in_path": {"type": "path"},
-        "set_as_default": {"type": "bool", "default": False},
-        "cdi": {"type": "bool", "default": True},
-        "nri": {"type": "bool", "default": False},
-        "settings": {"type": "dict", "default": {}},
-        "mode": {"type": "str", "choices": ["auto", "cdi", "legacy"], "default": "auto"},
-        "disruption": {"type": "str"},
-        "proxy": {"type": "dict"},
-    }
+    # The options of state rendered. Those after OF_FILES have no effect, but module_defaults can set them.
+    RENDERED: t.ClassVar[dict[str, Option]] = {
+        "state": {"type": "str"}, **OF_FILES, "disruption": {"type": "str"}, "proxy": {"type": "dict"}}
 
     def work(self, task_vars: Result) -> Result:
         """See Asking."""
         self._variables = task_vars
         try:
             refuse_forged(self._variables)
+            self._check_runtimes()
             result = self._work()
         except _HostFailed as failure:
             result = failure.result
@@ -130,17 +123,25 @@ class ActionModule(Asking):
         forget_restored = options.state == "absent" and not forbidden
         if not self._task.check_mode and (steps or forget_restored and state.journal.present):
             steps, state, pending = self._apply(steps, options, forget_restored, forbidden)
-        diff = [*settings_file.diffs(steps), *toolkit_steps.diffs(plan.proposal.changes),
+        diff = [*settings_file.diffs(steps), *toolkit_steps.diffs(plan.changes),
                 *plan_diff("container_toolkit", steps)]
         result = outcome(steps, pending, diff, **_facts(state, steps, plan))
         if not self._task.diff:
             del result["diff"]
-        warnings = [*filter(None, [plan.proposal.instructions]), *plan.proposal.warnings, *state.cdi.warnings]
+        warnings = [*plan.warnings, *state.cdi.warnings]
         if options.state == "present":
             warnings += settings_file.warnings(options.settings, state.settings.text)
         if warnings:
             result["warnings"] = warnings
         return result
+
+    def _check_runtimes(self) -> None:
+        """Refuses names of runtimes that exclude each other, and a path for several runtimes, before the host reads
+        anything."""
+        of_runtimes = {name: OF_FILES[name] for name in ("runtime", "config_path", "drop_in_path")}
+        given = _validated({name: self._task.args[name] for name in of_runtimes if name in self._task.args},
+                           of_runtimes)
+        runtime_names.check(given.pop("runtime"), **given)
 
     def _gather(self) -> Result:
         """The current state. One request, which changes nothing."""
@@ -152,10 +153,8 @@ class ActionModule(Asking):
     def _render(self) -> Result:
         """The files for a named runtime. The host is not contacted."""
         refuse_options(self._task.args, "rendered", [name for name in self.RENDERED if name != "state"])
-        checked = ArgumentSpecValidator(self.RENDERED).validate(without_nulls(self._task.args, self.RENDERED))
-        if checked.error_messages:
-            raise InputError(" ".join(checked.error_messages))
-        return {"changed": False, **rendered.rendered(rendered.options_of(checked.validated_parameters))}
+        options = rendered.options_of(_validated(self._task.args, self.RENDERED))
+        return {"changed": False, **rendered.rendered(options)}
 
     def _apply(self, steps: t.Sequence[Step], options: Options, forget_restored: bool,
                forbidden: t.Sequence[PendingStep]) -> tuple[list[Step], HostState, list[PendingStep]]:
@@ -178,15 +177,17 @@ class ActionModule(Asking):
         return done, state, [*postponed, *forbidden, *plan.pending]
 
     def _try(self, state: HostState, options: Options, plan: toolkit_steps.Plan) -> None:
-        """Checks the new files with the runtime, and checks on the host whether they can be written."""
-        proposal = plan.proposal
-        if plan.runtime is None or not (proposal.trials or proposal.changes):
+        """Checks the new files with their runtimes, and checks on the host whether they can be written."""
+        trials = plan.trials
+        if not (trials or plan.changes):
             return
         results = host_answer.trials_of(self._ask(
-            "try", trials=[{"files": trial.files, "argv": trial.argv} for trial in proposal.trials],
-            paths=[change.path for change in proposal.changes]))
-        if results:
-            registry.RUNTIMES[plan.runtime].check_trials(state.runtimes[plan.runtime], results, options, proposal)
+            "try", trials=[{"files": trial.files, "argv": trial.argv} for _name, trial in trials],
+            paths=[change.path for change in plan.changes]))
+        for name, proposal in plan.proposals.items():
+            own = [result for (runtime, _trial), result in zip(trials, results) if runtime == name]
+            if own:
+                registry.RUNTIMES[name].check_trials(state.runtimes[name], own, options, proposal)
 
     def _ask(self, phase: str, **more: object) -> Result:
         """Returns the answer of the host to a request, after a check of its structure."""
@@ -213,6 +214,14 @@ class ActionModule(Asking):
         return [action for action in _DRIVER_ACTIONS if action in planned]
 
 
+def _validated(given: t.Mapping[str, object], spec: dict[str, Option]) -> Result:
+    """The values of options, with defaults. Raises InputError."""
+    checked = ArgumentSpecValidator(spec).validate(without_nulls(dict(given), spec))
+    if checked.error_messages:
+        raise InputError(" ".join(checked.error_messages))
+    return t.cast(Result, checked.validated_parameters)
+
+
 def _opened(text: str, key: str) -> Result:
     """Returns the decrypted answer of the host. Raises AnswerError for anything else."""
     answer = None
@@ -235,16 +244,17 @@ def _split_at(steps: t.Sequence[Step], blocked: str | None) -> tuple[list[Step],
 
 def _facts(state: HostState, steps: t.Sequence[Step], plan: toolkit_steps.Plan) -> dict[str, object]:
     """The keys of the result that describe the host."""
-    runtime = state.runtimes.get(plan.runtime or "")
-    owed = runtime is not None and (runtime.stale or runtime.unit in state.journal.restart)
+    names = list(plan.proposals)
+    found = [state.runtimes[name] for name in names if name in state.runtimes]
+    owed = any(runtime.stale or runtime.unit in state.journal.restart for runtime in found)
     restarts = any(step.action in ("restart service", "reload service") for step in steps)
-    return {"runtime": plan.runtime, "config_path": runtime.config if runtime else None,
+    return {**registry.named(names, state.runtimes),
             "packages": state.packages.installed, "version": state.packages.version,
-            "previous_default_runtime": plan.proposal.previous_default, "cdi_specs": state.cdi.specs,
-            "restart_required": owed or (restarts and _differs(state, plan.proposal))}
+            "previous_default_runtime": plan.previous_default, "cdi_specs": state.cdi.specs,
+            "restart_required": owed or (restarts and _differs(state, plan.changes))}
 
 
-def _differs(state: HostState, proposal: Proposal) -> bool:
+def _differs(state: HostState, changes: t.Sequence[FileChange]) -> bool:
     """Whether the files are not written yet, as in check mode."""
     files = {path: text for runtime in state.runtimes.values() for path, text in runtime.files.items()}
-    return any(files.get(change.path) == change.before for change in proposal.changes)
+    return any(files.get(change.path) == change.before for change in changes)

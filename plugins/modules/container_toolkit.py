@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: container_toolkit
-short_description: Install the NVIDIA Container Toolkit and configure the container runtime
+short_description: Install the NVIDIA Container Toolkit and configure container runtimes
 version_added: 0.1.0
 description:
   - Installs the packages of the toolkit, all at one version. The key of their repository is verified by its
@@ -51,13 +51,13 @@ notes:
 options:
   state:
     description:
-      - V(present) installs the toolkit and configures the runtime. V(absent) removes exactly what this module
-        installed.
+      - V(present) installs the toolkit and configures the runtimes. V(absent) removes exactly what this module
+        installed, from all runtimes, no matter which ones O(runtime) names.
       - V(gathered) changes nothing, and returns the current state, also as options in RV(gathered). It allows only
         O(runtime), O(config_path) and O(drop_in_path), and O(disruption) and O(proxy), which have no effect.
       - V(rendered) returns the configuration files in RV(rendered) without a connection to the host. O(runtime) must be
-        one of V(k3s), V(rke2), V(k0s), V(docker), V(containerd), V(crio) and V(podman). O(version), O(repository) and
-        O(cdi_management) cannot be set, because they do not affect these files.
+        one or several of V(k3s), V(rke2), V(k0s), V(docker), V(containerd), V(crio) and V(podman). O(version),
+        O(repository) and O(cdi_management) cannot be set, because they do not affect these files.
     type: str
     choices: [present, absent, gathered, rendered]
     default: present
@@ -93,20 +93,31 @@ options:
         default: C95B321B61E88C1809C4F759DDCAE044F796ECB0
   runtime:
     description:
-      - The container runtime to configure. V(auto) chooses the one that is running, or else one that is installed, in
-        the order of the choices. A containerd without CRI belongs to Docker and is the last choice. On a host with a
-        kubelet, Docker is the last choice before it. If there is no runtime, the packages and the CDI specification are
-        set up, and the configuration is returned in RV(pending).
+      - The container runtimes to configure, as one name, a list of names, V(auto) or V(all). V(auto) and V(all) exclude
+        other names.
+      - V(auto) chooses the one that is running, or else one that is installed, in the order of the choices. A
+        containerd without CRI belongs to Docker and is the last choice. On a host with a kubelet, Docker is the last
+        choice before it.
+      - V(all) chooses all installed ones, but not a containerd without CRI if Docker is installed.
+      - If there is no runtime, V(auto) and V(all) set up the packages and the CDI specification, and the configuration
+        is returned in RV(pending). If a named runtime is not installed, the task fails before it changes anything. It
+        also fails if the configuration of one of the chosen runtimes cannot be read or changed.
+      - With several runtimes, the files of all are validated before the first one is written. Then all files are
+        written, and then the services are reloaded and restarted, first those for which O(disruption) does not matter.
+      - A runtime that is no longer chosen keeps its configuration until O(state=absent), which removes it from all
+        runtimes.
       - A restart of a server of k3s or RKE2 interrupts its control plane and needs O(disruption=idle).
-    type: str
-    choices: [auto, k3s, rke2, k0s, microk8s, docker, containerd, crio, podman]
-    default: auto
+    type: list
+    elements: str
+    choices: [auto, all, k3s, rke2, k0s, microk8s, docker, containerd, crio, podman]
+    default: [auto]
   config_path:
     description:
       - The main configuration file of the runtime. The default is the file that its systemd unit names, or else the
         default path of the runtime.
       - If you set a path, the module edits this file, even if another product owns the configuration of the runtime.
       - You must set it if the unit names the file with a variable of an C(EnvironmentFile).
+      - It cannot be set with several runtimes.
     type: path
   drop_in_path:
     description:
@@ -114,6 +125,7 @@ options:
         for CRI-O C(/etc/crio/crio.conf.d/99-gpuops-nvidia.conf), and for k0s
         C(/etc/k0s/containerd.d/99-gpuops-nvidia.toml).
       - CRI-O and k0s read no other folder.
+      - It cannot be set with several runtimes.
     type: path
   set_as_default:
     description:
@@ -183,6 +195,15 @@ EXAMPLES = r"""
       url: https://mirror.example.org/libnvidia-container/stable/deb/$(ARCH)/
       key: https://mirror.example.org/libnvidia-container/gpgkey
 
+- name: Configure Docker and Podman of one host
+  gpuops.nvidia.container_toolkit:
+    runtime: [docker, podman]
+
+- name: Configure all installed runtimes, and restart Docker only if no container is running
+  gpuops.nvidia.container_toolkit:
+    runtime: all
+    disruption: idle
+
 - name: Set options of the NVIDIA container runtime
   gpuops.nvidia.container_toolkit:
     settings:
@@ -235,15 +256,28 @@ pending:
   elements: dict
   sample: []
 runtime:
-  description: The runtime that was configured; null if there is none, or if there was nothing to remove.
+  description:
+    - The runtime that was configured, the first one if there are several; null if there is none, or if there was
+      nothing to remove.
   returned: success
   type: str
   sample: containerd
 config_path:
-  description: The main configuration file of the runtime.
+  description: The main configuration file of RV(runtime).
   returned: success
   type: str
   sample: /etc/containerd/config.toml
+runtime_names:
+  description: The names of all runtimes that were configured, in the order of O(runtime).
+  returned: success
+  type: list
+  elements: str
+  sample: [containerd, podman]
+config_paths:
+  description: The main configuration file of each of RV(runtime_names).
+  returned: success
+  type: dict
+  sample: {containerd: /etc/containerd/config.toml, podman: /etc/containers/containers.conf}
 packages:
   description: The toolkit packages that are installed, with their versions.
   returned: success, except with O(state=rendered)
@@ -255,14 +289,14 @@ version:
   type: str
   sample: 1.20.1
 previous_default_runtime:
-  description: The default runtime before this module changed it.
+  description: The default runtime of RV(runtime) before this module changed it.
   returned: success, except with O(state=rendered)
   type: str
   sample: runc
 restart_required:
   description:
-    - Whether the runtime has not applied the configuration in its files yet. In check mode, whether a run would restart
-      it.
+    - Whether one of the runtimes has not applied the configuration in its files yet. In check mode, whether a run would
+      restart one.
   returned: success, except with O(state=rendered)
   type: bool
   sample: false
@@ -276,6 +310,9 @@ gathered:
   description:
     - The current state as options of this module, for O(runtime). Without the toolkit, it contains only C(state),
       which is V(absent).
+    - If O(runtime) chooses several runtimes, the options are those of the first configured one. C(runtime) also
+      contains the others, except those whose configuration these options would change. A warning names the omitted
+      ones.
     - C(repository) is the one that this module has configured. Its C(key) is the path of the key on the host.
     - C(settings) are the known ones in the file. C(nri) is true only if this module has enabled NRI. C(config_path) is
       included only if O(config_path) is set, and C(drop_in_path) only if it is not the default.
@@ -363,6 +400,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Result, apply
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import OF_FILES
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.read import read_state, run_trials
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.seal import encrypt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.step_executor import (
@@ -416,16 +454,8 @@ def main() -> None:
                 "key": {**_module_main.ADDRESS, "default": "https://nvidia.github.io/libnvidia-container/gpgkey"},
                 "fingerprint": {"type": "str", "default": "C95B321B61E88C1809C4F759DDCAE044F796ECB0"},
             }},
-            "runtime": {"type": "str", "default": "auto", "choices": [
-                "auto", "k3s", "rke2", "k0s", "microk8s", "docker", "containerd", "crio", "podman"]},
-            "config_path": {"type": "path"},
-            "drop_in_path": {"type": "path"},
-            "set_as_default": {"type": "bool", "default": False},
-            "cdi": {"type": "bool", "default": True},
+            **OF_FILES,
             "cdi_management": {"type": "bool", "default": False},
-            "nri": {"type": "bool", "default": False},
-            "settings": {"type": "dict", "default": {}},
-            "mode": {"type": "str", "choices": ["auto", "cdi", "legacy"], "default": "auto"},
             "proxy": _proxy.OPTION,
             "disruption": _module_main.DISRUPTION,
             # no_log: the candidate files in it may hold a registry's credentials.

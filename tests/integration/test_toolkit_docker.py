@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from tests.integration.conftest import LabHosts, own_lab
 from tests.integration.series import Done, Play
 
 HOST, FILE = "gpu-d1", "/etc/docker/daemon.json"
+MAIN = "/etc/containerd/config.toml"
 LOG = "/var/log/nvidia-container-runtime.log"
 SETTINGS = {"nvidia-container-runtime": {"debug": LOG, "log-level": "debug"}}
 SHAPES = sorted((ROOT / "tests" / "unit" / "runtimes" / "shapes" / "docker").glob("*.json"))
@@ -54,6 +56,10 @@ LOOK = f"stat -c '%a %U %G' {FILE}; cat {FILE}; systemctl is-active docker"
 KEEPER = "docker inspect -f '{{.State.Pid}} {{.State.Running}}' keeper"
 KEEP = "docker run -d --name keeper --network none {} tiny /usr/bin/sleep 100000"
 DEFAULT = "docker info -f '{{.DefaultRuntime}}'"
+# Files and processes of both daemons, and the runtime classes that they know.
+BOTH = f"{STATE}; stat -c '%i %Y %a %U' {MAIN}; systemctl show -p MainPID containerd"
+CLASSES = ("docker info -f '{{range $name, $_ := .Runtimes}}{{$name}} {{end}}'; "
+           "containerd config dump | grep -o 'runtimes.nvidia]'")
 # Docker does not start with a configuration that knows the runtime.
 UNIT = "/run/systemd/system/docker.service.d"
 REFUSE = f"""mkdir -p {UNIT}; cat > {UNIT}/refuse.conf <<'END'
@@ -104,6 +110,22 @@ class Removed(NamedTuple):
     snapshot: list[str]
 
 
+class Several(NamedTuple):
+    """Docker and containerd with CRI as the runtimes of one task. first: Docker must not be restarted; then: it may
+    be; read: the state gathered of all runtimes, and the result of the same as options; verify: with a Docker without
+    the runtime. snapshot: after the removal."""
+
+    check: Done
+    first: Done
+    then: Done
+    again: Done
+    read: user.Run
+    verify: Done
+    removal: Done
+    gone: Done
+    snapshot: list[str]
+
+
 def play(level: str = "idle", tasks: str = "host", *, check: bool = False, script: str = "",
          **variables: object) -> Play:
     """Runs the role container_toolkit."""
@@ -120,7 +142,7 @@ def result(run: user.Run) -> dict[str, Any]:
 
 def ids(steps: list[dict[str, Any]]) -> list[str]:
     """The steps without those of packages and CDI."""
-    return [step["id"] for step in steps if "docker" in step["id"]]
+    return [step["id"] for step in steps if "docker" in step["id"] or "containerd" in step["id"]]
 
 
 def settled(found: Settled) -> dict[str, Any]:
@@ -242,6 +264,28 @@ rm -rf /var/lib/containerd/podman
     return Removed(check, done, again, keeper.strip(), lab.snapshot(HOST))
 
 
+@pytest.fixture(scope="module")
+def several(lab: LabHosts, removed: Removed) -> Several:
+    """Configures two runtimes in one run on the host that the removal has left, and removes both."""
+    def both(level: str = "never", tasks: str = "host", **more: Any) -> Play:
+        return play(level, tasks, **{"container_toolkit_runtime": ["docker", "containerd"], **more})
+
+    runs = series.run(lab, both(check=True), both(script=UNCOUNTED), both("idle"),
+                      both("idle", script=f"{BOTH}; echo ======; {CLASSES}"))
+    path = user.HOME / f"gathered-{os.getpid()}.json"
+    path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [
+        {"gpuops.nvidia.container_toolkit": {"state": "gathered", "runtime": "all"}, "register": "found"},
+        {"gpuops.nvidia.container_toolkit": "{{ found.gathered }}"}]}]))
+    read = user.ansible("ansible-playbook", *(f"-i{inventory}" for inventory in lab.hosts), str(path))
+    path.unlink()
+    # In a run of its own, in which verify does not know that a specification is pending.
+    last = series.run(
+        lab, both(tasks="verify", script=f"{BOTH}; mv {FILE} /srv/ours; echo '{{}}' > {FILE}",
+                  container_toolkit_cdi=False),
+        both("idle", "remove", script=f"mv /srv/ours {FILE}; {UNCOUNTED}"), both("idle", "remove"))
+    return Several(*runs, read, *last, lab.snapshot(HOST))
+
+
 def test_a_broken_file_is_one_error(refused: Refused) -> None:
     comment, = refused.comment.errors()
     assert comment.startswith(f"{FILE}, line 2, column 1: JSON does not allow comments.")
@@ -353,3 +397,38 @@ def test_removal_leaves_the_user_s_edit_and_a_container_with_live_restore(remove
     assert text.count("live-restore") == 1
     assert not result(removed.again)["changed"]
     assert removed.snapshot == clean
+
+
+def test_two_runtimes_in_one_run(several: Several) -> None:
+    preview, first, then, again = (result(run) for run in several[:4])
+    there = [step["id"] for step in first["plan"]]
+    assert [step["id"] for step in preview["plan"] if not step["assumed"] or step["id"] in there] == there
+    assert ids(first["plan"]) == [f"edit file: {FILE}", f"edit file: {MAIN}", "reload service: docker.service",
+                                  "restart service: containerd.service"]
+    assert ids(first["pending"]) == ids(preview["pending"]) == ["restart service: docker.service"]
+    assert (first["restart_required"], first["runtime_names"]) == (True, ["docker", "containerd"])
+    assert first["config_paths"] == {"docker": FILE, "containerd": MAIN}
+    assert ids(then["plan"]) == ["restart service: docker.service"]
+    assert (ids(then["pending"]), then["restart_required"]) == ([], False)
+    assert again["plan"] == [] and not again["changed"]
+    state, classes = several.again.parts(HOST)
+    assert "nvidia " in classes and classes.endswith("runtimes.nvidia]")
+    assert several.verify.parts(HOST) == [state]
+
+
+def test_the_gathered_state_of_several_as_options_changes_nothing(several: Several) -> None:
+    assert several.read.rc == 0, several.read.output
+    found, again = (line["result"] for line in several.read.of(HOST))
+    assert found["gathered"]["runtime"] == ["docker", "containerd", "podman"] and "warnings" not in found
+    assert [row["configured"] for row in found["runtimes"][:2]] == [True, True]
+    assert [step for step in again["plan"] if not step["assumed"]] == [] and not again["changed"]
+    assert again["runtime_names"] == ["docker", "containerd", "podman"]
+
+
+def test_verify_fails_for_one_of_two_and_removal_restores_both(several: Several, clean: list[str]) -> None:
+    assert "docker does not have the nvidia runtime" in several.verify.errors()[0]
+    assert ids(result(several.removal)["plan"]) == [
+        f"restore file: {FILE}", f"restore file: {MAIN}", "restart service: containerd.service",
+        "restart service: docker.service"]
+    assert not result(several.gone)["changed"]
+    assert several.snapshot == clean

@@ -12,8 +12,11 @@ import posixpath
 import re
 import typing as t
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import CHOOSING
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import runtime_names
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import Gpu, HostFacts, Runtime
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
@@ -42,7 +45,7 @@ _SETTINGS: dict[str, tuple[str, type]] = {
 
 class ToolkitPlan(component.HostPlan):
     """The plan on a host. All keys are options of the module container_toolkit. version: without the prefix C(v);
-    settings: the settings of nvidia-container-runtime, by path."""
+    runtime: one name, or a list of several; settings: the settings of nvidia-container-runtime, by path."""
 
     state: str
     version: str
@@ -95,10 +98,20 @@ def host_plan(host: component.Host) -> ToolkitPlan:
     if cdi and policy.get("cdi.default") and version_key(release.version) < (25, 10):
         settings.setdefault(_MODE, "cdi")
     return {"placement": host.place, "state": "present", "version": match[1],
-            "runtime": variables.get("container_toolkit_runtime") or "auto",
+            "runtime": _runtime(variables.get("container_toolkit_runtime")),
             "set_as_default": host.boolean_variable("container_toolkit_set_as_default", default), "cdi": cdi,
             "mode": variables.get("container_toolkit_mode"), "nri": bool(policy.get("cdi.nriPluginEnabled")),
             "settings": settings, "because": host.because}
+
+
+def _runtime(value: object) -> object:
+    """The option runtime. value: the variable, whose names are known. Raises Refused."""
+    names = runtime_names.names_in(value)
+    try:
+        runtime_names.check(names, "container_toolkit_runtime")
+    except InputError as error:
+        raise Refused(error.message.rstrip("."), error.hint) from error
+    return names if len(names) > 1 else names[0]
 
 
 def _typed(value: str, kind: type) -> object:
@@ -198,39 +211,49 @@ def check(want: ToolkitPlan, seen: component.HostState) -> component.Result:
     faults = []
     if want.get("version") and toolkit["version"] != want["version"]:
         faults.append(f"version {toolkit['version']} is installed, desired is {want['version']}")
-    runtimes = {name: state for name, state in facts["runtimes"].items() if state}
-    chosen = str(want.get("runtime") or "auto")
-    if chosen in facts["runtimes"] and chosen not in runtimes:
-        faults.append(f"{chosen} is not installed")
-    # podman uses CDI without any configuration.
-    served = [name for name in runtimes if name != "podman" and chosen in ("auto", name)]
-    ready = [name for name in served if runtimes[name]["nvidia"]]
-    if served and not ready:
-        faults.append(f"{' and '.join(served)} {'does' if len(served) == 1 else 'do'} not have the nvidia runtime")
+    chosen = runtime_names.names_in(want.get("runtime"))
+    missing = [name for name in chosen if name in facts["runtimes"] and not facts["runtimes"][name]]
+    if missing:
+        faults.append(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed")
+    served = _served(chosen, facts)
+    ready = [name for name, runtime in served.items() if runtime["nvidia"]]
+    # `auto` configures one of them.
+    unready = [] if chosen == ["auto"] and ready else [name for name in served if name not in ready]
+    if unready:
+        faults.append(f"{' and '.join(unready)} {'does' if len(unready) == 1 else 'do'} not have the nvidia runtime")
     if want.get("cdi"):
         faults += _cdi_faults(facts)
     faults += component.missing_files(toolkit["missing_files"])
-    name = _configured(chosen, facts)
-    if name and name in ready and runtimes[name]["stale"]:
-        faults.append(f"{name} has not loaded its current configuration files")
+    configured = _preferred(served, facts) if chosen == ["auto"] else served
+    faults += [f"{name} has not loaded its current configuration files" for name, runtime in configured.items()
+               if name in ready and runtime["stale"]]
     if faults:
         return component.Result("failed", "; ".join(faults), "Run site.yml: it repairs this.")
-    idle = _idle(name, runtimes[name]) if name else None
+    idle = [reason for name, runtime in configured.items() if (reason := _idle(name, runtime))]
     if idle:
-        return component.Result("pending", *idle)
+        return component.Result("pending", "; ".join(reason for reason, _remedy in idle),
+                                " ".join(remedy for _reason, remedy in idle))
     parts = [str(toolkit["version"]), " and ".join(ready), "CDI" if toolkit["cdi_specs"] else ""]
     return component.Result("ok", ", ".join(part for part in parts if part))
 
 
-def _configured(chosen: str, facts: HostFacts) -> str | None:
-    """The facts of the container runtime that the module configures, None if the facts do not contain it."""
+def _served(chosen: t.Collection[str], facts: HostFacts) -> dict[str, Runtime]:
+    """The installed container runtimes that the module may configure, except podman, which uses CDI without any
+    configuration. `all` omits a containerd that only serves Docker."""
+    installed = {name: state for name, state in facts["runtimes"].items() if state and name != "podman"}
+    if {"docker", "containerd"} <= set(installed) and "all" in chosen and installed["containerd"]["cri"] is False:
+        del installed["containerd"]
+    return {name: state for name, state in installed.items() if {name, *CHOOSING} & set(chosen)}
+
+
+def _preferred(served: t.Mapping[str, Runtime], facts: HostFacts) -> dict[str, Runtime]:
+    """The one that `auto` chooses. Empty if there is none, or if the facts do not contain it."""
     kubernetes = facts["host"]["markers"]["kubernetes"]
-    if chosen == "auto" and kubernetes in OWN_RUNTIME:
-        return None
+    if kubernetes in OWN_RUNTIME:
+        return {}
     order = ("containerd", "crio", "docker") if kubernetes else ("docker", "containerd", "crio")
-    installed = {name: state for name in order for state in [facts["runtimes"][name]]
-                 if state and chosen in ("auto", name)}
-    return next(iter([name for name, state in installed.items() if state["running"]] + list(installed)), None)
+    installed = sorted((name for name in order if name in served), key=lambda name: not served[name]["running"])
+    return {name: served[name] for name in installed[:1]}
 
 
 def _idle(name: str, runtime: Runtime) -> tuple[str, str] | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import CHOOSING, RUNTIMES
 
 
 @dataclass(frozen=True)
@@ -83,11 +84,13 @@ CHOICES: t.Dict[str, t.Tuple[str, ...]] = {
     "driver_kernel_module_type": ("auto", "open", "proprietary"),
     "driver_source": ("auto", "distribution", "cuda_repository", "runfile", "precompiled"),
     "driver_fabric": ("auto", "none"),
-    "container_toolkit_runtime": ("auto", "k3s", "rke2", "k0s", "microk8s", "docker", "containerd", "crio", "podman"),
+    "container_toolkit_runtime": (*CHOOSING, *RUNTIMES),
     "container_toolkit_mode": ("auto", "cdi", "legacy"),
     "feature_discovery_mig_strategy": ("none", "single", "mixed"),
     **dict.fromkeys(("driver_disruption", "container_toolkit_disruption", "mig_manager_disruption"), LEVELS),
 }
+# Host variables that take one of their CHOICES or several of them, as a list or a text with commas.
+SEVERAL: t.Tuple[str, ...] = ("container_toolkit_runtime",)
 # Types of host variables that are lists or mappings, and what to write.
 SHAPES: t.Dict[str, t.Tuple[type, str]] = {
     "driver_imex_nodes": (list, "a list of addresses"),

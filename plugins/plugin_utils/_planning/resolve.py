@@ -17,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import O
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.component import Component, Host, HostPlan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.driver import DriverPlan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.mig_manager import NO_LAYOUT, MigPlan
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components, runtime_names
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import HostVars
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import (
@@ -177,13 +177,21 @@ def _plan(asked: PlanInputs, facts: HostFacts, variables: HostVars, places: t.Ma
 
 def _invalid(variables: HostVars) -> list[Refused]:
     """Refusals for variables that have an invalid value."""
-    wrong = [(name, f"Set one of {', '.join(allowed)}.") for name, allowed in components.CHOICES.items()
-             if variables.get(name) not in (None, "", *allowed)]
+    wrong = [(name, f"Set one of {', '.join(allowed)}{', or a list of them' if name in components.SEVERAL else ''}.")
+             for name, allowed in components.CHOICES.items() if not _is_allowed(name, variables.get(name), allowed)]
     wrong += [(name, f"Write {words}.") for name, (shape, words) in components.SHAPES.items()
               if variables.get(name) not in (None, "") and not isinstance(variables[name], shape)]
     wrong += [(name, "Write a number of seconds, 0 or more.") for name in components.SECONDS
               if not str(variables.get(name) or 0).isdecimal()]
     return [Refused(f"{name} {variables[name]!r} is not allowed", remedy) for name, remedy in wrong]
+
+
+def _is_allowed(name: str, value: object, allowed: t.Collection[object]) -> bool:
+    """Whether a variable has one of its allowed values, or several of them if it takes several."""
+    if name in components.SEVERAL and isinstance(value, (str, list)) and value:
+        value = runtime_names.names_in(value)
+        return all(one in allowed for one in value)
+    return value in (None, "", *allowed)
 
 
 def _leave_out_without_driver(planning: _Planning) -> None:

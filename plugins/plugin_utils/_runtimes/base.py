@@ -42,7 +42,7 @@ class Options:
     drop_in_path: str | None = None
     nri: bool = False
     state: str = "present"
-    runtime: str = "auto"
+    runtime: t.Sequence[str] = ("auto",)
     config_path: str | None = None
     settings: t.Mapping[str, Value] = field(default_factory=dict)
     disruption: str = "never"

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import CHOOSING
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import BINARIES
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import runtime_names
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import registry, settings_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Configuration, Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState
@@ -21,9 +24,8 @@ _DROP_IN_IS_AN_OPTION = ("containerd", "crio", "k0s")
 def gathered(state: HostState, options: Options, specification: t.Mapping[str, Value],
              repository: t.Mapping[str, Value]) -> dict[str, Value]:
     """The keys of the result, see the documentation of the module. specification, repository: of the host's answer."""
-    name = registry.choose("auto", state.runtimes, registry.KUBELET in state.markers) if options.runtime == "auto" \
-        else options.runtime if options.runtime in state.runtimes else None
-    runtime = state.runtimes.get(name or "")
+    names = registry.choose([name for name in options.runtime if name in (*CHOOSING, *state.runtimes)],
+                            state.runtimes, registry.KUBELET in state.markers)
     found: dict[str, Configuration] = {}
     problems: dict[str, str] = {}
     for one in state.runtimes:
@@ -44,28 +46,39 @@ def gathered(state: HostState, options: Options, specification: t.Mapping[str, V
         wanted = {"state": "present", "version": state.packages.version, "settings": settings,
                   "cdi_management": specification["management"],
                   **({"repository": dict(repository)} if repository else {}),
-                  **_of_runtime(state, options, name, found.get(name or ""), specification)}
-    return {"gathered": wanted, "runtime": name, "config_path": runtime.config if runtime else None,
+                  **_of_runtimes(state, options, names, found, specification)}
+        left_out = sorted(set(names) - set(runtime_names.names_in(wanted.get("runtime"))))
+        if left_out:
+            warnings.append(f"gathered omits {' and '.join(left_out)}, because its options would change this "
+                            "configuration. To gather it, name only this runtime.")
+    return {"gathered": wanted, **registry.named(names, state.runtimes),
             "packages": state.packages.installed, "version": state.packages.version,
-            "previous_default_runtime": state.journal.default_runtime.get(name or ""),
-            "restart_required": runtime is not None and (runtime.stale or runtime.unit in state.journal.restart),
+            "previous_default_runtime": state.journal.default_runtime.get(names[0]) if names else None,
+            "restart_required": any(state.runtimes[name].stale or state.runtimes[name].unit in state.journal.restart
+                                    for name in names),
             "cdi_specs": state.cdi.specs, "cdi": {key: specification[key] for key in ("path", "devices", "driver")},
             "runtimes": [_row(state, one, found.get(one), problems.get(one)) for one in state.runtimes],
             **({"warnings": warnings} if warnings else {})}
 
 
-def _of_runtime(state: HostState, options: Options, name: str | None, found: Configuration | None,
-                specification: t.Mapping[str, Value]) -> dict[str, Value]:
-    """The options that describe the configuration of a runtime."""
-    found = found or Configuration({})
-    cdi = bool(specification["path"]) or bool(specification["unit"]) if found.cdi is None else found.cdi
-    mode = next((mode for mode in ("cdi", "legacy") if f"nvidia-{mode}" in found.classes
-                 and found.classes.get("nvidia") == BINARIES[mode]), "auto")
-    records = state.journal.of(name or "").files
+def _of_runtimes(state: HostState, options: Options, names: t.Sequence[str], found: t.Mapping[str, Configuration],
+                 specification: t.Mapping[str, Value]) -> dict[str, Value]:
+    """The options that describe the configuration of runtimes. With several, those of the first configured one; its
+    `runtime` are the ones that these options do not change."""
+    none = Configuration({})
+    name = next((other for other in names if "nvidia" in found.get(other, none).classes), names[0] if names else "")
+    one = found.get(name, none)
+    cdi = bool(specification["path"]) or bool(specification["unit"]) if one.cdi is None else one.cdi
+    mode = next((mode for mode in ("cdi", "legacy") if f"nvidia-{mode}" in one.classes
+                 and one.classes.get("nvidia") == BINARIES[mode]), "auto")
+    records = [record for runtime in names for record in state.journal.of(runtime).files.values()]
     # NRI is reported only if this collection has enabled it: false does not disable it.
-    wanted: dict[str, Value] = {"set_as_default": found.default == "nvidia", "cdi": cdi, "mode": mode,
-                                "nri": any("nri" in record.parts for record in records.values())}
-    if name:
+    wanted: dict[str, Value] = {"set_as_default": one.default == "nvidia", "cdi": cdi, "mode": mode,
+                                "nri": any("nri" in record.parts for record in records)}
+    alike = [other for other in names if len(names) > 1 and _is_unchanged(state, other, Options(**wanted))]
+    if name in alike and len(alike) > 1:
+        wanted["runtime"] = alike
+    elif name:
         wanted["runtime"] = name
         if options.config_path:
             wanted["config_path"] = options.config_path
@@ -73,6 +86,13 @@ def _of_runtime(state: HostState, options: Options, name: str | None, found: Con
         if name in _DROP_IN_IS_AN_OPTION and len(paths) == 1 and paths[0] != registry.RUNTIMES[name].probe.drop_in:
             wanted["drop_in_path"] = paths[0]
     return wanted
+
+
+def _is_unchanged(state: HostState, name: str, options: Options) -> bool:
+    """Whether these options change no file of a runtime."""
+    with contextlib.suppress(GpuopsError, AttributeError, TypeError, ValueError):
+        return not registry.RUNTIMES[name].propose(state.runtimes[name], state.journal.of(name), options).changes
+    return False
 
 
 def _drop_ins(state: HostState, name: str) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, PendingStep, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.cdi import CdiPlan
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import CHOOSING
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import PackagesPlan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.shapes import (
     Anything,
@@ -79,7 +80,7 @@ _HOST_STATE = Fields({
     "cdi": Fields({"specs": Rows(_PATH, _MAX_ROWS), "driver": _MAYBE_TEXT, "steps": _STEPS,
                    "pending": answer_shapes.PENDING, "warnings": Rows(Text(longest=10_000), 1000)})})
 _OPTIONS = Fields({
-    "state": OneOf(("present", "absent", "gathered")), "runtime": OneOf(("auto", *RUNTIMES)),
+    "state": OneOf(("present", "absent", "gathered")), "runtime": Rows(OneOf((*CHOOSING, *RUNTIMES)), 64),
     "mode": OneOf(("auto", "cdi", "legacy")), "config_path": Nullable(_PATH), "drop_in_path": Nullable(_PATH),
     "set_as_default": _FLAG, "cdi": _FLAG, "nri": _FLAG, "settings": Table(_TEXT, Anything(), 1000),
     "disruption": OneOf(LEVELS)}, closed=False)

@@ -1,13 +1,14 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The supported runtimes, and the choice of the runtime to configure. PRIVATE to the collection."""
+"""The supported runtimes, and the choice of those to configure. PRIVATE to the collection."""
 
 from __future__ import annotations
 
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import CHOOSING
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Runtime
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.containerd import Containerd, serves_cri
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.crio import Crio
@@ -17,9 +18,11 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.k0s import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.k3s_rke2 import Rancher
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.microk8s import Microk8s
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.podman import Podman
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Value
 
-# In the order of `auto`. Distributions of Kubernetes come first, because their cluster does not use the containerd of
-# Docker, which can run on the same host. Docker precedes the containerd that it uses, unless a kubelet uses it.
+# In the order of `auto`, with the names in options.py. Distributions of Kubernetes come first, because their cluster
+# does not use the containerd of Docker, which can run on the same host. Docker precedes the containerd that it uses,
+# unless a kubelet uses it.
 RUNTIMES: dict[str, Runtime] = {
     "k3s": Rancher("k3s", servers=("k3s.service",), agents=("k3s-agent.service",)),
     "rke2": Rancher("rke2", servers=("rke2-server.service",), agents=("rke2-agent.service",)),
@@ -33,21 +36,35 @@ RUNTIMES: dict[str, Runtime] = {
 KUBELET = "/var/lib/kubelet/config.yaml"
 
 
-def choose(name: str, states: t.Mapping[str, RuntimeState], kubelet: bool = False) -> str | None:
-    """The runtime to configure, None if `auto` finds none. kubelet: whether a kubelet is configured on the host.
+def choose(wanted: t.Sequence[str], states: t.Mapping[str, RuntimeState], kubelet: bool = False) -> list[str]:
+    """The runtimes to configure. wanted: names, `auto` or `all`; kubelet: whether a kubelet is configured on the host.
 
     `auto` chooses the first running runtime, otherwise the first installed one. A containerd without the CRI plugin
-    only serves Docker and comes last, even if it is running. Raises HostError if the runtime is not installed.
+    only serves Docker. It comes last, even if it is running, and `all` omits it if Docker is installed. Raises
+    HostError if a named runtime is not installed.
     """
-    installed = [runtime for runtime in (RUNTIMES if name == "auto" else [name]) if runtime in states]
-    if kubelet:
-        installed.sort(key=lambda runtime: runtime == "docker")
-    docker_only = [runtime for runtime in installed if runtime == "containerd" and not serves_cri(states[runtime])]
-    installed.sort(key=lambda runtime: runtime in docker_only)
-    if installed or name == "auto":
-        running = [runtime for runtime in installed if states[runtime].running and runtime not in docker_only]
-        return next(iter(running + installed), None)
-    raise HostError(f"{name} is not installed on this host.", "Install it first, or set runtime to auto.", runtime=name)
+    if not set(wanted) & set(CHOOSING):
+        missing = [name for name in wanted if name not in states]
+        if missing:
+            are = "is" if len(missing) == 1 else "are"
+            raise HostError(f"{' and '.join(missing)} {are} not installed on this host.",
+                            "Install it first, or set runtime to auto." if len(wanted) == 1
+                            else "Install what is missing, or omit it from runtime.", runtime=missing[0])
+        return list(dict.fromkeys(wanted))
+    docker_only = "containerd" if "containerd" in states and not serves_cri(states["containerd"]) else None
+    found = [name for name in RUNTIMES if name in states]
+    found.sort(key=lambda name: (name == docker_only, not states[name].running, kubelet and name == "docker"))
+    if "all" not in wanted:
+        return found[:1]
+    return [name for name in found if name != docker_only or "docker" not in states]
+
+
+def named(names: t.Sequence[str], states: t.Mapping[str, RuntimeState]) -> dict[str, Value]:
+    """The keys of the result that name the configured runtimes. states: without runtimes that no longer exist."""
+    paths = {name: states[name].config for name in names if name in states}
+    first = names[0] if names else None
+    return {"runtime": first, "config_path": paths.get(first or ""), "runtime_names": list(names),
+            "config_paths": paths}
 
 
 def check_paths(name: str, state: RuntimeState, drop_in: str | None) -> None:

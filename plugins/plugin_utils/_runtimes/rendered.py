@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import cri, registry, settings_file
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import cri, registry, settings_file, toolkit_steps
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import (
     Journal,
@@ -37,20 +37,24 @@ _PRINTED = {"docker": {"info": ProgramResult(1)}, "crio": {"low_level": ProgramR
 
 def rendered(options: Options) -> dict[str, Value]:
     """The keys of the result, see the documentation of the module. Raises InputError and HostError."""
-    name = options.runtime
-    if name not in _PRINTED:
-        why = "the runtime must be named" if name == "auto" else "the files of MicroK8s are edits of its own template"
-        raise InputError(f"{why}.", f"Use one of {', '.join(sorted(_PRINTED))}.", path="runtime", value=name,
-                         allowed=sorted(_PRINTED))
-    state = _empty(name, options)
-    registry.check_paths(name, state, options.drop_in_path)
-    proposal = registry.RUNTIMES[name].propose(state, Journal(), options)
-    files = [{"path": change.path, "content": change.after} for change in proposal.changes]
-    wanted = {**proposal.settings, **options.settings}
+    for name in options.runtime:
+        if name not in _PRINTED:
+            why = ("the files of MicroK8s are edits of its own template" if name == "microk8s"
+                   else "the runtime must be named")
+            raise InputError(f"{why}.", f"Use one of {', '.join(sorted(_PRINTED))}.", path="runtime", value=name,
+                             allowed=sorted(_PRINTED))
+    states = {name: _empty(name, options) for name in options.runtime}
+    for name, state in states.items():
+        registry.check_paths(name, state, options.drop_in_path)
+    proposals = {name: registry.RUNTIMES[name].propose(state, Journal(), options) for name, state in states.items()}
+    files = [{"path": change.path, "content": change.after} for proposal in proposals.values()
+             for change in proposal.changes]
+    wanted = toolkit_steps.merged_settings(proposals, options.settings)
     files += [{"path": step.target, "content": step.data["text"]}
               for step in settings_file.plan(wanted, SettingsState(), False)]
-    warnings = [*proposal.warnings, *settings_file.warnings(wanted, None)]
-    return {"rendered": files, "runtime": name, "config_path": state.config,
+    warnings = [*[warning for proposal in proposals.values() for warning in proposal.warnings],
+                *settings_file.warnings(wanted, None)]
+    return {"rendered": files, **registry.named(options.runtime, states),
             **({"warnings": warnings} if warnings else {})}
 
 

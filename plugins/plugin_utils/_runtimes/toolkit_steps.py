@@ -9,11 +9,11 @@ import re
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._result import PendingStep, Step, diff_entry
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, PendingStep, Step, diff_entry
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import hidden
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import owners, registry, settings_file
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import FileChange, Options, Proposal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import FileChange, Options, Proposal, Trial
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState, RuntimeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import TOKEN
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Value
@@ -28,15 +28,37 @@ _BARE = re.compile(r"[^\n\"'}\]]*")
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a host. pending: steps that the user must execute; proposal: the changes of all runtimes.
+    """The plan of a host. pending: steps that the user must execute.
 
-    runtime: the configured runtime; for a removal, the first runtime with changes. None if there is none.
+    proposals: by name of the runtime, in the order of registry.choose; for a removal, those of all runtimes that runs
+    have configured. Empty if there is no runtime.
     """
 
     steps: list[Step]
     pending: list[PendingStep]
-    proposal: Proposal
-    runtime: str | None
+    proposals: dict[str, Proposal]
+
+    @property
+    def changes(self) -> list[FileChange]:
+        """The changes of all files."""
+        return [change for proposal in self.proposals.values() for change in proposal.changes]
+
+    @property
+    def trials(self) -> list[tuple[str, Trial]]:
+        """The trials of all runtimes, each with the name of its runtime."""
+        return [(name, trial) for name, proposal in self.proposals.items() for trial in proposal.trials]
+
+    @property
+    def warnings(self) -> list[str]:
+        """The instructions for other products, then the warnings."""
+        proposals = self.proposals.values()
+        return [*filter(None, [proposal.instructions for proposal in proposals]),
+                *[warning for proposal in proposals for warning in proposal.warnings]]
+
+    @property
+    def previous_default(self) -> str | None:
+        """The default runtime class of the first runtime before the first run."""
+        return next((proposal.previous_default for proposal in self.proposals.values()), None)
 
 
 def plan(state: HostState, options: Options) -> Plan:
@@ -50,50 +72,70 @@ def _plan_removal(state: HostState) -> Plan:
     names |= {name for name, runtime in state.runtimes.items() if runtime.unit in state.journal.restart}
     proposals = {name: runtime.propose_removal(state.runtimes[name], state.journal.of(name))
                  for name, runtime in registry.RUNTIMES.items() if name in names and name in state.runtimes}
-    merged = Proposal([change for proposal in proposals.values() for change in proposal.changes],
-                      previous_default=next((proposal.previous_default for proposal in proposals.values()), None),
-                      warnings=[warning for proposal in proposals.values() for warning in proposal.warnings])
-    return Plan(removal_steps(state, proposals), [], merged, next(iter(proposals), None))
+    return Plan(removal_steps(state, proposals), [], proposals)
 
 
 def _plan_installation(state: HostState, options: Options) -> Plan:
-    name = registry.choose(options.runtime, state.runtimes, registry.KUBELET in state.markers)
-    proposal = Proposal()
-    if name:
-        runtime = state.runtimes[name]
-        registry.check_paths(name, runtime, options.drop_in_path)
-        proposal = registry.RUNTIMES[name].propose(runtime, state.journal.of(name), options)
-        if proposal.changes and not options.config_path:
-            instructions = owners.check_owner(state.markers, name, runtime, options)
-            if instructions:
-                proposal = Proposal(action="none", previous_default=proposal.previous_default,
-                                    instructions=instructions)
-    steps = installation_steps(state, name, proposal, {**proposal.settings, **options.settings})
-    return Plan(steps, pending_steps(state, name, proposal.instructions), proposal, name)
+    names = registry.choose(options.runtime, state.runtimes, registry.KUBELET in state.markers)
+    proposals = {name: _propose(name, state, options) for name in names}
+    steps = installation_steps(state, proposals, merged_settings(proposals, options.settings))
+    return Plan(steps, pending_steps(state, proposals), proposals)
 
 
-def installation_steps(state: HostState, runtime: str | None, proposal: Proposal, settings: t.Mapping[str, Value]
+def _propose(name: str, state: HostState, options: Options) -> Proposal:
+    """The proposal of a runtime, or if another product manages its configuration, the settings for this product."""
+    runtime = state.runtimes[name]
+    registry.check_paths(name, runtime, options.drop_in_path)
+    proposal = registry.RUNTIMES[name].propose(runtime, state.journal.of(name), options)
+    if proposal.changes and not options.config_path:
+        instructions = owners.check_owner(state.markers, name, runtime, options)
+        if instructions:
+            return Proposal(action="none", previous_default=proposal.previous_default, instructions=instructions)
+    return proposal
+
+
+def merged_settings(proposals: t.Mapping[str, Proposal], given: t.Mapping[str, Value]) -> dict[str, Value]:
+    """The values for the settings file. given: the option `settings`, which takes precedence over the proposals.
+
+    Raises InputError if two runtimes need different values of a setting.
+    """
+    chosen = settings_file.by_name(given)
+    needed: dict[str, Value] = {}
+    first: dict[str, str] = {}
+    for name, proposal in proposals.items():
+        for setting, value in proposal.settings.items():
+            if setting not in chosen and needed.setdefault(setting, value) != value:
+                raise InputError(f"{first[setting]} needs {needed[setting]!r}, and {name} needs {value!r}.",
+                                 "Set the value that both can use, or configure only one of these runtimes.",
+                                 path=f"settings.{setting}", value=None, allowed="one value for all runtimes")
+            first.setdefault(setting, name)
+    return {**needed, **given}
+
+
+def installation_steps(state: HostState, proposals: t.Mapping[str, Proposal], settings: t.Mapping[str, Value]
                        ) -> list[Step]:
-    """The steps of an installation, in order. settings: for the settings file."""
+    """The steps of an installation, in order. proposals: by runtime; settings: for the settings file."""
     packages, cdi = state.packages.steps, state.cdi.steps
     # Device nodes are linked first: the scripts of packages can make systemd reload its units, and then containers lose
     # devices without a link.
     steps = [step for step in cdi if step.action.startswith("link")]
     steps += packages + settings_file.plan(settings, state.settings, bool(packages))
     steps += [step for step in cdi if step not in steps]
-    # The runtime comes last, because a step that gpu_disruption forbids blocks all later steps.
-    return steps + (runtime_steps(state, runtime, proposal) if runtime else [])
+    # The runtimes come last, because a step that gpu_disruption forbids blocks all later steps.
+    return steps + runtime_steps(state, proposals)
 
 
-def pending_steps(state: HostState, runtime: str | None, instructions: str) -> list[PendingStep]:
+def pending_steps(state: HostState, proposals: t.Mapping[str, Proposal]) -> list[PendingStep]:
     """The steps that are pending for other reasons than gpu_disruption."""
     pending = []
-    if runtime is None:
+    if not proposals:
         pending.append(_pending("configure", "container runtime",
                                 "no supported container runtime is installed"))
-    if instructions:
-        pending.append(_pending("configure", str(runtime), instructions))
-    return pending + (_pending_service_steps(state.runtimes[runtime]) if runtime else []) + state.cdi.pending
+    for name, proposal in proposals.items():
+        if proposal.instructions:
+            pending.append(_pending("configure", name, proposal.instructions))
+        pending += _pending_service_steps(state.runtimes[name])
+    return pending + state.cdi.pending
 
 
 def _pending(action: str, target: str, reason: str) -> PendingStep:
@@ -121,7 +163,7 @@ def _pending_service_steps(state: RuntimeState) -> list[PendingStep]:
 
 def removal_steps(state: HostState, proposals: t.Mapping[str, Proposal]) -> list[Step]:
     """The steps of a removal, in order. proposals: by runtime."""
-    steps = [step for runtime, proposal in proposals.items() for step in runtime_steps(state, runtime, proposal)]
+    steps = runtime_steps(state, proposals)
     package_steps = state.packages.steps
     purging = any(step.action.startswith(("purge", "remove packages")) for step in package_steps)
     # The scripts of the packages write the settings file, so it is removed after the packages. The repository is last.
@@ -130,14 +172,26 @@ def removal_steps(state: HostState, proposals: t.Mapping[str, Proposal]) -> list
     return steps + settings_file.plan_removal(state.settings, purging) + steps_at_end
 
 
-def runtime_steps(host: HostState, runtime: str, proposal: Proposal) -> list[Step]:
-    """The steps for the files of a runtime, then one restart or reload if the runtime has not applied the files."""
+def runtime_steps(host: HostState, proposals: t.Mapping[str, Proposal]) -> list[Step]:
+    """The steps for the files of all runtimes, then the restarts and reloads of runtimes that have not applied them.
+
+    A step that gpu_disruption forbids, or that containers prevent, blocks all later ones. Therefore, steps with a low
+    level come first, and of these, the ones that containers cannot prevent.
+    """
+    files = [_file_step(change, host.runtimes[name], name, proposal)
+             for name, proposal in proposals.items() for change in proposal.changes]
+    services = [step for name, proposal in proposals.items() for step in _service_steps(host, name, proposal)]
+    return files + sorted(services, key=lambda step: (LEVELS.index(step.needs), bool(step.data.get("idle"))))
+
+
+def _service_steps(host: HostState, runtime: str, proposal: Proposal) -> list[Step]:
+    """One restart or reload if the runtime has not applied its files, and a reload before a restart that may wait."""
     state = host.runtimes[runtime]
-    steps = [_file_step(change, state, runtime, proposal) for change in proposal.changes]
+    steps: list[Step] = []
     unit = state.unit or ""
     pending_action = host.journal.restart.get(unit)
-    action = proposal.action if steps or proposal.due_reason else "none"
-    reason = proposal.action_reason if steps else proposal.due_reason
+    action = proposal.action if proposal.changes or proposal.due_reason else "none"
+    reason = proposal.action_reason if proposal.changes else proposal.due_reason
     reload_helps = action == "reload" or action == "restart" and proposal.reload_first
     if pending_action and pending_action != action and action != "restart":
         # A reload does not replace a pending restart.

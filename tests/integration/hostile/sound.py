@@ -23,7 +23,7 @@ TOOLKIT: Data = {
                    "packages": {"installed": {"nvidia-container-toolkit": "1.20.0-1"}, "version": "1.20.0",
                                 "steps": []},
                    "cdi": {"specs": [], "driver": None, "steps": [], "pending": [], "warnings": []}},
-    "options": {"state": "present", "runtime": "auto", "mode": "auto", "config_path": None, "drop_in_path": None,
+    "options": {"state": "present", "runtime": ["auto"], "mode": "auto", "config_path": None, "drop_in_path": None,
                 "set_as_default": True, "cdi": True, "nri": False, "settings": {}, "disruption": "idle"}}
 
 

@@ -62,7 +62,7 @@ PARTLY = copy.deepcopy(LASTING)
 PARTLY["gpus"].append({**MISMATCH["gpus"][1], "error": "The GPU does not answer: GPU_IS_LOST."})
 TURNING["gpus"][0]["mig"] = {"enabled": False, "pending": True, "instances": []}
 
-DOCKER = {"version": "28.1.1", "running": True, "boot": "yes", "stale": None, "nvidia": True}
+DOCKER = {"version": "28.1.1", "running": True, "boot": "yes", "stale": None, "cri": None, "nvidia": True}
 
 
 def runtimes(kubernetes: str | None = None, **parts: dict[str, Any]) -> dict[str, Any]:
@@ -166,6 +166,29 @@ def runtimes(kubernetes: str | None = None, **parts: dict[str, Any]) -> dict[str
     ("container_toolkit", {**TOOLKIT, "runtime": "rke2"}, GOOD, "ok", "1.20.0, CDI"),
     ("container_toolkit", {**TOOLKIT, "runtime": "docker"}, GOOD, "failed", "docker is not installed"),
     ("container_toolkit", TOOLKIT, facts("A100", toolkit="1.20.0", containerd=None), "ok", "1.20.0, CDI"),
+    # each of several
+    ("container_toolkit", {**TOOLKIT, "runtime": ["docker", "podman", "crio"]}, runtimes(docker=DOCKER), "failed",
+     "podman and crio are not installed"),
+    ("container_toolkit", {**TOOLKIT, "runtime": "containerd,docker"}, runtimes(docker={**DOCKER, "nvidia": False}),
+     "failed", "docker does not have the nvidia runtime"),
+    ("container_toolkit", {**TOOLKIT, "runtime": ["docker"]}, runtimes(containerd={"nvidia": False}, docker=DOCKER),
+     "ok", "1.20.0, docker, CDI"),
+    ("container_toolkit", {**TOOLKIT, "runtime": ["docker", "k3s", "podman"]}, runtimes("k3s", docker=DOCKER, podman={
+        **DOCKER, "nvidia": False}), "ok", "1.20.0, docker, CDI"),
+    ("container_toolkit", {**TOOLKIT, "runtime": "all"}, runtimes(docker=DOCKER), "ok",
+     "1.20.0, containerd and docker, CDI"),
+    ("container_toolkit", {**TOOLKIT, "runtime": "all"}, runtimes(containerd={"nvidia": False}, docker={
+        **DOCKER, "nvidia": False}), "failed", "containerd and docker do not have the nvidia runtime"),
+    ("container_toolkit", {**TOOLKIT, "runtime": "all"}, runtimes(containerd={"nvidia": False, "cri": False},
+                                                                  docker=DOCKER), "ok", "1.20.0, docker, CDI"),
+    ("container_toolkit", {**TOOLKIT, "runtime": "all"}, runtimes(containerd={"nvidia": False, "cri": False}),
+     "failed", "containerd does not have the nvidia runtime"),
+    ("container_toolkit", {**TOOLKIT, "runtime": "all"}, runtimes(containerd={"stale": True}, crio={
+        **DOCKER, "stale": True}), "failed", "crio has not loaded its current configuration files"),
+    ("container_toolkit", {**TOOLKIT, "runtime": "all"}, runtimes(containerd={"boot": "masked"}, docker={
+        **DOCKER, "boot": "no"}), "pending", "containerd is masked; docker does not start at boot"),
+    ("container_toolkit", {**TOOLKIT, "runtime": "all"}, facts("A100", toolkit="1.20.0", containerd=None), "ok",
+     "1.20.0, CDI"),
     ("mig_manager", MIG, SLICED, "ok", "all-1g.10gb (7 devices)"),
     ("mig_manager", MIG, GOOD, "failed", "0000:07:00.0 has MIG off, desired is 7 x 1g.10gb and 1 more GPU"),
     ("mig_manager", MIG, facts("A100", driver="595.91.07", mig={"1g.10gb": 6}), "failed", "has 6 x 1g.10gb"),

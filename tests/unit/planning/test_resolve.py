@@ -95,6 +95,14 @@ def test_driver(models: list[str], policy: Any, release: str, mine: dict[str, An
     (["A100"], None, V26, {"driver_state": "gone", "driver_source": "net", "container_toolkit_mode": True},
      ["driver_state 'gone' is not allowed", "Set one of present, absent, adopted", "driver_source 'net'",
       "container_toolkit_mode True is not allowed"]),
+    (["A100"], None, V26, {"container_toolkit_runtime": ["docker", "dokcer"]},
+     ["container_toolkit_runtime ['docker', 'dokcer'] is not allowed", "podman, or a list of them"]),
+    (["A100"], None, V26, {"container_toolkit_runtime": "docker, podman"}, ["'docker, podman' is not allowed"]),
+    (["A100"], None, V26, {"container_toolkit_runtime": []}, ["container_toolkit_runtime [] is not allowed"]),
+    (["A100"], None, V26, {"container_toolkit_runtime": {"docker": True}}, ["{'docker': True} is not allowed"]),
+    (["A100"], None, V26, {"container_toolkit_runtime": ["docker", "all"]},
+     ["container_toolkit_runtime: all excludes other names", "Set only all, or only names of runtimes"]),
+    (["A100"], None, V26, {"container_toolkit_runtime": "docker,docker"}, ["docker is named twice"]),
     (["A100"], None, V26, {"driver_module_parameters": "NVreg_X=1", "driver_imex_nodes": "10.0.0.1"},
      ["driver_module_parameters 'NVreg_X=1' is not allowed", "a mapping of modules", "driver_imex_nodes '10.0.0.1' is",
       "Write a list of addresses"]),
@@ -175,6 +183,11 @@ def test_a_host_without_facts_is_left_out_and_said() -> None:
     (None, V26, {"container_toolkit_version": "1.18.1", "container_toolkit_runtime": "docker",
                  "container_toolkit_set_as_default": True, "container_toolkit_cdi": False},
      ("1.18.1", False, True, "docker")),
+    (None, V26, {"container_toolkit_runtime": ["docker", "podman"]}, ("1.20.0", True, False, ["docker", "podman"])),
+    (None, V26, {"container_toolkit_runtime": "docker,podman"}, ("1.20.0", True, False, ["docker", "podman"])),
+    (None, V26, {"container_toolkit_runtime": ["crio"]}, ("1.20.0", True, False, "crio")),
+    (None, V26, {"container_toolkit_runtime": "all"}, ("1.20.0", True, False, "all")),
+    (None, V26, {"container_toolkit_runtime": ""}, ("1.20.0", True, False, "auto")),
 ])
 def test_container_toolkit(policy: Any, release: str, mine: dict[str, Any], expected: tuple[Any, ...]) -> None:
     found = plan(["A100"], policy, release, **mine)["container_toolkit"]

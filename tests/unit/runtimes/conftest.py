@@ -162,7 +162,7 @@ class Host:
             paths = [change.path for change in proposal.changes]
             results = [ProgramResult(**one) for one in read.run_trials({"trials": trials, "paths": paths}, self.run)]
             self.runtime.check_trials(view, results, wish, proposal)
-        return toolkit_steps.installation_steps(seen, "containerd", proposal, {}), proposal
+        return toolkit_steps.installation_steps(seen, {"containerd": proposal}, {}), proposal
 
     def converge(self, state: str = "present", **options: t.Any) -> list[str]:
         """Plans and executes; returns the ids of the steps."""

@@ -81,7 +81,7 @@ class Host:
 
     def _steps(self, proposal: Proposal) -> tuple[list[tuple[str, str, str]], Proposal]:
         seen = HostState({self.name: self.seen()}, journal=HostJournal(files=self.journal().files))
-        steps = toolkit_steps.runtime_steps(seen, self.name, proposal)
+        steps = toolkit_steps.runtime_steps(seen, {self.name: proposal})
         return [(step.action, step.target, step.needs) for step in steps], proposal
 
     def converge(self, **options: t.Any) -> list[tuple[str, str, str]]:
@@ -443,7 +443,7 @@ def test_flatcar_with_a_file_of_its_own_is_ours() -> None:
 ])
 def test_the_runtime_of_auto(there: dict[str, bool], kubelet: bool, name: str | None) -> None:
     seen = {one: RuntimeState(one, "/c", running=running) for one, running in there.items()}
-    assert registry.choose("auto", seen, kubelet) == name
+    assert registry.choose(["auto"], seen, kubelet) == ([name] if name else [])
 
 
 @pytest.mark.parametrize("kubelet", [True, False])
@@ -451,9 +451,9 @@ def test_the_runtime_of_auto(there: dict[str, bool], kubelet: bool, name: str | 
 def test_dockers_own_containerd_is_none_to_configure(kubelet: bool, running: bool) -> None:
     own = RuntimeState("containerd", CONFIG, running=True, dump=ProgramResult(0, 'disabled_plugins = ["cri"]\n'))
     docker = RuntimeState("dockerd", "/etc/docker/daemon.json", running=running)
-    assert registry.choose("auto", {"docker": docker, "containerd": own}, kubelet) == "docker"
-    assert registry.choose("auto", {"containerd": own}, kubelet) == "containerd"
-    assert registry.choose("containerd", {"docker": docker, "containerd": own}) == "containerd"
+    assert registry.choose(["auto"], {"docker": docker, "containerd": own}, kubelet) == ["docker"]
+    assert registry.choose(["auto"], {"containerd": own}, kubelet) == ["containerd"]
+    assert registry.choose(["containerd"], {"docker": docker, "containerd": own}) == ["containerd"]
 
 
 def test_paths_that_cannot_be_told() -> None:

@@ -225,7 +225,7 @@ def test_what_a_reload_gives_does_not_wait_for_the_restart() -> None:
 
     def steps() -> list[tuple[str, str]]:
         seen = HostState({"docker": one.seen()}, journal=HostJournal(restart=one.owed))
-        return [(step.action, step.needs) for step in toolkit_steps.runtime_steps(seen, "docker", one.propose())]
+        return [(step.action, step.needs) for step in toolkit_steps.runtime_steps(seen, {"docker": one.propose()})]
 
     assert steps() == [("edit file", "never"), ("reload service", "never"), ("restart service", "drain")]
     one.converge()

@@ -1,7 +1,7 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which runtime is chosen, which steps follow from a proposal, and which parts of a diff are masked."""
+"""Which runtimes are chosen, which steps follow from a proposal, and which parts of a diff are masked."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import RUNTIMES
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import registry, toolkit_steps
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import FileChange, Proposal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import (
@@ -21,13 +22,14 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state
 
 
 def test_registry() -> None:
-    assert registry.choose("auto", {}) is None
+    assert tuple(registry.RUNTIMES) == RUNTIMES
+    assert registry.choose(["auto"], {}) == registry.choose(["all"], {}) == []
     with pytest.raises(HostError, match="containerd is not installed"):
-        registry.choose("containerd", {})
-    assert registry.choose("auto", {"containerd": RuntimeState("containerd", "/c")}) == "containerd"
+        registry.choose(["containerd"], {})
+    assert registry.choose(["auto"], {"containerd": RuntimeState("containerd", "/c")}) == ["containerd"]
     both = {name: RuntimeState(name, "/c", running=name != "podman") for name in ("docker", "containerd", "podman")}
-    assert registry.choose("auto", both) == "docker"
-    assert registry.choose("auto", both, kubelet=True) == "containerd"
+    assert registry.choose(["auto"], both) == ["docker"]
+    assert registry.choose(["auto"], both, kubelet=True) == ["containerd"]
 
 
 def _acting(act: str, owed: dict[str, str], changed: bool = True, **more: t.Any) -> list[tuple[str, str, str]]:
@@ -35,7 +37,7 @@ def _acting(act: str, owed: dict[str, str], changed: bool = True, **more: t.Any)
     view = RuntimeState("x", "/etc/x", "x.service", running=True)
     changes = [FileChange("/etc/x", None, "x", "main", "")] if changed else []
     seen = HostState({"containerd": view}, journal=HostJournal(restart=owed))
-    steps = toolkit_steps.runtime_steps(seen, "containerd", Proposal(changes, action=act, **more))
+    steps = toolkit_steps.runtime_steps(seen, {"containerd": Proposal(changes, action=act, **more)})
     return [(step.action, step.needs, step.reason) for step in steps if step.action.endswith("service")]
 
 
@@ -62,7 +64,7 @@ def test_removal_is_of_every_runtime_that_was_configured() -> None:
     assert seen.journal.of("k3s") == Journal({"/etc/y": files["/etc/y"]}, "crun")
     proposals = {name: Proposal([FileChange(path, "x", None, "drop-in", "")]) for path, name in records.items()}
     assert [step.id for step in toolkit_steps.removal_steps(seen, proposals)] == [
-        "remove file: /etc/x", "restart service: docker.service", "remove file: /etc/y",
+        "remove file: /etc/x", "remove file: /etc/y", "restart service: docker.service",
         "restart service: k3s.service"]
 
 
@@ -114,4 +116,4 @@ def test_all_else_is_shown(text: str) -> None:
 
 def test_a_runtime_without_a_service_has_nothing_to_start() -> None:
     seen = HostState({"podman": RuntimeState("podman", "/c")})
-    assert toolkit_steps.pending_steps(seen, "podman", "") == []
+    assert toolkit_steps.pending_steps(seen, {"podman": Proposal()}) == []

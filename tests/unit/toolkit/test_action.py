@@ -20,9 +20,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import config, packages, read, step_executor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.seal import encrypt
 from ansible_collections.gpuops.nvidia.plugins.modules import container_toolkit as module
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import runtime_names
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import owners, registry, settings_file
 
-OPTIONS = {"state": "present", "version": None, "runtime": "auto", "set_as_default": True, "cdi": True,
+OPTIONS = {"state": "present", "version": None, "runtime": ["auto"], "set_as_default": True, "cdi": True,
            "cdi_management": False, "nri": False, "settings": {}, "mode": "auto", "proxy": None,
            "disruption": "idle", "repository": {"url": "http://x/", "key": "k", "fingerprint": "A" * 40}}
 CONTAINERD = b"version = 2\n"
@@ -82,7 +83,8 @@ class Play:
         if self.instead is not None:
             return self.instead
         try:
-            answer = module.handle_request({**OPTIONS, "config_path": None, "drop_in_path": None, **module_args})
+            given = {**OPTIONS, "config_path": None, "drop_in_path": None, **module_args}
+            answer = module.handle_request({**given, "runtime": runtime_names.names_in(given["runtime"])})
         except GpuopsError as error:
             return {"failed": True, **error.as_result()}
         told = json.loads(json.dumps(answer))
@@ -395,3 +397,23 @@ def test_an_answer_is_sealed_on_its_way(play: Play, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(play, "_execute", lambda **options: Play._execute(play, **options))
         refused = play(check=True)
         assert refused["failed"] and refused["error"]["path"] == "sealed", refused
+
+
+@pytest.mark.parametrize(("options", "path", "words"), [
+    ({"runtime": ["docker", "docker"]}, "runtime", "docker is named twice"),
+    ({"runtime": "docker,auto"}, "runtime", "auto excludes other names"),
+    ({"runtime": []}, "runtime", "no runtime is named"),
+    ({"runtime": ["containerd", "podman"]}, "config_path", "it is the path of one runtime"),
+    ({"runtime": "all", "config_path": None}, "drop_in_path", "it is the path of one runtime"),
+    ({"runtime": ["dokcer"]}, "", "value of runtime must be one or more of")])
+@pytest.mark.parametrize("state", ["present", "absent", "gathered", "rendered"])
+def test_names_that_exclude_each_other_are_refused_before_the_host_is_asked(
+        play: Play, state: str, options: dict[str, t.Any], path: str, words: str) -> None:
+    told = play(state=state, **options)
+    assert told["failed"] and words in told["msg"] and play.phases == []
+    assert (told["error"]["kind"], told["error"]["path"]) == ("input", path)
+
+
+def test_a_list_or_nothing_is_one_runtime(play: Play) -> None:
+    assert play(runtime=["containerd"], check=True)["runtime_names"] == ["containerd"]
+    assert play(runtime=None, check=True)["config_paths"] == {"containerd": str(play.host.config)}

@@ -24,7 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Complete
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import cdi as cdi_module
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import cdi_files
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import host_answer, toolkit_steps
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options, Proposal
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Options
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState
 
 VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module  {}  Release Build\n"
@@ -241,7 +241,7 @@ def test_what_waits_is_told_as_it_is_after_the_run(monkeypatch: pytest.MonkeyPat
     state, pending = HostState(), [{"pending_reason": "every GPU is in MIG mode"}]
     monkeypatch.setattr(action, "_ask", lambda *_args, **_options: {"blocked_step": None})
     monkeypatch.setattr(host_answer, "state_of", lambda _answer: state)
-    monkeypatch.setattr(toolkit_steps, "plan", lambda *_args: toolkit_steps.Plan([], pending, Proposal(), None))
+    monkeypatch.setattr(toolkit_steps, "plan", lambda *_args: toolkit_steps.Plan([], pending, {}))
     options = Options(True, True, "auto")
     assert action._apply([INSTALL], options, forget_restored=False, forbidden=[]) == ([INSTALL], state, pending)
 

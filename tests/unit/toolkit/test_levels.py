@@ -32,7 +32,7 @@ def played(one: t.Any, **options: t.Any) -> Steps:
     wish = Options(**{"set_as_default": True, "cdi": True, "mode": "auto", **options})
     name = one.runtime.probe.name
     proposal = one.runtime.propose(one.seen(), one.journal(), wish)
-    return lambda _path, _patch: toolkit_steps.runtime_steps(HostState({name: one.seen()}), name, proposal)
+    return lambda _path, _patch: toolkit_steps.runtime_steps(HostState({name: one.seen()}), {name: proposal})
 
 
 def docker(text: str = "{}", **info: t.Any) -> Steps:

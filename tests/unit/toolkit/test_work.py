@@ -24,6 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._run import run as r
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import config
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import read as read_module
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import toolkit_steps
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Proposal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.docker import Docker
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState, ProgramResult
 from ansible_collections.gpuops.nvidia.tests.unit.runtimes.conftest import SHAPES
@@ -344,7 +345,7 @@ def test_docker_is_asked_again_before_a_restart_that_was_planned_without_contain
 
     with Journal("container_toolkit", root=str(tmp_path / "journal")) as journal:
         work = config.ConfigFiles(journal, runner, level)
-        steps = toolkit_steps.runtime_steps(seen, "docker", proposal)
+        steps = toolkit_steps.runtime_steps(seen, {"docker": proposal})
         with contextlib.nullcontext() if restarted else pytest.raises(InUse, match="containers have started"):
             for step in steps:
                 work.handlers[step.action](step)
@@ -452,6 +453,6 @@ def test_a_service_that_is_not_ours_to_start_is_told(
     one = host("2.2", KUBEADM)
     one.unit, one.running = unit, running
     assert ("restart service: containerd.service" in one.converge()) == (running and unit.get("LoadState") != "masked")
-    found = toolkit_steps.pending_steps(one.see(), "containerd", "")
+    found = toolkit_steps.pending_steps(one.see(), {"containerd": Proposal()})
     assert [item.id for item in found] == ([pending] if pending else [])
     assert not pending or "does not change this" in found[0].pending_reason
