@@ -64,7 +64,8 @@ end:
 _ERRORS = {
     2: ("CUDA_ERROR_OUT_OF_MEMORY", "the GPU has no memory left"),
     3: ("CUDA_ERROR_NOT_INITIALIZED", ""),
-    46: ("CUDA_ERROR_DEVICE_UNAVAILABLE", "another process uses the GPU exclusively, or its compute mode forbids it"),
+    46: ("CUDA_ERROR_DEVICE_UNAVAILABLE",
+         "another process uses the GPU, whose compute mode is exclusive; or its compute mode is prohibited"),
     100: ("CUDA_ERROR_NO_DEVICE", "CUDA finds no GPU that it can use"),
     101: ("CUDA_ERROR_INVALID_DEVICE", ""),
     209: ("CUDA_ERROR_NO_BINARY_FOR_GPU", ""),

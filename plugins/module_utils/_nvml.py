@@ -35,12 +35,12 @@ _NO_PROFILE = ("NOT_SUPPORTED", "INVALID_ARGUMENT")
 
 _HINTS = {
     "NO_PERMISSION": "This needs root: set become.",
-    "IN_USE": "A GPU client uses the GPU: check nvidia-smi and fuser -v /dev/nvidia*.",
+    "IN_USE": "A GPU client uses the GPU: check nvidia-smi, and fuser -v /dev/nvidia*",
     "INSUFFICIENT_RESOURCES": "The GPU has too little free memory: a process may use it.",
     "GPU_IS_LOST": "The GPU has fallen off the bus: reboot or power-cycle the host.",
     "RESET_REQUIRED": "Reset the GPU or reboot the host.",
     "LIB_RM_VERSION_MISMATCH": "The loaded module and the library have different versions: reload or reboot.",
-    "DRIVER_NOT_LOADED": "Load the driver: modprobe nvidia.",
+    "DRIVER_NOT_LOADED": "Load the driver: modprobe nvidia",
 }
 
 

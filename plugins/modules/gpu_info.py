@@ -108,8 +108,9 @@ facts:
         markers: {dgx: null, kubernetes: null, immutable: false}
     gpus:
       description:
-        - The GPUs by PCI address. C(model), C(architecture), C(compute_capability) and C(mig_capable) come from NVML,
-          or from the PCI ids if no driver is loaded. C(kernel_driver) is the kernel driver that is bound to the GPU.
+        - The GPUs, sorted by PCI address. C(model), C(architecture), C(compute_capability) and C(mig_capable) come from
+          NVML, or from the PCI ids if no driver is loaded. C(kernel_driver) is the kernel driver that is bound to the
+          GPU.
         - C(mig) is null if the GPU is not MIG-capable or NVML cannot read it. C(instances) are its GPU instances by
           placement, each with its MIG devices. C(error) is the reason if a GPU could not be read.
       type: list

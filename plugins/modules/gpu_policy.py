@@ -97,7 +97,7 @@ options:
     description:
       - The proxy through which driver containers download packages, as C(http), C(https) and C(no_proxy), or by the
         names that these have in the environment. The roles on hosts read the variable C(gpu_proxy) themselves.
-      - Driver containers get it as environment variables in capital and in small letters, unless C(driver.env) of the
+      - Driver containers get it as environment variables in uppercase and in lowercase, unless C(driver.env) of the
         policy sets them. Containers with precompiled modules do not get it, because they download nothing.
       - A proxy with a password is refused for driver containers unless C(driver.secretEnv) of the policy names a Secret
         that contains it.
@@ -158,7 +158,7 @@ options:
       - C(openshift), whether the cluster is OpenShift, may be left out. The cluster is then OpenShift if all of its
         Nodes report it.
       - C(config_maps) and C(secrets) have the ConfigMaps and Secrets that the policy names, by name. The value
-        of a ConfigMap maps its keys to texts; it is null if the ConfigMap does not exist. The value of a Secret is
+        of a ConfigMap maps its keys to strings; it is null if the ConfigMap does not exist. The value of a Secret is
         whether it exists. Objects that are left out are not checked.
       - C(driver_daemon_sets) maps the name of each existing driver DaemonSet of this collection, which keeps this name,
         to its operating system, such as V(ubuntu24.04). C(driver_images) maps the name of each existing driver

@@ -228,8 +228,8 @@ destroyed:
   elements: dict
 in_free_space:
   description:
-    - The GPUs on which instances are only created, or would be without O(create=false), by PCI address. No instance of
-      them is destroyed, and their MIG mode stays.
+    - The PCI addresses of the GPUs on which instances are only created, or would be without O(create=false). No
+      instance of them is destroyed, and their MIG mode stays.
   returned: success
   type: list
   elements: str

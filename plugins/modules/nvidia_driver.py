@@ -154,7 +154,7 @@ options:
     default: false
   module_parameters:
     description:
-      - A mapping of parameters to values for each kernel module, as in the examples. They are written to
+      - Maps each kernel module to its parameters and their values, as in the examples. They are written to
         C(/etc/modprobe.d/zz-gpuops-nvidia.conf).
       - If a loaded module has another value, it is reloaded, which needs O(disruption=idle). A parameter that the
         module does not have is refused.

@@ -164,7 +164,7 @@ class PackageDelivery:
         broken = [name for name in headers if name in state.installed]
         if broken:
             raise HostError(f"The package {broken[0]} is installed, but its kernel headers are missing.",
-                            f"Reinstall it, for example with apt-get install --reinstall {broken[0]}.",
+                            f"Reinstall it, for example: apt-get install --reinstall {broken[0]}",
                             package=broken[0])
         return headers + [name for name in wanted_tools(spec, now.fabric) if name not in state.installed]
 

@@ -42,7 +42,7 @@ def settings(spec: Spec) -> dict[str, str]:
         text = str(int(value)) if isinstance(value, bool) else str(value)
         if not isinstance(value, (str, int)) or not _NAME.match(str(name)) or not _VALUE.match(text):
             raise InputError(f"'{name}={text}' is not a setting of the fabric manager.",
-                             "Names consist of capital letters, digits and _. Values contain no spaces, quotes or #.",
+                             "Names consist of uppercase letters, digits and _. Values contain no spaces, quotes or #.",
                              path=f"fabric_manager_settings.{name}", value=value)
         found[str(name)] = text
     return found

@@ -50,7 +50,7 @@ _KNOWN: t.Tuple[t.Tuple[str, str, str], ...] = (
     (r"due to .{0,40}alternate driver installation", "The installer found packages of a driver.",
      "Set source to that of the packages, or remove them first."),
     (r"system not yet initialized", "The fabric manager does not run, or does not have the version of the driver.",
-     "Check systemctl status nvidia-fabricmanager."),
+     "For the cause: systemctl status nvidia-fabricmanager"),
     (r"unable to load nvidia-uvm", "The module nvidia-uvm is missing or has another version.", "Check dkms status."),
     (r"couldn't communicate with the NVIDIA driver", "The kernel module is not loaded.",
      "Run modprobe nvidia and read its error."),

@@ -107,7 +107,7 @@ def pause(run: Runner, journal: Journal, units: t.Iterable[str]) -> None:
 def resume(run: Runner, journal: Journal, check: bool = True) -> None:
     """Starts the units that L(pause) has stopped, in reverse order."""
     for unit in reversed(paused(journal)):
-        run(["systemctl", "start", unit], timeout=_LIMIT, check=check, hint=f"Check journalctl -u {unit}.")
+        run(["systemctl", "start", unit], timeout=_LIMIT, check=check, hint=f"For the cause: journalctl -u {unit}")
         journal.forget(_PAUSED, unit)
 
 
@@ -177,7 +177,7 @@ class Services(Part):
             journal.keep("service", unit, {key: step.data[key] for key in ("state", "enabled")})
         if step.action == RESUME_CLIENT:
             journal.forget(_PAUSED, unit)  # another service: if it does not start, later runs do not try again
-        hint = f"Check journalctl -u {unit}."
+        hint = f"For the cause: journalctl -u {unit}"
         self.host.run(["systemctl", *commands[step.action], unit], timeout=_LIMIT, hint=hint)
         for client in reversed(clients):
             self.host.run(["systemctl", "start", client], timeout=_LIMIT, check=False)

@@ -76,7 +76,7 @@ class Pauses:
         """Stops services. Raises CommandError."""
         for unit in units:
             self.journal.keep(_PAUSED, unit, None)
-            self.run(["systemctl", "stop", unit], timeout=_LIMIT, hint=f"Check journalctl -u {unit}.")
+            self.run(["systemctl", "stop", unit], timeout=_LIMIT, hint=f"For the cause: journalctl -u {unit}")
 
     def stop_watchers(self) -> None:
         """Stops the running services of WATCHERS. Raises CommandError."""
@@ -86,7 +86,7 @@ class Pauses:
         """Starts a service again. If that fails, raises CommandError, and the next run does not try again."""
         try:
             self.run(["systemctl", "start", unit], timeout=_LIMIT, check=check,
-                     hint=f"The service was stopped for the change of MIG. Check journalctl -u {unit}.")
+                     hint=f"The service was stopped for the change of MIG. For the cause: journalctl -u {unit}")
         except CommandError:
             self.journal.forget(_PAUSED, unit)
             raise

@@ -163,7 +163,7 @@ def goal_of(gpu: Gpu, desired: DesiredDevices) -> Goal:
 
 
 def nearest(board: Board, desired: Devices) -> str:
-    """The largest selections of the desired devices that fit, at most three: `1 x 4g.40gb or 2 x 3g.40gb`."""
+    """The selections of the desired devices that fit and have the most devices, at most three: `2 x 3g.40gb`."""
     fits: list[dict[tuple[str, int], int]] = [{}]
     for key, count in sorted(desired.items()):
         # If devices do not fit, they do not fit together with others either. So only those that fit are extended.

@@ -446,7 +446,7 @@ class MigRun:
 
         if os.path.exists(_cdi.UNIT_FILE) and not _cdi.refresh(self.command):
             self.warnings.append(f"{_cdi.UNIT} has failed, so containers may not get the current MIG devices. "
-                                 f"Check journalctl -u {_cdi.UNIT}.")
+                                 f"For the cause: journalctl -u {_cdi.UNIT}")
         journal.forget("cdi", _cdi.UNIT)
 
     def _steps(self, gpu: planning.Gpu, goal: planning.Goal, journal: Journal) -> planning.GpuPlan:

@@ -260,13 +260,13 @@ def _idle(name: str, runtime: Runtime) -> tuple[str, str] | None:
     """(reason, remedy) if a container runtime does not run now or will not start at boot; otherwise None, or if
     unknown."""
     if runtime["boot"] == "masked":
-        return f"{name} is masked", f"A run does not change this. To unmask the service: systemctl unmask {name}."
+        return f"{name} is masked", f"A run does not change this. To unmask the service: systemctl unmask {name}"
     if runtime["running"] is False:
         return (f"{name} does not run",
-                f"A run does not change this. To start the service: systemctl enable --now {name}.")
+                f"A run does not change this. To start the service: systemctl enable --now {name}")
     if runtime["boot"] == "no":
         return (f"{name} does not start at boot",
-                f"A run does not change this. To enable the service: systemctl enable {name}.")
+                f"A run does not change this. To enable the service: systemctl enable {name}")
     return None
 
 

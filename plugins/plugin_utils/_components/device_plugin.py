@@ -133,7 +133,7 @@ def refusals(found: Sharing, strategy: str, wanted: t.Mapping[str, str]) -> list
                                f"{suggestion(name, list(found.texts))}", f"Name one of {found.origin}."))
     for name, document in found.documents.items():
         if found.strategy(name) == "mps" and _strategy(strategy, document) == "mixed":
-            reasons.append(Refused(f"{found.origin}, {name}: MPS and the MIG strategy mixed exclude each other",
+            reasons.append(Refused(f"{found.origin}, {name}: MPS cannot be used with the MIG strategy mixed",
                                    "Set mig.strategy to none or single, or use timeSlicing."))
     return reasons
 
@@ -168,7 +168,7 @@ def keep_mps_configs(found: Sharing, wanted: dict[str, str], nodes: Nodes, label
     node, change = next(iter(held.items()), ("", ""))
     return [f"{some_of([*held])}: the configuration of the device plugin is not changed, because a change ends the "
             f"clients of the MPS daemon. Change one Node at a time: kubectl drain {node} --ignore-daemonsets; "
-            f"kubectl label --overwrite node {node} {change}; kubectl uncordon {node}."] if held else []
+            f"kubectl label --overwrite node {node} {change}; kubectl uncordon {node}"] if held else []
 
 
 def notes(found: Sharing, strategy: str, wanted: t.Mapping[str, str],

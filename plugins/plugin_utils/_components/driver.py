@@ -187,7 +187,8 @@ _REFERENCES = (
     ("certConfig.name", "ConfigMap", "install the certificates on the host (update-ca-certificates, "
      "update-ca-trust)", ""),
     ("virtualTopology.config", "ConfigMap", "write /etc/nvidia/nvidia-topologyd.conf yourself", ""),
-    ("secretEnv", "Secret", "configure proxies and credentials in the files of the package manager", ""),
+    ("secretEnv", "Secret", "set driver_proxy, from a vault, and configure credentials of repositories in the files of "
+     "the package manager", ""),
 )
 
 

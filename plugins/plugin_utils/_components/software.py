@@ -36,7 +36,8 @@ def packaged(host: component.Host, name: str, pattern: str) -> str | None:
     text = str(host.inputs.policy.get(f"{section}.version") or host.inputs.release.components[name])
     found = re.match(pattern, text)
     if found is None:
-        host.notes.append(f"{section}.version {text!r} is not the version of a package; hosts get the newest version.")
+        host.notes.append(f"{section}.version {text!r} is not the version of a package; hosts keep the installed "
+                          "version, or get the newest one if there is none.")
         return None
     # The packages of DCGM 3 have other names, and there is no package of its exporter.
     return found.group(1) if version_key(text)[0] >= _FIRST_SPLIT else None

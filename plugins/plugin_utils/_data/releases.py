@@ -247,7 +247,10 @@ def gds_needs_open(version: str) -> bool:
 
 
 def known_faults(version: str, component: str = "driver") -> tuple[str, ...]:
-    """Published faults of a version, clauses without a full stop. component: C(driver) or C(container_toolkit)."""
+    """The known issues that the vendor has published for a version, as clauses without a full stop.
+
+    component: C(driver) or C(container_toolkit).
+    """
     return tuple(fault["text"] for fault in _drivers()["faults"][component]
                  if version in fault.get("versions", ())
                  or "before" in fault and version_key(version) < version_key(fault["before"]))

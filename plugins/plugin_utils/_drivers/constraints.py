@@ -153,7 +153,8 @@ def _host(space: Universe, situation: Situation, request: Request) -> t.Iterator
                          space.where(lambda driver: not driver.signed))
     elif (situation.vgpu or request.vgpu) and not request.grid:
         what = "this host is a vGPU guest" if situation.vgpu else "driverType is vgpu"
-        yield Constraint("vgpu", f"{what}: the guest driver is only in NVIDIA's licensing portal, not in a repository",
+        yield Constraint("vgpu", f"{what}: the guest driver is only in the NVIDIA Licensing Portal, not in a "
+                                 "repository",
                          space.where(lambda driver: request.own_image if request.cluster else
                                      request.runfile and driver.source == "runfile"),
                          "" if request.cluster else "driver_runfile_src with the guest driver of your licence")

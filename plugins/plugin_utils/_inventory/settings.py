@@ -56,7 +56,7 @@ _ANY = ("policy", "placement", "proxy", "sharing", "monitoring", "max_unavailabl
 # (pattern, allowed values as text). Without this check, an API server or a registry would refuse another value only
 # after other changes.
 _FORMS: t.Dict[str, t.Tuple[str, str]] = {
-    "namespace": (r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "at most 63 small letters, digits and dashes"),
+    "namespace": (r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "at most 63 lowercase letters, digits and dashes"),
     "image_registry": (r"[a-z0-9][-a-z0-9.]*(:\d+)?(/[-a-z0-9._/]+)?",
                        "a host, a port and a path such as mirror.example:5000/gpu, without https://"),
 }

@@ -59,7 +59,7 @@ class Kind:
         for text in (name, namespace or None):
             if text is not None and not is_name(text):
                 raise InputError(f"{text!r} is not a valid name of a {self.kind} or of its namespace.",
-                                 "Write a name without spaces, slashes and percent signs.", path="name", value=text)
+                                 "Write a name without spaces, slashes or percent signs.", path="name", value=text)
         parts = [self.root]
         if self.namespaced and namespace:
             parts += ["namespaces", namespace]

@@ -175,7 +175,7 @@ def _marked(component: str, item: object, path: str) -> Wanted:
     for key in ("name", "namespace"):
         if metadata.get(key) and not kinds.is_name(metadata[key]):
             raise InputError(f"{metadata[key]!r} is not a valid {key}.",
-                             f"Write a {key} without spaces, slashes and percent signs.", path=f"{path}.metadata.{key}",
+                             f"Write a {key} without spaces, slashes or percent signs.", path=f"{path}.metadata.{key}",
                              value=metadata[key])
     if kind.kind == "Namespace":
         component = SHARED

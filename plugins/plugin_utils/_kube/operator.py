@@ -130,9 +130,10 @@ def refuse(found: Operator) -> None:
             f"The operator is upgrading the driver of {counted(len(busy), 'Node')}: {upgrading}. If the operator were "
             "stopped now, these Nodes would stay cordoned.",
             f"Wait until the label {UPGRADE_STATE} of these Nodes is upgrade-done, or set "
-            "driver.upgradePolicy.autoUpgrade to false in the ClusterPolicy and uncordon the Nodes. If no upgrade runs "
-            f"on a Node, remove its label: kubectl label node {name} {UPGRADE_STATE}-. If the label appears again, the "
-            "Node itself may write it: remove the Node from the cluster. Nothing has been changed.", verb="plan",
+            "driver.upgradePolicy.autoUpgrade to false in the ClusterPolicy and uncordon the Nodes. If the "
+            "label of a Node without an upgrade appears again after its removal, the Node itself may write it: remove "
+            "the Node from the cluster. Nothing has been changed. To remove the label of a Node on which no upgrade "
+            f"runs: kubectl label node {name} {UPGRADE_STATE}-", verb="plan",
             object=f"Node {name}", reason="Busy", nodes=busy)
 
 

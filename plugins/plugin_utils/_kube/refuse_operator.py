@@ -30,6 +30,6 @@ def refuse_operator(client: Client) -> None:
         f"A GPU Operator manages this cluster: ClusterPolicy {policy}, {some_of(signs)}.",
         "Adopt the operator's objects with the playbook gpuops.nvidia.adopt, which restarts no driver. Or keep the "
         "operator, and do not deliver components in the cluster (gpu_placement: hosts). Or remove the operator first: "
-        f"uninstall its Helm release, then run kubectl delete clusterpolicy {policy}.", verb="plan",
+        f"uninstall its Helm release, then run: kubectl delete clusterpolicy {policy}", verb="plan",
         object=f"ClusterPolicy {policy}",
         reason="Owned", found=signs)

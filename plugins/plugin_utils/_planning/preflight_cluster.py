@@ -225,7 +225,7 @@ def _settings(cluster: Cluster, name: str, profile: profiles.Profile) -> t.Itera
         variable = path.rpartition(".")[2]
         if path == "toolkit.env.CONTAINERD_SOCKET" and sockets and sockets != [posixpath.dirname(value)]:
             yield ("error", f"the toolkit does not use the socket of {profile.title}'s containerd",
-                   f"Add {variable}={value} to toolkit.env of the policy")
+                   f"Set {variable} in toolkit.env of the policy to {value}")
 
 
 CLUSTER_CHECKS: t.Dict[str, t.Callable[[Cluster], t.Iterator[Result]]] = {

@@ -190,7 +190,7 @@ def _unindented_spec(text: str) -> int | None:
 
 def _indentation_lost(where: str) -> InputError:
     return InputError(f"{where}: spec is empty, because the document has lost its indentation.",
-                      "Indent the keys of metadata and spec, as kubectl explain shows them.", path="spec")
+                      "Indent the keys below metadata and below spec, for example by two spaces.", path="spec")
 
 
 def _from_data(source: object) -> list[Document]:

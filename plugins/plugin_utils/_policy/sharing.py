@@ -201,13 +201,13 @@ def _validated(sharing: Sharing, faults: list[str]) -> Sharing:
     default = sharing.default
     for name, document in sharing.documents.items():
         if not _LABEL.fullmatch(name):
-            faults.append(f"{name!r} is not a valid name of a configuration, because Nodes have it in a label; use at "
-                          "most 63 letters, digits, dashes, dots and underscores")
+            faults.append(f"{name!r} is not a valid name of a configuration: the name is the value of a label; use at "
+                          "most 63 letters, digits, dashes, dots and underscores, with a letter or digit at both ends")
         place = "" if list(sharing.texts) == [ONLY] else f"{name}: "
         faults += [f"{place}{fault}" for fault in document_faults(document)]
     if sharing.name and not _MAP_NAME.fullmatch(sharing.name):
-        faults.append(f"metadata.name: {sharing.name!r} is not valid, because pods have a volume of this name; use at "
-                      "most 63 small letters, digits and dashes")
+        faults.append(f"metadata.name: {sharing.name!r} is not valid: it is also the name of a volume of pods; use at "
+                      "most 63 lowercase letters, digits and dashes")
     if default and default not in sharing.texts:
         faults.append(f"default: {shown(default)} is not one of the configurations"
                       f"{suggestion(default, list(sharing.texts))}")

@@ -47,7 +47,7 @@ _RESTART_TOOLKIT = ("kubectl --namespace {namespace} delete pod --selector app=n
                     "--field-selector spec.nodeName={node}")
 _RESTART = "kubectl --namespace {namespace} delete pod {pod}"
 _UNSTARTED = ("Wait, or raise the timeout. If the pod stays in this state for minutes, delete it. For details: "
-              "kubectl --namespace {namespace} describe pod {pod}.")
+              "kubectl --namespace {namespace} describe pod {pod}")
 _VALIDATIONS = ("driver-validation", "toolkit-validation", "cuda-validation", "plugin-validation")
 # A state that only this table uses: the container has not been started, and the API gives no reason.
 CREATED = "created"
@@ -71,7 +71,7 @@ STATUS_CAUSES: t.Tuple[KnownCause, ...] = (
         "Run site.yml: it creates missing objects again.",
         pattern=r"serviceaccount .{0,300}not found"),
     KnownCause(
-        "the configuration of the node's container runtime has no handler nvidia",
+        "the configuration of the node's container runtime has no runtime handler named nvidia",
         "Make sure that the container toolkit is ready on {node}. On RKE2, k3s and k0s, check that the toolkit writes "
         "the file that the runtime reads (toolkit.env: CONTAINERD_CONFIG, CONTAINERD_SOCKET).",
         pattern=r"no runtime for|RuntimeHandler .{0,300}not supported|unknown runtime|failed to find runtime handler",
@@ -367,8 +367,8 @@ LOG_CAUSES: t.Tuple[KnownCause, ...] = (
         pattern=r"driver version is insufficient|unsatisfied condition: cuda|forward compatibility was attempted"),
     KnownCause(
         "the GPU is busy or has failed",
-        "On {node}, check whether the compute mode is exclusive, whether a change of MIG is in progress, and whether "
-        "the kernel log has an Xid.",
+        "On {node}, check whether the compute mode is exclusive or prohibited, whether a change of MIG is in progress, "
+        "and whether the kernel log has an Xid.",
         pattern=r"busy or unavailable|GPU is lost|fallen off the bus",
         do=("ssh {node} nvidia-smi -q -d COMPUTE",)),
     KnownCause(
@@ -394,7 +394,7 @@ LOG_CAUSES: t.Tuple[KnownCause, ...] = (
         pattern=r"load library failed|libnvidia-ml", waits_for=_BEFORE_VALIDATOR, do=(_RESTART_TOOLKIT,)),
     KnownCause(
         "the driver is not injected into the container: the container toolkit is not ready on the node, or the "
-        "container runtime has no handler nvidia",
+        "container runtime has no runtime handler named nvidia",
         "Check the container toolkit on {node}. If it is ready, check that the configuration of the runtime has "
         "runtimes.nvidia, and restart the runtime.",
         component="validator", containers=("toolkit-validation",),
@@ -509,7 +509,7 @@ LOG_CAUSES: t.Tuple[KnownCause, ...] = (
         reasons=(*ENDED, "Completed")),
     KnownCause(
         "the controller cannot create the pod",
-        "Read the events: kubectl --namespace {namespace} get events.",
+        "Read the events: kubectl --namespace {namespace} get events",
         states=("not created",)),
     KnownCause(
         "the pod is being replaced",
@@ -521,5 +521,5 @@ LOG_CAUSES: t.Tuple[KnownCause, ...] = (
         states=("Running",), reasons=("",)),
     KnownCause(
         "the pod is still starting",
-        "Wait, or raise the timeout. For details: kubectl --namespace {namespace} describe pod {pod}."),
+        "Wait, or raise the timeout. For details: kubectl --namespace {namespace} describe pod {pod}"),
 )

@@ -111,7 +111,7 @@ def test_a_config_map_in_the_cluster_is_checked_and_marked_and_not_made() -> Non
     ({"devicePlugin": {"config": {"name": "a", "default": "dens"}}}, BOTH, {}, "'dens' is not one .* mean 'dense'"),
     (None, BOTH, {"n1": "plan"}, "n1: device_plugin_config 'plan' is not one .* mean 'plain'"),
     (None, None, {"n1": "plain"}, "there are no configurations"),
-    ({"mig": {"strategy": "mixed"}}, read(by_mps()), {}, "MPS and the MIG strategy mixed exclude"),
+    ({"mig": {"strategy": "mixed"}}, read(by_mps()), {}, "MPS cannot be used with the MIG strategy mixed"),
 ])
 def test_what_cannot_be_is_refused(policy: Any, given: Any, configs: dict[str, str], told: str) -> None:
     with pytest.raises(PolicyError, match=told):

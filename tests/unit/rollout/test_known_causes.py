@@ -74,7 +74,7 @@ CASES = [
      "built for another kernel", "delete the pod", ()),
     ("1982", why("validator", "toolkit-validation", waiting(
         "RunContainerError", 'failed to create containerd task: ... no runtime for "nvidia" is configured')),
-     "has no handler nvidia", "container toolkit is ready on gpu-7", ("driver", "container_toolkit")),
+     "has no runtime handler named nvidia", "container toolkit is ready on gpu-7", ("driver", "container_toolkit")),
     ("1982, CDI", why("device_plugin", PLUGIN, waiting(
         "RunContainerError", "CDI device injection failed: unresolvable CDI devices management.nvidia.com/gpu=all")),
      "CDI devices", "restart its pod", ("driver", "container_toolkit")),
@@ -101,7 +101,7 @@ CASES = [
     # B: the runtime.
     ("432", why("device_plugin", "toolkit-validation", CREATED, events=(
         'Failed to create pod sandbox: rpc error: failed to get sandbox runtime: no runtime for "nvidia" is '
-        "configured",)), "has no handler nvidia", "RKE2", ("driver", "container_toolkit")),
+        "configured",)), "has no runtime handler named nvidia", "RKE2", ("driver", "container_toolkit")),
     ("rke2 3385", crash("container_toolkit", TOOLKIT, 'level=fatal msg="Error: unable to load config: failed to load '
                         'config: (1, 1): parsing error: keys cannot contain { character"'),
      "template or not valid", "config.toml.tmpl", ()),

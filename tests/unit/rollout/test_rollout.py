@@ -427,7 +427,7 @@ def test_events_of_a_pod_tell_the_cause() -> None:
         warning("Pod", "device_plugin-n1", 'no runtime for "nvidia" is configured'),
         {**warning("Pod", "device_plugin-n1", "Back-off restarting", "2026-01-02T00:00:00Z"), "reason": "BackOff"}])
     check = follow(client, ["device_plugin"], timeout=5)[0]["device_plugin"]
-    assert "has no handler nvidia" in check["detail"]
+    assert "has no runtime handler named nvidia" in check["detail"]
     assert check["nodes"][0]["message"] == 'no runtime for "nvidia" is configured'
 
 
@@ -435,7 +435,7 @@ def test_what_kept_a_pod_from_starting_is_over_once_a_container_has_ended() -> N
     """A kubelet 1.36 reported this for a validator whose toolkit became ready later."""
     event = {**warning("Pod", "validator-n1", 'unable to get OCI runtime for sandbox "9f": no runtime for "nvidia" is '
                        'configured'), "reason": "FailedCreatePodSandBox"}
-    for reason, said in (("CrashLoopBackOff", "CUDA program does not run"), ("", "has no handler nvidia")):
+    for reason, said in (("CrashLoopBackOff", "CUDA program does not run"), ("", "no runtime handler named nvidia")):
         client = FakeClient(DaemonSet=[daemon_set("validator", 1, 0)], Node=[node("n1")], Event=[event],
                             Pod=[pod("validator", "n1", 2, reason)])
         check = follow(client, ["validator"], timeout=5)[0]["validator"]
