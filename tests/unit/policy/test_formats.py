@@ -302,7 +302,9 @@ def test_selectors_that_need_not_overlap_are_accepted() -> None:
     policy = formats.read([resource("NVIDIADriver", "a", nodeSelector={"x": "1"}),
                            resource("NVIDIADriver", "b", nodeSelector={"x": "2"})], NEWEST)
     assert [pool.name for pool in policy.pools] == ["a", "b"]
-    assert not policy.fallback and "hosts have no Node labels" in formats.unsupported_on_hosts(policy)[0]
+    said = formats.unsupported_on_hosts(policy)
+    assert not policy.fallback and all("hosts have no Node labels" in one for one in said)
+    assert [one.split(":")[0] for one in said] == [f"NVIDIADriver {pool.name}" for pool in policy.pools]
 
 
 def test_drivers_count_only_where_the_cluster_policy_says_so() -> None:
