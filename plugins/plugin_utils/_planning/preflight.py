@@ -99,9 +99,13 @@ def of_rejected(rejected: t.Mapping[str, t.Mapping[str, str]]) -> list[Finding]:
 
 def with_failures(found: t.Sequence[FindingDict], failed: t.Mapping[str, t.Mapping[str, Section]]) -> list[FindingDict]:
     """The findings, preceded by the errors of modules in check mode. failed: C({HOST: {COMPONENT: error}})."""
-    errors = [Finding(host, component, "error", _sentence(error["message"]), _sentence(error["hint"]))
-              for host, of_host in failed.items() for component, error in of_host.items()]
-    return [*listed(errors), *found]
+    errors: dict[tuple[str, str], Finding] = {}
+    for host, of_host in failed.items():
+        for component, error in of_host.items():
+            # Modules that did not run because of the same failure have the same message.
+            errors.setdefault((host, error["message"]), Finding(
+                host, component, "error", _sentence(error["message"]), _sentence(error["hint"])))
+    return [*listed(errors.values()), *found]
 
 
 def listed(found: t.Iterable[Finding]) -> list[FindingDict]:
@@ -110,4 +114,6 @@ def listed(found: t.Iterable[Finding]) -> list[FindingDict]:
 
 
 def _sentence(text: object) -> str:
-    return str(text).strip().rstrip(".")
+    """A text without the period at its end. An ellipsis stays, because it says that a list goes on."""
+    words = str(text).strip()
+    return words if words.endswith("...") else words.rstrip(".")

@@ -256,8 +256,9 @@ def _fabric(host: Host) -> t.Iterator[Result]:
     if host.brings_fabric:
         if not host.runs or not _manager_runs(host):
             more = f" and {_companion(host, 'nvlsm')}" if fabric == "nvlink5" else ""
-            yield ("info", f"the driver role installs {_companion(host, 'fabric_manager')}{more}, which the NVSwitches "
-                   "of this host need", "")
+            what = f"{_companion(host, 'fabric_manager')}{more}"
+            yield ("info", f"the driver role installs {what}, which the NVSwitches of this host need" if host.plan else
+                   f"the NVSwitches of this host need {what}; the driver role installs this together with a driver", "")
     else:
         yield from _fabric_manager(host, fabric, packages)
     # The role loads ib_umad. mlx5_core, the driver of the management ports of the switches, is part of the kernel.

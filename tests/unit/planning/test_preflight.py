@@ -343,6 +343,23 @@ def test_what_modules_say_of_their_own_accord() -> None:
                       "text": "It is not ours to change", "fix": "Let it be"}, {"check": "x"}]
 
 
+def test_modules_that_do_not_run_for_the_same_reason_are_one_finding() -> None:
+    first, later = ({"message": text, "hint": "Do it."} for text in ("No package.", "It failed before: No package."))
+    found = preflight.with_failures([], {"gpu-1": {"driver": first, "dcgm": later, "cuda": later}, "gpu-2": {"dcgm": later}})
+    assert [(one["host"], one["check"]) for one in found] == [("gpu-1", "driver"), ("gpu-1", "dcgm"), ("gpu-2", "dcgm")]
+
+
+def test_a_list_that_goes_on_keeps_its_ellipsis() -> None:
+    error = {"kind": "input", "message": "", "hint": "", "faults": ["a: unknown key; allowed: b, c, ..."]}
+    assert preflight.refused(error, {})[0].text.endswith("b, c, ...")
+
+
+def test_a_fabric_manager_is_not_announced_for_a_host_that_is_left_out() -> None:
+    told = [one.text for one in preflight.checks({**plan_of(), "hosts": {}}, {"gpu-1": facts()}, None, TODAY)
+            if one.check == "fabric"]
+    assert told and not told[0].startswith("the driver role installs")
+
+
 def test_order_and_sums() -> None:
     known = facts(["26b9", "1eb8"], secure_boot=True, runtimes={"containerd": None})
     every = preflight.listed(preflight.checks(plan_of(), {"gpu-1": known, "gpu-2": known}, None, TODAY))
