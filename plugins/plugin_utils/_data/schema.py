@@ -90,7 +90,7 @@ def check(document: Document, schema: Schema, path: Path = ()) -> list[str]:
     data = document.data
     for part in path:
         data = data[part]
-    return list(_faults(document, data, schema, path))
+    return list(_faults(document, data, schema, path, _Root(schema, path)))
 
 
 def faults_error(origin: str, faults: t.Sequence[str]) -> InputError:
@@ -100,15 +100,23 @@ def faults_error(origin: str, faults: t.Sequence[str]) -> InputError:
     return InputError(f"{origin} has {count}:{listed}\nNothing was changed.", faults=list(faults))
 
 
-def _faults(document: Document, value: object, schema: Schema, path: Path) -> t.Iterator[str]:
+@dataclass(frozen=True)
+class _Root:
+    """The schema of the whole document, and its path there."""
+
+    schema: Schema
+    path: Path
+
+
+def _faults(document: Document, value: object, schema: Schema, path: Path, root: _Root) -> t.Iterator[str]:
     if isinstance(schema, Needed):
-        yield from _faults(document, value, schema.schema, path)
+        yield from _faults(document, value, schema.schema, path, root)
     elif value is None or schema == "any":
         return
     elif isinstance(schema, t.Mapping):
-        yield from _mapping_faults(document, value, schema, path)
+        yield from _mapping_faults(document, value, schema, path, root)
     elif isinstance(schema, list):
-        yield from _list_faults(document, value, schema[0], path)
+        yield from _list_faults(document, value, schema[0], path, root)
     elif isinstance(schema, tuple):
         if value not in schema or not isinstance(value, str):
             allowed = ", ".join(repr(item) for item in schema)
@@ -117,21 +125,21 @@ def _faults(document: Document, value: object, schema: Schema, path: Path) -> t.
         yield from _type_faults(document, value, schema, path)
 
 
-def _mapping_faults(document: Document, value: object, schema: Keys, path: Path) -> t.Iterator[str]:
+def _mapping_faults(document: Document, value: object, schema: Keys, path: Path, root: _Root) -> t.Iterator[str]:
     if not isinstance(value, dict):
         yield fault_at(document, path, f"a mapping is expected, not {shown(value)}")
         return
     for key, inner in value.items():
         if isinstance(key, str) and key in schema:
-            yield from _faults(document, inner, schema[key], (*path, key))
+            yield from _faults(document, inner, schema[key], (*path, key), root)
         else:
-            yield fault_at(document, (*path, brief(key, str)), f"unknown key{_key_suggestion(str(key), schema)}")
+            yield fault_at(document, (*path, brief(key, str)), f"unknown key{_key_suggestion(str(key), schema, root)}")
     for key, inner in schema.items():
         if isinstance(inner, Needed) and value.get(key) is None:
             yield fault_at(document, (*path, key), "is missing")
 
 
-def _list_faults(document: Document, value: object, schema: Schema, path: Path) -> t.Iterator[str]:
+def _list_faults(document: Document, value: object, schema: Schema, path: Path, root: _Root) -> t.Iterator[str]:
     if not isinstance(value, list):
         wanted = f"a list of {{{', '.join(schema)}}}" if isinstance(schema, t.Mapping) else "a list"
         yield fault_at(document, path, f"{wanted} is expected, not {shown(value)}")
@@ -139,7 +147,7 @@ def _list_faults(document: Document, value: object, schema: Schema, path: Path) 
     for index, item in enumerate(value):
         if item is None:
             yield fault_at(document, (*path, index), "an item is expected, not null")
-        yield from _faults(document, item, schema, (*path, index))
+        yield from _faults(document, item, schema, (*path, index), root)
 
 
 def _type_faults(document: Document, value: object, schema: str, path: Path) -> t.Iterator[str]:
@@ -181,12 +189,23 @@ def suggestion(key: str, known: t.Iterable[str]) -> str:
     return f"; allowed: {listed}" if names else ""
 
 
-def _key_suggestion(key: str, schema: Keys) -> str:
-    """The text of L(suggestion), or for a key such as C(driver.version) (helm --set), how to write it in a document."""
+def _key_suggestion(key: str, schema: Keys, root: _Root) -> str:
+    """The text of L(suggestion), or where else the document may have the key, or for a key such as C(driver.version)
+    (helm --set), how to write it in a document."""
     first, *rest = key.split(".")
     if not rest or not isinstance(schema.get(first), t.Mapping):
-        return suggestion(key, schema)
+        places = [] if nearest(key, list(schema)) else list(_places(key, root.schema, root.path))
+        return f"; it belongs to {dotted(places[0]) or 'the top level'}" if len(places) == 1 else suggestion(key, schema)
     return brief(f"; write it nested, {first}: {{{': {'.join(rest)}: ...", str) + "}" * len(rest)
+
+
+def _places(key: str, schema: Schema, path: Path) -> t.Iterator[Path]:
+    """The paths of the sections that have a key."""
+    schema = schema.schema if isinstance(schema, Needed) else schema
+    for name, inner in schema.items() if isinstance(schema, t.Mapping) else ():
+        if name == key:
+            yield path
+        yield from _places(key, inner, (*path, name))
 
 
 def fault_at(document: Document, path: Path, text: str) -> str:

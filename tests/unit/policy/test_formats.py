@@ -124,6 +124,11 @@ def test_deprecated_key_is_said_with_its_line(tmp_path: pathlib.Path) -> None:
     ("driver:\n\tversion: '595'\n", ["line 2: not YAML", "Use spaces; YAML does not allow tabs here"]),
     ("driver:\n  version: !vault |\n    61\n", ["line 2: not YAML", "Write encrypted values into variables"]),
     ("$ANSIBLE_VAULT;1.1;AES256\n6162\n", ["policy.yml is encrypted. Write the policy as a mapping"]),
+    ("driver:\n  maxParallelUpgrades: 5\n  use_ocp_driver_toolkit: true\n  nfd: {}\nruntimeClass: nvidia\n", [
+        "driver.maxParallelUpgrades (line 2): unknown key; it belongs to driver.upgradePolicy\n",
+        "driver.use_ocp_driver_toolkit (line 3): unknown key; it belongs to operator\n",
+        "driver.nfd (line 4): unknown key; it belongs to the top level\n",
+        "runtimeClass (line 5): unknown key; it belongs to operator\n"]),
     ("driver.version: '595'\n", ["['driver.version'] (line 1): unknown key; write it nested, driver: {version: ...}"]),
     ("daemonsets:\n  updateStrategy.x: 1\n", ["unknown key; did you mean 'updateStrategy'?"]),
     ("operator:\n  upgradeCRD: 2026-01-01\n", ["true or false is expected, not 2026-01-01"]),
