@@ -132,8 +132,18 @@ def notes(policy: Policy, release: Release, placement: str, places: t.Mapping[st
         if _applies(policy, path.split(".")[0], placement, places):
             by_text.setdefault(text, {})[path] = None
     return [*_about_pools(policy, placement, places), *(
-        f"{', '.join(shortened(list(paths), [*given, *own]))}: no effect {PLACEMENTS[placement]}: {text}."
-        for text, paths in by_text.items())]
+        f"{', '.join(_as_written(policy, path) for path in shortened(list(paths), [*given, *own]))}: no effect "
+        f"{PLACEMENTS[placement]}: {text}." for text, paths in by_text.items())]
+
+
+def _as_written(policy: Policy, path: str) -> str:
+    """The name of a key, or of a section, as the values of the chart have it, if the policy is such values."""
+    if policy.kind != "values" or any(get_path(one.spec, path) is not None for one in policy.sources):
+        return path
+    for own, common in translate.VALUES_PAIRS:
+        if f"{path}.".startswith(f"{common}."):
+            return own + path[len(common):]
+    return path
 
 
 def _is_older(policy: Policy, release: Release, effect: KeyEffect, path: str) -> bool:
@@ -194,7 +204,8 @@ def _applies(policy: Policy, section: str, placement: str, places: t.Mapping[str
         return bool(delivered) and not (placement == "hosts" and in_cluster)
     if placement == "hosts" and entry.name in in_cluster and "host" not in entry.places:
         return False
-    enabled = policy.enabled(section)
+    # On hosts, the DCGM exporter needs DCGM.
+    enabled = policy.enabled(section) or placement == "hosts" and section == "dcgm" and policy.enabled("dcgmExporter")
     return enabled and (entry.name in delivered or bool(delivered) and place not in entry.places)
 
 

@@ -226,7 +226,8 @@ class Probe:
                 break
             notes = [one for one in after[1] if one not in former[1]]
             off = value is False and path.endswith(".enabled")
-            found.add("note" if any(names(one, path) for one in notes) else "off" if off else "silent")
+            written = own if kind == "values" else path
+            found.add("note" if any(names(one, written) for one in notes) else "off" if off else "silent")
         return found
 
     def differences(self, kind: str, placement: str) -> list[str]:

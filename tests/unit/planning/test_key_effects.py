@@ -55,7 +55,8 @@ def test_each_key_of_the_common_format_has_a_row_and_each_row_has_a_key() -> Non
         key_effects.of_key("unknown.key", "hosts")
     patterns = [one for keys in key_effects.rows() for one in keys]
     first = {next(one for one in patterns if fnmatchcase(path, one)) for path in paths}
-    assert set(patterns) - first <= {"node-feature-discovery.*", "global.*", "draDriver"}
+    assert set(patterns) - first <= {
+        "node-feature-discovery.worker.tolerations", "node-feature-discovery.*", "global.*", "draDriver"}
 
 
 def test_the_page_has_the_table() -> None:
@@ -106,6 +107,21 @@ def test_many_keys_are_named_by_their_sections() -> None:
     policy = cluster_policy(**sections, toolkit={"resources": resources, "version": "v1.18.0"})
     assert sorted(notes_of(policy, "hosts").split(": no effect on hosts: ")[0].split(", ")) == [
         "dcgmExporter.resources", "gfd.resources", "migManager.resources", "toolkit.resources", "validator.resources"]
+
+
+def test_keys_are_named_as_the_values_of_the_chart_have_them() -> None:
+    eviction = {"deleteEmptyDir": True, "force": True}
+    noted = notes_of({"driver": {"upgradePolicy": {"gpuPodDeletion": eviction}}}, "hosts")
+    assert noted.startswith("driver.upgradePolicy.gpuPodDeletion.deleteEmptyDir, ")
+    assert notes_of({"driver": {"upgradePolicy": {"podDeletion": eviction}}}, "hosts").startswith(
+        "driver.upgradePolicy.podDeletion.deleteEmptyDir, ")
+    assert "podDeletion" in notes_of(cluster_policy(driver={"upgradePolicy": {"podDeletion": eviction}}), "hosts")
+
+
+def test_keys_of_dcgm_are_noted_on_hosts_whose_exporter_needs_it() -> None:
+    values = {"dcgm": {"enabled": False, "repository": "registry.example"}}
+    assert notes_of(values, "hosts").startswith("dcgm.repository: no effect on hosts: only pods use it")
+    assert notes_of(values, "cluster") == notes_of({**values, "dcgmExporter": {"enabled": False}}, "hosts") == ""
 
 
 def test_keys_that_apply_in_the_cluster_are_not_noted_for_its_hosts() -> None:
