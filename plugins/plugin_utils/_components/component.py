@@ -229,12 +229,14 @@ def environment(items: t.Iterable[Section] | None) -> dict[str, str]:
     return {str(item["name"]): "" if item.get("value") is None else str(item["value"]) for item in items or ()}
 
 
-def only_in_pods(path: str, given: t.Iterable[str], used: t.Container[str]) -> list[str]:
+def only_in_pods(path: str, given: t.Iterable[str], used: t.Container[str],
+                 instead: t.Mapping[str, str] | None = None) -> list[str]:
     """A note that names the variables or arguments that have no effect on hosts. path: their path in the policy; used:
-    the names of those that hosts use."""
+    the names of those that hosts use; instead: the variables of hosts that have their effect."""
     names = sorted(name for name in given if name not in used)
-    return [f"{path}: {', '.join(names)}: no effect: hosts do not use {'them' if len(names) > 1 else 'it'}."
-            ] if names else []
+    own = list(dict.fromkeys(variable for name in names for one, variable in (instead or {}).items() if name == one))
+    return [f"{path}: {', '.join(names)}: no effect: hosts do not use {'them' if len(names) > 1 else 'it'}"
+            f"{f'; set {some_of(own)} if needed' if own else ''}."] if names else []
 
 
 def is_true(text: str) -> bool:

@@ -42,6 +42,14 @@ _SETTINGS: dict[str, tuple[str, type]] = {
     "NVIDIA_CONTAINER_RUNTIME_RUNTIMES": ("nvidia-container-runtime.runtimes", list),
 }
 
+# Hosts detect the container runtime and its file. The variables for another one, by variable in toolkit.env.
+_OF_HOSTS = {
+    "RUNTIME": "container_toolkit_runtime", "CONTAINERD_SOCKET": "container_toolkit_runtime",
+    "CONTAINERD_CONFIG": "container_toolkit_config_path", "RUNTIME_CONFIG": "container_toolkit_config_path",
+    "DOCKER_CONFIG": "container_toolkit_config_path", "CRIO_CONFIG": "container_toolkit_config_path",
+    "RUNTIME_DROP_IN_CONFIG": "container_toolkit_drop_in_path",
+}
+
 
 class ToolkitPlan(component.HostPlan):
     """The plan on a host. All keys are options of the module container_toolkit. version: without the prefix C(v);
@@ -92,7 +100,7 @@ def host_plan(host: component.Host) -> ToolkitPlan:
     if host.place == "host":
         if not any(host.facts["runtimes"].values()) and host.facts["host"]["markers"]["kubernetes"] not in OWN_RUNTIME:
             host.notes.append("no container runtime is installed, so the container toolkit cannot be configured.")
-        host.notes += component.only_in_pods("toolkit.env", environment, (*_SETTINGS, *_DEFAULT))
+        host.notes += component.only_in_pods("toolkit.env", environment, (*_SETTINGS, *_DEFAULT), _OF_HOSTS)
     settings = {name: _typed(environment[variable], kind) for variable, (name, kind) in _SETTINGS.items()
                 if environment.get(variable)}
     if cdi and policy.get("cdi.default") and version_key(release.version) < (25, 10):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, software
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import get_path
 
 
 class DcgmPlan(component.HostPlan):
@@ -24,8 +25,12 @@ def host_plan(host: component.Host) -> DcgmPlan:
     version = host.variables.get("dcgm_version") or software.packaged(host, "dcgm", r"v?(\d+\.\d+\.\d+)")
     profiling = host.boolean_variable("dcgm_profiling", True)
     placement, because = software.placed(host, "DCGM")
-    if placement == "host" and not host.inputs.policy.enabled("dcgm"):
+    policy = host.inputs.policy
+    if placement == "host" and not policy.enabled("dcgm"):
         because.append("the DCGM exporter needs it")
+        if any(get_path(source.spec, "dcgm.enabled") is False for source in policy.sources):
+            host.notes.append("dcgm.enabled is false in the policy, but DCGM is delivered, because the DCGM exporter of "
+                              "hosts needs it; to deliver neither, set dcgmExporter.enabled to false.")
     return {"placement": placement, "state": "present", "version": str(version) if version else None,
             "profiling": profiling, "because": because}
 

@@ -91,7 +91,8 @@ def host_plan(host: component.Host) -> DcgmExporterPlan:
     listen = variables.get("dcgm_exporter_listen") or environment.get(_LISTEN) or EXPORTER_ADDRESS
     usable = {name: value for name, value in environment.items() if name != _LISTEN and not name.startswith(_OF_PODS)}
     if host.place == "host":
-        host.notes += component.only_in_pods("dcgmExporter.env", environment, (_LISTEN, *usable))
+        host.notes += component.only_in_pods("dcgmExporter.env", environment, (_LISTEN, *usable), {
+            "DCGM_EXPORTER_COLLECTORS": "dcgm_exporter_counters"})
     own_env, own_args = variables.get("dcgm_exporter_env"), variables.get("dcgm_exporter_args")
     placement, because = software.placed(host, "the DCGM exporter")
     return {"placement": placement, "state": "present", "version": str(version) if version else None,

@@ -14,8 +14,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.device_p
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.mig_manager import mig_strategy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Value
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted, some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_images import pull_secrets
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
 
 class LabelsPlan(component.HostPlan):
@@ -37,6 +38,8 @@ class LabelsPart(component.PresentPlan):
 def host_plan(host: component.Host) -> LabelsPlan:
     """The plan on a host. The variables of the host take precedence over the policy. Raises Refused."""
     own, policy = host.variables.get("feature_discovery_sharing"), host.inputs.policy
+    if host.place == "host" and own is None:
+        host.notes += _unused_configurations(policy)
     sharing: Value = policy.sharing if own is None else own
     try:
         if host.place == "host":
@@ -48,6 +51,16 @@ def host_plan(host: component.Host) -> LabelsPlan:
                       ) from error
     return {"placement": host.place, "state": "gathered", "target": "facts", "mig_strategy": mig_strategy(host),
             "sharing": sharing, "because": host.because}
+
+
+def _unused_configurations(policy: Policy) -> list[str]:
+    """A note about the configurations of the device plugin in the policy that no host uses."""
+    config = policy.get("devicePlugin.config") or {}
+    data, default = config.get("data") if config.get("create") else None, str(config.get("default") or "")
+    unused = [str(name) for name in data if name != default] if isinstance(data, dict) else []
+    return [f"devicePlugin.config.data: {some_of(unused)}: no effect on hosts: the labels of hosts are those of "
+            f"devicePlugin.config.default{f' ({default})' if default else ', which is not set'}; for others, set "
+            "feature_discovery_sharing."] if unused else []
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> LabelsPart:

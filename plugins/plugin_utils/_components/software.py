@@ -33,14 +33,20 @@ def packaged(host: component.Host, name: str, pattern: str) -> str | None:
     """The version of the package that corresponds to the version of an image in the policy or release, None for the
     newest. pattern: a regular expression that matches the tag of the image; group 1 is the version of the package."""
     section = by_name(name).section
-    text = str(host.inputs.policy.get(f"{section}.version") or host.inputs.release.components[name])
+    own = host.inputs.policy.get(f"{section}.version")
+    text = str(own or host.inputs.release.components[name])
     found = re.match(pattern, text)
     if found is None:
         host.notes.append(f"{section}.version {text!r} is not the version of a package; hosts keep the installed "
                           "version, or get the newest one if there is none.")
         return None
     # The packages of DCGM 3 have other names, and there is no package of its exporter.
-    return found.group(1) if version_key(text)[0] >= _FIRST_SPLIT else None
+    if version_key(text)[0] >= _FIRST_SPLIT:
+        return found.group(1)
+    if own and host.place == "host":
+        host.notes.append(f"{section}.version {text}: no effect: hosts get the newest version, because DCGM {_FIRST_SPLIT}"
+                          f" is the first with these packages; to choose one, set {name}_version.")
+    return None
 
 
 def _not_installable(host: component.Host) -> str:

@@ -325,6 +325,10 @@ def _policy(kind: str, origin: str, documents: t.Sequence[tuple[Document, str]],
     warnings += [f"{section}.config.data is ignored, because {section}.config.create is not true."
                  for section in ("migManager", "devicePlugin", "dcgmExporter")
                  if _config(spec, section).get("data") and not _config(spec, section).get("create")]
+    warnings += [f"{section}.config.create has no effect, because {section}.config.data is empty. The ConfigMap "
+                 f"{_config(spec, section)['name']} must exist in the cluster."
+                 for section in ("migManager", "devicePlugin", "dcgmExporter") if _config(spec, section).get("create")
+                 and _config(spec, section).get("name") and not _config(spec, section).get("data")]
     mig_config = _embedded(spec, origin, "migManager", "config.yaml")
     sharing = _embedded(spec, origin, "devicePlugin", str(_config(spec, "devicePlugin").get("default") or ""))
     objects = [item for document, form in documents if form == "values"

@@ -52,6 +52,47 @@ def test_a_release_of_dcgm_3_gets_the_newest_packages() -> None:
     assert made["dcgm"]["version"] is None and made["dcgm_exporter"]["version"] is None
 
 
+def test_a_version_of_dcgm_3_in_the_policy_is_noted() -> None:
+    given = policy(dcgm={"version": "3.2.5-1-ubuntu20.04"}, dcgmExporter={"version": "3.2.5-3.1.8-ubuntu20.04"})
+    noted = "\n".join(plan(given, release="24.6.0")[1])
+    assert "dcgm.version 3.2.5-1-ubuntu20.04: no effect: hosts get the newest version" in noted
+    assert "to choose one, set dcgm_version." in noted and "to choose one, set dcgm_exporter_version." in noted
+    chosen = {"dcgm_version": "4.6.0", "dcgm_exporter_version": "4.8.3"}
+    assert not [note for note in plan(given, chosen, release="24.6.0")[1] if "newest version" in note]
+
+
+def test_dcgm_that_the_policy_disables_and_the_exporter_needs_is_noted() -> None:
+    def said(**spec: t.Any) -> list[str]:
+        return [note for note in plan(policy(**spec))[1] if "dcgm.enabled is false in the policy" in note]
+
+    assert len(said(dcgm={"enabled": False})) == 1
+    assert said() == said(dcgm={"enabled": False}, dcgmExporter={"enabled": False}) == []
+
+
+def test_a_note_names_the_variables_of_hosts_that_have_the_effect() -> None:
+    def said(**spec: t.Any) -> str:
+        return "\n".join(note for note in plan(policy(**spec))[1] if "hosts do not use" in note)
+
+    given = [{"name": "CONTAINERD_CONFIG", "value": "/x"}, {"name": "CONTAINERD_RUNTIME_CLASS", "value": "nvidia"}]
+    assert said(toolkit={"env": given}).endswith(
+        "CONTAINERD_CONFIG, CONTAINERD_RUNTIME_CLASS: no effect: hosts do not use them; set "
+        "container_toolkit_config_path if needed.")
+    assert said(dcgmExporter={"env": [{"name": "DCGM_EXPORTER_COLLECTORS", "value": "/x.csv"}]}).endswith(
+        "hosts do not use it; set dcgm_exporter_counters if needed.")
+
+
+def test_configurations_of_the_device_plugin_that_no_host_uses_are_noted() -> None:
+    def said(default: str, **mine: t.Any) -> list[str]:
+        data = dict.fromkeys(("a", "b"), "version: v1\n")
+        config = {"name": "n", "create": True, "default": default, "data": data}
+        return [note for note in plan({"devicePlugin": {"config": config}}, mine)[1] if "config.data" in note]
+
+    assert said("a") == ["h: devicePlugin.config.data: b: no effect on hosts: the labels of hosts are those of "
+                         "devicePlugin.config.default (a); for others, set feature_discovery_sharing."]
+    assert "a, b: no effect on hosts" in said("")[0] and "which is not set" in said("")[0]
+    assert said("a", feature_discovery_sharing={}) == []
+
+
 def test_the_exporter_gets_arguments_variables_and_jobs_of_the_policy() -> None:
     env = [{"name": "DCGM_EXPORTER_INTERVAL", "value": "10000"}, {"name": "DCGM_EXPORTER_KUBERNETES", "value": "true"}]
     given = policy(dcgmExporter={"env": env, "args": ["-x"], "hpcJobMapping": {"enabled": True}})

@@ -380,6 +380,15 @@ def test_what_silence_means_to_the_chart(section: str, since: str | None) -> Non
         assert formats.read({}, releases.release(version)).enabled(section) is known
 
 
+@pytest.mark.parametrize("section", ["migManager", "devicePlugin", "dcgmExporter"])
+def test_a_config_map_that_is_created_without_content_is_noted(section: str) -> None:
+    said = f"{section}.config.create has no effect, because {section}.config.data is empty. The ConfigMap x must exist in "
+    config = {"create": True, "name": "x"}
+    assert said + "the cluster." in formats.read({section: {"config": config}}, NEWEST).warnings
+    for other in ({**config, "create": False}, {**config, "data": {"a": "version: v1\n"}}, {"name": "x"}):
+        assert not any(said in one for one in formats.read({section: {"config": other}}, NEWEST).warnings)
+
+
 def test_null_removes_a_default_of_the_chart() -> None:
     assert formats.read({"mig": {"strategy": None}}, NEWEST).get("mig.strategy") == "none"
     assert formats.read({"driver": {"upgradePolicy": None}}, NEWEST).get("driver.upgradePolicy") is None
