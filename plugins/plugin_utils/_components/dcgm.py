@@ -29,8 +29,8 @@ def host_plan(host: component.Host) -> DcgmPlan:
     if placement == "host" and not policy.enabled("dcgm"):
         because.append("the DCGM exporter needs it")
         if any(get_path(source.spec, "dcgm.enabled") is False for source in policy.sources):
-            host.notes.append("dcgm.enabled is false in the policy, but DCGM is delivered, because the DCGM exporter of "
-                              "hosts needs it; to deliver neither, set dcgmExporter.enabled to false.")
+            host.notes.append("dcgm.enabled is false in the policy, but DCGM is delivered, because the DCGM exporter "
+                              "of hosts needs it; to deliver neither, set dcgmExporter.enabled to false.")
     return {"placement": placement, "state": "present", "version": str(version) if version else None,
             "profiling": profiling, "because": because}
 

@@ -44,8 +44,8 @@ def packaged(host: component.Host, name: str, pattern: str) -> str | None:
     if version_key(text)[0] >= _FIRST_SPLIT:
         return found.group(1)
     if own and host.place == "host":
-        host.notes.append(f"{section}.version {text}: no effect: hosts get the newest version, because DCGM {_FIRST_SPLIT}"
-                          f" is the first with these packages; to choose one, set {name}_version.")
+        host.notes.append(f"{section}.version {text}: no effect: hosts get the newest version, because DCGM "
+                          f"{_FIRST_SPLIT} is the first with these packages; to choose one, set {name}_version.")
     return None
 
 

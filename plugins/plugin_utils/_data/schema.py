@@ -195,7 +195,9 @@ def _key_suggestion(key: str, schema: Keys, root: _Root) -> str:
     first, *rest = key.split(".")
     if not rest or not isinstance(schema.get(first), t.Mapping):
         places = [] if nearest(key, list(schema)) else list(_places(key, root.schema, root.path))
-        return f"; it belongs to {dotted(places[0]) or 'the top level'}" if len(places) == 1 else suggestion(key, schema)
+        if len(places) == 1:
+            return f"; it belongs to {dotted(places[0]) or 'the top level'}"
+        return suggestion(key, schema)
     return brief(f"; write it nested, {first}: {{{': {'.join(rest)}: ...", str) + "}" * len(rest)
 
 

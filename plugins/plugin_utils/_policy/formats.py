@@ -427,8 +427,8 @@ def unsupported_on_hosts(policy: Policy) -> list[str]:
     selecting = [(pool.name, "nodeSelector") for pool in policy.pools if not policy.fallback]
     if policy.get("driver.nodeAffinity"):
         selecting.append((policy.driver_name, "nodeAffinity"))
-    parts += [f"NVIDIADriver {name}: spec.{key}: hosts have no Node labels; use an NVIDIADriver without it, or groups of "
-              "the inventory" for name, key in selecting]
+    parts += [f"NVIDIADriver {name}: spec.{key}: hosts have no Node labels; use an NVIDIADriver without it, or groups "
+              "of the inventory" for name, key in selecting]
     if policy.documents == ("GPUCluster",):
         parts.append("a GPUCluster describes only parts of a cluster and has no effect on hosts; add NVIDIADrivers, or "
                      "use another format")

@@ -345,7 +345,8 @@ def test_what_modules_say_of_their_own_accord() -> None:
 
 def test_modules_that_do_not_run_for_the_same_reason_are_one_finding() -> None:
     first, later = ({"message": text, "hint": "Do it."} for text in ("No package.", "It failed before: No package."))
-    found = preflight.with_failures([], {"gpu-1": {"driver": first, "dcgm": later, "cuda": later}, "gpu-2": {"dcgm": later}})
+    found = preflight.with_failures([], {"gpu-1": {"driver": first, "dcgm": later, "cuda": later},
+                                         "gpu-2": {"dcgm": later}})
     assert [(one["host"], one["check"]) for one in found] == [("gpu-1", "driver"), ("gpu-1", "dcgm"), ("gpu-2", "dcgm")]
 
 
