@@ -327,9 +327,9 @@ hosts:
       installed for the kernel that boots next, C(licence) whether a licence token is set, C(persistenced) whether
       nvidia-persistenced runs. C(peermem), C(gds) and C(gdrcopy) say whether these kernel modules are installed.
     - C(profile) has C(name), null if there is no profile, and C(because); see O(overrides).
-    - C(preview) names the components whose facts differ from the plan. If the driver differs, it also names MIG,
-      because reloading the driver removes the MIG instances. C(delivered) names all components that are delivered to
-      the host as a host.
+    - C(preview) names the components whose facts differ from the plan, or whose plan has options that no fact shows.
+      If the driver differs, it also names MIG, because reloading the driver removes the MIG instances. C(delivered)
+      names all components that are delivered to the host as a host.
     - C(node) is empty for a host that is not a Node of the cluster. Otherwise C(name) is the name of the Node, and
       C(left) says whether a run that was killed or failed has left the Node out of service.
     - With O(resolve=false) and without a policy to compare or to export, each host has only C(node), and
@@ -356,6 +356,7 @@ hosts:
         gds: false
         gdrcopy: false
         next_kernel: true
+        hold_kernel: false
         licence: false
         proxy: {}
         fabric_manager_settings: {}

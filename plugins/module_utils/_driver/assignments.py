@@ -19,7 +19,7 @@ def name_of(line: str) -> str:
 
 def values(text: str) -> dict[str, str]:
     """The values by name. The last line of a name counts."""
-    found = [_LINE.match(line) for line in text.splitlines()]
+    found = [_LINE.match(line) for line in text.split("\n")]
     return {match.group(1): match.group(2).strip() for match in found if match}
 
 
@@ -27,13 +27,14 @@ def merged(text: str, wanted: t.Mapping[str, str | None]) -> str:
     """The text with the values of these names. None removes a name. Names that are missing are added at the end; other
     lines are not changed."""
     lines, missing = [], dict(wanted)
-    for line in text.splitlines():
+    end = "\r" if text.partition("\n")[0].endswith("\r") else ""
+    for line in text.split("\n")[:None if text and not text.endswith("\n") else -1]:
         name = name_of(line)
         if name not in wanted:
             lines.append(line)
             continue
         value = missing.pop(name, None)
         if value is not None:
-            lines.append(f"{name}={value}")
-    lines += [f"{name}={value}" for name, value in missing.items() if value is not None]
+            lines.append(f"{name}={value}{end}")
+    lines += [f"{name}={value}{end}" for name, value in missing.items() if value is not None]
     return "".join(f"{line}\n" for line in lines)

@@ -30,7 +30,7 @@ SET = "set options of the fabric manager"
 # The kind of journal entries that contain the values set by this collection.
 KIND = "fabric_setting"
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*\Z")
-_VALUE = re.compile(r"[^\s\"'#\\]*\Z")
+_VALUE = re.compile(r"[!$-&(-\[\]-~]*\Z")
 
 
 def settings(spec: Spec) -> dict[str, str]:
@@ -42,7 +42,8 @@ def settings(spec: Spec) -> dict[str, str]:
         text = str(int(value)) if isinstance(value, bool) else str(value)
         if not isinstance(value, (str, int)) or not _NAME.match(str(name)) or not _VALUE.match(text):
             raise InputError(f"'{name}={text}' is not a setting of the fabric manager.",
-                             "Names consist of uppercase letters, digits and _. Values contain no spaces, quotes or #.",
+                             "Names consist of uppercase letters, digits and _. A value is a whole number, true, "
+                             "false, or ASCII text without spaces, quotes, # and backslashes.",
                              path=f"fabric_manager_settings.{name}", value=value)
         found[str(name)] = text
     return found
@@ -53,10 +54,8 @@ class FabricSettings(Part):
 
     def plan(self, now: DriverState, desired: DesiredDriver) -> list[Phased]:
         """See L(Part)."""
-        wanted = settings(self.host.spec)
-        if FABRIC_MANAGER not in wanted_units(self.host.spec, desired.fabric):
-            wanted = {}
-        present = self.host.root.text(SETTINGS_FILE)
+        runs = FABRIC_MANAGER in wanted_units(self.host.spec, desired.fabric)
+        wanted, present = settings(self.host.spec) if runs else {}, self._present()
         if wanted and present is None and not desired.delivered:
             raise HostError(f"{SETTINGS_FILE} is missing.", "Reinstall the package of the fabric manager, or omit "
                             "fabric_manager_settings.", path=SETTINGS_FILE)
@@ -64,11 +63,26 @@ class FabricSettings(Part):
         if wanted and desired.delivered:
             changes = {**changes, **wanted}  # the package that this run installs replaces the file
         steps = self._steps(changes, wanted, "configure")
-        return steps + restart(self.host, now, desired, FABRIC_MANAGER, bool(steps))
+        if not self.host.check:
+            self._forget_edited(present or "", wanted)
+        return steps + restart(self.host, now, desired, FABRIC_MANAGER, bool(steps)) if runs else steps
 
     def absent(self, now: DriverState) -> list[Phased]:
         """See L(Part). A package that was installed before stays, with its file."""
-        return self._steps(self._changes(self.host.root.text(SETTINGS_FILE) or "", {}), {}, "stop")
+        return self._steps(self._changes(self._present() or "", {}), {}, "stop")
+
+    def _present(self) -> str | None:
+        """The text of the file, None if there is none. Each byte survives a write."""
+        data = self.host.root.data(SETTINGS_FILE)
+        return None if data is None else data.decode("utf-8", "surrogateescape")
+
+    def _forget_edited(self, present: str, wanted: dict[str, str]) -> None:
+        """Deletes the entries of settings that are no longer wanted and that somebody else has changed since: their
+        values are no longer those of this collection, whatever they will be."""
+        journal, current = self.host.journal, values(present)
+        for name, entry in list(journal.of_kind(KIND).items()):
+            if name not in wanted and current.get(name) != entry["after"]:
+                journal.forget(KIND, name)
 
     def _steps(self, changes: dict[str, str | None], wanted: dict[str, str], phase: str) -> list[Phased]:
         words = [f"{name}={value}" if name in wanted else f"{name} as it was before"
@@ -88,17 +102,20 @@ class FabricSettings(Part):
         if step.action != SET:
             return False
         journal, wanted = self.host.journal, step.data["wanted"]
-        present = self.host.root.text(SETTINGS_FILE)
+        present = self._present()
         if present is None:
             raise HostError(f"{SETTINGS_FILE} is missing after the installation of the fabric manager.",
                             "Omit fabric_manager_settings if this fabric manager has another file.", path=SETTINGS_FILE)
         changes = self._changes(present, wanted)
         request_restart(journal, FABRIC_MANAGER)
         for name in wanted:
-            journal.keep(KIND, name, values(present).get(name))
+            entry, value = journal.get(KIND, name), values(present).get(name)
+            if entry is not None and entry["after"] != value:  # the file of another package, or somebody's edit
+                journal.forget(KIND, name)
+            journal.keep(KIND, name, value)
             journal.note(KIND, name, wanted[name])
         if changes:
-            journal.write_file(SETTINGS_FILE, merged(present, changes).encode())
+            journal.write_file(SETTINGS_FILE, merged(present, changes).encode("utf-8", "surrogateescape"))
         # The settings are restored one by one, so the former content of the file is not needed.
         journal.forget("file", SETTINGS_FILE)
         for name in [name for name in journal.of_kind(KIND) if name not in wanted]:

@@ -179,7 +179,8 @@ class Component(t.Generic[Planned]):
     them; unchecked: the placements for which check is not called; asked_for: whether the variables of a host request
     the component, even if the profile of the host includes it; needed: whether the variables of a host or another
     component need it although the policy disables it; needs_driver: whether a plan needs an installed driver; options:
-    the keys of the plan that are options of nvidia_software, if that module installs it; journal: the name of its
+    the keys of the plan that are options of nvidia_software, if that module installs it; unseen: whether a plan has
+    options that no fact shows, so that only its module knows whether the host differs; journal: the name of its
     journal, by default the name of the component.
 
     In a cluster. images: returns the images of the pods; cluster_plan: completes the plan; foreign: returns the reason
@@ -194,6 +195,7 @@ class Component(t.Generic[Planned]):
     needed: t.Callable[[PlanInputs, HostVars], bool] = lambda _inputs, _variables: False
     needs_driver: t.Callable[[Planned], bool] = lambda _plan: False
     options: t.Tuple[str, ...] = ()
+    unseen: t.Callable[[Planned], bool] = lambda _plan: False
     journal: str = ""
     images: t.Tuple[str, ...] = ()
     cluster_plan: t.Callable[[Context, PresentPlan], ClusterPart] = lambda _context, shared: shared

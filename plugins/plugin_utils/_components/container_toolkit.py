@@ -236,7 +236,10 @@ def check(want: ToolkitPlan, seen: component.HostState) -> component.Result:
     faults += [f"{name} has not loaded its current configuration files" for name, runtime in configured.items()
                if name in ready and runtime["stale"]]
     if faults:
-        return component.Result("failed", "; ".join(faults), "Run site.yml: it repairs this.")
+        hint = "Run site.yml: it repairs this." if not missing else (
+            f"Install {' and '.join(missing)}, or remove {'it' if len(missing) == 1 else 'them'} from "
+            "container_toolkit_runtime. Then run site.yml.")
+        return component.Result("failed", "; ".join(faults), hint)
     idle = [reason for name, runtime in configured.items() if (reason := _idle(name, runtime))]
     if idle:
         return component.Result("pending", "; ".join(reason for reason, _remedy in idle),

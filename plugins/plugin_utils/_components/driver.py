@@ -14,6 +14,7 @@ import typing as t
 from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils import _proxy
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import fabric_settings
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import wanted_units
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import LOAD_ORDER
@@ -24,6 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import c
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import HostVars
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import Gpu, HostFacts, Service
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import branch_of, version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import packages
@@ -84,6 +86,7 @@ class DriverPlan(component.HostPlan, Packages):
     gds: bool
     gdrcopy: bool
     next_kernel: bool
+    hold_kernel: bool
     licence: bool
     proxy: t.Dict[str, str]
     fabric_manager_settings: Section
@@ -113,7 +116,6 @@ def host_plan(host: component.Host) -> DriverPlan:
     source, version = "precompiled" if driver.signed else driver.source, version_to_install(driver, request).text
     following = host.boolean_variable("driver_next_kernel", True)
     persistenced = host.boolean_variable("driver_persistenced", True)
-    host.boolean_variable("driver_hold_kernel", False)  # only the role reads it; other values are refused here
     host.notes += [*_notes(situation, driver, source, request.cuda), *_reference_notes(inputs.policy, variables)]
     fabric = _fabric(situation if request.fabric else replace(situation, fabric=None), version)
     proxy, settings = _of_environment(host, fabric)
@@ -124,7 +126,8 @@ def host_plan(host: component.Host) -> DriverPlan:
             "precompiled": driver.signed,
             "fabric": {**fabric, "imex_nodes": imex_nodes if isinstance(imex_nodes, list) else []},
             "persistenced": persistenced, "peermem": request.peermem, "gds": request.gds, "gdrcopy": request.gdrcopy,
-            "next_kernel": following, "licence": bool(variables.get("driver_licence_token")),
+            "next_kernel": following, "hold_kernel": host.boolean_variable("driver_hold_kernel", False),
+            "licence": bool(variables.get("driver_licence_token")),
             "proxy": proxy, "fabric_manager_settings": settings,
             "module_parameters": (parameters if isinstance(parameters, dict) and parameters
                                   else inputs.policy.module_parameters or {}),
@@ -134,7 +137,7 @@ def host_plan(host: component.Host) -> DriverPlan:
 
 def _of_environment(host: component.Host, fabric: Fabric) -> tuple[dict[str, str], Section]:
     """What hosts use of the variables of the driver container: the proxy, and the settings of the fabric manager. Adds
-    notes for the others."""
+    notes for the others. Raises Refused for an invalid setting."""
     environment = component.environment(host.inputs.policy.get("driver.env"))
     given = {name: value for name, value in environment.items() if name.upper() in _proxy.NAMES.values()}
     proxy: dict[str, str] = {}
@@ -151,6 +154,12 @@ def _of_environment(host: component.Host, fabric: Fabric) -> tuple[dict[str, str
     host.notes += component.only_in_pods("driver.env", environment, (
         *given, *(f"{_FABRIC_VARIABLE}{name}" for name in settings)))
     own = host.variables.get("driver_fabric_manager_settings")
+    try:
+        fabric_settings.settings(Spec(fabric_manager_settings=settings))
+    except InputError as error:
+        name = error.details["path"].partition(".")[2]
+        raise Refused(f"driver.env: {_FABRIC_VARIABLE}{name}: {name}={error.details['value']} is not a setting of the "
+                      "fabric manager", error.hint) from error
     return proxy, own if isinstance(own, dict) and own and fabric["manager"] else settings
 
 
@@ -168,8 +177,8 @@ def _adopted(situation: Situation, version: Version | None, why: str) -> DriverP
             "branch": version.branch if version else None, "kernel_module_type": None, "source": None, "packages": [],
             "repository": None, "kernel_packages": [], "precompiled": False, "fabric": _fabric(situation, None),
             "persistenced": False, "peermem": False, "gds": False, "gdrcopy": False, "next_kernel": False,
-            "licence": False, "proxy": {}, "fabric_manager_settings": {}, "module_parameters": {}, "cuda": None,
-            "secure_boot": None,
+            "hold_kernel": False, "licence": False, "proxy": {}, "fabric_manager_settings": {}, "module_parameters": {},
+            "cuda": None, "secure_boot": None,
             "because": [f"{why}: the installed driver is adopted as it is"]}
 
 
@@ -409,7 +418,12 @@ def fault_of(gpu: Gpu) -> tuple[str, str]:
     return f"{pci}: {error}", _LOOK
 
 
+def _unseen(plan: DriverPlan) -> bool:
+    return plan["hold_kernel"] or bool(plan["module_parameters"] or plan["fabric_manager_settings"]) or bool(
+        plan["fabric"].get("imex_nodes"))
+
+
 COMPONENT = component.Component(
-    "driver", host_plan, check, unchecked=("cluster",),
+    "driver", host_plan, check, unchecked=("cluster",), unseen=_unseen,
     asked_for=lambda variables: variables.get("driver_state") == "present",
     images=("driver", "driver_manager"), cluster_plan=driver_containers.cluster_plan)

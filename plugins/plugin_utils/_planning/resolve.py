@@ -125,12 +125,13 @@ class _Planning:
         return [f"{one.name}: {text}" for one in ON_HOSTS for text in self.parts[one.name]["because"]]
 
     def preview(self) -> list[str]:
-        """The components that differ from the plan. If these include the driver, MIG is added, because a reload of the
-        driver's modules destroys the MIG instances."""
+        """The components that differ from the plan, or whose module must tell. If the driver differs, MIG is added,
+        because a reload of the driver's modules destroys the MIG instances."""
         differing = {check.component for check in verify.verify(self.parts, self.facts) if check.state != "ok"}
         if "driver" in differing and self.mig["placement"] == "host" and self.mig["selected"]:
             differing.add("mig_manager")
-        return [one.name for one in ON_HOSTS if one.name in differing]
+        unseen = {one.name for one in self.delivered() if one.unseen(self.parts[one.name])}
+        return [one.name for one in ON_HOSTS if one.name in differing | unseen]
 
     def as_mapping(self) -> PlanOfHost:
         """The plan as Ansible passes it to roles. The plan of each component contains its level in C(disruption)."""

@@ -58,6 +58,37 @@ def test_a_setting_that_goes_gets_its_former_value(switches: t.Any) -> None:
     assert not switches.journal.of_kind(KIND)
 
 
+def test_a_value_that_somebody_else_has_set_meanwhile_stays(switches: t.Any) -> None:
+    switches.do(FabricSettings, fabric_manager_settings={"FABRIC_MODE": 1})
+    switches.journal.forget("restart", "nvidia-fabricmanager.service")
+    switches.put(SETTINGS_FILE, "FABRIC_MODE=0\n")  # the package was reinstalled
+    assert switches.ids(FabricSettings) == []
+    switches.put(SETTINGS_FILE, "FABRIC_MODE=1\n")
+    assert switches.ids(FabricSettings) == []
+
+
+def test_the_former_value_is_that_of_the_present_package(switches: t.Any) -> None:
+    switches.put(SETTINGS_FILE, "FABRIC_MODE=2\n")
+    switches.do(FabricSettings, fabric_manager_settings={"FABRIC_MODE": 1})
+    switches.put(SETTINGS_FILE, "FABRIC_MODE=0\n")
+    switches.do(FabricSettings, fabric_manager_settings={"FABRIC_MODE": 1})
+    switches.do(FabricSettings)
+    assert switches.read(SETTINGS_FILE) == "FABRIC_MODE=0\n"
+
+
+def test_other_lines_keep_their_bytes(switches: t.Any) -> None:
+    before = b"\n# caf\xe9 \x0cFABRIC_MODE=3\r\n\r\nFABRIC_MODE=0\r\n"
+    switches.put(SETTINGS_FILE, before)
+    switches.do(FabricSettings, fabric_manager_settings={"FABRIC_MODE": 1})
+    assert (switches.folder / SETTINGS_FILE[1:]).read_bytes() == before.replace(b"MODE=0\r\n", b"MODE=1\n")
+
+
+def test_a_fabric_manager_that_is_not_wanted_is_not_restarted(switches: t.Any) -> None:
+    switches.do(FabricSettings, fabric_manager_settings={"FABRIC_MODE": 1})
+    switches.desired = replace(switches.desired, fabric="none")
+    assert switches.ids(FabricSettings, fabric_manager_settings={"FABRIC_MODE": 1}) == [STEP]
+
+
 def test_the_file_of_a_newer_package_gets_the_settings_again_and_keeps_its_own(switches: t.Any) -> None:
     switches.do(FabricSettings, fabric_manager_settings=WISH)
     newer = "LOG_LEVEL=3\nFABRIC_MODE=0\nNEW_SETTING=1\n"
@@ -105,7 +136,8 @@ def test_a_missing_file_is_an_error(switches: t.Any) -> None:
 
 @pytest.mark.parametrize(("wish", "path"), [
     ({"fabric mode": 1}, "fabric mode"), ({"FABRIC_MODE": "1\nLOG_LEVEL=9"}, "FABRIC_MODE"),
-    ({"LOG_FILE_NAME": "a b"}, "LOG_FILE_NAME"), ({"FABRIC_MODE": [1]}, "FABRIC_MODE"),
+    ({"LOG_FILE_NAME": "a b"}, "LOG_FILE_NAME"), ({"A": "\x1b[0m"}, "A"), ({"A": "é"}, "A"),
+    ({"FABRIC_MODE": [1]}, "FABRIC_MODE"),
 ])
 def test_bad_settings(wish: dict[str, t.Any], path: str) -> None:
     with pytest.raises(InputError) as caught:

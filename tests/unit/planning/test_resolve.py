@@ -486,6 +486,28 @@ def test_variables_of_the_driver_container(gpus: list[str], env: dict[str, str],
     assert len(noted) == bool(words) and words in "".join(noted) and "secret" not in str(found)
 
 
+def test_a_bad_setting_of_the_driver_container_is_refused_by_its_name() -> None:
+    policy = {"driver": {"env": [{"name": "NVFM_CONFIG_fabric_mode", "value": "1"}]}}
+    with pytest.raises(PolicyError, match="driver.env: NVFM_CONFIG_fabric_mode: .*is not a setting"):
+        plan(["A100"] * 8, policy)
+
+
+@pytest.mark.parametrize("mine", [
+    {"driver_hold_kernel": True}, {"driver_module_parameters": {"nvidia": {"NVreg_X": 1}}},
+    {"driver_fabric_manager_settings": {"FABRIC_MODE": 1}}])
+def test_options_that_no_fact_shows_are_previewed(mine: dict[str, Any]) -> None:
+    whole = plan(["A100"] * 8)
+    settled = facts_sample.driven(facts(*["A100"] * 8), str(whole["driver"]["version"]))
+    chosen = releases.release(V26)
+
+    def previewed(**variables: Any) -> list[str]:
+        made = resolve(formats.read(None, chosen), chosen, {"a": settled}, {"a": variables})
+        return [name for name in made["hosts"]["a"]["preview"] if name == "driver"]
+
+    assert plan(["A100"] * 8, **mine)["driver"]["placement"] == "host"
+    assert previewed(**mine) == ["driver"]
+
+
 def test_a_host_that_asks_for_gds_needs_what_a_policy_would() -> None:
     with pytest.raises(PolicyError, match=r"(?s)driver_gds \(GPUDirect Storage\) needs open .* driver_gds: false"):
         plan(["V100"], None, driver_gds=True)
