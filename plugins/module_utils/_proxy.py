@@ -14,6 +14,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Input
 
 # The keys of the option, and the names of environment variables, which are aliases.
 NAMES = {"http": "HTTP_PROXY", "https": "HTTPS_PROXY", "no_proxy": "NO_PROXY"}
+# The names of the variables as programs read them.
+SPELLINGS = tuple(word for upper in NAMES.values() for word in (upper, upper.lower()))
 _SCHEMES = ("http", "https")
 # The option of modules.
 OPTION: dict[str, object] = {"type": "dict", "options": {

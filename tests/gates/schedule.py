@@ -74,7 +74,7 @@ class Schedule:
 
     def _next(self) -> list[Gate]:
         """The gates to start now. A single gate may need more cores than the machine has. A gate for which others wait
-        does not wait for cores, which narrow gates of less length would take before it again and again."""
+        starts even if all cores are taken. Otherwise short, narrow gates would start before it each time."""
         prerequisites = {name for gate in self.waiting for name in gate.needs}
         chosen: list[Gate] = []
         busy = sum(gate.cores for gate, _stage in self.running.values())

@@ -40,11 +40,12 @@ def hold(text: str) -> tuple[str, str, str]:
 
     The former lines are empty if no package was excluded.
     """
-    text += "\n" if text and not text.endswith("\n") else ""
     lines, have = text.splitlines(keepends=True), excluded(text)
     places = _places(lines)
     missing = [word for word in HELD if word not in have]
     if not places:
+        text += "\n" if text and not text.endswith("\n") else ""
+        lines = text.splitlines(keepends=True)
         mains = [at for at, line in enumerate(lines) if _section(line) == "main"]
         line = f"excludepkgs={','.join(missing)}\n"
         if not mains:
@@ -52,7 +53,8 @@ def hold(text: str) -> tuple[str, str, str]:
         after = mains[0] + 1
         return "".join([*lines[:after], line, *lines[after:]]), "", line
     former = lines[places[-1].start:places[-1].stop]
-    line = f"{_name(former[0])}={','.join([*_words(former), *missing])}\n"
+    end = "\n" if former[-1].endswith("\n") else ""
+    line = f"{_name(former[0])}={','.join([*_words(former), *missing])}{end}"
     return "".join([*lines[:places[-1].start], line, *lines[places[-1].stop:]]), "".join(former), line
 
 
@@ -62,8 +64,9 @@ def release(text: str, kept: t.Collection[str], former: str, written: str) -> st
     kept: the words of L(HELD) that were there before. former, written: the lines from L(hold). If somebody has edited
     these lines since, only the words of this collection are removed.
     """
-    if written and f"\n{written}" in f"\n{text}":
-        return f"\n{text}".replace(f"\n{written}", f"\n{former}", 1)[1:]
+    before, found, after = f"\n{text}".partition(f"\n{written}")
+    if written and found and after[:1] not in (" ", "\t") and (written.endswith("\n") or not after):
+        return f"{before}\n{former}{after}"[1:]
     lines = text.splitlines(keepends=True)
     for place in reversed(_places(lines)):
         have = _words(lines[place.start:place.stop])

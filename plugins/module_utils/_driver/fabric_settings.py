@@ -11,6 +11,7 @@ of the package replaces the file. L(services) restarts the fabric manager. Sourc
 from __future__ import annotations
 
 import re
+import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.assignments import merged, values
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Part, Phased
@@ -22,6 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services imp
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._files import write_atomic
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import FABRIC_MANAGER
 
@@ -63,8 +65,6 @@ class FabricSettings(Part):
         if wanted and desired.delivered:
             changes = {**changes, **wanted}  # the package that this run installs replaces the file
         steps = self._steps(changes, wanted, "configure")
-        if not self.host.check:
-            self._forget_edited(present or "", wanted)
         return steps + restart(self.host, now, desired, FABRIC_MANAGER, bool(steps)) if runs else steps
 
     def absent(self, now: DriverState) -> list[Phased]:
@@ -76,13 +76,12 @@ class FabricSettings(Part):
         data = self.host.root.data(SETTINGS_FILE)
         return None if data is None else data.decode("utf-8", "surrogateescape")
 
-    def _forget_edited(self, present: str, wanted: dict[str, str]) -> None:
-        """Deletes the entries of settings that are no longer wanted and that somebody else has changed since: their
-        values are no longer those of this collection, whatever they will be."""
-        journal, current = self.host.journal, values(present)
-        for name, entry in list(journal.of_kind(KIND).items()):
-            if name not in wanted and current.get(name) != entry["after"]:
-                journal.forget(KIND, name)
+    def tidy(self) -> None:
+        """See L(Part). A setting that somebody else has changed since no longer belongs to this collection."""
+        wanted, current = settings(self.host.spec), values(self._present() or "")
+        for name, entry in list(self.host.journal.of_kind(KIND).items()):
+            if name not in wanted and not _is_ours(entry, current.get(name)):
+                self.host.journal.forget(KIND, name)
 
     def _steps(self, changes: dict[str, str | None], wanted: dict[str, str], phase: str) -> list[Phased]:
         words = [f"{name}={value}" if name in wanted else f"{name} as it was before"
@@ -94,7 +93,8 @@ class FabricSettings(Part):
         unless somebody else has changed them since."""
         current, journal = values(present), self.host.journal
         former = {name: entry["before"] for name, entry in journal.of_kind(KIND).items()
-                  if name not in wanted and current.get(name) == entry["after"]}
+                  if name not in wanted and _is_ours(entry, current.get(name))
+                  and current.get(name) != entry["before"]}
         return {**former, **{name: value for name, value in wanted.items() if current.get(name) != value}}
 
     def execute(self, step: Step) -> bool:
@@ -108,16 +108,23 @@ class FabricSettings(Part):
                             "Omit fabric_manager_settings if this fabric manager has another file.", path=SETTINGS_FILE)
         changes = self._changes(present, wanted)
         request_restart(journal, FABRIC_MANAGER)
-        for name in wanted:
-            entry, value = journal.get(KIND, name), values(present).get(name)
-            if entry is not None and entry["after"] != value:  # the file of another package, or somebody's edit
-                journal.forget(KIND, name)
-            journal.keep(KIND, name, value)
-            journal.note(KIND, name, wanted[name])
+        current = values(present)
+        for name, value in wanted.items():
+            entry = journal.get(KIND, name)
+            if entry is not None and not _is_ours(entry, current.get(name)):
+                journal.forget(KIND, name)  # the file of another package, or somebody's edit
+            journal.keep(KIND, name, current.get(name))
+            journal.note(KIND, name, {"value": value, "was": current.get(name)})
         if changes:
-            journal.write_file(SETTINGS_FILE, merged(present, changes).encode("utf-8", "surrogateescape"))
-        # The settings are restored one by one, so the former content of the file is not needed.
-        journal.forget("file", SETTINGS_FILE)
-        for name in [name for name in journal.of_kind(KIND) if name not in wanted]:
-            journal.forget(KIND, name)
+            write_atomic(self.host.root.at(SETTINGS_FILE), merged(present, changes).encode("utf-8", "surrogateescape"))
+        for name in list(journal.of_kind(KIND)):
+            if name in wanted:
+                journal.note(KIND, name, {"value": wanted[name], "was": wanted[name]})
+            else:
+                journal.forget(KIND, name)
         return True
+
+
+def _is_ours(entry: t.Mapping[str, t.Any], value: str | None) -> bool:
+    """Whether this collection has written a value, or a killed run was about to replace it."""
+    return value in ((entry["after"] or {}).get("value", entry["before"]), (entry["after"] or {}).get("was"))

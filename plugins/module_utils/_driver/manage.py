@@ -94,6 +94,8 @@ class Driver:
                 reasons = attempt.reasons(now, attempt.version)
             if not pending and not self.check:
                 forget(journal)
+                for part in attempt.parts:
+                    part.tidy()
         return self._result(now, after, allowed, pending, attempt.holders, attempt.version, reasons,
                             attempt.desired.offline)
 

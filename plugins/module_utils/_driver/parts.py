@@ -77,6 +77,9 @@ class Part:
     def __init__(self, host: Host) -> None:
         self.host = host
 
+    def tidy(self) -> None:
+        """Deletes entries of the journal that have become void. Called at the end of a run without pending steps."""
+
     def reload(self, now: DriverState) -> str:
         """The reason to reload the modules, empty if this part does not require it."""
         return ""

@@ -17,7 +17,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.clients impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply
 
 # Kinds of journal entries that no step deletes.
-_FORGOTTEN = ("service", "initramfs", "paused", "restart", "resign", "extra", "former", "licence")
+_FORGOTTEN = ("service", "initramfs", "paused", "restart", "resign", "extra", "former", "licence",
+              "fabric_setting")
 
 
 class Removal:

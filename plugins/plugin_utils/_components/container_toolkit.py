@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allow
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import CHOOSING
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import runtime_names
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import HostVars
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import Gpu, HostFacts, Runtime
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
@@ -57,7 +58,7 @@ class ToolkitPlan(component.HostPlan):
 
     state: str
     version: str
-    runtime: object
+    runtime: t.Union[t.List[str], str]
     set_as_default: bool
     cdi: bool
     mode: object
@@ -106,17 +107,18 @@ def host_plan(host: component.Host) -> ToolkitPlan:
     if cdi and policy.get("cdi.default") and version_key(release.version) < (25, 10):
         settings.setdefault(_MODE, "cdi")
     return {"placement": host.place, "state": "present", "version": match[1],
-            "runtime": _runtime(variables.get("container_toolkit_runtime")),
+            "runtime": _runtime(variables),
             "set_as_default": host.boolean_variable("container_toolkit_set_as_default", default), "cdi": cdi,
             "mode": variables.get("container_toolkit_mode"), "nri": bool(policy.get("cdi.nriPluginEnabled")),
             "settings": settings, "because": host.because}
 
 
-def _runtime(value: object) -> object:
-    """The option runtime. value: the variable, whose names are known. Raises Refused."""
-    names = runtime_names.names_in(value)
+def _runtime(variables: HostVars) -> list[str] | str:
+    """The option runtime. The names in the variables of the host are known. Raises Refused."""
+    names = runtime_names.names_in(variables.get("container_toolkit_runtime"))
+    paths = {name: variables.get(name) for name in ("container_toolkit_config_path", "container_toolkit_drop_in_path")}
     try:
-        runtime_names.check(names, "container_toolkit_runtime")
+        runtime_names.check(names, "container_toolkit_runtime", **paths)
     except InputError as error:
         raise Refused(error.message.rstrip("."), error.hint) from error
     return names if len(names) > 1 else names[0]
@@ -263,7 +265,8 @@ def _preferred(served: t.Mapping[str, Runtime], facts: HostFacts) -> dict[str, R
     if kubernetes in OWN_RUNTIME:
         return {}
     order = ("containerd", "crio", "docker") if kubernetes else ("docker", "containerd", "crio")
-    installed = sorted((name for name in order if name in served), key=lambda name: not served[name]["running"])
+    installed = sorted((name for name in order if name in served), key=lambda name: (
+        served[name]["cri"] is False, not served[name]["running"]))
     return {name: served[name] for name in installed[:1]}
 
 

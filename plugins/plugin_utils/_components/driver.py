@@ -139,7 +139,7 @@ def _of_environment(host: component.Host, fabric: Fabric) -> tuple[dict[str, str
     """What hosts use of the variables of the driver container: the proxy, and the settings of the fabric manager. Adds
     notes for the others. Raises Refused for an invalid setting."""
     environment = component.environment(host.inputs.policy.get("driver.env"))
-    given = {name: value for name, value in environment.items() if name.upper() in _proxy.NAMES.values()}
+    given = {name: value for name, value in environment.items() if name in _proxy.SPELLINGS}
     proxy: dict[str, str] = {}
     try:
         proxy = _proxy.read(given, "driver.env")

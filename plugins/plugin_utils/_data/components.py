@@ -50,8 +50,9 @@ COMPONENTS: t.Tuple[Entry, ...] = (
         "driver_hold_kernel", "driver_lock_timeout", "driver_reboot_timeout", "driver_disruption"),
         ("driver_signing_key", "driver_licence_token"), stage=0),
     Entry("container_toolkit", "container toolkit", "toolkit", _BOTH, (
-        "container_toolkit_version", "container_toolkit_runtime", "container_toolkit_cdi",
-        "container_toolkit_set_as_default", "container_toolkit_mode", "container_toolkit_disruption"), stage=0),
+        "container_toolkit_version", "container_toolkit_runtime", "container_toolkit_config_path",
+        "container_toolkit_drop_in_path", "container_toolkit_cdi", "container_toolkit_set_as_default",
+        "container_toolkit_mode", "container_toolkit_disruption"), stage=0),
     Entry("validator", "validator", "", _BOTH, stage=2),
     Entry("device_plugin", "device plugin", "devicePlugin", ("cluster",), ("device_plugin_config",)),
     Entry("feature_discovery", "labels", "gfd", _BOTH, (

@@ -90,7 +90,7 @@ def _of_runtimes(state: HostState, options: Options, names: t.Sequence[str], fou
 
 def _is_unchanged(state: HostState, name: str, options: Options) -> bool:
     """Whether these options change no file of a runtime."""
-    with contextlib.suppress(GpuopsError, AttributeError, TypeError, ValueError):
+    with contextlib.suppress(GpuopsError):
         return not registry.RUNTIMES[name].propose(state.runtimes[name], state.journal.of(name), options).changes
     return False
 

@@ -70,7 +70,15 @@ def test_hold_and_release(text: str, held: str) -> None:
 
 def test_a_last_line_without_an_end() -> None:
     assert hold("[main]")[0] == f"[main]\nexcludepkgs={OURS}\n"
-    assert hold("[main]\nexclude=a")[0] == f"[main]\nexclude=a,{OURS}\n"
+    text = "[main]\nexclude=a"
+    new, former, written = hold(text)
+    assert new == f"{text},{OURS}" and release(new, [], former, written) == text
+
+
+def test_lines_that_somebody_has_added_to_the_list_stay() -> None:
+    new, former, written = hold("[main]\ngpgcheck=1\n")
+    added = release(new.replace(written, f"{written}  mine\n"), [], former, written)
+    assert excluded(added) == ["mine"] and added.splitlines()[-1] == "gpgcheck=1"
 
 
 def test_a_comment_ends_a_list_and_other_sections_have_their_own() -> None:

@@ -9,6 +9,7 @@ import typing as t
 from dataclasses import replace
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import fabric_settings as module
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric_settings import (
     KIND,
     SETTINGS_FILE,
@@ -61,8 +62,9 @@ def test_a_setting_that_goes_gets_its_former_value(switches: t.Any) -> None:
 def test_a_value_that_somebody_else_has_set_meanwhile_stays(switches: t.Any) -> None:
     switches.do(FabricSettings, fabric_manager_settings={"FABRIC_MODE": 1})
     switches.journal.forget("restart", "nvidia-fabricmanager.service")
-    switches.put(SETTINGS_FILE, "FABRIC_MODE=0\n")  # the package was reinstalled
+    switches.put(SETTINGS_FILE, "FABRIC_MODE=3\n")  # the package was reinstalled
     assert switches.ids(FabricSettings) == []
+    switches.part(FabricSettings).tidy()
     switches.put(SETTINGS_FILE, "FABRIC_MODE=1\n")
     assert switches.ids(FabricSettings) == []
 
@@ -74,6 +76,28 @@ def test_the_former_value_is_that_of_the_present_package(switches: t.Any) -> Non
     switches.do(FabricSettings, fabric_manager_settings={"FABRIC_MODE": 1})
     switches.do(FabricSettings)
     assert switches.read(SETTINGS_FILE) == "FABRIC_MODE=0\n"
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("wish", [{}, {"LOG_LEVEL": 6}])
+def test_a_run_killed_around_the_write_loses_no_former_value(
+        switches: t.Any, monkeypatch: pytest.MonkeyPatch, written: bool, wish: dict[str, t.Any]) -> None:
+    switches.do(FabricSettings, fabric_manager_settings={"LOG_LEVEL": 5})
+
+    def killed(path: str, data: bytes) -> None:
+        if written:
+            real(path, data)
+        raise KeyboardInterrupt
+
+    real = module.write_atomic
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_atomic", killed)
+        with pytest.raises(KeyboardInterrupt):
+            switches.do(FabricSettings, fabric_manager_settings={"LOG_LEVEL": 6})
+    switches.do(FabricSettings, fabric_manager_settings=wish).tidy()
+    assert switches.read(SETTINGS_FILE).splitlines()[1] == f"LOG_LEVEL={wish.get('LOG_LEVEL', 4)}"
+    switches.do(FabricSettings)
+    assert switches.read(SETTINGS_FILE).splitlines()[1] == "LOG_LEVEL=4"
 
 
 def test_other_lines_keep_their_bytes(switches: t.Any) -> None:
