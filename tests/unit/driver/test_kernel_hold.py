@@ -110,16 +110,15 @@ def test_a_run_killed_before_the_change(host: t.Any, wish: bool, monkeypatch: py
     assert content(host) == before and host.journal.entries == {}
 
 
+@pytest.mark.parametrize("host", ["redhat"], indirect=True)
 def test_what_an_administrator_holds_stays(host: t.Any) -> None:
-    host.put(host.path, f"[main]\nexcludepkgs={','.join(HELD)}\n")
-    if host.path == SETTINGS:
-        assert host.ids(KernelHold, hold_kernel=True) == []
+    host.put(SETTINGS, f"[main]\nexcludepkgs={','.join(HELD)}\n")
+    assert host.ids(KernelHold, hold_kernel=True) == []
     assert host.ids(KernelHold) == [] and host.part(KernelHold).absent(host.now) == []
 
 
+@pytest.mark.parametrize("host", ["redhat"], indirect=True)
 def test_only_words_of_this_collection_are_released(host: t.Any) -> None:
-    if host.path != SETTINGS:
-        return
     host.do(KernelHold, hold_kernel=True)
     assert host.journal.get(KIND, SETTINGS)["after"]["kept"] == ["kernel-core"]
     host.put(SETTINGS, host.read(SETTINGS).replace("mine", "mine,later"))
