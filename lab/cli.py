@@ -114,9 +114,10 @@ def parser() -> argparse.ArgumentParser:
 def down(name: str, purge: bool) -> int:
     """Stops one lab, or everything."""
     if purge:
-        if runs.running():
-            raise SystemExit(f"tests still run on this machine, in the processes {', '.join(runs.running())}: wait for "
-                             "them or end them, then run this again")
+        running = runs.running()
+        if running:
+            raise SystemExit(f"tests still run on this machine, in the processes {', '.join(running)}: wait for them "
+                             "or end them, then run this again")
         for run in runs.names():
             runs.remove(run)
         down_all()

@@ -325,7 +325,9 @@ hosts:
       is on. C(fabric) has C(manager), V(fabricmanager), V(fabricmanager+nvlsm) or null, its C(version), C(imex),
       whether the host is a tray of an NVLink rack, and C(imex_nodes). C(next_kernel) says whether modules are also
       installed for the kernel that boots next, C(licence) whether a licence token is set, C(persistenced) whether
-      nvidia-persistenced runs. C(peermem), C(gds) and C(gdrcopy) say whether these kernel modules are installed.
+      nvidia-persistenced runs, C(hold_kernel) whether upgrades keep the installed kernels. C(proxy) has what
+      C(driver.env) of the policy sets, and C(fabric_manager_settings) those of the host, or else of C(driver.env).
+      C(peermem), C(gds) and C(gdrcopy) say whether these kernel modules are installed.
     - C(profile) has C(name), null if there is no profile, and C(because); see O(overrides).
     - C(preview) names the components whose facts differ from the plan, or whose plan has options that no fact shows.
       If the driver differs, it also names MIG, because reloading the driver removes the MIG instances. C(delivered)

@@ -17,9 +17,14 @@ def name_of(line: str) -> str:
     return found.group(1) if found else ""
 
 
+def _lines(text: str) -> list[str]:
+    """The lines of a text, which only line feeds end."""
+    return (text[:-1] if text.endswith("\n") else text).split("\n") if text else []
+
+
 def values(text: str) -> dict[str, str]:
     """The values by name. The last line of a name counts."""
-    found = [_LINE.match(line) for line in text.split("\n")]
+    found = [_LINE.match(line) for line in _lines(text)]
     return {match.group(1): match.group(2).strip() for match in found if match}
 
 
@@ -28,7 +33,7 @@ def merged(text: str, wanted: t.Mapping[str, str | None]) -> str:
     lines are not changed."""
     lines, missing = [], dict(wanted)
     end = "\r" if text.partition("\n")[0].endswith("\r") else ""
-    for line in text.split("\n")[:None if text and not text.endswith("\n") else -1]:
+    for line in _lines(text):
         name = name_of(line)
         if name not in wanted:
             lines.append(line)

@@ -76,13 +76,6 @@ class FabricSettings(Part):
         data = self.host.root.data(SETTINGS_FILE)
         return None if data is None else data.decode("utf-8", "surrogateescape")
 
-    def tidy(self) -> None:
-        """See L(Part). A setting that somebody else has changed since no longer belongs to this collection."""
-        wanted, current = settings(self.host.spec), values(self._present() or "")
-        for name, entry in list(self.host.journal.of_kind(KIND).items()):
-            if name not in wanted and not _is_ours(entry, current.get(name)):
-                self.host.journal.forget(KIND, name)
-
     def _steps(self, changes: dict[str, str | None], wanted: dict[str, str], phase: str) -> list[Phased]:
         words = [f"{name}={value}" if name in wanted else f"{name} as it was before"
                  for name, value in sorted(changes.items())]
@@ -124,7 +117,15 @@ class FabricSettings(Part):
                 journal.forget(KIND, name)
         return True
 
+    def tidy(self) -> None:
+        """See L(Part). A setting that somebody else has changed since no longer belongs to this collection."""
+        wanted, current = settings(self.host.spec), values(self._present() or "")
+        for name, entry in list(self.host.journal.of_kind(KIND).items()):
+            if name not in wanted and not _is_ours(entry, current.get(name)):
+                self.host.journal.forget(KIND, name)
+
 
 def _is_ours(entry: t.Mapping[str, t.Any], value: str | None) -> bool:
     """Whether this collection has written a value, or a killed run was about to replace it."""
-    return value in ((entry["after"] or {}).get("value", entry["before"]), (entry["after"] or {}).get("was"))
+    after = entry["after"] or {"value": entry["before"], "was": entry["before"]}
+    return value in (after["value"], after["was"])

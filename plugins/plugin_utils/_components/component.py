@@ -236,7 +236,7 @@ def only_in_pods(path: str, given: t.Iterable[str], used: t.Container[str],
     """A note that names the variables or arguments that have no effect on hosts. path: their path in the policy; used:
     the names of those that hosts use; instead: the variables of hosts that have their effect."""
     names = sorted(name for name in given if name not in used)
-    own = list(dict.fromkeys(variable for name in names for one, variable in (instead or {}).items() if name == one))
+    own = list(dict.fromkeys((instead or {})[name] for name in names if name in (instead or {})))
     return [f"{path}: {', '.join(names)}: no effect: hosts do not use {'them' if len(names) > 1 else 'it'}"
             f"{f'; set {some_of(own)} if needed' if own else ''}."] if names else []
 

@@ -245,7 +245,7 @@ def check(want: ToolkitPlan, seen: component.HostState) -> component.Result:
     idle = [reason for name, runtime in configured.items() if (reason := _idle(name, runtime))]
     if idle:
         return component.Result("pending", "; ".join(reason for reason, _remedy in idle),
-                                " ".join(remedy for _reason, remedy in idle))
+                                "; ".join(remedy for _reason, remedy in idle))
     parts = [str(toolkit["version"]), " and ".join(ready), "CDI" if toolkit["cdi_specs"] else ""]
     return component.Result("ok", ", ".join(part for part in parts if part))
 

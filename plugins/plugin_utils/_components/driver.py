@@ -45,6 +45,9 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats impo
 
 # The name of the layout without MIG.
 _WHOLE = "all-disabled"
+# The prefix of variables in driver.env that are settings of the fabric manager. Source: NVIDIA/gpu-driver-container,
+# the function _configure_fabric_manager of its scripts.
+_FABRIC_VARIABLE = "NVFM_CONFIG_"
 
 
 class Fabric(t.TypedDict):
@@ -68,7 +71,8 @@ class Packages(t.TypedDict):
 class DriverPlan(component.HostPlan, Packages):
     """The plan of the driver on a host. state: C(present), C(absent) or C(adopted); version: None for the newest
     version of the branch; source: C(cuda_repository), C(distribution), C(runfile) or C(precompiled); next_kernel:
-    whether modules are also installed for the kernel of the next boot; licence: whether the user sets a licence token;
+    whether modules are also installed for the kernel of the next boot; hold_kernel: whether upgrades keep the installed
+    kernels; licence: whether the user sets a licence token;
     proxy: that of the policy for downloads, C({http, https, no_proxy}); fabric_manager_settings: C({NAME: value});
     module_parameters: C({module: {parameter: value}}); cuda: the highest CUDA version that the driver supports;
     secure_boot: the reason why the kernel accepts the driver's modules, C(signed), C(mok) or None. kernel_module_type
@@ -181,10 +185,6 @@ def _adopted(situation: Situation, version: Version | None, why: str) -> DriverP
             "cuda": None, "secure_boot": None,
             "because": [f"{why}: the installed driver is adopted as it is"]}
 
-
-# The prefix of variables in driver.env that are settings of the fabric manager. Source: NVIDIA/gpu-driver-container,
-# the function _configure_fabric_manager of its scripts.
-_FABRIC_VARIABLE = "NVFM_CONFIG_"
 
 # Keys of the policy that name objects of the cluster, which are not available to hosts: (path below driver, kind, the
 # equivalent task on hosts, the variable for it).
@@ -419,6 +419,7 @@ def fault_of(gpu: Gpu) -> tuple[str, str]:
 
 
 def _unseen(plan: DriverPlan) -> bool:
+    """See C(component.Component)."""
     return plan["hold_kernel"] or bool(plan["module_parameters"] or plan["fabric_manager_settings"]) or bool(
         plan["fabric"].get("imex_nodes"))
 

@@ -50,7 +50,7 @@ def choose(wanted: t.Sequence[str], states: t.Mapping[str, RuntimeState], kubele
             raise HostError(f"{' and '.join(missing)} {are} not installed on this host.",
                             "Install it first, or set runtime to auto." if len(wanted) == 1
                             else "Install what is missing, or omit it from runtime.", runtime=missing[0])
-        return list(dict.fromkeys(wanted))
+        return list(wanted)
     docker_only = "containerd" if "containerd" in states and not serves_cri(states["containerd"]) else None
     found = [name for name in RUNTIMES if name in states]
     found.sort(key=lambda name: (name == docker_only, not states[name].running, kubelet and name == "docker"))

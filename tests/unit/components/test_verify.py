@@ -236,6 +236,12 @@ def test_check(component: str, want: dict[str, Any], host: dict[str, Any], state
     assert check.ok or check.hint
 
 
+def test_the_commands_for_several_runtimes_can_be_told_apart() -> None:
+    host = runtimes(containerd={"boot": "masked"}, docker={**DOCKER, "boot": "no"})
+    check, = verify({"container_toolkit": {**TOOLKIT, "runtime": "all"}}, host)
+    assert "systemctl unmask containerd; A run" in check.hint and check.hint.endswith("systemctl enable docker")
+
+
 @pytest.mark.parametrize(("error", "words", "hint"), [
     ("GPU_IS_LOST", "0000:0f:00.0 is lost", "Reboot the host"),
     ("RESET_REQUIRED", "needs a reset", "nvidia-smi --gpu-reset -i 0000:0f:00.0"),
