@@ -82,6 +82,7 @@ def site(empty: clusters.Cluster, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 DRIVER = "nvidia-driver-daemonset"
+STATE = "nvidia.com/gpu-driver-upgrade-state"
 # DaemonSets whose outdated pods stay at the level never.
 STAY = (DRIVER, "nvidia-mig-manager")
 # Tags of the charts v24.6.2 and v26.7.0 (values.yaml), and of the driver that each prefers.
@@ -118,6 +119,34 @@ def test_a_release_is_changed_in_place_and_back(site: Site) -> None:
     assert site.pods()[DRIVER] == before[DRIVER] and TAGS[OLD].items() <= site.images().items()
     assert "the pod is outdated" not in said
     assert site.labels() == labels
+
+
+def test_the_playbook_upgrade_replaces_drivers_node_by_node(site: Site) -> None:
+    """Below the level drain nothing happens; check mode names the steps of the run; the next run changes nothing."""
+    site.run(OLD)
+    former = site.pods()
+    said = plays.playbook(site.folder, "upgrade", site.inventory(NEW))
+    assert site.pods()[DRIVER] == former[DRIVER] and "the pod is outdated" in " ".join(said.split())
+
+    drained = site.inventory(NEW, gpu_disruption="drain")
+    ahead = plays.run(site.folder, "upgrade", drained, "--check").result("cluster", "node_upgrade")
+    site.audit.start()
+    done = plays.run(site.folder, "upgrade", drained)
+    assert done.rc == 0, done.output
+    result = done.result("cluster", "node_upgrade")
+    assert [one["id"] for one in result["plan"]] == [one["id"] for one in ahead["plan"]]
+    assert [(one["node"], one["state"]) for one in result["nodes"]] == [("gpu-1", "upgraded"), ("gpu-2", "upgraded")]
+    after = site.pods()
+    assert after[DRIVER].keys() == {"gpu-1", "gpu-2"} and not set(after[DRIVER].values()) & set(former[DRIVER].values())
+    # The second Node is taken out of service after the first one is back.
+    writes = [one["name"] for one in site.audit.writes
+              if one["resource"] == "nodes" and one["agent"].startswith("gpuops.nvidia")]
+    assert set(writes) == {"gpu-1", "gpu-2"} and writes == sorted(writes)
+    assert all(labels[STATE] == "upgrade-done" and "paused" not in str(labels) for labels in site.labels().values())
+
+    site.audit.start()
+    again = plays.run(site.folder, "upgrade", drained)
+    assert again.rc == 0 and not site.writes() and site.pods() == after
 
 
 def test_pods_follow_what_they_read_and_go_with_their_component(site: Site) -> None:

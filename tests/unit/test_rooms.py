@@ -18,7 +18,7 @@ PREFIX = "ansible_collections.gpuops.nvidia.plugins."
 ROWS = (
     ("action", "filter", "inventory", "modules"),
     ("_actions",),
-    ("_reports", "_rollout"),
+    ("_reports", "_rollout", "_upgrade"),
     ("_planning", "_operands"),
     ("_components", "_nodes"),
     ("_drivers",),

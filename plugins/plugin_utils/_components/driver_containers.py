@@ -30,7 +30,11 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers import cluster_pools as pools
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._inventory import cluster_nodes as nodes
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_images as images
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import cluster_openshift, driver_references
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
+    cluster_openshift,
+    driver_references,
+    upgrade_policy,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
 Site = t.Tuple[nodes.System, str]
@@ -83,7 +87,8 @@ class DaemonSet(t.TypedDict):
     """The plan of a DaemonSet. app: the label that selects its pods; owner: the NVIDIADriver, empty for none; os,
     kernel: as in L(DaemonSetTarget); marks: labels of its pods; affinity: node selector terms, of which at least one
     must match; images, pull: references and pull policies, by image name; startup_probe: in seconds; secret_env: the
-    name of a Secret, empty for none; own: the values that an NVIDIADriver sets itself."""
+    name of a Secret, empty for none; own: the values that an NVIDIADriver sets itself; upgrade: how its pods are
+    replaced."""
 
     name: str
     app: str
@@ -116,6 +121,7 @@ class DaemonSet(t.TypedDict):
     gdrcopy_args: t.List[str]
     files: t.List[driver_files.File]
     own: Own
+    upgrade: upgrade_policy.UpgradePolicy
 
 
 class DriverPart(component.PresentPlan):
@@ -355,7 +361,7 @@ def _daemon_set(context: component.Context, one: DaemonSetTarget, beside: t.Sequ
         "gdrcopy_env": _environment(context, policy, "gdrcopy", precompiled),
         "gds_args": list(get("gds.args") or []), "gdrcopy_args": list(get("gdrcopy.args") or []),
         "files": driver_files.files(policy, one.system[0], context.runtime, precompiled, context.facts),
-        "own": _own(policy),
+        "own": _own(policy), "upgrade": upgrade_policy.read(policy),
     }
 
 

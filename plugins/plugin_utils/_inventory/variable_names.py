@@ -43,12 +43,13 @@ NAMES = frozenset({
     "gpu_node_unknown", "gpu_placement", "gpu_plan", "gpu_policy", "gpu_problems", "gpu_profile", "gpu_proxy",
     "gpu_pull_secrets", "gpu_release", "gpu_remove_timeout", "gpu_removed_components", "gpu_render_to",
     "gpu_report_html", "gpu_report_json", "gpu_results", "gpu_selected_components", "gpu_sharing", "gpu_skipped",
-    "gpu_software_components", "gpu_startup_taint", "gpu_strict", "gpu_take_over", "gpu_undisturbed", "gpu_waits",
-    "hand_back_file", "hand_back_from", "hand_back_result", "maintenance_answers", "maintenance_changed",
-    "maintenance_changing", "maintenance_components", "maintenance_context", "maintenance_creates",
-    "maintenance_creating", "maintenance_disruption", "maintenance_disturbs", "maintenance_drain_delete_emptydir_data",
-    "maintenance_drain_force", "maintenance_drain_timeout", "maintenance_expected_layout", "maintenance_failed",
-    "maintenance_failure", "maintenance_kubeconfig", "maintenance_labels", "maintenance_layout", "maintenance_left",
+    "gpu_software_components", "gpu_startup_taint", "gpu_strict", "gpu_take_over", "gpu_undisturbed", "gpu_upgrade",
+    "gpu_upgrade_first", "gpu_waits", "hand_back_file", "hand_back_from", "hand_back_result", "maintenance_answers",
+    "maintenance_changed", "maintenance_changing", "maintenance_compares", "maintenance_components",
+    "maintenance_context", "maintenance_creates", "maintenance_creating", "maintenance_disruption",
+    "maintenance_disturbs", "maintenance_drain_delete_emptydir_data", "maintenance_drain_force",
+    "maintenance_drain_timeout", "maintenance_expected_layout", "maintenance_failed", "maintenance_failure",
+    "maintenance_kubeconfig", "maintenance_labels", "maintenance_layout", "maintenance_left",
     "maintenance_max_fail_percentage", "maintenance_node", "maintenance_recovered", "maintenance_releases",
     "maintenance_result", "maintenance_results", "maintenance_state", "maintenance_stopped", "maintenance_waits",
     "mig_manager_at_once", "mig_manager_boot", "mig_manager_cluster", "mig_manager_config", "mig_manager_config_file",
@@ -63,7 +64,7 @@ NAMES = frozenset({
     "preflight_report_html", "preflight_report_json", "preflight_reported_taint", "preflight_startup_taint",
     "preflight_timeout", "remove_from", "software_components", "software_driver_cuda", "software_plan",
     "software_preview", "software_proxy", "software_repository_fingerprint", "software_repository_key",
-    "software_repository_url", "software_result", "validator_result", "validator_timeout",
+    "software_repository_url", "software_result", "upgrade_result", "validator_result", "validator_timeout",
 })
 
 # The prefixes of the names, and the suffixes of names that users do not set.

@@ -50,7 +50,8 @@ PodEntry = t.Dict[str, str]
 class Request:
     """The parameters of a task. names: the Nodes; grace_period: seconds for every pod, None to use each pod's own;
     timeout: seconds for all Nodes together; level: the allowed disruption; seen: in check mode, the Nodes that an
-    earlier task of the same run would have cordoned; holder: this run, None to accept Nodes held by another run."""
+    earlier task of the same run would have cordoned; holder: this run, None to accept Nodes held by another run;
+    selector: the label selector of the pods, empty for all pods."""
 
     names: t.Sequence[str]
     evictions: EvictionOptions = EvictionOptions()
@@ -60,6 +61,7 @@ class Request:
     check: bool = False
     seen: t.Collection[str] = ()
     holder: Holder | None = None
+    selector: str = ""
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,8 @@ class Drain:
         return Outcome(steps, uncordoned=[*ours])
 
     def _pods(self, names: t.Collection[str]) -> dict[str, SortedPods]:
-        pods = without_errors(self._client.many(lambda name: pods_on(self._client, name), names))
+        pods = without_errors(self._client.many(
+            lambda name: pods_on(self._client, name, self._request.selector), names))
         return {name: evictable.sort(group, self._request.evictions) for name, group in zip(names, pods)}
 
     def _uncordon(self, names: t.Iterable[str]) -> None:

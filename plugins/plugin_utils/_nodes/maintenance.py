@@ -124,6 +124,7 @@ class Request:
     seen: t.Mapping[str, Labels] = field(default_factory=dict)
     evict: bool = True
     creates: bool = False
+    upgrades: bool = False
 
     @property
     def name(self) -> str:
@@ -242,6 +243,17 @@ class Maintenance:
         return [*(Step("resume", f"{key[len(DEPLOY):]} on Node {self._request.name}") for key in paused), *between,
                 Step("release", f"Node {self._request.name}")]
 
+    def resumed(self) -> list[Step]:
+        """Resumes the operands of the Node, which stays held and cordoned. Returns the steps."""
+        paused = [key for key in PAUSES if key in _paused(self._node().labels)]
+
+        def change(live: NodeState) -> NodePatch:
+            refuse_held(self._request.holder, [live])
+            return NodePatch(dict.fromkeys(_paused(live.labels), "true"))
+
+        node.write(self._client, self._request.name, change)
+        return self._undone(paused)[:-1]
+
     def ended(self) -> Outcome:
         """Puts the Node back into service. A Node that this collection has cordoned stays cordoned if a reason is
         given, or if other work of the collection on the Node is not finished.
@@ -284,13 +296,12 @@ class Maintenance:
         seen = self._request.seen.get(one.name, {}) if self._request.drain.check else {}
         return replace(one, labels={**one.labels, **seen})
 
-    @staticmethod
-    def _refuse_upgrade(one: NodeState) -> None:
+    def _refuse_upgrade(self, one: NodeState) -> None:
         state = one.labels.get(UPGRADE, "")
-        if state not in _UPGRADE_ENDED:
+        if state not in _UPGRADE_ENDED and not self._request.upgrades:
             raise ClusterError(f"A driver upgrade is in progress on Node {one.name} ({UPGRADE}={state}).",
-                               "Wait until it has ended. If it was abandoned, remove the label.", verb="patch",
-                               object=f"Node {one.name}", reason="Upgrading")
+                               "Wait until it has ended. If it was abandoned, run the playbook upgrade, or remove the "
+                               "label.", verb="patch", object=f"Node {one.name}", reason="Upgrading")
         # A change of the layout by this collection holds its Node; if the run was killed, the next run finishes it.
         layout = mig_labels.read(one)
         if layout.managed and layout.state in mig_labels.UNDER_WAY:

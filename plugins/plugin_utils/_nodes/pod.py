@@ -66,9 +66,10 @@ def has_ended(pod: Live) -> bool:
     return (pod.get("status") or {}).get("phase") in _ENDED
 
 
-def pods_on(client: Client, node: str) -> list[Pod]:
-    """The pods of a Node."""
-    return [Pod.read(one) for one in client.list("v1", "Pod", field_selector=f"spec.nodeName={node}")]
+def pods_on(client: Client, node: str, selector: str = "") -> list[Pod]:
+    """The pods of a Node. selector: the label selector of the pods, empty for all pods."""
+    return [Pod.read(one) for one in client.list("v1", "Pod", label_selector=selector or None,
+                                                 field_selector=f"spec.nodeName={node}")]
 
 
 def _uses_gpu(pod: Live) -> bool:

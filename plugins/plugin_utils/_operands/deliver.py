@@ -46,10 +46,7 @@ _PATIENCE = 120.0  # seconds to wait until a DaemonSet that is deleted without i
 def of_plan(cluster: t.Mapping[str, t.Any], only: t.Sequence[str] | None) -> tuple[list[Wanted], list[str]]:
     """(the wanted objects, the components whose other objects are deleted). cluster: the plan of the cluster; only: the
     components to which both are limited. Raises InputError if cluster is not the plan of a cluster."""
-    lacking = [key for key in ("namespace", "common", "components") if key not in cluster]
-    if lacking:
-        raise InputError(f"It has no {', '.join(lacking)}, so it is not the plan of a cluster.",
-                         "Set it to the result cluster of gpu_policy.", path="cluster")
+    check_plan(cluster)
     known = cluster["components"]
     unknown = [name for name in only or () if name not in known]
     if unknown:
@@ -62,6 +59,14 @@ def of_plan(cluster: t.Mapping[str, t.Any], only: t.Sequence[str] | None) -> tup
     rendered = {name: render(name, cluster) for name in [*shared, *present]}
     whole = not only
     return objects.wanted(rendered), [*names, *([objects.SHARED] if shared or whole else [])]
+
+
+def check_plan(cluster: t.Mapping[str, t.Any]) -> None:
+    """Raises InputError if cluster is not the plan of a cluster."""
+    lacking = [key for key in ("namespace", "common", "components") if key not in cluster]
+    if lacking:
+        raise InputError(f"It has no {', '.join(lacking)}, so it is not the plan of a cluster.",
+                         "Set it to the result cluster of gpu_policy.", path="cluster")
 
 
 def kept_daemon_sets(cluster: t.Mapping[str, t.Any]) -> t.Collection[str]:

@@ -306,8 +306,8 @@ def _partly(context: Context, parts: t.Mapping[str, ClusterPart], on_host: t.Map
     automatic = any(get_path(to_common(source.kind, source.spec), "driver.upgradePolicy.autoUpgrade")
                     for source in context.policy.sources)
     if automatic and "driver" in context.present:
-        found.append("driver.upgradePolicy.autoUpgrade is true in the policy, but in a cluster no running driver is "
-                     "replaced automatically. A run lists the Nodes whose driver is outdated, and the commands.")
+        found.append("driver.upgradePolicy.autoUpgrade is true in the policy, but only the playbook upgrade replaces "
+                     "running drivers of a cluster. A run lists the Nodes whose driver is outdated.")
     former = old_default_versions(context.policy, context.release)
     if former:
         stated = some_of([f"{path} {version}" for path, version in former.items()])

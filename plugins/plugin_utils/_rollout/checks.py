@@ -226,10 +226,12 @@ def _outdated(one: Outdated, cluster: Cluster) -> Cause:
         hint = ("Delete the pod when the MIG instances of {node} may change: the new pod applies the layout that the "
                 "label nvidia.com/mig.config requests.")
     elif one.stuck.component == "driver" and cluster.driver_evicts:
-        hint = ("One Node at a time: delete the pod. Its driver manager first evicts the GPU pods of {node} "
-                "(gpu_disruption).")
+        hint = ("Run the playbook upgrade. Or one Node at a time: delete the pod. Its driver manager first evicts the "
+                "GPU pods of {node} (gpu_disruption).")
     elif one.stuck.component == "driver" or one.mps:
-        hint = "One Node at a time: drain {node}, delete the pod and, when the new pod is ready, uncordon the Node."
+        hint = ("One Node at a time: drain {node}, delete the pod and, when the new pod is ready, uncordon the Node."
+                if one.mps else "Run the playbook upgrade with gpu_disruption: drain. Or one Node at a time: drain "
+                "{node}, delete the pod and, when the new pod is ready, uncordon the Node.")
         do = ("kubectl drain {node} --ignore-daemonsets", delete, "kubectl uncordon {node}")
     else:
         hint = "Delete the pod when workloads on its Node may be interrupted."

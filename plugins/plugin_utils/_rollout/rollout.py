@@ -14,16 +14,16 @@ import typing as t
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import revisions
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.checks import Check
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import without_errors
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, Live, Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import MPS_DAEMON, Object
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_ready
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.workloads import (
     Workload,
     counts_too_few,
     matching_nodes,
-    without_node_selection,
     workload,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import mig_labels
@@ -60,7 +60,6 @@ _MAX_SINGLE_READS = 50
 # If more than _MANY pods are desired, the rollout reads a Table, and only _PER_STATUS pods of each status.
 _MANY, _PER_STATUS = 200, 2
 _ENDED = ("Error", "CrashLoopBackOff", "Completed")
-_REVISION = "controller-revision-hash"
 
 
 @dataclass
@@ -315,20 +314,14 @@ class Rollout:
 
     def _outdated(self, work: Workload) -> t.Iterator[checks.Outdated]:
         """The outdated pods of an OnDelete DaemonSet. A pod is not outdated if only its node selection differs."""
-        revisions = [item for item in self._client.list(
-            "apps/v1", "ControllerRevision", namespace=self._namespace, label_selector=work.selector)
-            if any(owner["uid"] == work.uid for owner in item["metadata"].get("ownerReferences") or ())]
-        if not revisions:
+        known = revisions.of_daemon_set(work.uid, self._client.list(
+            "apps/v1", "ControllerRevision", namespace=self._namespace, label_selector=work.selector))
+        if known is None:
             return
-        newest = max(revisions, key=lambda item: int(item["revision"]))
-        template = newest["data"]["spec"]["template"]
-        same = {item["metadata"]["labels"][_REVISION] for item in revisions
-                if without_node_selection(item["data"]["spec"]["template"]) == without_node_selection(template)}
-        desired = _tag(template)
         for pod in self._pods(work):
-            if (pod["metadata"].get("labels") or {}).get(_REVISION) not in same:
-                yield checks.Outdated(not_ready_pod(pod, work.component), _tag(pod), desired,
-                                      work.name == MPS_DAEMON)
+            if known.is_outdated(pod):
+                yield checks.Outdated(not_ready_pod(pod, work.component), revisions.tag(pod),
+                                      revisions.tag(known.template), work.name == MPS_DAEMON)
 
     def _warnings(self) -> dict[tuple[str, str], list[str]]:
         """Maps the (kind, name) of an object to the messages of its events of type Warning, the newest last."""
@@ -342,11 +335,6 @@ class Rollout:
             if event.get("reason") != "BackOff" and not obsolete:  # BackOff means only that there was a failure
                 messages.setdefault((involved.get("kind", ""), involved.get("name", "")), []).append(message)
         return messages
-
-
-def _tag(pod: Live) -> str:
-    """The tag or digest of the first container's image, such as C(570.172.08-ubuntu22.04). pod: a pod or a template."""
-    return str(pod["spec"]["containers"][0]["image"]).rpartition("/")[2].partition(":")[2]
 
 
 def _lost(nodes: t.Iterable[Object | None]) -> list[Object]:

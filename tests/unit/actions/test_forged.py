@@ -164,5 +164,7 @@ def test_no_host_sets_how_many_nodes_change_together(playbook: str, result: str)
     serial, = (trusted(play["serial"]) for play in plays if "serial" in play)
     variables = {"groups": {"gpu_hosts": ["gone", "b", "c"], "gpuops_disturbed": ["b", "c"]},
                  "hostvars": {"gone": {result: {"batch": "100%"}}, **dict.fromkeys("bc", {result: {"batch": 2}})}}
-    assert Templar(loader, variables=variables).template(serial) == 2
-    assert Templar(loader, variables={**variables, "groups": {"gpu_hosts": ["gone"]}}).template(serial) == 1
+    assert Templar(loader, variables=variables).template(serial) in (2, [2])
+    if playbook == "site":  # one host first
+        assert Templar(loader, variables={**variables, "gpu_upgrade": True}).template(serial) == [1, 2]
+    assert Templar(loader, variables={**variables, "groups": {"gpu_hosts": ["gone"]}}).template(serial) in (1, [1])

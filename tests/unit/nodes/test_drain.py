@@ -78,7 +78,8 @@ class Cluster:
                         if value is not None}
         return node
 
-    def list(self, api_version: str, kind: str, field_selector: str = "") -> list[Object]:
+    def list(self, api_version: str, kind: str, field_selector: str = "",
+             label_selector: str | None = None) -> list[Object]:
         node = field_selector.partition("=")[2]
         for name in [name for name, end in self.ends.items() if end <= self.clock.now]:
             self.pods.pop(name, None)

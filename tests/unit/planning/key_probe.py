@@ -135,12 +135,19 @@ def without_reasons(value: Any) -> Any:
 
 
 def differ(placement: str, now: Any, then: Any) -> bool:
-    """Whether hosts get another plan, or the cluster other objects or labels. Objects depend only on the plan."""
+    """Whether hosts get another plan, or the cluster other objects, labels or upgrades. Objects depend only on the
+    plan."""
     if without_reasons(now) == without_reasons(then):
         return False
     if placement == "hosts":
         return True
-    return bool(now["deploy"] != then["deploy"]) or any(render(name, now) != render(name, then) for name in ORDER)
+    return (bool(now["deploy"] != then["deploy"]) or upgrades(now) != upgrades(then)
+            or any(render(name, now) != render(name, then) for name in ORDER))
+
+
+def upgrades(plan: Any) -> list[Any]:
+    """How the driver pods of each DaemonSet are replaced."""
+    return [pool["upgrade"] for pool in plan["components"].get("driver", {}).get("pools", ())]
 
 
 def own_spec(kind: str, spec: Object) -> Object:

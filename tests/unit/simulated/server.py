@@ -277,7 +277,10 @@ def _lean(item: Object) -> Object:
 
 def _selected(item: Object, query: dict[str, str]) -> bool:
     labels = item["metadata"].get("labels") or {}
-    wanted = dict(part.split("=") for part in query.get("labelSelector", "").split(",") if "=" in part)
+    parts = query.get("labelSelector", "").split(",")
+    wanted = dict(part.split("=") for part in parts if "=" in part and "!=" not in part)
+    unwanted = [part.split("!=") for part in parts if "!=" in part]
     field, _equals, value = query.get("fieldSelector", "").partition("=")
     fields = {"metadata.name": item["metadata"]["name"], "spec.nodeName": (item.get("spec") or {}).get("nodeName", "")}
-    return wanted.items() <= labels.items() and fields.get(field, value) == value
+    return (wanted.items() <= labels.items() and fields.get(field, value) == value
+            and all(labels.get(key) != other for key, other in unwanted))

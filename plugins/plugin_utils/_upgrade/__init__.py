@@ -1,0 +1,6 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Replaces outdated driver pods Node by Node, with the labels of the GPU Operator. PRIVATE."""
+
+from __future__ import annotations

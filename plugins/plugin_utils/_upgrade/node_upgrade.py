@@ -1,0 +1,343 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Upgrades the driver pod of one Node. PRIVATE.
+
+The state of the upgrade is on the Node: in the label of the operator (L(words)), and in the labels and annotations of
+L(maintenance). Each step does nothing if it has been done already, so a run continues what a killed run, or the
+operator, has started.
+
+In contrast to the operator, the operands are paused before the former driver pod is deleted, so that nothing uses the
+driver when it is unloaded, and the Node stays cordoned until the validator has passed.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import typing as t
+from dataclasses import dataclass, replace
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import PendingStep, Step, allows, level_too_low
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import Object
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.status import is_ready
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon, drain, node
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.evictable import EvictionOptions
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import Maintenance, Outcome, Request
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node import NodePatch, NodeState
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder, refuse_held
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.pod import has_ended
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._operands.successors import time_to_start
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.upgrade_policy import Evictions, UpgradePolicy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade import words
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade.fleet import Candidate, Fleet, pods_of
+
+_PAUSE = 1.0  # seconds between two requests
+_NO_LIMIT = 10 ** 9  # seconds
+# The limits of the operator: restarts of a container of the new driver pod, and seconds for the validator.
+_MAX_RESTARTS, _VALIDATION = 10, 600.0
+_VALIDATOR = "app=nvidia-operator-validator"
+_NO_POLICY: Evictions = {"force": False, "delete_emptydir_data": False, "timeout": 300}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How Nodes are upgraded. holder: this run; level: gpu_disruption; clock, sleep: as in the module time; now: the
+    seconds since 1970."""
+
+    holder: Holder
+    level: str = "never"
+    clock: t.Callable[[], float] = time.monotonic
+    sleep: t.Callable[[float], None] = time.sleep
+    now: t.Callable[[], float] = time.time
+
+
+class NodeUpgrade:
+    """The upgrade of one Node. tell: called with a line of progress.
+
+    has_begun: whether L(run) has changed the driver; seconds: the duration of L(run).
+    """
+
+    def __init__(self, client: Client, fleet: Fleet, one: Candidate, terms: Terms,
+                 tell: t.Callable[[str], None] = lambda line: None) -> None:
+        self._client, self._fleet, self.one, self._terms, self._tell = client, fleet, one, terms, tell
+        self._policy: UpgradePolicy = fleet.groups[one.group].policy
+        self.has_begun, self.seconds = False, 0.0
+
+    @property
+    def name(self) -> str:
+        """The name of the Node."""
+        return self.one.name
+
+    def preview(self) -> tuple[list[Step], list[PendingStep], list[drain.PodEntry]]:
+        """(the steps of L(run), the pending steps, the pods that use a GPU and stay)."""
+        one = self.one
+        if not allows(self._terms.level, "idle"):
+            return [], [_replace_step(one).pending(level_too_low(self._terms.level, "idle"))], []
+        jobs = self._jobs()
+        waits = [_wait_step(name) for name in jobs]
+        if jobs and not self._evicts:
+            return [], [step.pending("it has not ended; below the level 'drain' no run waits for it")
+                        for step in waits], []
+        begun = self._maintenance(check=True).started() if one.drains else Outcome(started=True)
+        if not begun.started:
+            return [], list(begun.pending), list(begun.staying)
+        ended = self._maintenance(check=True, begun=begun).ended()
+        steps = list(begun.steps)
+        at = next((index for index, step in enumerate(steps) if step.action in ("evict", "pause")), len(steps))
+        return [*steps[:at], *waits, *steps[at:], _replace_step(one), *ended.steps], [], list(begun.staying)
+
+    def run(self) -> tuple[list[Step], list[PendingStep]]:
+        """Upgrades the Node. Returns (the steps, the steps that the level or a GPU client forbids).
+
+        Raises GpuopsError. If the driver pod has not been deleted, the Node is then as before. Otherwise its operands
+        run again, it stays cordoned, and its state is C(upgrade-failed).
+        """
+        begin = self._terms.clock()
+        try:
+            return self._run()
+        finally:
+            self.seconds = self._terms.clock() - begin
+
+    def _run(self) -> tuple[list[Step], list[PendingStep]]:
+        if not allows(self._terms.level, "idle") or not self._evicts and self._jobs():
+            return [], self.preview()[1]
+        if self.one.drains:
+            begun = self._take_out()
+            if not begun.started:
+                return [], list(begun.pending)
+        else:
+            self._write(self._held)
+            begun = Outcome(started=True, ready=self.one.node.ready)
+        self.has_begun = True
+        try:
+            self._write(words.POD_RESTART)
+            self._replace_pod()
+            self._write(functools.partial(self._timed, words.VALIDATION, words.VALIDATING_SINCE))
+            resumed = self._maintenance().resumed()
+            self._validate()
+            self._write(words.UNCORDON)
+            ended = self._maintenance(begun=begun).ended()
+        except GpuopsError as error:
+            self._write(words.FAILED)
+            self._maintenance(begun=begun, reason=error.message).ended()
+            raise
+        self._write(_finished)
+        return [*begun.steps, _replace_step(self.one), *resumed, *ended.steps], []
+
+    @property
+    def _evicts(self) -> bool:
+        return allows(self._terms.level, "drain")
+
+    def _take_out(self) -> Outcome:
+        """Takes the Node out of service. If it raises GpuopsError, or the Node stays in service, it is as before."""
+        if not self._evicts:
+            begun = self._maintenance().started()
+            if begun.started:
+                self._write(words.POD_DELETION)
+            return begun
+        self._write(self._held)
+        try:
+            self._write(self._cordoned)
+            jobs = self._await_jobs()
+            self._write(words.POD_DELETION)
+            begun = self._emptied()
+        except GpuopsError:
+            self._give_back()
+            raise
+        cordons = [_cordon_step(self.name)] if cordon.cordon(self.one.node) else []
+        return replace(begun, steps=[begun.steps[0], *cordons, *map(_wait_step, jobs), *begun.steps[1:]])
+
+    def _emptied(self) -> Outcome:
+        """Evicts the pods that use GPUs and pauses the operands. If these pods alone cannot be evicted and the policy
+        allows a drain, drains the Node. Raises GpuopsError."""
+        error: GpuopsError | None = None
+        try:
+            begun = self._maintenance().started()
+        except ClusterError as refused:
+            if refused.reason != "Refused":
+                raise
+            error = refused
+        else:
+            if not begun.failure:
+                return begun
+            error = _blocked(begun.failure, self.name, begun.blocked)
+        drained = self._policy["drain"]
+        if not drained["enabled"]:
+            raise error
+        self._write(words.DRAIN)
+        selector = ",".join(filter(None, (drained["selector"], f"{words.DRAIN_SKIP}!=true")))
+        outcome = drain.Drain(self._client, replace(self._drain_request(drained, only_gpu=False), selector=selector),
+                              self._tell, self._terms.clock, self._terms.sleep).drained()
+        if outcome.failure:
+            raise _blocked(outcome.failure, self.name, outcome.blocked)
+        begun = self._maintenance(drained).started()
+        if begun.failure:
+            raise _blocked(begun.failure, self.name, begun.blocked)
+        return replace(begun, steps=[*outcome.steps, *begun.steps])
+
+    def _give_back(self) -> None:
+        """Puts the Node back into service as it was. The state of an interrupted upgrade is removed."""
+        former = self.one.state if self.one.state in (words.DONE, words.FAILED) else None
+        self._maintenance(begun=Outcome(started=True, ready=False)).ended()
+        self._write(lambda live: NodePatch(_in_state(live, former).labels, dict.fromkeys(
+            key for key in (words.CORDONED_BEFORE, words.WAITING_SINCE) if key in live.annotations)))
+
+    def _drain_request(self, pods: Evictions, only_gpu: bool = True, check: bool = False) -> drain.Request:
+        evictions = EvictionOptions(only_gpu, pods["force"], pods["delete_emptydir_data"])
+        return drain.Request([self.name], evictions, None, pods["timeout"] or _NO_LIMIT, self._terms.level, check,
+                             holder=self._terms.holder)
+
+    def _maintenance(self, pods: Evictions | None = None, check: bool = False, **more: t.Any) -> Maintenance:
+        request = Request(self._drain_request(pods or self._policy["pods"], check=check), self._terms.holder,
+                          upgrades=True, **more)
+        return Maintenance(self._client, request, self._tell, self._terms.clock, self._terms.sleep)
+
+    def _write(self, change: str | t.Callable[[NodeState], NodePatch]) -> None:
+        """Writes a change of the Node, or only a new state."""
+        def patch(live: NodeState) -> NodePatch:
+            refuse_held(self._terms.holder, [live])
+            return _in_state(live, change) if isinstance(change, str) else change(live)
+
+        node.write(self._client, self.name, patch)
+
+    def _held(self, live: NodeState) -> NodePatch:
+        """The patch with which this run holds the Node. If the operator has cordoned it for this upgrade, the end of
+        the upgrade uncordons it."""
+        begun = live.labels.get(words.STATE) in words.CORDONED
+        marks = {HELD: self._terms.holder.text}
+        if begun and live.cordoned and cordon.before(live) is None and words.CORDONED_BEFORE not in live.annotations:
+            marks[cordon.ANNOTATION] = "false"
+        return NodePatch({} if begun else {words.STATE: words.CORDON}, marks)
+
+    @staticmethod
+    def _cordoned(live: NodeState) -> NodePatch:
+        """The patch that cordons the Node, and tells the operator if it was cordoned before."""
+        patch = cordon.cordon(live)
+        foreign = cordon.before(live) is None and live.cordoned
+        return NodePatch({words.STATE: words.WAIT},
+                         {**patch.annotations, **({words.CORDONED_BEFORE: "true"} if foreign else {})}, patch.spec)
+
+    def _timed(self, state: str, since: str, live: NodeState) -> NodePatch:
+        """The patch that sets a state and the annotation with its beginning, which a former run may have written."""
+        return NodePatch({words.STATE: state}, {} if since in live.annotations else {since: f"{self._terms.now():.0f}"})
+
+    def _jobs(self) -> list[str]:
+        """The running pods of the Node to whose end the upgrade waits."""
+        selector = self._policy["wait"]["selector"]
+        if not selector or not self.one.drains:
+            return []
+        return [f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in self._client.list(
+            "v1", "Pod", label_selector=selector, field_selector=f"spec.nodeName={self.name}")
+            if not has_ended(pod)]
+
+    def _await_jobs(self) -> list[str]:
+        """Waits until the jobs have ended, or their time is over. Then they are evicted if they use a GPU. Returns the
+        jobs."""
+        found = jobs = self._jobs()
+        if not jobs:
+            return []
+        self._write(functools.partial(self._timed, words.WAIT, words.WAITING_SINCE))
+        limit, told = self._policy["wait"]["timeout"], 0
+        begin = self._since(words.WAITING_SINCE)
+        while jobs and not (limit and self._terms.now() - begin >= limit):
+            if len(jobs) != told:
+                self._tell(f"{self.name}: waits for {', '.join(jobs[:3])}{' ...' if len(jobs) > 3 else ''}")
+                told = len(jobs)
+            self._terms.sleep(_PAUSE)
+            jobs = self._jobs()
+        return found
+
+    def _since(self, annotation: str) -> float:
+        """The time in an annotation of the Node, in seconds since 1970; now if there is none."""
+        live = node.named(self._client, [self.name])[self.name]
+        text = live.annotations.get(annotation, "")
+        return float(text) if text.isascii() and text.isdigit() and len(text) < 16 else self._terms.now()
+
+    def _replace_pod(self) -> None:
+        """Deletes the outdated driver pod, and waits until a new one is Ready. Raises ClusterError."""
+        if self.one.pod:
+            former = [pod for pod in pods_of(self._client, self._fleet, self.name)
+                      if pod["metadata"]["name"] == self.one.pod]
+            for pod in former:
+                meta = pod["metadata"]
+                self._client.delete("v1", "Pod", meta["name"], meta["namespace"], meta["uid"])
+        limit = max(float(self._policy["pods"]["timeout"]), time_to_start(self.one.daemon_set))
+        end = self._terms.clock() + limit
+        while True:
+            pods = [pod for pod in pods_of(self._client, self._fleet, self.name)
+                    if pod["metadata"]["name"] != self.one.pod]
+            if any(is_ready(pod) for pod in pods):
+                return
+            for pod in pods:
+                self._refuse_restarts(pod)
+            self._write(lambda live: NodePatch(annotations={words.SAFE_LOAD: None}
+                                               if words.SAFE_LOAD in live.annotations else {}))
+            if self._terms.clock() >= end:
+                name = f"Driver pod {pods[0]['metadata']['name']} is not Ready" if pods else "No driver pod was created"
+                raise ClusterError(f"{name} {limit:g} s after the former one was deleted.", "Check its DaemonSet and "
+                                   "its log (kubectl describe pod, kubectl logs).", verb="get",
+                                   object=f"Node {self.name}", reason="NoDriver")
+            self._terms.sleep(_PAUSE)
+
+    def _refuse_restarts(self, pod: Object) -> None:
+        """Raises ClusterError if a container of the new driver pod fails again and again."""
+        status = pod.get("status") or {}
+        for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+            if not one.get("ready") and int(one.get("restartCount") or 0) > _MAX_RESTARTS:
+                raise ClusterError(f"Container {one['name']} of driver pod {pod['metadata']['name']} has restarted "
+                                   f"{one['restartCount']} times.", "Read its log (kubectl logs --previous).",
+                                   verb="get", object=f"Node {self.name}", reason="CrashLoop")
+
+    def _validate(self) -> None:
+        """Waits until the validator of the Node is Ready. Raises ClusterError."""
+        if not self._fleet.validates:
+            return
+        begin = self._since(words.VALIDATING_SINCE)
+        while True:
+            pods = self._client.list("v1", "Pod", namespace=self._fleet.namespace, label_selector=_VALIDATOR,
+                                     field_selector=f"spec.nodeName={self.name}")
+            if any(is_ready(pod) for pod in pods):
+                return
+            if self._terms.now() - begin >= _VALIDATION:
+                what = f"Validator pod {pods[0]['metadata']['name']} is not Ready" if pods else "No validator runs"
+                raise ClusterError(f"{what} {_VALIDATION:g} s after the new driver.", "Run the playbook status: it "
+                                   "names the cause.", verb="get", object=f"Node {self.name}", reason="NotValid")
+            self._terms.sleep(_PAUSE)
+
+
+def _replace_step(one: Candidate) -> Step:
+    """The step that replaces the driver pod of a Node, or finishes the upgrade if the pod is replaced already."""
+    if not one.pod:
+        return Step("finish the upgrade", f"Node {one.name}", f"its state is {one.state or 'unknown'}", "idle")
+    images = "" if one.current == one.desired else f"{one.current} becomes {one.desired}"
+    return Step("replace", f"driver Pod of Node {one.name}", images or "it is outdated", "idle")
+
+
+def _wait_step(pod: str) -> Step:
+    """The step that waits for a job. pod: its namespace and name."""
+    return Step("wait", f"Pod {pod}", "driver.upgradePolicy.waitForCompletion selects it", "idle")
+
+
+def _cordon_step(name: str) -> Step:
+    """The step that cordons a Node."""
+    return Step("cordon", f"Node {name}", "new pods must not start there", "drain")
+
+
+def _blocked(message: str, name: str, blocked: t.Sequence[drain.PodEntry]) -> ClusterError:
+    return ClusterError(message, verb="evict", object=f"Node {name}", reason="Blocked", blocked=list(blocked))
+
+
+def _in_state(live: NodeState, state: str | None) -> NodePatch:
+    """The patch that sets the state of a Node; empty if it has this state."""
+    return NodePatch({} if live.labels.get(words.STATE) == state else {words.STATE: state})
+
+
+def _finished(live: NodeState) -> NodePatch:
+    """The patch that ends an upgrade."""
+    return NodePatch({words.STATE: words.DONE}, {key: None for key in (
+        words.REQUESTED, words.CORDONED_BEFORE, words.SAFE_LOAD, words.WAITING_SINCE, words.VALIDATING_SINCE)
+        if key in live.annotations})

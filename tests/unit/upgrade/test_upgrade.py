@@ -1,0 +1,403 @@
+# Copyright: gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Outdated driver pods are replaced Node by Node: order, states, limits, failures, and what a killed run leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.client import Client
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.errors import ClusterError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube.objects import marks
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import cordon
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.maintenance import PAUSED, REASON
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes.node_lock import HELD, Holder
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.upgrade_policy import UpgradePolicy
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade import fleet, words
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade.node_upgrade import Terms
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade.run import Limits, Upgrade
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._upgrade.slots import Slots, Waiting
+from ansible_collections.gpuops.nvidia.tests.unit.simulated.fakes import Clock
+from ansible_collections.gpuops.nvidia.tests.unit.simulated.server import ApiServer, Reply, Request, status
+
+Object = dict[str, Any]
+D = "nvidia.com/gpu.deploy."
+OPERANDS = {"device-plugin": "plugin", "operator-validator": "nvidia-operator-validator"}
+LABELS = {f"{D}driver": "true", **{f"{D}{name}": "true" for name in OPERANDS}}
+DRIVER = {"app": "nvidia-driver-daemonset", "app.kubernetes.io/component": "nvidia-driver"}
+SET = "nvidia-driver-daemonset"
+# Nobody has these processes any more.
+GONE, NOW = Holder("here", 4194305, 1, 1000.0), Holder("here", 4194306, 1, 1000.0)
+NO_EVICTION = {"force": False, "delete_emptydir_data": False, "timeout": 60}
+
+
+class Killed(BaseException):
+    """Ends the run here, as SIGKILL does."""
+
+
+def policy(**more: Any) -> UpgradePolicy:
+    """The policy of the upgrades, by default one Node at a time."""
+    given: Any = {"automatic": True, "max_parallel": 1, "max_unavailable": "25%",
+                  "wait": {"selector": "", "timeout": 0}, "pods": dict(NO_EVICTION),
+                  "drain": {**NO_EVICTION, "enabled": False, "selector": ""}, **more}
+    return UpgradePolicy(**given)
+
+
+class Site:
+    """A cluster of Nodes with outdated driver pods, and with a job on each Node.
+
+    broken: the Nodes on which the new driver does not become Ready; invalid: those whose validator does not;
+    budget: the pods that must not be evicted; states: the states of each Node, in their order; most: the largest number
+    of Nodes that were out of service at the same time.
+    """
+
+    def __init__(self, api: ApiServer, client: Client, clock: Clock, nodes: int = 4) -> None:
+        self.api, self.client, self.clock = api, client, clock
+        self.broken: set[str] = set()
+        self.invalid: set[str] = set()
+        self.budget: set[str] = set()
+        self.states: dict[str, list[str]] = {}
+        self.most = 0
+        self.told: list[str] = []
+        self.policy = policy()
+        self.names = [f"n{number}" for number in range(1, nodes + 1)]
+        for name, labels in ((SET, DRIVER), *((app, {"app": app}) for app in OPERANDS.values())):
+            self.put("apps/v1", "DaemonSet", name, labels=marks("driver" if labels is DRIVER else "x"), spec={
+                "selector": {"matchLabels": {"app": labels["app"]}}, "template": self.template(labels, "2")})
+        for revision in ("1", "2"):
+            self.put("apps/v1", "ControllerRevision", f"{SET}-{revision}", owner=SET, revision=int(revision), labels={
+                **DRIVER, "controller-revision-hash": revision}, data={"spec": {"template": self.template(
+                    DRIVER, revision)}})
+        for name in self.names:
+            api.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": dict(LABELS)}, "spec": {},
+                     "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+            self.pod(f"driver-{name}", name, SET, {**DRIVER, "controller-revision-hash": "1"})
+            self.operands(name)
+            self.pod(f"job-{name}", name, "", {"app": "job"})
+        api.before = self.answer
+
+    @staticmethod
+    def template(labels: dict[str, str], revision: str) -> Object:
+        key = f"{D}driver" if labels is DRIVER else next(
+            f"{D}{name}" for name, app in OPERANDS.items() if app == labels["app"])
+        return {"metadata": {"labels": labels}, "spec": {"nodeSelector": {key: "true"}, "containers": [
+            {"name": "c", "image": f"nvcr.io/driver:5{revision}0-ubuntu22.04"}]}}
+
+    def put(self, version: str, kind: str, name: str, owner: str = "", labels: dict[str, str] | None = None,
+            **more: Any) -> None:
+        uid = self.api.objects[f"/apis/apps/v1/namespaces/s/daemonsets/{owner}"]["metadata"]["uid"] if owner else ""
+        self.api.put({"apiVersion": version, "kind": kind, "metadata": {
+            "name": name, "namespace": "s", "labels": labels or {}, "ownerReferences": [
+                {"kind": "DaemonSet", "controller": True, "uid": uid}] if owner else []}, **more})
+
+    def pod(self, name: str, node: str, owner: str, labels: dict[str, str], ready: bool = True,
+            restarts: int = 0) -> None:
+        """owner: its DaemonSet; a pod without one uses a GPU and has a controller that creates it elsewhere."""
+        uid = self.api.objects[f"/apis/apps/v1/namespaces/s/daemonsets/{owner}"]["metadata"]["uid"] if owner else "set"
+        gpu = {} if owner else {"nvidia.com/gpu": "1"}
+        image = f"nvcr.io/driver:5{labels.get('controller-revision-hash', '0')}0-ubuntu22.04"
+        self.api.put({"apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": name, "namespace": "s" if owner else "work", "labels": labels, "ownerReferences": [
+                {"kind": "DaemonSet" if owner else "ReplicaSet", "controller": True, "uid": uid}]},
+            "spec": {"nodeName": node, "containers": [{"name": "c", "image": image, "resources": {"limits": gpu}}]},
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}],
+                       "containerStatuses": [{"name": "c", "ready": ready, "restartCount": restarts}]}})
+
+    def operands(self, node: str) -> None:
+        for name, app in OPERANDS.items():
+            path = f"/api/v1/namespaces/s/pods/{app}-{node}"
+            runs = self.node(node)["metadata"]["labels"].get(f"{D}{name}") == "true"
+            if runs and path not in self.api.objects:
+                self.pod(f"{app}-{node}", node, app, {"app": app},
+                         not (app.endswith("validator") and node in self.invalid))
+            elif not runs:
+                self.api.objects.pop(path, None)
+
+    def node(self, name: str) -> Object:
+        return self.api.objects[f"/api/v1/nodes/{name}"]
+
+    def answer(self, request: Request) -> Reply | None:
+        """Simulates controllers and kubelets."""
+        name = request.path.split("/")[-1]
+        if name == "eviction":
+            path = request.path.rpartition("/")[0]
+            if path.split("/")[-1] in self.budget:
+                return status(429, "busy", causes=[{"message": "The disruption budget b needs 1"}], retry_after=10)
+            if not request.query.get("dryRun"):
+                del self.api.objects[path]
+            return Reply(201, {"kind": "Status", "status": "Success"})
+        live = self.api.objects.get(request.path)
+        if request.verb == "delete" and live and live["kind"] == "Pod":
+            node = live["spec"]["nodeName"]
+            self.safe(node)
+            del self.api.objects[request.path]
+            broken = node in self.broken
+            self.pod(f"new-{node}", node, SET, {**DRIVER, "controller-revision-hash": "2"}, not broken, 11 * broken)
+            return Reply(200, live)
+        for one in self.names:
+            self.operands(one)
+            state = self.node(one)["metadata"]["labels"].get(words.STATE, "")
+            if self.states.setdefault(one, [""])[-1] != state:
+                self.states[one].append(state)
+        self.most = max(self.most, len(self.held()))
+        return None
+
+    def safe(self, node: str) -> None:
+        """What holds whenever a driver pod is deleted."""
+        assert f"/api/v1/namespaces/work/pods/job-{node}" not in self.api.objects
+        assert self.node(node)["metadata"]["labels"][f"{D}device-plugin"] == PAUSED
+        assert node in self.held()
+
+    def held(self) -> list[str]:
+        return [one for one in self.names if HELD in (self.node(one)["metadata"].get("annotations") or {})]
+
+    def cordoned(self) -> list[str]:
+        return [one for one in self.names if self.node(one)["spec"].get("unschedulable")]
+
+    def pods(self) -> list[str]:
+        return sorted(one["metadata"]["name"] for one in self.api.objects.values() if one["kind"] == "Pod"
+                      and one["metadata"]["labels"].get("app") in (DRIVER["app"], "job"))
+
+    def upgrade(self, level: str = "drain", check: bool = False, holder: Holder = NOW, **limits: Any) -> Object:
+        names = limits.pop("nodes", ())
+        cluster = {"namespace": "s", "components": {
+            "driver": {"state": "present", "pools": [{"name": SET, "owner": "", "upgrade": self.policy}]},
+            "validator": {"state": "present"}}}
+        terms = Terms(holder, level, self.clock, self.clock.sleep, self.clock)
+        task = Upgrade(self.client, fleet.read(self.client, cluster, names), terms, Limits(**limits), self.told.append)
+        return task.preview() if check else task.run()
+
+    def of(self, result: Object) -> dict[str, str]:
+        """The state of each Node in a result."""
+        return {row["node"]: row["state"] for row in result["nodes"]}
+
+    def is_done(self) -> bool:
+        """Whether all Nodes are upgraded and in their former state."""
+        return not self.cordoned() and all(
+            self.node(one)["metadata"]["labels"] == {**LABELS, words.STATE: words.DONE}
+            and not self.node(one)["metadata"].get("annotations") for one in self.names)
+
+
+@pytest.fixture
+def site(api: ApiServer, client: Client, clock: Clock) -> Site:
+    """A cluster with four Nodes."""
+    return Site(api, client, clock)
+
+
+IN_ORDER = ["", words.CORDON, words.WAIT, words.POD_DELETION, words.POD_RESTART, words.VALIDATION, words.UNCORDON,
+            words.DONE]
+
+
+def test_one_node_after_the_other_with_the_states_of_the_operator(site: Site) -> None:
+    preview = site.upgrade(check=True)
+    assert site.api.sent("patch", "delete") == [] and preview["changed"]
+    result = site.upgrade()
+    assert [step["id"] for step in result["plan"]] == [step["id"] for step in preview["plan"]]
+    assert [step["id"] for step in result["plan"]][:9] == [
+        "hold: Node n1", "cordon: Node n1", "evict: Pod work/job-n1", "pause: operator-validator on Node n1",
+        "pause: device-plugin on Node n1", "replace: driver Pod of Node n1", "resume: operator-validator on Node n1",
+        "resume: device-plugin on Node n1", "uncordon: Node n1"]
+    assert result["plan"][5]["reason"] == "510-ubuntu22.04 becomes 520-ubuntu22.04"
+    assert set(site.of(result).values()) == {"upgraded"} and not result.get("failed")
+    assert site.most == 1 and site.is_done() and site.pods() == [f"new-{name}" for name in site.names]
+    writes = len(site.api.sent())
+    again = site.upgrade()
+    assert all(states == IN_ORDER for states in site.states.values())
+    assert not again["changed"] and again["nodes"] == [] and len(site.api.sent()) == writes
+
+
+@pytest.mark.parametrize(("level", "states"), [("never", {"pending"}), ("idle", {"pending"})])
+def test_below_drain_nothing_that_uses_a_gpu_is_disturbed(site: Site, level: str, states: set[str]) -> None:
+    result = site.upgrade(level)
+    assert set(site.of(result).values()) == states and not result["changed"] and not result.get("failed")
+    assert site.api.sent("patch", "delete") == [] and len(result["pending"]) >= 4
+    assert [one["id"] for one in result["pending"]] == [one["id"] for one in site.upgrade(level, True)["pending"]]
+
+
+def test_idle_nodes_are_upgraded_at_idle_without_a_cordon(site: Site) -> None:
+    for name in ("n1", "n3"):
+        del site.api.objects[f"/api/v1/namespaces/work/pods/job-{name}"]
+    result = site.upgrade("idle")
+    assert site.of(result) == {"n1": "upgraded", "n2": "pending", "n3": "upgraded", "n4": "pending"}
+    assert "cordon: Node n1" not in [step["id"] for step in result["plan"]]
+    assert site.pods() == ["driver-n2", "driver-n4", "job-n2", "job-n4", "new-n1", "new-n3"]
+
+
+@pytest.mark.parametrize("at", range(1, 10))
+def test_a_killed_upgrade_is_finished_by_the_next_run(site: Site, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Killed before the write with this number, in another controller's run that has expired."""
+    wire: Any = site.client._wire  # pylint: disable=protected-access
+    send, writes = wire.send, [0]
+
+    def killed(verb: str, target: str, method: str, *more: Any, **words_: Any) -> Any:
+        if method in ("PATCH", "DELETE"):
+            writes[0] += 1
+            if writes[0] >= at:
+                raise Killed
+        return send(verb, target, method, *more, **words_)
+
+    monkeypatch.setattr(wire, "send", killed)
+    with pytest.raises(Killed):
+        site.upgrade(holder=GONE)
+    monkeypatch.setattr(wire, "send", send)
+    site.upgrade()
+    assert site.is_done() and site.pods() == [f"new-{name}" for name in site.names]
+
+
+def test_the_first_node_is_a_test_of_the_others(site: Site) -> None:
+    site.policy = policy(max_parallel=0, max_unavailable="100%")
+    site.broken = {"n1"}
+    result = site.upgrade()
+    assert result["failed"] and site.of(result) == {"n1": "failed", **dict.fromkeys(("n2", "n3", "n4"), "waiting")}
+    assert "n1: Container c of driver pod new-n1 has restarted 11 times" in result["msg"]
+    assert "n[2-4]: not started, because n1 failed before. See gpu_max_fail_percentage." in result["msg"]
+    one = site.node("n1")["metadata"]
+    assert site.cordoned() == ["n1"] and one["labels"] == {**LABELS, words.STATE: words.FAILED} and not site.held()
+    assert "restarted 11 times" in one["annotations"][REASON] and one["annotations"][cordon.ANNOTATION] == "false"
+    # The driver of the Node works again: it is finished, after the others.
+    site.broken.clear()
+    del site.api.objects["/api/v1/namespaces/s/pods/new-n1"]
+    site.pod("new-n1", "n1", SET, {**DRIVER, "controller-revision-hash": "2"})
+    again = site.upgrade()
+    assert [row["node"] for row in again["nodes"]] == ["n2", "n3", "n4", "n1"] and site.is_done()
+
+
+def test_nodes_that_fail_keep_no_others_waiting(site: Site) -> None:
+    site.broken, site.invalid = {"n2"}, {"n3"}
+    result = site.upgrade(max_fail=50)
+    assert site.of(result) == {"n1": "upgraded", "n2": "failed", "n3": "failed", "n4": "upgraded"}
+    assert "n3: Validator pod nvidia-operator-validator-n3 is not Ready 600 s after the new driver." in result["msg"]
+    assert site.cordoned() == ["n2", "n3"] and site.most == 1
+
+
+def test_a_node_whose_budget_forbids_an_eviction_is_skipped_and_as_before(site: Site) -> None:
+    site.budget = {"job-n1"}
+    result = site.upgrade()
+    assert site.of(result) == {"n1": "skipped", **dict.fromkeys(("n2", "n3", "n4"), "upgraded")}
+    assert result["failed"] and result["blocked"][0]["pod"] == "work/job-n1"
+    one = site.node("n1")
+    assert one["metadata"]["labels"] == LABELS and not one["metadata"].get("annotations") and not site.cordoned()
+    assert "job-n1" in site.pods()
+    site.budget.clear()
+    site.upgrade()
+    assert site.is_done()
+
+
+def test_a_drain_evicts_all_pods_of_its_selector(site: Site) -> None:
+    """Where the pods that use a GPU may not be evicted by themselves: this one has no controller."""
+    for name, labels in (("alone", {"drain": "yes"}), ("kept", {"drain": "yes", words.DRAIN_SKIP: "true"})):
+        site.pod(f"{name}-n1", "n1", "", {"app": name, **labels})
+        pod = site.api.objects[f"/api/v1/namespaces/work/pods/{name}-n1"]
+        pod["metadata"]["ownerReferences"] = []
+        if name == "kept":
+            pod["spec"]["containers"][0]["resources"] = {}
+    assert site.of(site.upgrade())["n1"] == "skipped"
+    site.policy = policy(drain={**NO_EVICTION, "force": True, "enabled": True, "selector": "drain=yes"})
+    site.upgrade()
+    assert site.is_done() and words.DRAIN in site.states["n1"]
+    assert "/api/v1/namespaces/work/pods/kept-n1" in site.api.objects
+    assert "/api/v1/namespaces/work/pods/alone-n1" not in site.api.objects
+
+
+def test_an_upgrade_waits_for_jobs_until_they_end_or_their_time_is_over(site: Site) -> None:
+    site.policy = policy(wait={"selector": "app=job", "timeout": 100})
+    begin = site.clock()
+    result = site.upgrade(nodes=["n1"])
+    assert site.of(result) == {"n1": "upgraded"} and site.clock() - begin >= 100
+    assert "n1: waits for work/job-n1" in site.told
+    assert "wait: Pod work/job-n2" in [one["id"] for one in site.upgrade(check=True)["plan"]]
+
+    def job_ends(seconds: float) -> None:
+        site.clock.now += seconds
+        if site.clock.now > begin + 1000:
+            site.api.objects.pop("/api/v1/namespaces/work/pods/job-n2", None)
+
+    site.policy = policy(wait={"selector": "app=job", "timeout": 0})
+    site.clock.sleep = job_ends  # type: ignore[method-assign]
+    site.upgrade(nodes=["n2"])
+    assert site.clock() >= begin + 1000 and "new-n2" in site.pods()
+    assert site.of(site.upgrade("idle", nodes=["n3"])) == {"n3": "pending"}
+
+
+def test_nodes_are_left_out_by_label_and_policy_and_if_they_are_not_ready(site: Site) -> None:
+    site.node("n2")["metadata"]["labels"][words.SKIP] = "true"
+    site.node("n3")["status"]["conditions"][0]["status"] = "False"
+    site.policy = policy(max_unavailable="2")
+    result = site.upgrade()
+    assert site.of(result) == {"n1": "upgraded", "n2": "skipped", "n3": "skipped", "n4": "upgraded"}
+    assert "n3: it is not Ready." in result["msg"] and "n2" not in result["msg"]
+    site.policy = policy(automatic=False)
+    result = site.upgrade(nodes=["n2", "n4"])
+    assert site.of(result) == {"n2": "skipped"} and not result.get("failed")
+
+
+def test_unavailable_nodes_count_and_the_run_ends_instead_of_waiting(site: Site) -> None:
+    """A Node that is not Ready takes the only place; a Node that a user has cordoned is upgraded and stays cordoned."""
+    site.node("n3")["status"]["conditions"][0]["status"] = "False"
+    site.node("n4")["spec"]["unschedulable"] = True
+    site.policy = policy(max_unavailable="1")
+    result = site.upgrade()
+    assert site.of(result) == {"n4": "upgraded", "n1": "waiting", "n2": "waiting", "n3": "skipped"}
+    assert "n[1-2]: not started, because 1 Nodes may be unavailable at a time" in result["msg"]
+    assert site.cordoned() == ["n4"] and not site.node("n4")["metadata"].get("annotations")
+
+
+def test_an_upgrade_of_the_operator_is_continued(site: Site) -> None:
+    """The operator has cordoned n1 and evicted its pods; a user had cordoned n2 before; n3 waits for a safe load."""
+    for name, state in (("n1", words.POD_RESTART), ("n2", words.VALIDATION), ("n3", words.REQUIRED)):
+        site.node(name)["metadata"]["labels"][words.STATE] = state
+    for name in ("n1", "n2"):
+        site.node(name)["spec"]["unschedulable"] = True
+    site.node("n2")["metadata"]["annotations"] = {words.CORDONED_BEFORE: "true"}
+    site.node("n3")["metadata"]["annotations"] = {words.SAFE_LOAD: "true"}
+    site.policy = policy(max_unavailable="2")
+    site.upgrade()
+    assert site.cordoned() == ["n2"]
+    for name in site.names:
+        assert site.node(name)["metadata"]["labels"] == {**LABELS, words.STATE: words.DONE}
+        assert not site.node(name)["metadata"].get("annotations")
+
+
+def test_a_node_that_another_run_holds_is_left_to_it(site: Site) -> None:
+    other = Holder("there", 1, 1, 999.0)
+    site.node("n1")["metadata"]["annotations"] = {HELD: other.text}
+    result = site.upgrade()
+    assert site.of(result)["n1"] == "skipped" and "is held by another run" in result["msg"]
+    assert site.node("n1")["metadata"]["annotations"] == {HELD: other.text}
+
+
+def test_missing_permissions_are_named_before_the_first_write(site: Site) -> None:
+    site.api.allowed = lambda asked: asked["verb"] != "delete"
+    with pytest.raises(ClusterError, match="may not delete pods"):
+        site.upgrade()
+    assert site.api.sent("patch", "delete") == []
+
+
+def test_wrong_limits_are_refused_with_their_path(site: Site) -> None:
+    with pytest.raises(InputError, match="is not a number of Nodes") as caught:
+        site.upgrade(max_unavailable="many")
+    assert caught.value.details["path"] == "max_unavailable"
+    site.policy = policy(max_unavailable="200%")
+    with pytest.raises(InputError) as caught:
+        site.upgrade()
+    assert caught.value.details["path"] == "driver.upgradePolicy.maxUnavailable"
+
+
+@pytest.mark.parametrize(("slots", "expected"), [
+    (Slots(1, 25), ["a"]),
+    (Slots(4, 25), ["a", "x"]),  # one of each DaemonSet until one of its Nodes has been upgraded
+    (Slots(4, 25, proved=frozenset({"s", "t"})), ["a", "b", "c", "x"]),
+    (Slots(0, 25, proved=frozenset({"s", "t"})), ["a", "b", "c", "x"]),
+    (Slots(4, 2, proved=frozenset({"s", "t"})), ["a", "b"]),
+    (Slots(4, 2, frozenset({"z"}), proved=frozenset({"s", "t"})), ["a"]),
+    (Slots(4, 2, frozenset({"z", "c"}), proved=frozenset({"s", "t"})), ["c"]),
+    (Slots(4, 2, frozenset(), {"q": "s"}, frozenset({"s", "t"})), ["a"]),
+    (Slots(1, 2, frozenset(), {"q": "s"}, frozenset({"s", "t"})), []),
+    (Slots(4, 0), []),
+])
+def test_which_nodes_are_next(slots: Slots, expected: list[str]) -> None:
+    waiting = [Waiting("a", "s"), Waiting("b", "s"), Waiting("c", "s"), Waiting("x", "t")]
+    assert slots.next(waiting) == expected
