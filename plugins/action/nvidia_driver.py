@@ -11,16 +11,21 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import
 
 # Options that module_defaults can set for all tasks. They do not describe the driver.
 _WITH_GATHERED = ("disruption", "lock_timeout", "proxy")
+# Options that the former driver determines.
+_FORMER = ("version", "branch", "kernel_module_type", "source")
 
 
 class ActionModule(HostAction):
-    """Refuses options that describe a driver if the task only reads the driver."""
+    """Refuses options that describe a driver if the task only reads the driver, or returns to the former one."""
 
     def run_module(self, task_vars: Data, module_args: Data | None = None) -> Data:
         """See HostAction."""
-        if self._task.args.get("state") == "gathered":
-            try:
-                refuse_options(self._task.args, "gathered", _WITH_GATHERED)
-            except InputError as error:
-                return {"failed": True, **error.as_result()}
+        given, state = self._task.args, self._task.args.get("state")
+        try:
+            if state == "gathered":
+                refuse_options(given, state, _WITH_GATHERED)
+            if state == "rolled_back":
+                refuse_options(given, state, [name for name in given if name not in _FORMER])
+        except InputError as error:
+            return {"failed": True, **error.as_result()}
         return super().run_module(task_vars, module_args)

@@ -266,9 +266,14 @@ facts:
           empty, such as V(driver), V(container_toolkit) or V(mig).
         - C(faults) lists the journals that the modules would refuse, because they are damaged or users other than root
           could have written them. C(message) describes the fault, C(hint) what to do.
+        - C(former_driver) is the driver that was on the host before the last change by M(gpuops.nvidia.nvidia_driver),
+          with C(version), C(flavour) and C(source); null if none is recorded.
       type: dict
       returned: always
-      sample: {brought: [container_toolkit, driver], faults: []}
+      sample:
+        brought: [container_toolkit, driver]
+        faults: []
+        former_driver: {version: 580.126.20, flavour: open, source: cuda_repository}
     clients:
       description:
         - Processes that have an NVIDIA device open. C(gpu) is a PCI address. It is null for a process that has only a

@@ -328,6 +328,8 @@ hosts:
       nvidia-persistenced runs, C(hold_kernel) whether upgrades keep the installed kernels. C(proxy) has what
       C(driver.env) of the policy sets, and C(fabric_manager_settings) those of the host, or else of C(driver.env).
       C(peermem), C(gds) and C(gdrcopy) say whether these kernel modules are installed.
+    - C(driver.state) is V(rolled_back) for a host with this C(driver_state); the other keys then describe the driver
+      before the last change, which C(journals.former_driver) of M(gpuops.nvidia.gpu_info) shows.
     - C(profile) has C(name), null if there is no profile, and C(because); see O(overrides).
     - C(preview) names the components whose facts differ from the plan, or whose plan has options that no fact shows.
       If the driver differs, it also names MIG, because reloading the driver removes the MIG instances. C(delivered)

@@ -49,11 +49,19 @@ options:
       - V(present) installs, switches or repairs the driver.
       - V(absent) removes what this module installed and restores the former state. A foreign driver stays. Loaded
         modules must be unloaded first, which needs O(disruption=idle). Services that are stopped for this stay stopped.
+      - V(rolled_back) returns to the driver that was on the host before the last change, with the version, module type
+        and source that RV(former) shows, and otherwise does what V(present) does. After this, the host has its former
+        driver, so a second run with V(rolled_back) changes nothing. A later run with V(present) and another version
+        installs that version again. If no former driver is recorded, the task fails. A change that was interrupted
+        before it was complete is undone.
+      - With V(rolled_back), O(version), O(branch), O(kernel_module_type) and O(source) are refused. The other options
+        apply as with V(present). A driver from a C(.run) file is fetched again from the URL or path from which it was
+        installed, or from O(runfile) if that names this version.
       - V(adopted) changes nothing, and fails if the installed driver does not work.
       - V(gathered) changes nothing, and returns the current state, also as options in RV(gathered). It allows only the
         options O(disruption), O(lock_timeout) and O(proxy), which have no effect.
     type: str
-    choices: [present, absent, adopted, gathered]
+    choices: [present, absent, adopted, gathered, rolled_back]
     default: present
   version:
     description:
@@ -262,6 +270,11 @@ EXAMPLES = r"""
       certificate: "{{ lookup('ansible.builtin.file', 'signing.pem') }}"
       password: "{{ vaulted_enrolment_password }}"
 
+- name: Return to the driver that was here before the last change
+  gpuops.nvidia.nvidia_driver:
+    state: rolled_back
+    disruption: idle
+
 - name: Verify a driver that something else manages
   gpuops.nvidia.nvidia_driver:
     state: adopted
@@ -311,6 +324,14 @@ version:
   returned: success
   type: str
   sample: 595.91.07
+former:
+  description:
+    - The driver that was on the host before the last change of its version, module type or source, to which
+      O(state=rolled_back) returns. It is null if none is recorded, because this module has not replaced a driver, and
+      with O(state=adopted).
+  returned: success
+  type: dict
+  sample: {version: 580.126.20, kernel_module_type: open, source: cuda_repository}
 driver:
   description: The state before and after the steps.
   returned: success
@@ -462,8 +483,8 @@ def main() -> None:
     """Entry point."""
     module = _module_main.Module(
         argument_spec={
-            "state": {"type": "str", "choices": ["present", "absent", "adopted", "gathered"],
-                      "default": "present"},
+            "state": {"type": "str", "default": "present",
+                      "choices": ["present", "absent", "adopted", "gathered", "rolled_back"]},
             "version": {"type": "str"},
             "branch": {"type": "str"},
             "kernel_module_type": {"type": "str", "choices": ["auto", "open", "proprietary"], "default": "auto"},
@@ -505,10 +526,8 @@ def main() -> None:
         spec = Spec(**{**wanted, "licence": options["licence"] if any(value not in (None, "", {}) for value in given)
                        else None})
         driver = Driver(spec, options["disruption"], module.check_mode)
-        act: dict[str, t.Callable[[], Result]] = {
-            "present": driver.present, "absent": driver.absent, "adopted": driver.adopted,
-            "gathered": driver.gathered}
-        return act[options["state"]]()
+        act: t.Callable[[], Result] = getattr(driver, options["state"])
+        return act()
 
     _module_main.finish(module, work)
 

@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -251,6 +252,22 @@ def test_a_failed_way_back_names_both_reasons_and_the_next_run_goes_on(at_work: 
     done(at_work, run)
     assert run.said.split() == [OLD]
     assert active(at_work, "nvidia-fabricmanager", "nvidia-persistenced") == ["active"] * 2
+
+
+def test_the_former_driver_comes_back_and_stays(at_work: DriverHost) -> None:
+    """Also from a driver of the other module type, with check mode and a second run; the record outlives both."""
+    back = Play({"driver_state": "rolled_back"}, then=TRUTH)
+    none, switch, check, run, again = at_work.run(
+        back, play(OLD, kernel_module_type="proprietary", then=TRUTH), replace(back, check=True), back, back)
+    assert "nothing to return to" in at_work.refused(none)
+    former = {"version": NEW, "kernel_module_type": "open", "source": "cuda_repository"}
+    assert done(at_work, switch)["former"] == former and switch.said.split() == [OLD]
+    result = done(at_work, run)
+    assert ids(result["plan"]) == ids(done(at_work, check)["plan"]) and result["driver"]["after"]["flavour"] == "open"
+    assert (result["former"], result["version"], run.said.split(), check.said.split()) == (former, NEW, [NEW], [OLD])
+    at_work.untouched(again)
+    assert task(at_work, state="gathered")["former"] == former
+    assert "version cannot be set with state rolled_back" in task(at_work, state="rolled_back", version=OLD)["msg"]
 
 
 def test_a_lost_gpu_does_not_end_the_run(at_work: DriverHost) -> None:

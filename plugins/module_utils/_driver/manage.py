@@ -29,7 +29,16 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import changes_driver, gate_driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.prebuilt import Prebuilt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.removal import Removal
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.rollback import Rollback, forget, recall, remember
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.rollback import (
+    Former,
+    Rollback,
+    as_result,
+    complete,
+    destination,
+    forget,
+    recall,
+    remember,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import RESUME_CLIENT, Services, paused
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.signing import ENROL, IMPORT, Signing, mok_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
@@ -42,6 +51,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.verify impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError, InUse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.versions import reboot_pending
+from ansible_collections.gpuops.nvidia.plugins.module_utils._former_driver import FormerDriver, former_driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
     PendingStep,
@@ -73,6 +83,15 @@ class Driver:
         self.run = command
         self.root = root or Root()
         self.warnings: list[str] = []
+        self.returning = False
+        self.returns: Former | None = None
+        self.former: FormerDriver | None = None
+
+    def rolled_back(self) -> Result:
+        """Returns to the driver before the last change, in the same way as L(present). Raises HostError if none is
+        recorded."""
+        self.returning = True
+        return self.present()
 
     def present(self) -> Result:
         """Installs, switches or repairs the driver. The documentation of the module describes the result."""
@@ -81,7 +100,10 @@ class Driver:
             raise HostError("This host has no NVIDIA GPU on its PCI bus.",
                             "Remove it from the group, or check lspci -d 10de: and whether devices are passed through.")
         with Journal(CONCERN, readonly=self.check) as journal:
-            attempt = Attempt(self._host(journal), now, self.level, PARTS)
+            if self.returning:
+                self.returns = destination(journal)
+                self.spec = self.returns.spec(self.spec)
+            attempt = self._attempt(journal, now)
             if attempt.installs:  # a rollback needs no more space than it frees
                 check_free_space(self.root, now.kernel)
             allowed, pending = gate_driver(attempt.steps, self.level, paused(journal))
@@ -93,11 +115,21 @@ class Driver:
             elif not self.check:
                 reasons = attempt.reasons(now, attempt.version)
             if not pending and not self.check:
-                forget(journal)
+                complete(journal, attempt.desired, self.returns)
                 for part in attempt.parts:
                     part.tidy()
+            self.former = former_driver(journal)
         return self._result(now, after, allowed, pending, attempt.holders, attempt.version, reasons,
                             attempt.desired.offline)
+
+    def _attempt(self, journal: Journal, now: DriverState) -> Attempt:
+        try:
+            return Attempt(self._host(journal), now, self.level, PARTS)
+        except GpuopsError as error:
+            if self.returns is not None:
+                error.message = (f"Driver {self.returns.version} ({self.returns.source}), to which this host would "
+                                 f"return, cannot be installed: {error.message}")
+            raise
 
     def _execute(self, attempt: Attempt, steps: list[Step], pending: list[PendingStep]
                  ) -> tuple[DriverState, list[str], list[Step], list[PendingStep]]:
@@ -109,7 +141,7 @@ class Driver:
         began, complete = time.time(), not pending
         in_progress = recall(attempt.host.journal) is not None
         if changes_driver(steps):
-            remember(attempt.host, attempt.now)
+            remember(attempt.host, attempt.now, self.returning)
         rollback = Rollback(attempt)
         try:
             # Other services start only after the driver has been checked.
@@ -199,6 +231,7 @@ class Driver:
                     removal.execute(restarts, False)
                     removal.holders = read_holders(self.root)
                     allowed, pending = [*done, *restarts], [*blocked, *pending]
+            self.former = former_driver(journal)
         after = self._read() if allowed and not self.check else now
         return self._result(now, after, allowed, pending, removal.holders, None, reasons)
 
@@ -225,6 +258,7 @@ class Driver:
         now = self._read()
         with Journal(CONCERN, readonly=True) as journal:
             found = gather(self.root, self.run, now, journal.of_kind(KIND))
+            self.former = former_driver(journal)
         installed = found.options["state"] == "present"
         result = self._result(now, now, [], [], [], found.options.get("version"),
                               disagreements(now, None, None, None) if installed else [])
@@ -258,5 +292,5 @@ class Driver:
         return outcome(steps, pending, plan_diff("nvidia_driver", steps), version=version,
                        driver={"before": before.as_dict(), "after": after.as_dict()}, holders=list(holders),
                        reboot_required=bool(pending) and (mismatch or nouveau_used or enrol or offline),
-                       mok=mok, reasons=[*reasons, *waiting],
+                       mok=mok, reasons=[*reasons, *waiting], former=as_result(self.former),
                        **({"warnings": self.warnings} if self.warnings else {}))

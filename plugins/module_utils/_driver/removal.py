@@ -14,10 +14,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import changes_driver, plan_absent
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState, read_holders
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.clients import stoppable
+from ansible_collections.gpuops.nvidia.plugins.module_utils._former_driver import FORMER, PREVIOUS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply
 
 # Kinds of journal entries that no step deletes.
-_FORGOTTEN = ("service", "initramfs", "paused", "restart", "resign", "extra", "former", "licence",
+_FORGOTTEN = ("service", "initramfs", "paused", "restart", "resign", "extra", FORMER, PREVIOUS, "licence",
               "fabric_setting")
 
 

@@ -4,11 +4,13 @@
 """Restores the former driver if an installation fails.
 
 The former driver is recorded in the journal before the first file of a driver changes, and remains there until a run
-succeeds. Therefore, a run that continues after a kill or a reboot can still restore it.
+succeeds. Therefore, a run that continues after a kill or a reboot can still restore it. A run that succeeds records it
+as the driver to which C(state: rolled_back) returns (L(_former_driver)).
 """
 
 from __future__ import annotations
 
+import typing as t
 from dataclasses import asdict, dataclass, replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.attempt import Attempt
@@ -16,10 +18,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.build import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.delivery import PackageDelivery, installed
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import request_rebuild
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import LOAD, UNLOAD, Modules
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import changes_driver, gate_driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.prebuilt import Prebuilt
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile import RunfileDelivery, origin
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_options import version_in
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import interrupts, resume, running
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import (
     UNLOAD_ORDER,
     DriverState,
@@ -30,41 +35,88 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.verify import ask_smi
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import read_bytes
+from ansible_collections.gpuops.nvidia.plugins.module_utils._former_driver import (
+    FORMER,
+    KEY,
+    PREVIOUS,
+    Archive,
+    FormerDriver,
+    former_driver,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import PackageWork
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, allows
 
-FORMER = "former"
-_KEY = "driver"
-# The parts that a rollback plans. The files of the other parts are restored from copies in memory.
 _PARTS = (Build, Prebuilt, Modules)
 
 
 @dataclass(frozen=True)
 class Former:
-    """The former driver of a host. version: None if there was no driver. loaded: whether the driver was loaded."""
+    """The former driver of a host, see L(_former_driver.FormerDriver). version: None if there was no driver."""
 
     version: str | None
     flavour: str | None = None
     source: str = ""
     loaded: bool = False
+    archive: Archive | None = None
+    returns: bool = False
+
+    def spec(self, spec: Spec) -> Spec:
+        """The options with which this driver is installed. spec: the other options."""
+        given = spec.runfile or {}
+        # The file that the options name is newer than the record, and its URL can have a query.
+        same = version_in(str(given.get("src") or "")) == self.version
+        runfile = given if same else t.cast("t.Mapping[str, str] | None", self.archive)
+        return replace(spec, version=self.version, branch=None, kernel_module_type=self.flavour or "auto",
+                       source=self.source, runfile=runfile)
 
 
 def recall(journal: Journal) -> Former | None:
     """The former driver in the journal, None if no run is changing the driver."""
-    entry = journal.get(FORMER, _KEY)
+    entry = journal.get(FORMER, KEY)
     return Former(**entry["before"]) if entry else None
 
 
-def remember(host: Host, now: DriverState) -> None:
-    """Records the driver of the host as the former driver, unless the journal already contains one."""
+def remember(host: Host, now: DriverState, returns: bool = False) -> None:
+    """Records the driver of the host as the former driver, unless the journal already contains one. returns: whether
+    the change is a return to the driver before the last change."""
     if recall(host.journal) is None:
-        host.journal.keep(FORMER, _KEY, asdict(_read(host, now)))
+        host.journal.keep(FORMER, KEY, asdict(replace(_read(host, now), returns=returns)))
 
 
 def forget(journal: Journal) -> None:
-    """Deletes the former driver from the journal, because the change is complete."""
-    journal.forget(FORMER, _KEY)
+    """Deletes the former driver from the journal, because the change is complete or undone."""
+    journal.forget(FORMER, KEY)
+
+
+def complete(journal: Journal, desired: DesiredDriver, returned: Former | None) -> None:
+    """Records the driver to which C(state: rolled_back) returns, if the run has changed the driver, and deletes the
+    former driver from the journal. returned: the driver to which this run has returned, None for another run."""
+    former = recall(journal)
+    if returned is not None:
+        kept: Former | None = returned  # it remains the driver to return to, so that a second return changes nothing
+    else:
+        same = (desired.version, desired.flavour, desired.source)
+        kept = former if former and (former.version, former.flavour or desired.flavour, former.source) != same else None
+    if kept is not None and kept.version is not None:
+        journal.keep(PREVIOUS, KEY, None)
+        journal.note(PREVIOUS, KEY, asdict(replace(kept, returns=False)))
+    forget(journal)
+
+
+def destination(journal: Journal) -> Former:
+    """The driver to which C(state: rolled_back) returns. Raises HostError if none is recorded."""
+    found = former_driver(journal)
+    if found is None:
+        raise HostError("No former driver of this host is recorded, so there is nothing to return to.",
+                        "Set state present and the version that you want. A run that replaces a driver records the "
+                        "replaced one.")
+    return Former(**found)
+
+
+def as_result(found: FormerDriver | None) -> dict[str, str | None] | None:
+    """The former driver in the form that the module returns."""
+    return found and {"version": found["version"], "kernel_module_type": found["flavour"], "source": found["source"]}
 
 
 def _read(host: Host, now: DriverState) -> Former:
@@ -73,7 +125,8 @@ def _read(host: Host, now: DriverState) -> Former:
         return Former(None)
     source, version = found
     loaded = now.loaded == version
-    return Former(version, now.flavour if loaded else module_flavour(host.run, now.kernel), source, loaded)
+    return Former(version, now.flavour if loaded else module_flavour(host.run, now.kernel), source, loaded,
+                  origin(host.journal, version) if source == RunfileDelivery.name else None)
 
 
 class Rollback:
@@ -99,9 +152,8 @@ class Rollback:
     def run(self, former: Former) -> None:
         """Restores a driver. Raises GpuopsError if this fails."""
         self._restore_files()
-        host, before, desired = self.attempt.host, self.attempt.now, self.attempt.desired
-        spec = replace(host.spec, version=former.version, branch=None, kernel_module_type=former.flavour or "auto",
-                       source=former.source, runfile=host.spec.runfile if former.version == desired.version else None)
+        host, before = self.attempt.host, self.attempt.now
+        spec = former.spec(host.spec)
         files_changed = self.in_progress or changes_driver(self.attempt.executor.started)
         restoration = Attempt(replace(host, spec=spec), read_driver_state(host.root, host.run), "idle", _PARTS,
                               None if files_changed else former.version)

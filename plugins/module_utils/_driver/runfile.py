@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Installs the driver from NVIDIA's .run file; implements C(delivery.Delivery).
 
-The journal has an entry C(runfile, driver) for an installed driver: C({version, flavour, whole, sources}). whole is
-false while the installer runs. sources are the folders with module sources that the installer has created. A driver
-from a .run file that this collection has not installed is never changed. If it is suitable, it is kept; otherwise the
-run fails.
+The journal has an entry C(runfile, driver) for an installed driver: C({version, flavour, whole, sources, archive}).
+whole is false while the installer runs. sources are the folders with module sources that the installer has created.
+archive is the .run file, so that the driver can be installed again. A driver from a .run file that this collection has
+not installed is never changed. If it is suitable, it is kept; otherwise the run fails.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_reco
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import UNLOAD_ORDER, DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._former_driver import Archive as FormerArchive
+from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Manager
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import PackageWork
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
@@ -80,6 +82,14 @@ class Installed(t.TypedDict, total=False):
     flavour: str
     whole: bool
     sources: t.List[str]
+    archive: FormerArchive
+
+
+def origin(journal: Journal, version: str) -> FormerArchive | None:
+    """The .run file from which this collection has installed a version, None if it has not."""
+    entry = journal.get(*_ENTRY)
+    owned = t.cast(Installed, (entry or {}).get("after") or {})
+    return owned.get("archive") if owned.get("version") == version else None
 
 
 class RunfileDelivery:
@@ -253,7 +263,7 @@ class RunfileDelivery:
 
     def _run_install(self, step: Step) -> None:
         archive, flavour = step.data["archive"], step.data["flavour"]
-        self._note(archive.version, flavour, whole=False)
+        self._note(archive, flavour, whole=False)
         # An earlier step has unloaded the modules. If GPU clients use them, they stay loaded until a reboot instead.
         loaded = self.host.root.exists("/sys/module/nvidia")
         done = self._call(archive, install_options(archive.version, flavour, tools.signing_key(self.host, self.now),
@@ -268,19 +278,21 @@ class RunfileDelivery:
             raise HostError(f"The installed driver {archive.version} is incomplete: {_tail(checked.stderr)}.",
                             "Run again.", log=INSTALL_LOG)
         self._remove_former_sources(archive.version)
-        self._note(archive.version, flavour, whole=True)
+        self._note(archive, flavour, whole=True)
         self._run_discard(step)
         if not loaded:
             self._unload_tested(archive.version)
 
-    def _note(self, version: str, flavour: str, whole: bool) -> None:
+    def _note(self, archive: Archive, flavour: str, whole: bool) -> None:
         """Records the installation before it starts, so that the next run can remove it if this run is killed."""
         sources = list((self._owned() or {}).get("sources", []))
-        path = sources_of(version)
+        path = sources_of(archive.version)
         if path not in sources and not self.host.root.exists(path):
             sources.append(path)
         self.host.journal.keep(*_ENTRY, None)
-        self.host.journal.note(*_ENTRY, {"version": version, "flavour": flavour, "whole": whole, "sources": sources})
+        checksum = f"sha256:{archive.sha256}" if archive.sha256 else ""
+        self.host.journal.note(*_ENTRY, {"version": archive.version, "flavour": flavour, "whole": whole,
+                                         "sources": sources, "archive": {"src": archive.src, "checksum": checksum}})
 
     def _keep_former(self, record: Record | None) -> None:
         """Restores the journal entry if the failed installer has not changed the former driver, which is the usual

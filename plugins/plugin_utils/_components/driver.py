@@ -69,10 +69,10 @@ class Packages(t.TypedDict):
 
 
 class DriverPlan(component.HostPlan, Packages):
-    """The plan of the driver on a host. state: C(present), C(absent) or C(adopted); version: None for the newest
-    version of the branch; source: C(cuda_repository), C(distribution), C(runfile) or C(precompiled); next_kernel:
-    whether modules are also installed for the kernel of the next boot; hold_kernel: whether upgrades keep the installed
-    kernels; licence: whether the user sets a licence token;
+    """The plan of the driver on a host. state: C(present), C(absent), C(adopted) or C(rolled_back); version: None for
+    the newest version of the branch; source: C(cuda_repository), C(distribution), C(runfile) or C(precompiled);
+    next_kernel: whether modules are also installed for the kernel of the next boot; hold_kernel: whether upgrades keep
+    the installed kernels; licence: whether the user sets a licence token;
     proxy: that of the policy for downloads, C({http, https, no_proxy}); fabric_manager_settings: C({NAME: value});
     module_parameters: C({module: {parameter: value}}); cuda: the highest CUDA version that the driver supports;
     secure_boot: the reason why the kernel accepts the driver's modules, C(signed), C(mok) or None. kernel_module_type
@@ -104,7 +104,8 @@ def host_plan(host: component.Host) -> DriverPlan:
     Raises Refused and Refusals."""
     inputs, variables = host.inputs, host.variables
     situation = situation_of(host.facts)
-    adopted = variables.get("driver_state") == "adopted"
+    state = str(variables.get("driver_state") or "present")
+    adopted = state == "adopted"
     if host.place == "none" or adopted:
         host.notes += _extra_module_notes(inputs, variables)
         # Only the variables of the host itself are verified.
@@ -112,6 +113,8 @@ def host_plan(host: component.Host) -> DriverPlan:
         return _adopted(situation, inputs.request(variables).version if named else None,
                         host.why if host.place == "none" else "driver_state of this host is adopted")
     request = inputs.request(variables)
+    if state == "rolled_back":
+        request = _former(request, host.facts)
     selected = variables.get("mig_manager_selected")
     if selected and selected != _WHOLE and any(gpu.coherent for gpu in situation.gpus):
         request = replace(request, mig=str(selected))
@@ -124,7 +127,7 @@ def host_plan(host: component.Host) -> DriverPlan:
     fabric = _fabric(situation if request.fabric else replace(situation, fabric=None), version)
     proxy, settings = _of_environment(host, fabric)
     imex_nodes, parameters = variables.get("driver_imex_nodes"), variables.get("driver_module_parameters")
-    return {"placement": host.place, "state": str(variables.get("driver_state") or "present"), "version": version,
+    return {"placement": host.place, "state": state, "version": version,
             "branch": driver.version.branch, "kernel_module_type": driver.flavour, "source": source,
             **_packages(situation, host.facts, driver, source, request, following, persistenced),
             "precompiled": driver.signed,
@@ -137,6 +140,19 @@ def host_plan(host: component.Host) -> DriverPlan:
                                   else inputs.policy.module_parameters or {}),
             "cuda": _cuda(driver), "secure_boot": _secure_boot(situation, driver, request),
             "because": _because(situation, driver, request, choice.because)}
+
+
+def _former(request: Request, facts: HostFacts) -> Request:
+    """The request for the driver before the last change of the host. Raises Refused if none is recorded."""
+    former = facts["journals"]["former_driver"]
+    if former is None:
+        raise Refused("driver_state is rolled_back, but no former driver of this host is recorded",
+                      "Set driver_state: present, and the driver_version that you want.")
+    source = former["source"]
+    return replace(request, version=Version.of(former["version"]), by="driver_state: rolled_back",
+                   key="driver_state: present and driver_version", flavour=former["flavour"] or "auto",
+                   flavour_by="driver_kernel_module_type of the former driver", precompiled=False, source=source,
+                   source_by="driver_source of the former driver", runfile=source == "runfile")
 
 
 def _of_environment(host: component.Host, fabric: Fabric) -> tuple[dict[str, str], Section]:
@@ -330,7 +346,7 @@ def check(want: DriverPlan, seen: component.HostState) -> component.Result:
 
 def _managed(want: DriverPlan) -> bool:
     """Whether the role driver installs and repairs this driver."""
-    return want.get("placement") != "none" and want.get("state") == "present"
+    return want.get("placement") != "none" and want.get("state") in ("present", "rolled_back")
 
 
 def _fabric_of(want: DriverPlan, facts: HostFacts) -> str:
@@ -420,8 +436,8 @@ def fault_of(gpu: Gpu) -> tuple[str, str]:
 
 def _unseen(plan: DriverPlan) -> bool:
     """See C(component.Component)."""
-    return plan["hold_kernel"] or bool(plan["module_parameters"] or plan["fabric_manager_settings"]) or bool(
-        plan["fabric"].get("imex_nodes"))
+    return plan["hold_kernel"] or plan["state"] == "rolled_back" or bool(
+        plan["module_parameters"] or plan["fabric_manager_settings"] or plan["fabric"].get("imex_nodes"))
 
 
 COMPONENT = component.Component(

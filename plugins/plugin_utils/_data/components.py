@@ -81,7 +81,7 @@ VARIABLES: t.Tuple[str, ...] = tuple(name for component in COMPONENTS for name i
 SECRETS: t.Tuple[str, ...] = tuple(name for component in COMPONENTS for name in component.secrets)
 # Allowed values of host variables. Numbers, versions and names are checked where they are used.
 CHOICES: t.Dict[str, t.Tuple[str, ...]] = {
-    "driver_state": ("present", "absent", "adopted"),
+    "driver_state": ("present", "absent", "adopted", "rolled_back"),
     "driver_kernel_module_type": ("auto", "open", "proprietary"),
     "driver_source": ("auto", "distribution", "cuda_repository", "runfile", "precompiled"),
     "driver_fabric": ("auto", "none"),

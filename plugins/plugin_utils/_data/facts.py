@@ -166,9 +166,18 @@ class JournalFault(t.TypedDict):
     hint: str
 
 
+class FormerDriver(t.TypedDict):
+    """The driver before the last change. source: a value of C(driver_source)."""
+
+    version: str
+    flavour: Text
+    source: str
+
+
 class Journals(t.TypedDict):
     brought: t.List[str]
     faults: t.List[JournalFault]
+    former_driver: t.Optional[FormerDriver]
 
 
 class Client(t.TypedDict):

@@ -30,8 +30,9 @@ class Request:
 
     version: None for any; by: the variable or key that sets the version, such as C(driver.version of FILE); key: the
     variable or key to change it; grid: whether it is a version of the vGPU guest driver; flavour: C(auto), C(open) or
-    C(proprietary); flavour_by: the variable or key that sets the flavour; source: None for any; gds, gdrcopy, peermem:
-    whether these are installed as well; gds_by, gdrcopy_by: the variables or keys that set them; gds_open: whether this
+    C(proprietary); flavour_by: the variable or key that sets the flavour; source: None for any; source_by: the variable
+    that sets the source; gds, gdrcopy, peermem: whether these are installed as well; gds_by, gdrcopy_by: the variables
+    or keys that set them; gds_open: whether this
     version of GPUDirect Storage needs open modules; mig: the selected layout; cuda: the CUDA version that the driver
     must support; vgpu: whether the guest driver is requested; own_image: whether the image is not in the vendor's
     repository; own_key: whether modules are signed with a key of the user; runfile: whether the user sets a .run file;
@@ -47,6 +48,7 @@ class Request:
     flavour_by: str = "driver.kernelModuleType"
     precompiled: bool = False
     source: str | None = None
+    source_by: str = "driver_source of this host"
     gds: bool = False
     gds_by: str = "gds.enabled"
     gds_open: bool = True
@@ -94,7 +96,7 @@ def _requested(space: Universe, request: Request) -> t.Iterator[Constraint]:
         yield Constraint("driver.usePrecompiled", "driver.usePrecompiled requests precompiled modules",
                          space.where(lambda driver: driver.signed), "driver.usePrecompiled: false")
     if request.source:
-        yield Constraint("driver.source", f"driver_source of this host requests {request.source}",
+        yield Constraint("driver.source", f"{request.source_by} requests {request.source}",
                          space.where(lambda driver: driver.signed if request.source == "precompiled"
                                      else driver.source == request.source), "driver_source: {source}")
     if request.source == "runfile" and not request.runfile:

@@ -99,7 +99,10 @@ FACTS = Fields({
     "mig_boot": Fields({"enabled": _FLAG, "masked": _FLAG,
                         "gpus": Nullable(Table(_UUID, _BOOT, _GPUS)), "vendor": _MAYBE_TEXT}),
     "journals": Fields({"brought": Rows(_NAME, 64),
-                        "faults": Rows(Fields({"concern": _NAME, "message": _LONG, "hint": _LONG}), 64)}),
+                        "faults": Rows(Fields({"concern": _NAME, "message": _LONG, "hint": _LONG}), 64),
+                        "former_driver": Nullable(Fields({
+                            "version": _DRIVER, "flavour": Nullable(OneOf(("open", "proprietary"))),
+                            "source": OneOf(("cuda_repository", "distribution", "precompiled", "runfile"))}))}),
     "clients": Rows(Fields({
         "pid": _MAYBE_NUMBER, "name": _MAYBE_TEXT, "gpu": Nullable(_PCI), "instance": _MAYBE_NUMBER,
         "unit": _MAYBE_TEXT, "container": _MAYBE_TEXT}), _CLIENTS),

@@ -67,7 +67,7 @@ def facts_of_node(name: str, node: Node) -> HostFacts:
                      if runtime == node["runtime"] else None for runtime in ("containerd", "docker", "crio", "podman")},
         "toolkit": {"version": None, "packages": {}, "missing_files": None, "cdi_specs": [], "cdi": None},
         "software": {"cuda": {}, "dcgm": None, "dcgm_exporter": None, "node_status_exporter": None},
-        "journals": {"brought": [], "faults": []},
+        "journals": {"brought": [], "faults": [], "former_driver": None},
         "mig_boot": {"enabled": None, "masked": None, "gpus": None, "vendor": None},
         "clients": [],
     }

@@ -53,7 +53,7 @@ def served(**services: dict[str, str]) -> dict[str, Any]:
 
 
 FAULT = {"concern": "mig", "message": "mig.json is damaged.", "hint": "Remove it."}
-FAULTY = {"brought": [], "faults": [FAULT]}
+FAULTY = {"brought": [], "faults": [FAULT], "former_driver": None}
 FAULTY_DRIVER = {"brought": [], "faults": [{**FAULT, "concern": "driver"}]}
 MISMATCH = changed(GOOD, driver={"library": "610.57.04", "nvml": {"available": False, "error": "mismatch"}})
 for board in MISMATCH["gpus"]:

@@ -60,7 +60,7 @@ def host(hostname: str, gpus: list[Facts], machine: str | None) -> Facts:
                      "crio": None, "podman": None},
         "toolkit": {"version": None, "packages": {}, "missing_files": [], "cdi_specs": [], "cdi": None},
         "software": {"cuda": {}, "dcgm": None, "dcgm_exporter": None, "node_status_exporter": None},
-        "journals": {"brought": [], "faults": []},
+        "journals": {"brought": [], "faults": [], "former_driver": None},
         "mig_boot": {"enabled": False, "masked": False, "gpus": None, "vendor": None},
         "clients": [],
     }

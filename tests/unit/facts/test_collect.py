@@ -171,7 +171,8 @@ def test_a_journal_that_cannot_be_read_is_not_known(tmp_path: Path, monkeypatch:
         raise PermissionError
 
     monkeypatch.setattr(Journal, "_load", denied)
-    assert collect(Root(str(tmp_path)), trees.Answers(), trees.NO_NVML)["journals"] == {"brought": [], "faults": []}
+    assert collect(Root(str(tmp_path)), trees.Answers(), trees.NO_NVML)["journals"] == {
+        "brought": [], "faults": [], "former_driver": None}
 
 
 def test_empty_root(tmp_path: Path) -> None:

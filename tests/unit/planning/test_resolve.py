@@ -93,7 +93,7 @@ def test_driver(models: list[str], policy: Any, release: str, mine: dict[str, An
     (["A100"], driver(version="470.256.02", kernelModuleType="open"), V26, {},
      ["branch 470 has proprietary kernel modules only"]),
     (["A100"], None, V26, {"driver_state": "gone", "driver_source": "net", "container_toolkit_mode": True},
-     ["driver_state 'gone' is not allowed", "Set one of present, absent, adopted", "driver_source 'net'",
+     ["driver_state 'gone' is not allowed", "Set one of present, absent, adopted, rolled_back", "driver_source 'net'",
       "container_toolkit_mode True is not allowed"]),
     (["A100"], None, V26, {"container_toolkit_runtime": ["docker", "dokcer"]},
      ["container_toolkit_runtime ['docker', 'dokcer'] is not allowed", "podman, or a list of them"]),
@@ -339,6 +339,40 @@ def test_whoever_adopts_a_driver_is_asked_nothing_else(mine: dict[str, Any], exp
     """Neither the version of the policy nor the requirements of the GPUs count, because nothing is installed."""
     found = plan(["V100", "B200"], driver(version="595.91.07"), driver_state="adopted", **mine)["driver"]
     assert (found["placement"], found["state"], found["version"], found["branch"]) == ("none", "adopted", *expected)
+
+
+FORMER = {"version": "580.126.20", "flavour": "open", "source": "distribution"}
+
+
+def with_former(former: dict[str, Any] | None, *models: str, loaded: str = "", **variables: Any) -> dict[str, Any]:
+    """The plan of a host on which a former driver is recorded and driver_state is rolled_back."""
+    chosen = releases.release(V26)
+    known = facts_sample.driven(facts(*models), loaded) if loaded else facts(*models)
+    known["journals"]["former_driver"] = former
+    policy = formats.read(driver(version="595.91.07", kernelModuleType="proprietary"), chosen)
+    return resolve(policy, chosen, {"a": known}, {"a": {"driver_state": "rolled_back", **variables}})
+
+
+@pytest.mark.parametrize("variables", [{}, {"driver_version": "610.57.04", "driver_source": "cuda_repository"}])
+def test_a_return_to_the_former_driver_is_planned_with_its_version(variables: dict[str, Any]) -> None:
+    """Neither the policy nor the variables of the host decide, so after the run nothing is reported as drift."""
+    found = with_former({**FORMER, "source": "cuda_repository"}, "A100", loaded="580.126.20", **variables)["hosts"]["a"]
+    planned = found["driver"]
+    assert (planned["placement"], planned["state"], planned["version"], planned["kernel_module_type"],
+            planned["source"]) == ("host", "rolled_back", "580.126.20", "open", "cuda_repository")
+    assert "driver 580.126.20: driver_state: rolled_back" in planned["because"]
+    assert "driver" in found["preview"]  # the module tells whether it can be had again
+
+
+def test_a_return_without_a_former_driver_is_refused() -> None:
+    with pytest.raises(PolicyError, match="(?s)no former driver of this host is recorded.*Set driver_state: present"):
+        with_former(None, "A100")
+
+
+def test_a_return_that_the_host_does_not_allow_is_refused_with_its_reason() -> None:
+    with pytest.raises(PolicyError, match=r"(?s)driver_state: rolled_back requests driver 595.80.01, but Tesla V100.*"
+                                          "driver_state: present and driver_version: 580.173.02"):
+        with_former({"version": "595.80.01", "flavour": None, "source": "cuda_repository"}, "V100")
 
 
 def test_placement() -> None:

@@ -68,7 +68,7 @@ def facts(gpus: t.Sequence[str | Facts] = ("20b2",) * 8, os: str = "ubuntu24.04"
                                     "cri": True, "nvidia": False}, "docker": None, "crio": None, "podman": None},
         "toolkit": {"version": None, "packages": {}, "missing_files": [], "cdi_specs": [], "cdi": None},
         "software": {"cuda": {}, "dcgm": None, "dcgm_exporter": None, "node_status_exporter": None},
-        "journals": {"brought": [], "faults": []},
+        "journals": {"brought": [], "faults": [], "former_driver": None},
         "mig_boot": {"enabled": False, "masked": False, "gpus": None, "vendor": None},
         "clients": [],
     }
