@@ -16,14 +16,18 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.assignments import merged, values
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Part, Phased
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import (
+    forget_restart,
+    owes_restart,
     request_restart,
     restart,
+    restart_running,
     wanted_units,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import write_atomic
+from ansible_collections.gpuops.nvidia.plugins.module_utils._former_driver import FORMER
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._units import FABRIC_MANAGER
 
@@ -31,6 +35,8 @@ SETTINGS_FILE = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
 SET = "set options of the fabric manager"
 # The kind of journal entries that contain the values set by this collection.
 KIND = "fabric_setting"
+# The key of the entry of the kind FORMER that contains the settings before a change that is not complete yet.
+FORMER_SETTINGS = "fabric_settings"
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*\Z")
 _VALUE = re.compile(r"[!$-&(-\[\]-~]*\Z")
 
@@ -68,8 +74,31 @@ class FabricSettings(Part):
         return steps + restart(self.host, now, desired, FABRIC_MANAGER, bool(steps)) if runs else steps
 
     def absent(self, now: DriverState) -> list[Phased]:
-        """See L(Part). A package that was installed before stays, with its file."""
-        return self._steps(self._changes(self._present() or "", {}), {}, "stop")
+        """See L(Part). A package that was installed before stays, with its file and its running service."""
+        steps = self._steps(self._changes(self._present() or "", {}), {}, "stop")
+        return steps + restart_running(self.host, now, FABRIC_MANAGER, bool(steps))
+
+    def remember(self) -> None:
+        """Records the settings that are in force, before a run changes them or replaces the file. A run that continues
+        after a kill keeps the record."""
+        journal, current = self.host.journal, values(self._present() or "")
+        journal.keep(FORMER, FORMER_SETTINGS, {
+            name: current[name] for name, entry in journal.of_kind(KIND).items()
+            if name in current and _is_ours(entry, current[name])})
+
+    def differing(self) -> dict[str, str | None]:
+        """The settings of the options whose values differ in the file, with their values there; None for a missing one.
+        Also those of the journal that the options do not have."""
+        present = self._present() or ""
+        current = values(present)
+        return {name: current.get(name) for name in self._changes(present, settings(self.host.spec))}
+
+    def put_back(self) -> None:
+        """Writes the settings of the options without a restart. Raises GpuopsError."""
+        wanted = settings(self.host.spec)
+        for _phase, step in self._steps(self._changes(self._present() or "", wanted), wanted, "configure"):
+            self.execute(step)
+        self.tidy()
 
     def _present(self) -> str | None:
         """The text of the file, None if there is none. Each byte survives a write."""
@@ -100,6 +129,7 @@ class FabricSettings(Part):
             raise HostError(f"{SETTINGS_FILE} is missing after the installation of the fabric manager.",
                             "Omit fabric_manager_settings if this fabric manager has another file.", path=SETTINGS_FILE)
         changes = self._changes(present, wanted)
+        owed = owes_restart(journal, FABRIC_MANAGER)
         request_restart(journal, FABRIC_MANAGER)
         current = values(present)
         for name, value in wanted.items():
@@ -109,7 +139,13 @@ class FabricSettings(Part):
             journal.keep(KIND, name, current.get(name))
             journal.note(KIND, name, {"value": value, "was": current.get(name)})
         if changes:
-            write_atomic(self.host.root.at(SETTINGS_FILE), merged(present, changes).encode("utf-8", "surrogateescape"))
+            try:
+                write_atomic(self.host.root.at(SETTINGS_FILE),
+                             merged(present, changes).encode("utf-8", "surrogateescape"))
+            except OSError:
+                if not owed and self._present() == present:
+                    forget_restart(journal, FABRIC_MANAGER)
+                raise
         for name in list(journal.of_kind(KIND)):
             if name in wanted:
                 journal.note(KIND, name, {"value": wanted[name], "was": wanted[name]})
@@ -118,10 +154,11 @@ class FabricSettings(Part):
         return True
 
     def tidy(self) -> None:
-        """See L(Part). A setting that somebody else has changed since no longer belongs to this collection."""
+        """See L(Part). A setting that is as it was before, or that somebody else has changed since, is not ours."""
         wanted, current = settings(self.host.spec), values(self._present() or "")
         for name, entry in list(self.host.journal.of_kind(KIND).items()):
-            if name not in wanted and not _is_ours(entry, current.get(name)):
+            value = current.get(name)
+            if name not in wanted and (value == entry["before"] or not _is_ours(entry, value)):
                 self.host.journal.forget(KIND, name)
 
 

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cdi_refresh 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.device_nodes import DeviceNodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.disk_space import check_free_space
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric import Fabric
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric_settings import KIND, FabricSettings
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric_settings import KIND, SET, FabricSettings
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.failures import explain_error
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.files import Files
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.gpudirect import GpuDirect
@@ -36,6 +36,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.rollback imp
     complete,
     destination,
     forget,
+    in_progress,
     recall,
     remember,
 )
@@ -51,7 +52,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.verify impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError, InUse
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.versions import reboot_pending
-from ansible_collections.gpuops.nvidia.plugins.module_utils._former_driver import FormerDriver, former_driver
+from ansible_collections.gpuops.nvidia.plugins.module_utils._former_driver import (
+    FORMER,
+    KEY,
+    FormerDriver,
+    former_driver,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
     PendingStep,
@@ -61,6 +67,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import (
     plan_diff,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner, run
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import FABRIC_MANAGER
 
 CONCERN = "driver"
 # The parts of a driver. Within each phase of a run, steps have the order of this list.
@@ -110,7 +117,7 @@ class Driver:
             after = now
             reasons: list[str] = []
             # After a reboot or a killed run, the driver must be checked, too.
-            if (allowed or recall(journal)) and not self.check:
+            if (allowed or in_progress(journal)) and not self.check:
                 after, reasons, allowed, pending = self._execute(attempt, allowed, pending)
             elif not self.check:
                 reasons = attempt.reasons(now, attempt.version)
@@ -139,10 +146,12 @@ class Driver:
         not work. Raises GpuopsError if a step fails.
         """
         began, complete = time.time(), not pending
-        in_progress = recall(attempt.host.journal) is not None
+        began_before = recall(attempt.host.journal) is not None
         if changes_driver(steps):
             remember(attempt.host, attempt.now, self.returning)
         rollback = Rollback(attempt)
+        if any(step.action == SET for step in steps) or changes_driver(steps) and attempt.host.journal.of_kind(KIND):
+            FabricSettings(attempt.host).remember()
         try:
             # Other services start only after the driver has been checked.
             attempt.apply([step for step in steps if step.action != RESUME_CLIENT])
@@ -154,8 +163,8 @@ class Driver:
                 raise NotWorking(f"All steps have run, but the driver does not work: {'; '.join(reasons)}.",
                                  "Check journalctl -k | grep -i nvrm.", reasons=reasons)
         except InUse as error:  # the former driver still works
-            if not in_progress:
-                forget(attempt.host.journal)
+            if not began_before:
+                attempt.host.journal.forget(FORMER, KEY)
             done, restarts, blocked = self._block(attempt.executor, attempt.host.journal, steps, error)
             attempt.apply(restarts)
             attempt.holders = read_holders(self.root)
@@ -189,7 +198,12 @@ class Driver:
         former = rollback.former()
         error.details["rolled_back"] = None
         if former is None:
+            self._restore_settings(rollback, error)
             return
+        started = rollback.attempt.executor.started
+        new_settings = next((step.reason for step in started if step.action == SET), "")
+        if new_settings and started[-1].target == FABRIC_MANAGER:
+            error.message = f"{error.message.rstrip(' .')}. The fabric manager had new settings: {new_settings}."
         if former.version is None and isinstance(error, NotWorking):
             forget(rollback.journal)  # the installation is complete, and there was no driver before
             return
@@ -208,6 +222,19 @@ class Driver:
         ending = f"The former driver {former.version} is restored." if former.version else \
             "Everything that this run installed is removed again."
         error.message = f"{error.message.rstrip(' .')}. {ending}"
+
+    @staticmethod
+    def _restore_settings(rollback: Rollback, error: GpuopsError) -> None:
+        """Restores the settings of the fabric manager if it did not start with new ones, or does not work with them."""
+        started = rollback.attempt.executor.started
+        if not isinstance(error, NotWorking) and not (started and started[-1].target == FABRIC_MANAGER):
+            return
+        try:
+            done = rollback.restore_settings()
+        except GpuopsError as failure:
+            done = f"The return to the former settings of the fabric manager failed, too: {failure.message.rstrip('.')}"
+        if done:
+            error.message = f"{error.message.rstrip(' .')}. {done}."
 
     def _remove(self, journal: Journal) -> None:
         removal = Removal(self._host(journal), self._read(), PARTS)

@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import
     Phased,
     in_order,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import STARTS, interrupts
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import RESTART, STARTS, STOP, interrupts
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import PendingStep, Step, gate
 
@@ -53,6 +53,9 @@ def plan_absent(now: DriverState, parts: t.Iterable[Part], initramfs: Initramfs,
         phased += unload(now, "its files are removed", holders, clients)
     for part in parts:
         phased += part.absent(now)
+    stopped = {step.target for _phase, step in phased if step.action == STOP}
+    unloads = any(step.action == UNLOAD for _phase, step in phased)
+    phased = [one for one in phased if one[1].action != RESTART or not unloads and one[1].target not in stopped]
     own = {path for _phase, step in phased for path in step.data.get("files", ())}
     phased += restores(path for path in files if path not in own)
     return in_order([*phased, *initramfs.plan(now, phased)])

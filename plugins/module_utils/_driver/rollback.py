@@ -16,6 +16,10 @@ from dataclasses import asdict, dataclass, replace
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.attempt import Attempt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.build import Build
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.delivery import PackageDelivery, installed
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric_settings import (
+    FORMER_SETTINGS,
+    FabricSettings,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import request_rebuild
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.modules import LOAD, UNLOAD, Modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import DesiredDriver, Host
@@ -23,7 +27,14 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.prebuilt import Prebuilt
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile import RunfileDelivery, origin
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_options import version_in
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import interrupts, resume, running
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import (
+    forget_restart,
+    interrupts,
+    request_restart,
+    restart_running,
+    resume,
+    running,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import (
     UNLOAD_ORDER,
@@ -46,6 +57,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._former_driver impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work import PackageWork
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, allows
+from ansible_collections.gpuops.nvidia.plugins.module_utils._units import FABRIC_MANAGER
 
 _PARTS = (Build, Prebuilt, Modules)
 
@@ -84,9 +96,15 @@ def remember(host: Host, now: DriverState, returns: bool = False) -> None:
         host.journal.keep(FORMER, KEY, asdict(replace(_read(host, now), returns=returns)))
 
 
+def in_progress(journal: Journal) -> bool:
+    """Whether a run has begun a change that is not complete."""
+    return bool(journal.of_kind(FORMER))
+
+
 def forget(journal: Journal) -> None:
-    """Deletes the former driver from the journal, because the change is complete or undone."""
-    journal.forget(FORMER, KEY)
+    """Deletes the former driver and the former settings from the journal, because the change is complete or undone."""
+    for key in journal.of_kind(FORMER):
+        journal.forget(FORMER, key)
 
 
 def complete(journal: Journal, desired: DesiredDriver, returned: Former | None) -> None:
@@ -138,6 +156,7 @@ class Rollback:
         self.journal = attempt.host.journal
         self.files = {path: read_bytes(path) for path in self.journal.of_kind("file")}
         self.in_progress = recall(self.journal) is not None
+        self.settings_in_progress = self.journal.get(FORMER, FORMER_SETTINGS) is not None
 
     def former(self) -> Former | None:
         """The driver to restore, None if no rollback is required. It can have the same version, but with former
@@ -167,9 +186,49 @@ class Rollback:
         restoration.apply([step for step in steps if former.loaded or step.action != LOAD])
         if files_changed and not self.in_progress:
             restoration.apply(self._restore_versions(restoration))
+        if self.journal.get(FORMER, FORMER_SETTINGS) is not None:
+            self._restore_settings()
+            forget_restart(self.journal, FABRIC_MANAGER)  # it was stopped with the modules, or still runs as before
         if former.loaded:
             self._start(restoration, before)
         resume(host.run, self.journal, check=False)
+
+    def restore_settings(self) -> str:
+        """Restores the settings of the fabric manager before the change, and lets it run with them. Returns a sentence,
+        empty if the change has set none. Raises GpuopsError if this fails."""
+        attempt = self.attempt
+        changed = self._restore_settings()
+        if not changed:
+            return ""
+        text = ", ".join(f"{name}={value}" if value is not None else f"no {name}" for name, value in changed.items())
+        host, unit = attempt.host, FABRIC_MANAGER
+        now = read_driver_state(host.root, host.run)
+        if now.services[unit].state not in ("active", "activating"):
+            host.run(["systemctl", "reset-failed", unit], check=False)
+            host.run(["systemctl", "start", unit], timeout=120, hint=f"For the cause: journalctl -u {unit}")
+        elif self.settings_in_progress or any(step.target == unit for step in attempt.executor.started):
+            request_restart(self.journal, unit)
+            allowed, pending = gate_driver([step for _phase, step in restart_running(host, now, unit, True)],
+                                           attempt.level)
+            attempt.apply(allowed)
+            if pending:
+                self.journal.forget(FORMER, FORMER_SETTINGS)
+                return (f"The fabric manager had new settings ({text}). The former ones are in its file again, but its "
+                        f"restart waits: {pending[0].pending_reason}")
+        forget_restart(self.journal, unit)
+        self.journal.forget(FORMER, FORMER_SETTINGS)
+        return f"The fabric manager had new settings ({text}). It runs with the former ones again"
+
+    def _restore_settings(self) -> dict[str, str | None]:
+        """Writes the settings before the change. Returns the other values that the file had, by name."""
+        entry = self.journal.get(FORMER, FORMER_SETTINGS)
+        if entry is None:
+            return {}
+        host = self.attempt.host
+        part = FabricSettings(replace(host, spec=replace(host.spec, fabric_manager_settings=entry["before"])))
+        changed = part.differing()
+        part.put_back()
+        return changed
 
     def _restore_versions(self, restoration: Attempt) -> list[Step]:
         failed, delivery = self.attempt.delivery, restoration.delivery

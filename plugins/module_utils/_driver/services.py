@@ -65,12 +65,29 @@ def request_restart(journal: Journal, unit: str) -> None:
     journal.keep(_OWED, unit, None)
 
 
+def owes_restart(journal: Journal, unit: str) -> bool:
+    """Whether a unit must be restarted, see L(request_restart)."""
+    return journal.get(_OWED, unit) is not None
+
+
+def forget_restart(journal: Journal, unit: str) -> None:
+    """Records that a unit need not be restarted, because it uses the present content of its files."""
+    journal.forget(_OWED, unit)
+
+
 def restart(host: Host, now: DriverState, desired: DesiredDriver, unit: str, changes: bool) -> list[Phased]:
     """The step that restarts a running unit whose files change in this run, or were changed by a killed run."""
-    owed = changes or host.journal.get(_OWED, unit) is not None
     service = now.services[unit]
-    starts = desired.reload or service.state != "active" or unit not in _FABRIC and service.enabled not in AT_BOOT
-    return [_interruption(host, service, Step(RESTART, unit, "its files have changed"))] if owed and not starts else []
+    starts = desired.reload or unit not in _FABRIC and service.enabled not in AT_BOOT
+    return [] if starts else restart_running(host, now, unit, changes)
+
+
+def restart_running(host: Host, now: DriverState, unit: str, changes: bool) -> list[Phased]:
+    """The same for a unit that nothing else stops or starts in this run."""
+    service = now.services[unit]
+    if service.state != "active" or not (changes or owes_restart(host.journal, unit)):
+        return []
+    return [_interruption(host, service, Step(RESTART, unit, "its files have changed"))]
 
 
 def _interruption(host: Host, service: Service, step: Step) -> Phased:
@@ -183,7 +200,7 @@ class Services(Part):
             self.host.run(["systemctl", "start", client], timeout=_LIMIT, check=False)
             journal.forget(_PAUSED, client)
         ran = step.action == START and step.data["state"] == "active" and journal.get(_PAUSED, unit) is None
-        owed = ran and journal.get(_OWED, unit) is not None
+        owed = ran and owes_restart(journal, unit)
         if owed and unit not in _FABRIC:
             self.host.run(["systemctl", "restart", unit], timeout=_LIMIT, hint=hint)
         journal.forget(_PAUSED, unit)

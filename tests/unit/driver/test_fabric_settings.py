@@ -12,12 +12,19 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import fabric_settings as module
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.fabric_settings import (
     KIND,
+    SET,
     SETTINGS_FILE,
     FabricSettings,
     settings,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.initramfs import Initramfs
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.plan import plan_absent
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import Services
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 
 # As in the package: comments, a repeated name, and spaces around a sign.
 FILE = "# The log level\nLOG_LEVEL=4\nFABRIC_MODE = 0\n\nFABRIC_MODE=0\nBIND_INTERFACE_IP=127.0.0.1\n"
@@ -130,8 +137,9 @@ def test_a_removal_restores_the_settings(switches: t.Any) -> None:
     switches.do(FabricSettings, fabric_manager_settings=WISH)
     part = switches.part(FabricSettings)
     steps = part.absent(switches.now)
-    assert [phase for phase, _step in steps] == ["stop"]
+    assert [phase for phase, _step in steps] == ["stop", "interrupt"]
     part.execute(steps[0][1])
+    switches.journal.forget("restart", "nvidia-fabricmanager.service")
     assert "FABRIC_MODE=0" in switches.read(SETTINGS_FILE) and "FM_STAY" not in switches.read(SETTINGS_FILE)
     assert part.absent(switches.now) == []
 
@@ -172,3 +180,39 @@ def test_bad_settings(wish: dict[str, t.Any], path: str) -> None:
 def test_values_are_text() -> None:
     assert settings(Spec(fabric_manager_settings={"A": True, "B": 4, "C": "/run/x", "D": None, "E": ""})) == {
         "A": "1", "B": "4", "C": "/run/x", "E": ""}
+
+
+def test_a_failed_write_asks_for_no_restart(switches: t.Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_words: t.Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_atomic", full)
+        with pytest.raises(OSError, match="No space"):
+            switches.do(FabricSettings, fabric_manager_settings={"LOG_LEVEL": 5})
+    assert switches.ids(FabricSettings) == []
+    switches.part(FabricSettings).tidy()
+    assert not switches.journal.of_kind(KIND)
+    switches.do(FabricSettings, fabric_manager_settings={"LOG_LEVEL": 5})
+    with monkeypatch.context() as patch:  # a restart of an earlier change stays due
+        patch.setattr(module, "write_atomic", full)
+        with pytest.raises(OSError, match="No space"):
+            switches.do(FabricSettings, fabric_manager_settings={"LOG_LEVEL": 6})
+    assert RESTART in switches.ids(FabricSettings, fabric_manager_settings={"LOG_LEVEL": 5})
+
+
+@pytest.mark.parametrize(("service", "displaced", "actions"), [
+    ({}, [], [SET, "restart service"]),  # the package was installed before
+    ({"before": "disabled"}, [], [SET, "disable and stop service"]),  # this collection has enabled it
+    ({}, [Step("purge packages", "all", data={"packages": ["nvidia-driver-cuda"]})], [SET]),  # the driver goes
+])
+def test_a_fabric_manager_that_outlives_the_removal_runs_with_its_former_settings(
+        switches: t.Any, service: dict[str, str], displaced: list[Step], actions: list[str]) -> None:
+    switches.do(FabricSettings, fabric_manager_settings=WISH)
+    switches.journal.forget("restart", "nvidia-fabricmanager.service")
+    if service:
+        switches.journal.keep("service", "nvidia-fabricmanager.service", {"enabled": service["before"]})
+    parts = [switches.part(FabricSettings), switches.part(Services)]
+    host = Host(Spec(), switches.run, Root(str(switches.folder)), switches.journal)
+    steps = plan_absent(switches.now, parts, Initramfs(host), displaced, [], [])
+    assert [step.action for step in steps if "fabric" in step.target] == actions
