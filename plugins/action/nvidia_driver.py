@@ -12,7 +12,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import
 # Options that module_defaults can set for all tasks. They do not describe the driver.
 _WITH_GATHERED = ("disruption", "lock_timeout", "proxy")
 # Options that the former driver determines.
-_FORMER = ("version", "branch", "kernel_module_type", "source")
+_FORMER = ("version", "branch", "kernel_module_type", "source", "installation")
 
 
 class ActionModule(HostAction):

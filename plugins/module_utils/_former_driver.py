@@ -30,7 +30,7 @@ class FormerDriver(t.TypedDict, total=False):
 
     version: None if there was none. flavour: C(open), C(proprietary), or None if unknown. source: the name of its
     delivery. loaded: whether it was loaded. archive: its .run file, None if unknown. returns: whether the change is a
-    return to the driver in the entry C(previous).
+    return to the driver in the entry C(previous). installation: C(full), C(compute-only), or C(auto) if unknown.
     """
 
     version: t.Optional[str]
@@ -39,6 +39,7 @@ class FormerDriver(t.TypedDict, total=False):
     loaded: bool
     archive: t.Optional[Archive]
     returns: bool
+    installation: str
 
 
 def former_driver(journal: Journal) -> FormerDriver | None:

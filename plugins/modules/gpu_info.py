@@ -267,13 +267,13 @@ facts:
         - C(faults) lists the journals that the modules would refuse, because they are damaged or users other than root
           could have written them. C(message) describes the fault, C(hint) what to do.
         - C(former_driver) is the driver that was on the host before the last change by M(gpuops.nvidia.nvidia_driver),
-          with C(version), C(flavour) and C(source); null if none is recorded.
+          with C(version), C(flavour), C(source) and C(installation); null if none is recorded.
       type: dict
       returned: always
       sample:
         brought: [container_toolkit, driver]
         faults: []
-        former_driver: {version: 580.126.20, flavour: open, source: cuda_repository}
+        former_driver: {version: 580.126.20, flavour: open, source: cuda_repository, installation: compute-only}
     clients:
       description:
         - Processes that have an NVIDIA device open. C(gpu) is a PCI address. It is null for a process that has only a

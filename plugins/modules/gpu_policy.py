@@ -320,14 +320,15 @@ hosts:
   description:
     - For each host and component, the parameters of its role, with the disruption level that applies to it.
     - C(driver) also has values that its role derives itself. C(packages), C(repository) (C(name), C(arch) and
-      C(stream)) and C(kernel_packages) are the source of the driver; C(precompiled) says whether its kernel modules are
-      precompiled; C(cuda) is the highest CUDA level that it runs; C(secure_boot) is V(signed) or V(mok) if Secure Boot
-      is on. C(fabric) has C(manager), V(fabricmanager), V(fabricmanager+nvlsm) or null, its C(version), C(imex),
-      whether the host is a tray of an NVLink rack, and C(imex_nodes). C(next_kernel) says whether modules are also
-      installed for the kernel that boots next, C(licence) whether a licence token is set, C(persistenced) whether
-      nvidia-persistenced runs, C(hold_kernel) whether upgrades keep the installed kernels. C(proxy) has what
-      C(driver.env) of the policy sets, and C(fabric_manager_settings) those of the host, or else of C(driver.env).
-      C(peermem), C(gds) and C(gdrcopy) say whether these kernel modules are installed.
+      C(stream)) and C(kernel_packages) are the source of the driver; C(installation) is V(auto), V(full) or
+      V(compute-only); C(precompiled) says whether its kernel modules are precompiled; C(cuda) is the highest CUDA
+      level that it runs; C(secure_boot) is V(signed) or V(mok) if Secure Boot is on. C(fabric) has C(manager),
+      V(fabricmanager), V(fabricmanager+nvlsm) or null, its C(version), C(imex), whether the host is a tray of an
+      NVLink rack, and C(imex_nodes). C(next_kernel) says whether modules are also installed for the kernel that boots
+      next, C(licence) whether a licence token is set, C(persistenced) whether nvidia-persistenced runs,
+      C(hold_kernel) whether upgrades keep the installed kernels. C(proxy) has what C(driver.env) of the policy sets,
+      and C(fabric_manager_settings) those of the host, or else of C(driver.env). C(peermem), C(gds) and C(gdrcopy)
+      say whether these kernel modules are installed.
     - C(driver.state) is V(rolled_back) for a host with this C(driver_state); the other keys then describe the driver
       before the last change, which C(journals.former_driver) of M(gpuops.nvidia.gpu_info) shows.
     - C(profile) has C(name), null if there is no profile, and C(because); see O(overrides).
@@ -353,6 +354,7 @@ hosts:
         packages: [nvidia-open]
         repository: {name: ubuntu2404, arch: x86_64, stream: null}
         kernel_packages: [linux-headers-6.8.0-45-generic]
+        installation: auto
         precompiled: false
         fabric: {manager: null, imex: false, version: null, imex_nodes: []}
         persistenced: true

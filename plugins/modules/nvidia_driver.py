@@ -49,14 +49,14 @@ options:
       - V(present) installs, switches or repairs the driver.
       - V(absent) removes what this module installed and restores the former state. A foreign driver stays. Loaded
         modules must be unloaded first, which needs O(disruption=idle). Services that are stopped for this stay stopped.
-      - V(rolled_back) returns to the driver that was on the host before the last change, with the version, module type
-        and source that RV(former) shows, and otherwise does what V(present) does. After this, the host has its former
-        driver, so a second run with V(rolled_back) changes nothing. A later run with V(present) and another version
-        installs that version again. If no former driver is recorded, the task fails. A change that was interrupted
-        before it was complete is undone.
-      - With V(rolled_back), O(version), O(branch), O(kernel_module_type) and O(source) are refused. The other options
-        apply as with V(present). A driver from a C(.run) file is fetched again from the URL or path from which it was
-        installed, or from O(runfile) if that names this version.
+      - V(rolled_back) returns to the driver that was on the host before the last change, with the version, module type,
+        source and set of packages that RV(former) shows, and otherwise does what V(present) does. After this, the host
+        has its former driver, so a second run with V(rolled_back) changes nothing. A later run with V(present) and
+        another version installs that version again. If no former driver is recorded, the task fails. A change that was
+        interrupted before it was complete is undone.
+      - With V(rolled_back), O(version), O(branch), O(kernel_module_type), O(source) and O(installation) are refused.
+        The other options apply as with V(present). A driver from a C(.run) file is fetched again from the URL or path
+        from which it was installed, or from O(runfile) if that names this version.
       - V(adopted) changes nothing, and fails if the installed driver does not work.
       - V(gathered) changes nothing, and returns the current state, also as options in RV(gathered). It allows only the
         options O(disruption), O(lock_timeout) and O(proxy), which have no effect.
@@ -90,6 +90,21 @@ options:
       - V(runfile) is the self-extracting installer of the vendor.
     type: str
     choices: [auto, distribution, cuda_repository, runfile, precompiled]
+    default: auto
+  installation:
+    description:
+      - The set of packages, as in the section "Compute-only and Desktop Installation" of the installation guide of the
+        vendor.
+      - V(full) also has the libraries and drivers for graphics and desktops. V(compute-only) has what CUDA needs.
+      - V(auto) keeps the set that is installed. For a first installation, it is V(full) with NVIDIA's repository for
+        Ubuntu and Azure Linux and with a C(.run) file, and V(compute-only) with all other sources.
+      - A change replaces exactly the packages in which the two sets differ, in the same version, and reloads no module.
+        Only a C(.run) file is installed again, because its installer has no other way. With a C(.run) file,
+        V(compute-only) is its option C(--no-opengl-files).
+      - A source that does not have the set is refused. A set for desktops without CUDA cannot be chosen, because it has
+        no C(nvidia-smi) and no C(libcuda).
+    type: str
+    choices: [auto, full, compute-only]
     default: auto
   runfile:
     description:
@@ -270,6 +285,11 @@ EXAMPLES = r"""
       certificate: "{{ lookup('ansible.builtin.file', 'signing.pem') }}"
       password: "{{ vaulted_enrolment_password }}"
 
+- name: Install what CUDA needs, without libraries for desktops
+  gpuops.nvidia.nvidia_driver:
+    branch: "595"
+    installation: compute-only
+
 - name: Return to the driver that was here before the last change
   gpuops.nvidia.nvidia_driver:
     state: rolled_back
@@ -326,12 +346,12 @@ version:
   sample: 595.91.07
 former:
   description:
-    - The driver that was on the host before the last change of its version, module type or source, to which
-      O(state=rolled_back) returns. It is null if none is recorded, because this module has not replaced a driver, and
-      with O(state=adopted).
+    - The driver that was on the host before the last change of its version, module type, source or set of packages, to
+      which O(state=rolled_back) returns. It is null if none is recorded, because this module has not replaced a driver,
+      and with O(state=adopted).
   returned: success
   type: dict
-  sample: {version: 580.126.20, kernel_module_type: open, source: cuda_repository}
+  sample: {version: 580.126.20, kernel_module_type: open, source: cuda_repository, installation: compute-only}
 driver:
   description: The state before and after the steps.
   returned: success
@@ -409,6 +429,11 @@ gathered:
       type: str
       returned: with a driver
       sample: cuda_repository
+    installation:
+      description: V(auto) if the installed packages are neither exactly V(full) nor V(compute-only), or unknown.
+      type: str
+      returned: with a driver
+      sample: compute-only
     persistenced: {description: Whether the service runs., type: bool, returned: with a driver, sample: true}
     fabric:
       description: V(none) if the fabric manager is missing although the board needs it.
@@ -474,9 +499,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Result
 
 # The options that say what is wanted, as L(spec.Spec) has them.
-WANTED = ("version", "branch", "kernel_module_type", "source", "repository", "persistenced", "fabric", "imex_nodes",
-          "fabric_manager_settings", "peermem", "gds", "gdrcopy", "module_parameters", "module_signing", "next_kernel",
-          "hold_kernel", "licence", "runfile", "lock_timeout")
+WANTED = ("version", "branch", "kernel_module_type", "source", "installation", "repository", "persistenced", "fabric",
+          "imex_nodes", "fabric_manager_settings", "peermem", "gds", "gdrcopy", "module_parameters", "module_signing",
+          "next_kernel", "hold_kernel", "licence", "runfile", "lock_timeout")
 
 
 def main() -> None:
@@ -490,6 +515,7 @@ def main() -> None:
             "kernel_module_type": {"type": "str", "choices": ["auto", "open", "proprietary"], "default": "auto"},
             "source": {"type": "str", "default": "auto",
                        "choices": ["auto", "distribution", "cuda_repository", "runfile", "precompiled"]},
+            "installation": {"type": "str", "choices": ["auto", "full", "compute-only"], "default": "auto"},
             "repository": {"type": "dict", "options": {"url": _module_main.ADDRESS, "fingerprint": {"type": "str"},
                                                        "key": _module_main.ADDRESS}},
             "runfile": {"type": "dict", "options": {"src": _module_main.ADDRESS, "checksum": {"type": "str"}}},

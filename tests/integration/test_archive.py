@@ -185,6 +185,13 @@ def test_modules_that_ubuntu_has_built_then_the_vendors_and_back(ubuntu: DriverH
     bring(ubuntu, "cuda_repository", driver_version="595.80.01")
     there = installed(ubuntu)
     assert there["nvidia-dkms-open"] == "595.80.01-1ubuntu1" and "nvidia-open-580" not in there
+    # Without the libraries for desktops, and with them again.
+    compute = ubuntu.switch(driver_source="cuda_repository", driver_installation="compute-only", twice=True)
+    assert "purge packages: nvidia-driver-open nvidia-open" in compute
+    there = installed(ubuntu)
+    assert there["nvidia-headless-no-dkms-open"] == there["nvidia-utils"] == "595.80.01-1ubuntu1"
+    assert dist_upgrade(ubuntu) == []
+    ubuntu.switch(driver_source="cuda_repository", driver_installation="full")
     assert dist_upgrade(ubuntu) == []
     assert "remove repository: cuda" in ubuntu.switch(driver_source="distribution", driver_branch="595", twice=True)
     there = installed(ubuntu)

@@ -147,6 +147,16 @@ def test_open_and_proprietary_modules_of_one_version(host: DriverHost, old: list
     assert "Open Kernel Module" in host.sh("cat /proc/driver/nvidia/version")
 
 
+def test_the_packages_of_a_desktop_come_and_go(host: DriverHost, old: list[str]) -> None:
+    host.start("old")
+    before = host.brought()
+    assert host.switch(driver_version=OLD, driver_installation="full", driver_disruption="never", twice=True)
+    assert {"nvidia-open", "nvidia-driver"} <= set(host.brought()) and set(host.brought().values()) == {OLD}
+    steps = host.switch(driver_version=OLD, driver_installation="compute-only", driver_disruption="never", twice=True)
+    assert [step.partition(":")[0] for step in steps] == ["purge packages"]
+    assert host.brought() == before and "Error" not in host.sh("dnf -q check 2>&1")
+
+
 def test_a_run_killed_in_the_transaction_goes_on_and_removal_leaves_nothing(host: DriverHost, clean: list[str],
                                                                             old: list[str]) -> None:
     host.start("old")

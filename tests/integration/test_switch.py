@@ -260,7 +260,7 @@ def test_the_former_driver_comes_back_and_stays(at_work: DriverHost) -> None:
     none, switch, check, run, again = at_work.run(
         back, play(OLD, kernel_module_type="proprietary", then=TRUTH), replace(back, check=True), back, back)
     assert "nothing to return to" in at_work.refused(none)
-    former = {"version": NEW, "kernel_module_type": "open", "source": "cuda_repository"}
+    former = {"version": NEW, "kernel_module_type": "open", "source": "cuda_repository", "installation": "compute-only"}
     assert done(at_work, switch)["former"] == former and switch.said.split() == [OLD]
     result = done(at_work, run)
     assert ids(result["plan"]) == ids(done(at_work, check)["plan"]) and result["driver"]["after"]["flavour"] == "open"
@@ -268,6 +268,24 @@ def test_the_former_driver_comes_back_and_stays(at_work: DriverHost) -> None:
     at_work.untouched(again)
     assert task(at_work, state="gathered")["former"] == former
     assert "version cannot be set with state rolled_back" in task(at_work, state="rolled_back", version=OLD)["msg"]
+
+
+def test_the_packages_of_a_desktop_come_and_go(at_work: DriverHost) -> None:
+    """In the same version, without a reload and below the level idle, exactly as check mode said."""
+    before, loaded = at_work.state(), at_work.sh("stat -c %i /sys/module/nvidia")
+    full, compute = (play(level="never", installation=name, then=f"dpkg -l nvidia-open | grep -c ^ii; {TRUTH}")
+                     for name in ("full", "compute-only"))
+    said, run, again, said_back, back, last = at_work.run(
+        replace(full, check=True), full, full, replace(compute, check=True), compute, compute)
+    assert ids(done(at_work, run)["plan"]) == ids(done(at_work, said)["plan"]) == [
+        "refresh package lists: cuda", f"install packages: nvidia-open={NEW}-1"]
+    assert run.said.split() == ["1", NEW] and done(at_work, run)["former"]["installation"] == "compute-only"
+    at_work.untouched(again)
+    assert ids(done(at_work, back)["plan"]) == ids(done(at_work, said_back)["plan"]) == [
+        "purge packages: nvidia-driver nvidia-driver-libs nvidia-open"]
+    assert back.said.split() == ["0", NEW]
+    at_work.untouched(last)
+    assert (at_work.state(), at_work.sh("stat -c %i /sys/module/nvidia")) == (before, loaded)
 
 
 def test_a_lost_gpu_does_not_end_the_run(at_work: DriverHost) -> None:

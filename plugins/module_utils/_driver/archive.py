@@ -13,7 +13,7 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import deb
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import Source
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import FULL, Source
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec, branch_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Archive, upstream
 
@@ -31,10 +31,11 @@ _BUILT_MODULES = "linux-modules-nvidia"
 
 
 class UbuntuArchive(Source):
-    """Ubuntu's drivers for servers (C(-server)), without libraries for desktops. DKMS builds the modules."""
+    """Ubuntu's drivers for servers (C(-server)). DKMS builds the modules."""
 
     name = "distribution"
     _other_kinds: t.Tuple[str, ...] = ("linux-",)
+    _meta = _desktop = re.compile(r"nvidia-driver-\d{3}-server(-open)?\Z")
 
     @classmethod
     def for_distribution(cls, os_id: str, os_version: str, arch: str) -> Source | None:
@@ -63,11 +64,13 @@ class UbuntuArchive(Source):
         """See L(Source). The option C(repository) is for NVIDIA's repository, so it has no effect here."""
         return Archive("archive", "Ubuntu's archive", "", "", origin="Ubuntu", sections=("restricted",), names=_OWN)
 
-    def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
+    def packages(self, version: str, flavour: str, persistenced: bool, installation: str = "auto"
+                 ) -> dict[str, str | None]:
         """See L(Source). The compute libraries include the persistence daemon."""
         branch, suffix = branch_of(version), _open_suffix(flavour)
+        full: dict[str, str | None] = {f"nvidia-driver-{branch}-server{suffix}": version}
         return {f"nvidia-headless-no-dkms-{branch}-server{suffix}": version, f"nvidia-utils-{branch}-server": version,
-                **self._dkms_package(branch, suffix, version)}
+                **self._dkms_package(branch, suffix, version), **(full if installation == FULL else {})}
 
     def _dkms_package(self, branch: int, suffix: str, version: str) -> dict[str, str | None]:
         return {f"nvidia-dkms-{branch}-server{suffix}": version}
@@ -124,6 +127,7 @@ class DebianArchive(Source):
     """Debian's packages, with one driver branch for each release of Debian. DKMS builds the modules."""
 
     name = "distribution"
+    _meta = _desktop = re.compile(r"nvidia-driver\Z")
 
     @classmethod
     def for_distribution(cls, os_id: str, os_version: str, arch: str) -> Source | None:
@@ -145,13 +149,16 @@ class DebianArchive(Source):
         return Archive("archive", "Debian's archive", "", "", origin="Debian",
                        sections=("contrib", "non-free", "non-free-firmware"), names=_OWN)
 
-    def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
+    def packages(self, version: str, flavour: str, persistenced: bool, installation: str = "auto"
+                 ) -> dict[str, str | None]:
         """See L(Source). NVIDIA's name for C(nvidia-open-kernel-dkms) is C(nvidia-kernel-open-dkms)."""
         kernel = "nvidia-open-kernel-dkms" if flavour == "open" else "nvidia-kernel-dkms"
         wanted: dict[str, str | None] = {kernel: version, "nvidia-smi": version, "libcuda1": version,
                                          "libnvidia-ml1": version}
         if persistenced:
             wanted["nvidia-persistenced"] = None  # its version differs from the version of the driver
+        if installation == FULL:
+            wanted["nvidia-driver"] = version
         return wanted
 
     def conflicting(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:

@@ -82,7 +82,8 @@ class Attempt:
         blocking = [holder for holder in self.holders if holder["unit"] not in clients]
         return DesiredDriver(self.version, flavour, reload, blocking, delivered, self.delivery.dkms,
                              "none" if self.host.spec.fabric == "none" else now.fabric, self.delivery.name,
-                             () if blocking else clients, bool(blocking) and level == "reboot")
+                             () if blocking else clients, bool(blocking) and level == "reboot",
+                             self.delivery.installation)
 
     def apply(self, steps: t.Sequence[Step]) -> None:
         """Executes steps of the plan. Raises GpuopsError."""

@@ -13,7 +13,12 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import deb
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import Source, vendor_repository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import (
+    COMPUTE,
+    FULL,
+    Source,
+    vendor_repository,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec, branch_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Repository
 
@@ -49,11 +54,14 @@ class CudaRepository(Source):
     """Implements L(source.Source) for apt."""
 
     name = "cuda_repository"
+    _meta = re.compile(r"(nvidia-open|cuda-drivers)(-\d{3})?\Z")
+    _desktop = re.compile(r"(nvidia-open|cuda-drivers|nvidia-driver)(-\d{3})?(-open)?\Z")
 
     def __init__(self, folder: str, arch: str) -> None:
         self.folder = folder
         self.arch = arch
         self.is_ubuntu = folder.startswith("ubuntu")
+        self.installations = (FULL, COMPUTE) if self.is_ubuntu else (COMPUTE, FULL)
         self._leader = re.compile(r"libnvidia-compute(-\d{3})?\Z" if self.is_ubuntu else r"nvidia-driver-cuda\Z")
 
     @classmethod
@@ -74,17 +82,30 @@ class CudaRepository(Source):
         """See L(Source)."""
         return vendor_repository(spec, "cuda", f"{_BASE}/{self.folder}/{self.arch}/", *_KEYS[self.folder])
 
-    def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
-        """See L(Source). Debian has packages without libraries for desktops; Ubuntu has only metapackages."""
+    def packages(self, version: str, flavour: str, persistenced: bool, installation: str = "auto"
+                 ) -> dict[str, str | None]:
+        """See L(Source). On Debian, the full driver consists of the compute-only packages and a metapackage."""
+        meta = "nvidia-open" if flavour == "open" else "cuda-drivers"
         if self.is_ubuntu:
-            meta = "nvidia-open" if flavour == "open" else "cuda-drivers"
             suffix = f"-{branch_of(version)}" if branch_of(version) < _UNSUFFIXED else ""
-            return {f"{meta}{suffix}": version}
+            if installation != COMPUTE:
+                return {f"{meta}{suffix}": version}
+            opened = "-open" if flavour == "open" else ""
+            # Its dependencies include the compute libraries and the persistence daemon.
+            return {f"nvidia-headless-no-dkms{suffix}{opened}": version, f"nvidia-dkms{suffix}{opened}": version,
+                    f"nvidia-utils{suffix}": version, "nvidia-modprobe": version}
         kernel = "nvidia-kernel-open-dkms" if flavour == "open" else "nvidia-kernel-dkms"
         wanted: dict[str, str | None] = {"nvidia-driver-cuda": version, kernel: version}
         if persistenced:
             wanted["nvidia-persistenced"] = version
+        if installation == FULL:
+            wanted[meta] = version
         return wanted
+
+    def installation(self, known: t.Collection[str]) -> str:
+        """See L(Source). On Ubuntu, a driver whose metapackage somebody has removed is still a full one."""
+        headless = self.is_ubuntu and any(name.startswith("nvidia-headless-no-dkms") for name in known)
+        return COMPUTE if headless and not self.surplus(known) else super().installation(known)
 
     def pins(self, version: str) -> list[str]:
         """See L(Source). One pinning package fixes the version or the branch of all packages."""

@@ -13,7 +13,12 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import Source, vendor_repository
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import (
+    COMPUTE,
+    FULL,
+    Source,
+    vendor_repository,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec, branch_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.base import Repository, upstream
@@ -86,9 +91,12 @@ class CudaRpm(Source):
     _folders: t.Tuple[str, ...] = _DNF
     # The package with the programs of the driver. The version of all other packages must be equal to its version.
     _leader = re.compile(r"nvidia-driver-cuda\Z")
+    _meta = re.compile(r"(nvidia-open|cuda-drivers)(-\d{3})?\Z")
+    _desktop = re.compile(r"(nvidia-open|cuda-drivers|nvidia-driver)(-\d{3})?\Z")
 
     def __init__(self, folder: str, arch: str) -> None:
         self.folder = folder
+        self.installations = (FULL,) if folder in OPEN_ONLY else (COMPUTE, FULL)
         self.arch = arch
 
     @classmethod
@@ -111,9 +119,10 @@ class CudaRpm(Source):
         return vendor_repository(spec, NAME, f"{BASE}/{self.folder}/{machine_of(self.folder, self.arch)}/",
                                  *_KEYS.get(self.folder, ("", "")), held=True)
 
-    def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
-        """See L(Source). No libraries for desktops are included, except for Azure Linux, for which there is only a
-        metapackage."""
+    def packages(self, version: str, flavour: str, persistenced: bool, installation: str = "auto"
+                 ) -> dict[str, str | None]:
+        """See L(Source). The full driver consists of the compute-only packages and a metapackage. Azure Linux has only
+        the metapackage."""
         if flavour != "open" and self.folder in OPEN_ONLY:
             raise InputError(f"NVIDIA has no proprietary kernel modules for {self.folder}.",
                              "Set kernel_module_type to open.", path="kernel_module_type", value=flavour,
@@ -125,6 +134,8 @@ class CudaRpm(Source):
         wanted: dict[str, str | None] = {"nvidia-driver-cuda": version, kernel: version, "nvidia-modprobe": version}
         if persistenced:
             wanted["nvidia-persistenced"] = version
+        if installation == FULL:
+            wanted["nvidia-open" if flavour == "open" else "cuda-drivers"] = version
         return wanted
 
     def companions(self, version: str, wanted: t.Collection[str]) -> dict[str, str | None]:

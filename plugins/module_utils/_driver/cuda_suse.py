@@ -18,6 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_rpm imp
     SUSE_OPEN_FROM,
     CudaRpm,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import FULL
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import branch_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.zypper_tools import CHECKS
@@ -43,10 +44,13 @@ class CudaSuse(CudaRpm):
 
     _folders = SUSE
     _leader = re.compile(r"nvidia-compute-utils-G0\d\Z")
+    _meta = re.compile(r"nvidia-video-G0\d\Z")
+    _desktop = re.compile(r"nvidia-(video|gl|drivers)-G0\d\Z|(nvidia-open|cuda-drivers)(-\d{3})?\Z")
 
-    def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
-        """See L(Source). Libraries for desktops are not included. In G06, the package of programs contains the
-        persistence daemon."""
+    def packages(self, version: str, flavour: str, persistenced: bool, installation: str = "auto"
+                 ) -> dict[str, str | None]:
+        """See L(Source). The metapackages need modules that SUSE has signed, so the full driver is installed without
+        them. In G06, the package of programs contains the persistence daemon."""
         branch = branch_of(version)
         if branch < SUSE_FROM:
             raise InputError(f"NVIDIA's packages of branch {branch} for {self.folder} build modules without DKMS, "
@@ -61,6 +65,8 @@ class CudaSuse(CudaRpm):
         wanted: dict[str, str | None] = {_kernel(flavour, branch): version, f"nvidia-compute-utils-{name}": version}
         if persistenced and name != "G06":
             wanted["nvidia-persistenced"] = version
+        if installation == FULL:
+            wanted.update({f"nvidia-gl-{name}": version, f"nvidia-video-{name}": version})
         return wanted
 
     def conflicting(self, known: t.Collection[str], version: str, flavour: str) -> list[str]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import typing as t
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.missing_head
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.parts import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.prebuilt import kernels
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile import RunfileDelivery
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import Source
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import COMPUTE, FULL, Source
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.sources import all_sources, sources_for
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import check_version
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import DriverState
@@ -38,11 +39,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 class Delivery(t.Protocol):
     """Installs the files of the driver on a host.
 
-    name: a value of the option C(source). dkms: whether DKMS builds the modules.
+    name: a value of the option C(source). dkms: whether DKMS builds the modules. installation: the set of packages that
+    L(plan) has planned, C(full) or C(compute-only).
     """
 
     name: str
     dkms: bool
+    installation: str
 
     def installed(self) -> str | None:
         """The vendor version of the driver that this delivery has installed, None if it has installed none."""
@@ -79,6 +82,7 @@ class PackageDelivery:
         self.source = source
         self.name = source.name if source else "packages"
         self.dkms = source.dkms if source else True
+        self.installation = host.spec.installation
         self.repository = source.repository(host.spec) if source else None
         self.work = PackageWork(manager, host.journal, self.repository)
         self.before = PackageState({})  # the state before the installation, set by L(plan)
@@ -98,6 +102,7 @@ class PackageDelivery:
         """See L(Delivery)."""
         spec, source, work = self.host.spec, self._source, self.work
         state = self.before = self.state or work.manager.read()
+        self.installation = self._choose_installation(now, state)
         installed = source.installed(state.installed)
         releases = kernels(self.host.root, now)
         if installed is not None and spec.accepts(installed):
@@ -107,7 +112,8 @@ class PackageDelivery:
             if (work.is_present(state, {**wanted, **({pin: None} if pin else {})})
                     and not self._prerequisites(now, state, installed)
                     and work.holds(self._pin_files(source, installed, flavour, pin))
-                    and not source.conflicting(state.installed, installed, flavour) and not work.former()):
+                    and not source.conflicting(state.installed, installed, flavour) and not work.former()
+                    and not self._surplus(state)):
                 return installed, work.plan_lost(state, driver_packages(state.installed))
         with work.manager.probe(source.repository(spec)) as probe:
             version = self._choose(now, probe, flavour, installed)
@@ -117,9 +123,11 @@ class PackageDelivery:
             pins: dict[str, str | None] = {pin: None} if pin else {}
             files = self._pin_files(source, version, flavour, pin)
             steps = work.plan_repair(state, [*wanted, *pins]) + work.plan_repository(probe) + work.plan_holds(files)
+            gone = self._not_needed(state, installed or version, flavour) if self._surplus(state) else []
+            steps += work.plan_surplus(state, gone, f"they are not part of the installation {self.installation}")
             with explain_missing_headers():
                 steps += work.plan_install(probe, state, wanted, pins, self._prerequisites(now, state, version),
-                                           source.conflicting(state.installed, version, flavour), files)
+                                           source.conflicting(state.installed, version, flavour), files, gone)
         steps += work.plan_lost(state, driver_packages(state.installed), steps)
         return version, steps + work.plan_former()
 
@@ -132,7 +140,51 @@ class PackageDelivery:
                 raise InputError(f"{source.name} has no {kind.replace('_', ' ')} for driver {version}, which this host "
                                  "or an option needs.", f"Use another source, or set {option}.", path="source",
                                  value=source.name)
-        return {**source.packages(version, flavour, spec.persistenced), **source.companions(version, extras)}
+        return {**source.packages(version, flavour, spec.persistenced, self.installation),
+                **source.companions(version, extras)}
+
+    def _choose_installation(self, now: DriverState, state: PackageState) -> str:
+        """The installation in the options, else the installed one, else the first of the source. Raises InputError."""
+        given, source = self.host.spec.installation, self._source
+        if given not in ("auto", *source.installations):
+            allowed = ["auto", *source.installations]
+            raise InputError(f"Source {source.name} has no {given} packages for {now.os_id} {now.os_version}.",
+                             f"Set one of {', '.join(allowed)}.", path="installation", value=given, allowed=allowed)
+        kept = source.installation(state.installed) if given == "auto" else given
+        return source.installations[0] if kept == "auto" else kept
+
+    def _surplus(self, state: PackageState) -> list[str]:
+        """The installed packages that the option C(installation) excludes."""
+        return self._source.surplus(state.installed) if self.host.spec.installation == COMPUTE else []
+
+    def _not_needed(self, state: PackageState, version: str, flavour: str) -> list[str]:
+        """The packages of the full driver that are installed, and that the compute-only driver does not need.
+
+        The package manager determines them: what it would install for each of the two on a host without a driver.
+        Raises HostError if other packages need them.
+        """
+        gone = self._surplus(state)
+        # A simulation leaves its pins in the probe, so this one is not used for others.
+        with self.work.manager.probe(self._source.repository(self.host.spec)) as probe:
+            own = [name for name in driver_packages(state.installed) if name in probe.candidates]
+            with contextlib.suppress(HostError):  # packages of somebody else can prevent it; then only these go
+                full, needed = (self._closure(probe, own, version, flavour, name) for name in (FULL, COMPUTE))
+                gone = sorted({*gone, *full - needed} & {*own, *gone})
+        others = sorted({change.name for change in self.work.manager.simulate_removal(gone)} - {*gone})
+        if others:
+            raise HostError(f"Other packages need those that compute-only excludes: {', '.join(others)}.",
+                            "Remove them first, or set installation to full.", packages=others)
+        return gone
+
+    def _closure(self, probe: Probe, own: t.Sequence[str], version: str, flavour: str, installation: str) -> set[str]:
+        """The packages that an installation needs. own: the packages of the driver that are installed."""
+        source = self._source
+        wanted = source.packages(version, flavour, self.host.spec.persistenced, installation)
+        pin = next((name for name in source.pins(version) if name in probe.candidates), None)
+        pins = {pin: probe.resolve(pin, None)} if pin else {}
+        files = {path: content or b"" for path, content in self._pin_files(source, version, flavour, pin).items()}
+        exact = {name: probe.resolve(name, wanted[name]) for name in wanted}
+        return {change.name for change in probe.simulate(exact, pins, own, (), files) if change.after}
 
     @staticmethod
     def _pin_files(source: Source, version: str, flavour: str, pin: str | None) -> dict[str, bytes | None]:
@@ -283,14 +335,16 @@ def choose(host: Host, now: DriverState) -> tuple[Delivery, list[Delivery]]:
     return PackageDelivery(host, manager, chosen, state), [runfile]
 
 
-def installed(host: Host, now: DriverState) -> tuple[str, str] | None:
-    """C((source, version)) of the installed driver, None if no driver is installed. Does not read any repository."""
-    found = [(RunfileDelivery.name, _runfile(host, now).installed())]
+def installed(host: Host, now: DriverState) -> tuple[str, str, str] | None:
+    """C((source, version, installation)) of the installed driver, None if no driver is installed. Does not read any
+    repository. installation: C(auto) if it is unknown."""
+    runfile = _runfile(replace(host, spec=replace(host.spec, installation="auto")), now)
+    found = [(RunfileDelivery.name, runfile.installed(), runfile.installation)]
     if now.family in MANAGERS:
         packages = manager_for(now, host).read().installed
-        found[:0] = [(source.name, source.installed(packages))
+        found[:0] = [(source.name, source.installed(packages), source.installation(packages))
                      for source in all_sources(now.os_id, now.os_version, now.arch)]
-    return next(((name, version) for name, version in found if version is not None), None)
+    return next(((name, version, kept) for name, version, kept in found if version is not None), None)
 
 
 def removable(host: Host, now: DriverState) -> list[Delivery]:

@@ -36,16 +36,22 @@ class Gathered(t.NamedTuple):
     source: t.Optional[str]
 
 
-def gather(root: Root, run: Runner, now: DriverState, fabric_names: t.Container[str] = ()) -> Gathered:
+def gather(root: Root, run: Runner, now: DriverState, fabric_names: t.Container[str] = (),
+           runfile_installation: str = "auto") -> Gathered:
     """The current state. The version is that of the libraries, which the next boot loads. fabric_names: the settings of
-    the fabric manager that this collection has set."""
+    the fabric manager that this collection has set. runfile_installation: the installation of a driver that this
+    collection has installed from a .run file."""
     own = driver_packages(read_packages(root, run, now.family))
     packages = {name: package.version for name, package in own.items()}
     version = now.library or now.loaded
     known = source(root, own, version)
+    installation = runfile_installation
     if known == "distribution":  # its sources differ in the packages of the kernel modules
         known = next((one.name for one in all_sources(now.os_id, now.os_version, now.arch)
                       if one.name in ("distribution", "precompiled") and one.installed(packages)), known)
+    if known in SOURCES:
+        installation = next((one.installation(packages) for one in all_sources(now.os_id, now.os_version, now.arch)
+                             if one.name == known), "auto")
     if version is None:
         return Gathered({"state": "absent"}, packages, known)
     missing = [unit for unit in wanted_units(Spec(persistenced=False), now.fabric)
@@ -54,6 +60,7 @@ def gather(root: Root, run: Runner, now: DriverState, fabric_names: t.Container[
         "state": "present", "version": version,
         "kernel_module_type": now.flavour or flavour(root, None, own) or "auto",
         "source": known if known in (*SOURCES, "runfile") else "auto",
+        "installation": installation if known in (*SOURCES, "runfile") else "auto",
         "persistenced": now.services[PERSISTENCED].state == "active",
         "fabric": "none" if missing else "auto",
         "imex_nodes": _imex_nodes(root) if now.services[IMEX].state == "active" else [],

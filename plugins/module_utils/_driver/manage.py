@@ -40,6 +40,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.rollback imp
     recall,
     remember,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile import installation_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.services import RESUME_CLIENT, Services, paused
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.signing import ENROL, IMPORT, Signing, mok_state
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
@@ -284,7 +285,7 @@ class Driver:
 
         now = self._read()
         with Journal(CONCERN, readonly=True) as journal:
-            found = gather(self.root, self.run, now, journal.of_kind(KIND))
+            found = gather(self.root, self.run, now, journal.of_kind(KIND), installation_of(journal))
             self.former = former_driver(journal)
         installed = found.options["state"] == "present"
         result = self._result(now, now, [], [], [], found.options.get("version"),

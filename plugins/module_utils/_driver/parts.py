@@ -56,7 +56,7 @@ class DesiredDriver:
     whether DKMS builds the modules. fabric: C(none), C(nvswitch), C(nvlink5) or C(nvlink5_rack), see
     L(_devices.Model.fabric). source: the name of the delivery. clients: other services that use a GPU and are stopped
     before the unload. offline: whether files are changed now and a later reboot loads the modules, because GPU clients
-    block the unload and a reboot is allowed.
+    block the unload and a reboot is allowed. installation: C(full) or C(compute-only).
     """
 
     version: str
@@ -69,6 +69,7 @@ class DesiredDriver:
     source: str = ""
     clients: t.Sequence[str] = ()
     offline: bool = False
+    installation: str = "auto"
 
 
 class Part:

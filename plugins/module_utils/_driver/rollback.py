@@ -72,6 +72,12 @@ class Former:
     loaded: bool = False
     archive: Archive | None = None
     returns: bool = False
+    installation: str = "auto"
+
+    def is_like(self, desired: DesiredDriver) -> bool:
+        """Whether a desired driver is this one."""
+        same = (desired.version, desired.flavour, desired.source)
+        return (self.version, self.flavour, self.source) == same and self.installation in ("auto", desired.installation)
 
     def spec(self, spec: Spec) -> Spec:
         """The options with which this driver is installed. spec: the other options."""
@@ -80,7 +86,7 @@ class Former:
         same = version_in(str(given.get("src") or "")) == self.version
         runfile = given if same else t.cast("t.Mapping[str, str] | None", self.archive)
         return replace(spec, version=self.version, branch=None, kernel_module_type=self.flavour or "auto",
-                       source=self.source, runfile=runfile)
+                       source=self.source, installation=self.installation, runfile=runfile)
 
 
 def recall(journal: Journal) -> Former | None:
@@ -114,8 +120,8 @@ def complete(journal: Journal, desired: DesiredDriver, returned: Former | None) 
     if returned is not None:
         kept: Former | None = returned  # it remains the driver to return to, so that a second return changes nothing
     else:
-        same = (desired.version, desired.flavour, desired.source)
-        kept = former if former and (former.version, former.flavour or desired.flavour, former.source) != same else None
+        known = former and replace(former, flavour=former.flavour or desired.flavour)
+        kept = former if known is not None and not known.is_like(desired) else None
     if kept is not None and kept.version is not None:
         journal.keep(PREVIOUS, KEY, None)
         journal.note(PREVIOUS, KEY, asdict(replace(kept, returns=False)))
@@ -134,17 +140,19 @@ def destination(journal: Journal) -> Former:
 
 def as_result(found: FormerDriver | None) -> dict[str, str | None] | None:
     """The former driver in the form that the module returns."""
-    return found and {"version": found["version"], "kernel_module_type": found["flavour"], "source": found["source"]}
+    return found and {"version": found["version"], "kernel_module_type": found["flavour"], "source": found["source"],
+                      "installation": found.get("installation", "auto")}
 
 
 def _read(host: Host, now: DriverState) -> Former:
     found = installed(host, now)
     if found is None:
         return Former(None)
-    source, version = found
+    source, version, installation = found
     loaded = now.loaded == version
     return Former(version, now.flavour if loaded else module_flavour(host.run, now.kernel), source, loaded,
-                  origin(host.journal, version) if source == RunfileDelivery.name else None)
+                  origin(host.journal, version) if source == RunfileDelivery.name else None,
+                  installation=installation)
 
 
 class Rollback:
@@ -162,8 +170,7 @@ class Rollback:
         """The driver to restore, None if no rollback is required. It can have the same version, but with former
         parameters."""
         former, desired = recall(self.journal), self.attempt.desired
-        same = (desired.version, desired.flavour, desired.source)
-        if former is None or (former.version, former.flavour, former.source) != same:
+        if former is None or not former.is_like(desired):
             return former
         unloaded = any(step.action == UNLOAD for step in self.attempt.executor.started)
         return former if former.loaded and unloaded and self._changed() else None

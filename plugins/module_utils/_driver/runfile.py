@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Installs the driver from NVIDIA's .run file; implements C(delivery.Delivery).
 
-The journal has an entry C(runfile, driver) for an installed driver: C({version, flavour, whole, sources, archive}).
-whole is false while the installer runs. sources are the folders with module sources that the installer has created.
-archive is the .run file, so that the driver can be installed again. A driver from a .run file that this collection has
-not installed is never changed. If it is suitable, it is kept; otherwise the run fails.
+The journal has an entry C(runfile, driver) for an installed driver: C({version, flavour, installation, whole, sources,
+archive}). whole is false while the installer runs. sources are the folders with module sources that the installer has
+created. archive is the .run file, so that the driver can be installed again. A driver from a .run file that this
+collection has not installed is never changed. If it is suitable, it is kept; otherwise the run fails.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.runfile_reco
     remove_driver,
     sources_of,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import COMPUTE, FULL
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.state import UNLOAD_ORDER, DriverState
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._former_driver import Archive as FormerArchive
@@ -80,6 +81,7 @@ class Installed(t.TypedDict, total=False):
 
     version: str
     flavour: str
+    installation: str
     whole: bool
     sources: t.List[str]
     archive: FormerArchive
@@ -92,6 +94,12 @@ def origin(journal: Journal, version: str) -> FormerArchive | None:
     return owned.get("archive") if owned.get("version") == version else None
 
 
+def installation_of(journal: Journal) -> str:
+    """The option installation of the driver that this collection has installed, C(auto) if there is none."""
+    entry = journal.get(*_ENTRY)
+    return str(((entry or {}).get("after") or {}).get("installation", FULL)) if entry else "auto"
+
+
 class RunfileDelivery:
     """Installs a driver from a .run file. manager: the package manager with which build tools are installed; None if
     the package manager of the host is not supported."""
@@ -102,6 +110,8 @@ class RunfileDelivery:
     def __init__(self, host: Host, now: DriverState, manager: Manager | None) -> None:
         self.host = host
         self.now = now
+        wanted = (host.spec.installation, installation_of(host.journal), FULL)
+        self.installation = next(name for name in wanted if name != "auto")
         self.work = PackageWork(manager, host.journal, None) if manager is not None else None
         self.before = self._owned()
 
@@ -130,7 +140,9 @@ class RunfileDelivery:
             reason = self._difference(installed, flavour)
             if not reason:
                 return installed, self._unit()
-            if owned is not None and archive is not None and owned["flavour"] == flavour and skips_load(installed):
+            same = owned is not None and (owned["flavour"], owned.get("installation", FULL)) == (
+                flavour, self.installation)
+            if same and archive is not None and skips_load(installed):
                 # Only the registration with DKMS is missing, so the files and the loaded modules are not changed.
                 return installed, [*self._prepare(archive, flavour), self._step(ADD_MODULES, archive, flavour, reason),
                                    *self._unit()]
@@ -155,6 +167,8 @@ class RunfileDelivery:
         installed_flavour = owned["flavour"] if owned else self.now.flavour
         if installed_flavour not in (flavour, None):
             return f"its modules are {installed_flavour}"
+        if owned and owned.get("installation", FULL) != self.installation:
+            return f"it is {owned.get('installation', FULL)}, not {self.installation}"
         if installed not in self.now.registered:
             return "its modules are not registered with DKMS"
         return ""
@@ -182,6 +196,8 @@ class RunfileDelivery:
             return f"from {archive.src}"
         if owned["version"] != archive.version or owned["flavour"] != flavour:
             return f"{owned['version']} ({owned['flavour']}) is installed"
+        if owned.get("installation", FULL) != self.installation:
+            return f"{self.installation} instead of {owned.get('installation', FULL)}"
         return "files are missing, or the driver is not registered with DKMS"
 
     def _prepare(self, archive: Archive, flavour: str) -> list[Step]:
@@ -267,7 +283,7 @@ class RunfileDelivery:
         # An earlier step has unloaded the modules. If GPU clients use them, they stay loaded until a reboot instead.
         loaded = self.host.root.exists("/sys/module/nvidia")
         done = self._call(archive, install_options(archive.version, flavour, tools.signing_key(self.host, self.now),
-                                                   loaded))
+                                                   loaded, self.installation == COMPUTE))
         record = self._record()
         if done or record is None or record.version != archive.version:
             self._keep_former(record)
@@ -291,8 +307,9 @@ class RunfileDelivery:
             sources.append(path)
         self.host.journal.keep(*_ENTRY, None)
         checksum = f"sha256:{archive.sha256}" if archive.sha256 else ""
-        self.host.journal.note(*_ENTRY, {"version": archive.version, "flavour": flavour, "whole": whole,
-                                         "sources": sources, "archive": {"src": archive.src, "checksum": checksum}})
+        self.host.journal.note(*_ENTRY, {
+            "version": archive.version, "flavour": flavour, "installation": self.installation, "whole": whole,
+            "sources": sources, "archive": {"src": archive.src, "checksum": checksum}})
 
     def _keep_former(self, record: Record | None) -> None:
         """Restores the journal entry if the failed installer has not changed the former driver, which is the usual

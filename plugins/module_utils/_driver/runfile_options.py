@@ -45,14 +45,17 @@ def skips_load(version: str) -> bool:
     return numbers(version) >= _SKIPS_LOAD
 
 
-def install_options(version: str, flavour: str, key: tuple[str, str] | None = None, loaded: bool = False) -> list[str]:
+def install_options(version: str, flavour: str, key: tuple[str, str] | None = None, loaded: bool = False,
+                    compute_only: bool = False) -> list[str]:
     """The options of an installation without prompts.
 
     key: the paths of the private key and the certificate with which modules are signed. loaded: whether modules of
-    another driver stay loaded until a reboot. Raises InputError if the branch does not have this module type, and
-    HostError if its installer does not work while modules are loaded.
+    another driver stay loaded until a reboot. compute_only: whether to omit the libraries of OpenGL. Raises InputError
+    if the branch does not have this module type, and HostError if its installer does not work while modules are loaded.
     """
     words = ["--silent", "--dkms", "--no-nouveau-check", *_flavour_options(version, flavour)]
+    if compute_only:
+        words.append("--no-opengl-files")
     if skips_load(version):
         words.append("--skip-module-load")
     if loaded and numbers(version) < _WORKS_LOADED:

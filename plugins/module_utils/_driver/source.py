@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
@@ -31,6 +32,12 @@ def vendor_repository(spec: Spec, name: str, url: str, key: str, fingerprint: st
     return Repository(name, values["url"], values["key"], values["fingerprint"], held=held)
 
 
+# The values of the option C(installation). Source: NVIDIA Driver Installation Guide, "Compute-only and Desktop
+# Installation". An installation without compute libraries lacks nvidia-smi and libcuda, without which a driver cannot
+# be verified here.
+FULL, COMPUTE = "full", "compute-only"
+
+
 class Source:
     """The names and versions of driver packages in one repository, for one distribution.
 
@@ -40,6 +47,11 @@ class Source:
 
     name = ""
     dkms = True
+    # The values of the option C(installation) besides C(auto). The first one is installed if the option is C(auto).
+    installations: t.Tuple[str, ...] = (COMPUTE, FULL)
+    # The names of packages that only the full driver contains: those by which it is recognised, and all that it is
+    # installed by.
+    _meta = _desktop = re.compile(r"(?!)")
 
     def installed(self, packages: t.Mapping[str, str]) -> str | None:
         """The vendor version of the driver from this source, None if not installed. packages: C({name: version})."""
@@ -53,9 +65,22 @@ class Source:
         """The repository, with the values of the option C(repository)."""
         raise NotImplementedError
 
-    def packages(self, version: str, flavour: str, persistenced: bool) -> dict[str, str | None]:
-        """The packages to install, as C({name: vendor version}), with None for any version."""
+    def packages(self, version: str, flavour: str, persistenced: bool, installation: str = "auto"
+                 ) -> dict[str, str | None]:
+        """The packages to install, as C({name: vendor version}), with None for any version. installation: one of
+        L(installations), or C(auto) for the first one."""
         raise NotImplementedError
+
+    def installation(self, known: t.Collection[str]) -> str:
+        """Which of L(installations) is installed; the first one without a driver, C(auto) for a mixture. known: the
+        names of installed packages."""
+        if any(self._meta.match(name) for name in known):
+            return FULL
+        return "auto" if self.installations[0] == COMPUTE and self.surplus(known) else self.installations[0]
+
+    def surplus(self, known: t.Iterable[str]) -> list[str]:
+        """The installed packages that make a driver more than compute-only. known: as in L(installation)."""
+        return sorted(name for name in known if self._desktop.match(name))
 
     def modules(self, version: str, flavour: str, kernels: t.Sequence[str]) -> dict[str, str | None]:
         """The packages with prebuilt modules for these kernel releases, as in L(packages).

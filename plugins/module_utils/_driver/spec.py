@@ -30,7 +30,8 @@ class LicenceOptions(t.TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Spec:
-    """The options of the module. kernel_module_type: C(auto), C(open) or C(proprietary). fabric: C(auto) or C(none).
+    """The options of the module. kernel_module_type: C(auto), C(open) or C(proprietary). installation: C(auto), C(full)
+    or C(compute-only). fabric: C(auto) or C(none).
 
     repository: C({url, key, fingerprint}). fabric_manager_settings: C({NAME: value}). module_parameters: C({module:
     {parameter: value}}). module_signing: C({key, certificate, password}). licence: C({token, feature_type, settings}).
@@ -43,6 +44,7 @@ class Spec:
     branch: str | None = None
     kernel_module_type: str = "auto"
     source: str = "auto"
+    installation: str = "auto"
     repository: t.Mapping[str, str] | None = None
     persistenced: bool = True
     fabric: str = "auto"

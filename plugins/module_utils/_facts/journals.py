@@ -19,8 +19,8 @@ CONCERNS = ("driver", "container_toolkit", "mig", "cuda", "dcgm", "dcgm_exporter
 
 def read_journals(root: Root) -> Fact:
     """C({brought, faults, former_driver}): the concerns whose journals have entries, C([{concern, message, hint}]) of
-    invalid journals, and C({version, flavour, source}) of the driver before the last change, None if none is recorded.
-    Journals that this user may not read are left out."""
+    invalid journals, and C({version, flavour, source, installation}) of the driver before the last change, None if none
+    is recorded. Journals that this user may not read are left out."""
     folder = root.at(JOURNAL_ROOT)
     if not os.path.lexists(os.path.dirname(folder)):
         return {"brought": [], "faults": [], "former_driver": None}
@@ -36,5 +36,6 @@ def read_journals(root: Root) -> Fact:
             faults.append({"concern": concern, "message": error.message, "hint": error.hint})
         except OSError:
             continue
-    return {"brought": brought, "faults": faults,
-            "former_driver": former and {key: former.get(key) for key in ("version", "flavour", "source")}}
+    return {"brought": brought, "faults": faults, "former_driver": former and {
+        **{key: former.get(key) for key in ("version", "flavour", "source")},
+        "installation": former.get("installation", "auto")}}

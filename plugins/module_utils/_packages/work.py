@@ -163,21 +163,25 @@ class PackageWork:
 
     def plan_install(self, probe: Probe, state: PackageState, wanted: t.Mapping[str, str | None],
                      pins: t.Mapping[str, str | None] | None = None, also: t.Sequence[str] = (),
-                     gone: t.Sequence[str] = (), files: Holds | None = None) -> list[Step]:
+                     gone: t.Sequence[str] = (), files: Holds | None = None,
+                     removed: t.Sequence[str] = ()) -> list[Step]:
         """The steps that install the wanted packages that are missing or have another version.
 
         wanted: C({name: version}), see L(base.matches). pins: pinning packages in the same format, which a separate
         step installs first. also: packages from the package sources of the host, in any version. gone: packages to
-        remove in the same transaction. files: the files of L(plan_holds). Raises RepositoryError, HostError.
+        remove in the same transaction. files: the files of L(plan_holds). removed: packages that an earlier step
+        removes, see L(plan_surplus). Raises RepositoryError, HostError.
         """
-        reinstalled = self.to_reinstall(state)
-        if reinstalled:
-            state = PackageState({name: state.installed[name] for name in state.installed if name not in reinstalled})
+        before, reinstalled = state, self.to_reinstall(state)
+        without = [*reinstalled, *(name for name in removed if name not in reinstalled)]
+        if without:
+            state = PackageState({name: state.installed[name] for name in state.installed if name not in without})
         exact_pins = {name: probe.resolve(name, version) for name, version in (pins or {}).items()}
         missing = {name: probe.resolve(name, version) for name, version in wanted.items()
                    if not _is_from(probe, name, state.installed.get(name), version)}
         conflicting = [name for name in gone if name in state.installed]
-        drifted = {} if reinstalled else self.drifted(state, {**wanted, **exact_pins})
+        drifted = {} if reinstalled else self.drifted(before, {**wanted, **exact_pins})
+        drifted = {name: version for name, version in drifted.items() if name not in removed}
         switching = any(name in state.installed for name in missing)
         request = dict(missing) if switching else {**drifted, **missing}
         new_pins = {name: version for name, version in exact_pins.items() if state.installed.get(name) != version}
@@ -192,15 +196,23 @@ class PackageWork:
                                        "it pins another version", gone=old_pins))
         conflicting = [name for name in conflicting if name not in old_pins]
         if new_pins:
-            changes = probe.simulate(new_pins, {}, reinstalled)
+            changes = probe.simulate(new_pins, {}, without)
             steps.append(self._install(new_pins, changes, probe, "it pins the version of all packages"))
         if request or conflicting:
             held = {path: content or b"" for path, content in self._differing(files or {}).items()}
-            changes = probe.simulate(request, new_pins, [*reinstalled, *old_pins], conflicting, held)
+            changes = probe.simulate(request, new_pins, [*without, *old_pins], conflicting, held)
             others = [change.name for change in changes if change.name not in request and change.after]
             steps.append(self._install(request, changes, probe, f"with {len(others)} others" if others else "",
                                        [name for name in drifted if name in request], conflicting))
         return steps
+
+    def plan_surplus(self, state: PackageState, names: t.Sequence[str], reason: str) -> list[Step]:
+        """The steps that remove installed packages that are no longer wanted. Those that were installed before this
+        collection keep their configuration."""
+        known = self.journal.of_kind("package")
+        ours = [name for name in names if name in known and known[name]["before"]["state"] == "absent"]
+        return [Step(action, " ".join(found), reason, data={"packages": found, "surplus": True})
+                for action, found in ((PURGE, ours), (REMOVE, [name for name in names if name not in ours])) if found]
 
     def plan_lost(self, state: PackageState, names: t.Iterable[str], steps: t.Sequence[Step] = ()) -> list[Step]:
         """The steps that reinstall packages whose programs or libraries are missing or damaged.
@@ -353,7 +365,15 @@ class PackageWork:
                             "Check whether a program deletes it, and whether the disk is full. Then run again.",
                             packages=sorted(lost))
 
+    def _note_removal(self, step: Step) -> None:
+        """Records that surplus packages will be removed, so that the run after a killed one does not repair them."""
+        for name in step.data["packages"] if step.data.get("surplus") else ():
+            entry = self.journal.get("package", name)
+            if entry is not None:
+                self.journal.note("package", name, {"version": None, "ours": bool((entry["after"] or {}).get("ours"))})
+
     def _purge(self, step: Step) -> None:
+        self._note_removal(step)
         # After a killed run, the first call removes the packages, and the second call their configuration files.
         rest = step.data["packages"]
         for _call in range(2):
@@ -371,6 +391,7 @@ class PackageWork:
         return [name for name in names if name in {**state.installed, **state.broken} or name in state.residual]
 
     def _remove(self, step: Step) -> None:
+        self._note_removal(step)
         state = self.manager.read()
         present = [name for name in step.data["packages"] if name in {**state.installed, **state.broken}]
         if present:

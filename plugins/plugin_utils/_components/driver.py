@@ -69,20 +69,24 @@ class Packages(t.TypedDict):
 
 
 class DriverPlan(component.HostPlan, Packages):
-    """The plan of the driver on a host. state: C(present), C(absent), C(adopted) or C(rolled_back); version: None for
-    the newest version of the branch; source: C(cuda_repository), C(distribution), C(runfile) or C(precompiled);
-    next_kernel: whether modules are also installed for the kernel of the next boot; hold_kernel: whether upgrades keep
-    the installed kernels; licence: whether the user sets a licence token;
-    proxy: that of the policy for downloads, C({http, https, no_proxy}); fabric_manager_settings: C({NAME: value});
-    module_parameters: C({module: {parameter: value}}); cuda: the highest CUDA version that the driver supports;
-    secure_boot: the reason why the kernel accepts the driver's modules, C(signed), C(mok) or None. kernel_module_type
-    and source are None for an adopted driver."""
+    """The plan of the driver on a host.
+
+    state: C(present), C(absent), C(adopted) or C(rolled_back). version: None for the newest version of the branch.
+    source: C(cuda_repository), C(distribution), C(runfile) or C(precompiled). installation: C(auto), C(full) or
+    C(compute-only). next_kernel: whether modules are also installed for the kernel of the next boot. hold_kernel:
+    whether upgrades keep the installed kernels. licence: whether the user sets a licence token. proxy: that of the
+    policy for downloads, C({http, https, no_proxy}). fabric_manager_settings: C({NAME: value}). module_parameters:
+    C({module: {parameter: value}}). cuda: the highest CUDA version that the driver supports. secure_boot: the reason
+    why the kernel accepts the driver's modules, C(signed), C(mok) or None. kernel_module_type and source are None for
+    an adopted driver.
+    """
 
     state: str
     version: str | None
     branch: int | None
     kernel_module_type: str | None
     source: str | None
+    installation: str
     precompiled: bool
     fabric: Fabric
     persistenced: bool
@@ -124,13 +128,14 @@ def host_plan(host: component.Host) -> DriverPlan:
     following = host.boolean_variable("driver_next_kernel", True)
     persistenced = host.boolean_variable("driver_persistenced", True)
     host.notes += [*_notes(situation, driver, source, request.cuda), *_reference_notes(inputs.policy, variables)]
+    installation = _installation(host, situation, source)
     fabric = _fabric(situation if request.fabric else replace(situation, fabric=None), version)
     proxy, settings = _of_environment(host, fabric)
     imex_nodes, parameters = variables.get("driver_imex_nodes"), variables.get("driver_module_parameters")
     return {"placement": host.place, "state": state, "version": version,
             "branch": driver.version.branch, "kernel_module_type": driver.flavour, "source": source,
-            **_packages(situation, host.facts, driver, source, request, following, persistenced),
-            "precompiled": driver.signed,
+            **_packages(situation, host.facts, driver, source, request, following, persistenced, installation),
+            "installation": installation, "precompiled": driver.signed,
             "fabric": {**fabric, "imex_nodes": imex_nodes if isinstance(imex_nodes, list) else []},
             "persistenced": persistenced, "peermem": request.peermem, "gds": request.gds, "gdrcopy": request.gdrcopy,
             "next_kernel": following, "hold_kernel": host.boolean_variable("driver_hold_kernel", False),
@@ -153,6 +158,21 @@ def _former(request: Request, facts: HostFacts) -> Request:
                    key="driver_state: present and driver_version", flavour=former["flavour"] or "auto",
                    flavour_by="driver_kernel_module_type of the former driver", precompiled=False, source=source,
                    source_by="driver_source of the former driver", runfile=source == "runfile")
+
+
+def _installation(host: component.Host, situation: Situation, source: str) -> str:
+    """The set of packages. Raises Refused if the source does not have it."""
+    wanted = str(host.variables.get("driver_installation") or "auto")
+    former = host.facts["journals"]["former_driver"]
+    if former and host.variables.get("driver_state") == "rolled_back":
+        wanted = former["installation"]
+    if situation.os is None:
+        return wanted
+    allowed = ("auto", *packages.installations(situation.os, situation.arch or "x86_64", source))
+    if wanted not in allowed:
+        raise Refused(f"driver_installation {wanted} is not available from {source} on {' '.join(situation.os)}",
+                      f"Set one of {', '.join(allowed)}.")
+    return wanted
 
 
 def _of_environment(host: component.Host, fabric: Fabric) -> tuple[dict[str, str], Section]:
@@ -195,7 +215,8 @@ def _because(situation: Situation, driver: Candidate, request: Request, because:
 def _adopted(situation: Situation, version: Version | None, why: str) -> DriverPlan:
     return {"placement": "none", "state": "adopted", "version": version.text if version else None,
             "branch": version.branch if version else None, "kernel_module_type": None, "source": None, "packages": [],
-            "repository": None, "kernel_packages": [], "precompiled": False, "fabric": _fabric(situation, None),
+            "repository": None, "kernel_packages": [], "installation": "auto", "precompiled": False,
+            "fabric": _fabric(situation, None),
             "persistenced": False, "peermem": False, "gds": False, "gdrcopy": False, "next_kernel": False,
             "hold_kernel": False, "licence": False, "proxy": {}, "fabric_manager_settings": {}, "module_parameters": {},
             "cuda": None, "secure_boot": None,
@@ -247,13 +268,15 @@ def _cuda(driver: Candidate) -> str | None:
 
 
 def _packages(situation: Situation, facts: HostFacts, driver: Candidate, source: str, request: Request, following: bool,
-              persistenced: bool) -> Packages:
+              persistenced: bool, installation: str) -> Packages:
     if situation.os is None:
         return {"packages": [], "repository": None, "kernel_packages": []}
     kernel, family, arch = facts["host"]["kernel"], facts["host"]["os"]["family"], situation.arch or "x86_64"
     branch, kernels = driver.version.branch, (kernel["release"], kernel["newest_installed"])
-    beside = Spec(persistenced=persistenced, fabric="auto" if request.fabric else "none", gds=request.gds,
-                  gdrcopy=request.gdrcopy)
+    # As in the module, auto keeps the installed set.
+    kept = packages.installed_set(situation.os, arch, source, facts["driver"]["packages"])
+    beside = Spec(installation=kept if installation == "auto" else installation, persistenced=persistenced,
+                  fabric="auto" if request.fabric else "none", gds=request.gds, gdrcopy=request.gdrcopy)
     named = packages.packages_to_install(situation.os, arch, source, driver.version.named, driver.flavour, beside,
                                          situation.fabric or "none",
                                          tuple(dict.fromkeys(one for one in kernels if one)))
@@ -436,7 +459,7 @@ def fault_of(gpu: Gpu) -> tuple[str, str]:
 
 def _unseen(plan: DriverPlan) -> bool:
     """See C(component.Component)."""
-    return plan["hold_kernel"] or plan["state"] == "rolled_back" or bool(
+    return plan["hold_kernel"] or plan["state"] == "rolled_back" or plan["installation"] != "auto" or bool(
         plan["module_parameters"] or plan["fabric_manager_settings"] or plan["fabric"].get("imex_nodes"))
 
 

@@ -43,7 +43,8 @@ _BOTH, _HOST = ("host", "cluster"), ("host",)
 COMPONENTS: t.Tuple[Entry, ...] = (
     Entry("nfd", "NFD", "nfd", ("cluster",)),
     Entry("driver", "driver", "driver", _BOTH, (
-        "driver_version", "driver_branch", "driver_kernel_module_type", "driver_source", "driver_state",
+        "driver_version", "driver_branch", "driver_kernel_module_type", "driver_source", "driver_installation",
+        "driver_state",
         "driver_repository_url", "driver_repository_key", "driver_repository_fingerprint", "driver_runfile_src",
         "driver_persistenced", "driver_fabric", "driver_imex_nodes", "driver_fabric_manager_settings",
         "driver_peermem", "driver_gds", "driver_gdrcopy", "driver_module_parameters", "driver_next_kernel",
@@ -84,6 +85,7 @@ CHOICES: t.Dict[str, t.Tuple[str, ...]] = {
     "driver_state": ("present", "absent", "adopted", "rolled_back"),
     "driver_kernel_module_type": ("auto", "open", "proprietary"),
     "driver_source": ("auto", "distribution", "cuda_repository", "runfile", "precompiled"),
+    "driver_installation": ("auto", "full", "compute-only"),
     "driver_fabric": ("auto", "none"),
     "container_toolkit_runtime": (*CHOOSING, *RUNTIMES),
     "container_toolkit_mode": ("auto", "cdi", "legacy"),

@@ -167,11 +167,13 @@ class JournalFault(t.TypedDict):
 
 
 class FormerDriver(t.TypedDict):
-    """The driver before the last change. source: a value of C(driver_source)."""
+    """The driver before the last change. source, installation: values of C(driver_source) and
+    C(driver_installation)."""
 
     version: str
     flavour: Text
     source: str
+    installation: str
 
 
 class Journals(t.TypedDict):

@@ -25,7 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.cuda_rpm imp
     stream_of,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.gpudirect import wanted_extras, wanted_tools
-from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import Source
+from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.source import COMPUTE, FULL, Source
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.sources import source_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.spec import Spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils._kernels import headers_package
@@ -126,7 +126,8 @@ def packages_to_install(system: System, arch: str, source: str, version: str, fl
     found = source_of(source, *system, arch)
     if found is None:
         return ("nvidia-open" if flavour == "open" else "cuda-drivers", *beside)
-    return (*found.packages(version, flavour, spec.persistenced), *found.modules(version, flavour, kernels), *beside)
+    return (*found.packages(version, flavour, spec.persistenced, spec.installation),
+            *found.modules(version, flavour, kernels), *beside)
 
 
 class Repository(t.TypedDict):
@@ -153,6 +154,18 @@ def kernel_packages(kernel: Kernel, family: str, system: System, following: bool
     name = kernel["headers_package"] or (headers_package(release, family, system[0]) if release else None)
     coming = headers_package(newest, family, system[0]) if following and newest and newest != release else None
     return [str(one) for one in (name, coming) if one]
+
+
+def installations(system: System, arch: str, source: str) -> tuple[str, ...]:
+    """The values of driver_installation besides auto that a source has on a system."""
+    found = source_of(source, *system, arch)
+    return found.installations if found else (FULL, COMPUTE)
+
+
+def installed_set(system: System, arch: str, source: str, installed: t.Collection[str]) -> str:
+    """The value of driver_installation for the installed packages, C(auto) if it is unknown."""
+    found = source_of(source, *system, arch)
+    return found.installation(installed) if found else "auto"
 
 
 def can_install(system: System, arch: str, source: str) -> bool:

@@ -102,7 +102,8 @@ FACTS = Fields({
                         "faults": Rows(Fields({"concern": _NAME, "message": _LONG, "hint": _LONG}), 64),
                         "former_driver": Nullable(Fields({
                             "version": _DRIVER, "flavour": Nullable(OneOf(("open", "proprietary"))),
-                            "source": OneOf(("cuda_repository", "distribution", "precompiled", "runfile"))}))}),
+                            "source": OneOf(("cuda_repository", "distribution", "precompiled", "runfile")),
+                            "installation": OneOf(("auto", "full", "compute-only"))}))}),
     "clients": Rows(Fields({
         "pid": _MAYBE_NUMBER, "name": _MAYBE_TEXT, "gpu": Nullable(_PCI), "instance": _MAYBE_NUMBER,
         "unit": _MAYBE_TEXT, "container": _MAYBE_TEXT}), _CLIENTS),

@@ -62,7 +62,8 @@ def test_a_converged_host(model: Model) -> None:
     result = gathered(model)
     assert result["gathered"] == {
         "state": "present", "version": NEW, "kernel_module_type": "open", "source": "cuda_repository",
-        "persistenced": True, "fabric": "auto", "imex_nodes": [], "fabric_manager_settings": {}, "peermem": False,
+        "installation": "compute-only", "persistenced": True, "fabric": "auto", "imex_nodes": [],
+        "fabric_manager_settings": {}, "peermem": False,
         "gds": False, "gdrcopy": False, "hold_kernel": False, "module_parameters": {}}
     assert result["packages"] == dict.fromkeys(("libnvidia-ml1", "nvidia-driver-cuda", "nvidia-kernel-open-dkms"),
                                                f"{NEW}-1")

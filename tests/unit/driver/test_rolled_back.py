@@ -50,7 +50,8 @@ def killed(model: Model, monkeypatch: pytest.MonkeyPatch, run: t.Callable[[], ob
             run()
 
 
-FORMER = {"version": OLD, "kernel_module_type": "open", "source": "cuda_repository"}
+FORMER = {"version": OLD, "kernel_module_type": "open", "source": "cuda_repository",
+          "installation": "compute-only"}
 
 
 def test_the_driver_before_the_last_change_comes_back_and_stays(model: Model) -> None:

@@ -446,6 +446,20 @@ def test_plans(host: Host, here: None) -> None:
     assert actions(replace(host, spec=spec)) == ["run driver installer"]
 
 
+def test_another_set_of_libraries_is_installed_again(host: Host, here: None) -> None:
+    installed(host)
+    wanted = replace(host, spec=replace(host.spec, installation="compute-only"))
+    version, steps = RunfileDelivery(wanted, RUNNING, None).plan(RUNNING, "open")
+    assert (version, [step.action for step in steps]) == (NEW, ["run driver installer"])
+    assert (steps[0].reason, steps[0].data["unload"]) == ("compute-only instead of full", "its files are replaced")
+    assert actions(replace(host, spec=replace(host.spec, installation="full"))) == []
+    entry = host.journal.get("runfile", "driver")
+    assert entry is not None
+    host.journal.note("runfile", "driver", {**entry["after"], "installation": "compute-only"})
+    assert actions(wanted) == actions(host) == []  # auto keeps it
+    assert RunfileDelivery(host, RUNNING, None).installation == "compute-only"
+
+
 def test_an_installation_that_was_cut_off_goes_first(host: Host, here: None) -> None:
     installed(host, whole=False)
     assert actions(host) == ["run driver uninstaller", "run driver installer"]

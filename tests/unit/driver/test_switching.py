@@ -157,7 +157,7 @@ class Model(Tree):
 class Delivery:
     """The packages of the simulated host."""
 
-    name, dkms = "cuda_repository", True
+    name, dkms, installation = "cuda_repository", True, "compute-only"
 
     def __init__(self, host: Host, model: Model) -> None:
         self.host, self.model = host, model
@@ -201,7 +201,7 @@ def place(made: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manage, "check_free_space", made.check_free_space)
     monkeypatch.setattr(attempt, "choose", lambda host, _now: (Delivery(host, made), []))
     monkeypatch.setattr(rollback, "installed",
-                        lambda _host, _now: (Delivery.name, made.disk) if made.disk else None)
+                        lambda _host, _now: (Delivery.name, made.disk, Delivery.installation) if made.disk else None)
     monkeypatch.setattr(removal, "removable", lambda host, _now: [Delivery(host, made)])
 
 

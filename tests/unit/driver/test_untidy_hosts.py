@@ -23,9 +23,9 @@ from tests.unit.driver.conftest import Made
     # its repository's fingerprint has to be given, and a driver from the archive needs none
     (("debian", "13", "debian"), "", Former(None)),
     (("debian", "13", "debian"), "libcuda1\tamd64\t550.163.01-2\tii \n",
-     Former("550.163.01", None, "distribution", False)),
+     Former("550.163.01", None, "distribution", False, installation="compute-only")),
     (("debian", "13", "debian"), "nvidia-driver-cuda\tamd64\t595.91.07-1\tii \n",
-     Former("595.91.07", None, "cuda_repository", False)),
+     Former("595.91.07", None, "cuda_repository", False, installation="compute-only")),
 ])
 def test_what_a_host_had_is_read_where_no_repository_serves_it(
         made: Made, system: tuple[str, str, str], packages: str, former: Former) -> None:

@@ -45,11 +45,13 @@ variables = st.fixed_dictionaries({}, optional={
     "driver_gds": st.sampled_from([True, False, "yes", "perhaps"]), "driver_gdrcopy": st.booleans(),
     "driver_peermem": st.booleans(), "driver_next_kernel": st.sampled_from([True, "no", 7]),
     "driver_hold_kernel": st.sampled_from([True, "no", 7]),
+    "driver_installation": st.sampled_from(["auto", "full", "compute-only"]),
     "driver_imex_nodes": st.sampled_from([[], ["10.0.0.1"], 7, "10.0.0.1"]),
     "driver_module_parameters": st.sampled_from([{}, {"nvidia": {"NVreg_X": 1}}, "NVreg_X=1"]),
     "driver_fabric": st.sampled_from(["auto", "none", "some"]), "driver_signing_key": st.booleans(),
     "driver_runfile_src": st.sampled_from(["", "/srv/driver.run", "/srv/NVIDIA-Linux-x86_64-580.126.09-grid.run", 5]),
-    "driver_state": st.sampled_from(["present", "adopted"]), "gpu_profile": st.sampled_from(["auto", "none", "dgx_os"]),
+    "driver_state": st.sampled_from(["present", "adopted", "rolled_back"]),
+    "gpu_profile": st.sampled_from(["auto", "none", "dgx_os"]),
     "mig_manager_selected": st.sampled_from(["all-disabled", "all-enabled", "all-balanced", "all-1g.10gb", "nope"])})
 on = st.fixed_dictionaries({}, optional={"enabled": st.booleans()})
 policies = st.fixed_dictionaries({}, optional={

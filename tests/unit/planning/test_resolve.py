@@ -341,7 +341,7 @@ def test_whoever_adopts_a_driver_is_asked_nothing_else(mine: dict[str, Any], exp
     assert (found["placement"], found["state"], found["version"], found["branch"]) == ("none", "adopted", *expected)
 
 
-FORMER = {"version": "580.126.20", "flavour": "open", "source": "distribution"}
+FORMER = {"version": "580.126.20", "flavour": "open", "source": "cuda_repository", "installation": "full"}
 
 
 def with_former(former: dict[str, Any] | None, *models: str, loaded: str = "", **variables: Any) -> dict[str, Any]:
@@ -356,10 +356,11 @@ def with_former(former: dict[str, Any] | None, *models: str, loaded: str = "", *
 @pytest.mark.parametrize("variables", [{}, {"driver_version": "610.57.04", "driver_source": "cuda_repository"}])
 def test_a_return_to_the_former_driver_is_planned_with_its_version(variables: dict[str, Any]) -> None:
     """Neither the policy nor the variables of the host decide, so after the run nothing is reported as drift."""
-    found = with_former({**FORMER, "source": "cuda_repository"}, "A100", loaded="580.126.20", **variables)["hosts"]["a"]
+    found = with_former(FORMER, "A100", loaded="580.126.20", **variables)["hosts"]["a"]
     planned = found["driver"]
     assert (planned["placement"], planned["state"], planned["version"], planned["kernel_module_type"],
             planned["source"]) == ("host", "rolled_back", "580.126.20", "open", "cuda_repository")
+    assert planned["installation"] == "full" and "nvidia-open" in planned["packages"]
     assert "driver 580.126.20: driver_state: rolled_back" in planned["because"]
     assert "driver" in found["preview"]  # the module tells whether it can be had again
 
@@ -372,7 +373,7 @@ def test_a_return_without_a_former_driver_is_refused() -> None:
 def test_a_return_that_the_host_does_not_allow_is_refused_with_its_reason() -> None:
     with pytest.raises(PolicyError, match=r"(?s)driver_state: rolled_back requests driver 595.80.01, but Tesla V100.*"
                                           "driver_state: present and driver_version: 580.173.02"):
-        with_former({"version": "595.80.01", "flavour": None, "source": "cuda_repository"}, "V100")
+        with_former({**FORMER, "version": "595.80.01", "flavour": None}, "V100")
 
 
 def test_placement() -> None:
@@ -526,9 +527,33 @@ def test_a_bad_setting_of_the_driver_container_is_refused_by_its_name() -> None:
         plan(["A100"] * 8, policy)
 
 
+def test_the_set_of_packages() -> None:
+    def names(known: Any, **mine: Any) -> list[str]:
+        chosen = releases.release(V26)
+        found = resolve(formats.read(None, chosen), chosen, {"a": known}, {"a": mine})["hosts"]["a"]["driver"]
+        return [name for name in found["packages"] if name in ("nvidia-open", "nvidia-driver-cuda")]
+
+    bare = facts("A100")
+    assert names(bare) == names(bare, driver_installation="compute-only") == ["nvidia-driver-cuda"]
+    full = ["nvidia-driver-cuda", "nvidia-open"]
+    assert names(bare, driver_installation="full") == full
+    there = facts("A100")
+    there["driver"]["packages"] = dict.fromkeys(full, "595.91.07-1")
+    assert names(there) == full and names(there, driver_installation="compute-only") == ["nvidia-driver-cuda"]
+    assert plan(["A100"], driver_installation="full")["preview"][0] == "driver"
+
+
+def test_a_set_that_a_source_lacks_is_refused() -> None:
+    chosen = releases.release(V26)
+    with pytest.raises(PolicyError, match="(?s)driver_installation compute-only is not available from cuda_repository "
+                                          "on azurelinux 3.0.*Set one of auto, full"):
+        resolve(formats.read(None, chosen), chosen, {"a": facts_sample.facts(["20b2"], "azurelinux3.0")},
+                {"a": {"driver_installation": "compute-only"}})
+
+
 @pytest.mark.parametrize("mine", [
-    {"driver_hold_kernel": True}, {"driver_module_parameters": {"nvidia": {"NVreg_X": 1}}},
-    {"driver_fabric_manager_settings": {"FABRIC_MODE": 1}}])
+    {"driver_hold_kernel": True}, {"driver_installation": "full"},
+    {"driver_module_parameters": {"nvidia": {"NVreg_X": 1}}}, {"driver_fabric_manager_settings": {"FABRIC_MODE": 1}}])
 def test_options_that_no_fact_shows_are_previewed(mine: dict[str, Any]) -> None:
     whole = plan(["A100"] * 8)
     settled = facts_sample.driven(facts(*["A100"] * 8), str(whole["driver"]["version"]))
