@@ -57,7 +57,8 @@ options:
       - With V(rolled_back), O(version), O(branch), O(kernel_module_type), O(source) and O(installation) are refused.
         The other options apply as with V(present). A driver from a C(.run) file is fetched again from the URL or path
         from which it was installed, or from O(runfile) if that names this version.
-      - V(adopted) changes nothing, and fails if the installed driver does not work.
+      - V(adopted) changes nothing, and fails if the installed driver does not work. A warning names options that have
+        no effect then, such as O(hold_kernel).
       - V(gathered) changes nothing, and returns the current state, also as options in RV(gathered). It allows only the
         options O(disruption), O(lock_timeout) and O(proxy), which have no effect.
     type: str

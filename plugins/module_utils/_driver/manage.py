@@ -77,6 +77,11 @@ PARTS: t.Tuple[t.Type[Part], ...] = (
     FabricSettings, DeviceNodes, Licence, Files, Services, CdiRefresh)
 
 
+# Options that have no effect on a driver that is only verified. It can have their effects for other reasons.
+_IGNORED = ("installation", "imex_nodes", "fabric_manager_settings", "peermem", "gds", "gdrcopy", "module_parameters",
+            "hold_kernel", "licence")
+
+
 class NotWorking(HostError):
     """The error if all steps were executed, but the driver does not work as planned."""
 
@@ -266,6 +271,9 @@ class Driver:
     def adopted(self) -> Result:
         """Verifies a driver that this collection has not installed, and changes nothing. Raises HostError if the driver
         does not work as desired."""
+        ignored = [name for name in _IGNORED if (getattr(self.spec, name) or "auto") != "auto"]
+        if ignored:
+            self.warnings.append(f"{', '.join(ignored)}: no effect with state adopted, which only verifies the driver.")
         now = self._read()
         reasons = disagreements(now, self.spec.version, None, None)
         if now.loaded and not self.spec.accepts(now.loaded):

@@ -111,7 +111,7 @@ def host_plan(host: component.Host) -> DriverPlan:
     state = str(variables.get("driver_state") or "present")
     adopted = state == "adopted"
     if host.place == "none" or adopted:
-        host.notes += _extra_module_notes(inputs, variables)
+        host.notes += [*_extra_module_notes(inputs, variables), *_ignored_notes(host)]
         # Only the variables of the host itself are verified.
         named = host.place != "none" and (variables.get("driver_version") or variables.get("driver_branch"))
         return _adopted(situation, inputs.request(variables).version if named else None,
@@ -252,6 +252,21 @@ def _extra_module_notes(inputs: PlanInputs, variables: HostVars) -> list[str]:
     named = [EXTRAS[name] for name, on in extras(inputs.policy, variables).items() if on]
     return [f"{', '.join(named)}: requested, but not delivered, because this collection does not manage the driver "
             "here."] if named else []
+
+
+# Variables that have no effect on a driver that is only verified. Those of additional modules have a note of their own.
+_IGNORED = ("driver_kernel_module_type", "driver_source", "driver_installation", "driver_repository_url",
+            "driver_runfile_src", "driver_imex_nodes", "driver_fabric_manager_settings", "driver_module_parameters",
+            "driver_signing_key", "driver_licence_token")
+
+
+def _ignored_notes(host: component.Host) -> list[str]:
+    """A note if the host sets variables that have no effect, because this collection does not manage the driver here.
+    Raises Refused for a value that is not allowed."""
+    named = [name for name in _IGNORED if host.variables.get(name) not in (None, "", "auto", False, [], {})]
+    named += ["driver_hold_kernel"] if host.boolean_variable("driver_hold_kernel", False) else []
+    named += ["driver_state: rolled_back"] if host.variables.get("driver_state") == "rolled_back" else []
+    return [f"{', '.join(named)}: no effect, because this collection does not manage the driver here."] if named else []
 
 
 def _secure_boot(situation: Situation, driver: Candidate, request: Request) -> str | None:

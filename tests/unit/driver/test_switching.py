@@ -517,6 +517,15 @@ def test_an_adopted_driver_that_does_not_work_is_explained(model: Model) -> None
     assert "and the libraries have different versions" in caught.value.message
 
 
+def test_options_without_effect_on_an_adopted_driver_are_named(model: Model) -> None:
+    model.begin(NEW)
+    spec = Spec(hold_kernel=True, fabric_manager_settings={"FABRIC_MODE": 1}, imex_nodes=[], module_parameters={})
+    result = Driver(spec, "never", False, model.run, Root(str(model.folder))).adopted()
+    assert result["warnings"] == [
+        "fabric_manager_settings, hold_kernel: no effect with state adopted, which only verifies the driver."]
+    assert "warnings" not in Driver(Spec(), "never", False, model.run, Root(str(model.folder))).adopted()
+
+
 def test_a_killed_run_starts_what_it_had_stopped_even_where_it_may_not_go_on(model: Model) -> None:
     model.begin(OLD)
     with Journal("driver", root=str(model.folder / "journal")) as journal:

@@ -585,6 +585,24 @@ def test_nothing_stands_beside_a_driver_that_is_not_ours() -> None:
     assert found["hosts"]["a"]["driver"]["gds"] is False
 
 
+@pytest.mark.parametrize(("mine", "named"), [
+    ({}, ""), ({"driver_hold_kernel": "no", "driver_source": "auto", "driver_imex_nodes": []}, ""),
+    ({"driver_hold_kernel": "yes", "driver_fabric_manager_settings": {"FABRIC_MODE": 1}},
+     "driver_fabric_manager_settings, driver_hold_kernel"),
+    ({"driver_installation": "full", "driver_licence_token": True}, "driver_installation, driver_licence_token"),
+])
+@pytest.mark.parametrize("state", ["adopted", "rolled_back"])
+def test_variables_without_effect_on_a_driver_that_is_not_ours_are_named(mine: dict[str, Any], named: str,
+                                                                         state: str) -> None:
+    chosen = releases.release(V26)
+    policy = formats.read({"driver": {"enabled": state == "adopted"}}, chosen)
+    found = resolve(policy, chosen, {"a": facts("A100")}, {"a": {"driver_state": state, **mine}})
+    assert found["hosts"]["a"]["driver"]["placement"] == "none"
+    words = ", ".join(filter(None, [named, "driver_state: rolled_back" if state == "rolled_back" else ""]))
+    assert [note for note in found["notes"] if "driver_" in note] == (
+        [f"a: {words}: no effect, because this collection does not manage the driver here."] if words else [])
+
+
 BY_HAND = {"kernelModuleConfig": {"name": "one"}, "licensingConfig": {"secretName": "two"},
            "repoConfig": {"configMapName": "three"}, "certConfig": {"name": "four"},
            "virtualTopology": {"config": "five"}, "secretEnv": "six"}
