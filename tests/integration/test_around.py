@@ -215,6 +215,30 @@ def test_settings_of_the_manager(switches: Around, clean_switches: list[str]) ->
     switches.removed(clean_switches)
 
 
+def test_settings_with_which_the_manager_does_not_start(switches: Around, clean_switches: list[str]) -> None:
+    """The former ones come back, also those that an earlier run has set, and also after a failed change of the
+    driver."""
+    switches.new()
+    path, folder = "/usr/share/nvidia/nvswitch/fabricmanager.cfg", f"/etc/systemd/system/{MANAGER}.d"
+    shown = f"systemctl is-active {MANAGER} {PERSISTENCED}; cat {path} /sys/module/nvidia/version"
+    picky = (f"mkdir {folder}; printf '[Service]\\nExecStartPre=/bin/sh -c \"! grep -q FABRIC_MODE=9 {path}\"\\n' "
+             f"> {folder}/picky.conf; systemctl daemon-reload")
+    good = {"driver_fabric_manager_settings": {"LOG_LEVEL": 5}}
+    bad = {"driver_fabric_manager_settings": {"LOG_LEVEL": 5, "FABRIC_MODE": 9}}
+    first, fails, fails_too, again = switches.run(
+        Play(good, first=picky, then=shown), Play(bad, then=shown), Play({**bad, "driver_version": OLD}, then=shown),
+        Play(good))
+    assert switches.steps(first) and first.said.split()[:2] == ["active", "active"] and "LOG_LEVEL=5" in first.said
+    assert "The fabric manager had new settings (FABRIC_MODE=9). It runs with the former ones again." in (
+        switches.refused(fails))
+    error = switches.refused(fails_too)
+    assert "new settings: FABRIC_MODE=9, LOG_LEVEL=5" in error and f"The former driver {NEW} is restored." in error
+    assert fails.said == fails_too.said == first.said
+    switches.untouched(again)
+    switches.sh(f"rm -r {folder}; systemctl daemon-reload")
+    switches.removed(clean_switches)
+
+
 def test_parameters_are_in_force_at_once_and_after_a_boot(switches: Around, clean_switches: list[str]) -> None:
     switches.new()
     shown = "grep RmProfilingAdminOnly /proc/driver/nvidia/params"

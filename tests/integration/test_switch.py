@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import components
 
 from tests.integration import user
 from tests.integration.conftest import own_lab
@@ -268,6 +269,30 @@ def test_the_former_driver_comes_back_and_stays(at_work: DriverHost) -> None:
     at_work.untouched(again)
     assert task(at_work, state="gathered")["former"] == former
     assert "version cannot be set with state rolled_back" in task(at_work, state="rolled_back", version=OLD)["msg"]
+
+
+def test_a_fleet_goes_back_and_reports_no_drift(at_work: DriverHost) -> None:
+    """The plan has the version of the former driver, although the policy has another one."""
+    wanted = {"gpu_policy": {"driver": {"version": OLD}}, "gpu_disruption": "idle",
+              "gpu_placement": {**dict.fromkeys((component.name for component in components.ON_HOSTS), "none"),
+                                "driver": "host"}}
+
+    def site(*words: str, playbook: str = "site", **variables: Any) -> user.Run:
+        return user.playbook(playbook, at_work.lab.hosts, *words, **wanted, **variables)
+
+    refused = site("--tags", "driver", driver_state="rolled_back")
+    assert refused.rc != 0 and "no former driver of this host is recorded" in refused.output
+    assert site().rc == 0
+    assert at_work.sh(TRUTH).split() == [OLD]
+    check = site("--check", driver_state="rolled_back")
+    assert check.rc == 0 and f"{OLD} open → {NEW} open" in check.output, check.output
+    run, again = (site("--tags", "driver,verify", driver_state="rolled_back") for _run in range(2))
+    assert run.rc == again.rc == 0, run.output + again.output
+    assert run.steps(at_work.name) == check.steps(at_work.name) and again.changed(at_work.name) == []
+    assert at_work.sh(TRUTH).split() == [NEW]
+    assert site(playbook="verify", driver_state="rolled_back").rc == 0
+    forward = site("--check")
+    assert f"{NEW} open → {OLD} open" in forward.output  # the policy applies again
 
 
 def test_the_packages_of_a_desktop_come_and_go(at_work: DriverHost) -> None:

@@ -180,6 +180,8 @@ class Rollback:
         self._restore_files()
         host, before = self.attempt.host, self.attempt.now
         spec = former.spec(host.spec)
+        if former.version == self.attempt.desired.version and host.spec.runfile:
+            spec = replace(spec, runfile=host.spec.runfile)  # its name need not contain the version
         files_changed = self.in_progress or changes_driver(self.attempt.executor.started)
         restoration = Attempt(replace(host, spec=spec), read_driver_state(host.root, host.run), "idle", _PARTS,
                               None if files_changed else former.version)
