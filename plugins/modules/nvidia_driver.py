@@ -157,6 +157,7 @@ options:
         C(/usr/share/nvidia/nvswitch/fabricmanager.cfg), and a running fabric manager is restarted, which needs
         O(disruption=idle), or O(disruption=drain) if services use a GPU.
       - The other lines of the file are not changed. A setting that you remove from the mapping gets its former value.
+      - If the fabric manager does not start with new settings, the task fails, and it runs with the former ones again.
       - On hosts without a fabric manager, they have no effect.
     type: dict
     default: {}

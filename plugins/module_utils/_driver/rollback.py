@@ -135,13 +135,15 @@ def destination(journal: Journal) -> Former:
         raise HostError("No former driver of this host is recorded, so there is nothing to return to.",
                         "Set state present and the version that you want. A run that replaces a driver records the "
                         "replaced one.")
-    return Former(**found)
+    return Former(**t.cast("t.Dict[str, t.Any]", found))
 
 
 def as_result(found: FormerDriver | None) -> dict[str, str | None] | None:
     """The former driver in the form that the module returns."""
-    return found and {"version": found["version"], "kernel_module_type": found["flavour"], "source": found["source"],
-                      "installation": found.get("installation", "auto")}
+    if found is None:
+        return None
+    return {"version": found["version"], "kernel_module_type": found["flavour"], "source": found["source"],
+            "installation": found.get("installation", "auto")}
 
 
 def _read(host: Host, now: DriverState) -> Former:

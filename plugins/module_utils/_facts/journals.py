@@ -10,7 +10,7 @@ import os
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import JournalError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Fact, Root
-from ansible_collections.gpuops.nvidia.plugins.module_utils._former_driver import former_driver
+from ansible_collections.gpuops.nvidia.plugins.module_utils._former_driver import FormerDriver, former_driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import JOURNAL_ROOT, Journal
 
 # These journals are checked even if they have no file, because the fault may be in their folder.
@@ -26,7 +26,8 @@ def read_journals(root: Root) -> Fact:
         return {"brought": [], "faults": [], "former_driver": None}
     found = {name.rpartition(".")[0] for name in root.names(JOURNAL_ROOT)
              if name.endswith((".json", ".lock", ".blobs"))}
-    brought, faults, former = [], [], None
+    brought, faults = [], []
+    former: FormerDriver | None = None
     for concern in sorted(found.union(CONCERNS)):
         try:
             with Journal(concern, folder, readonly=True) as journal:
