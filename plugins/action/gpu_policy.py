@@ -13,7 +13,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Gpuop
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import driver_containers
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.device_plugin import config_map_name
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import hidden, releases, yamltext
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import ClusterFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
@@ -30,6 +29,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.cluster im
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans import FleetPlan, Settings
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import check_level, resolve
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
+    cluster_images,
+    config_maps,
     differences,
     driver_references,
     export,
@@ -323,9 +324,10 @@ def _look(wanted: Data, policy: formats.Policy, release: releases.Release) -> Da
         refuse_operator.refuse_operator(server)
     namespace = namespace_of(t.cast(Settings, wanted))
     named = driver_references.named(policy)
-    shared = config_map_name(policy, wanted["sharing"])
-    if shared and shared not in named[driver_references.CONFIG_MAP]:
-        named[driver_references.CONFIG_MAP].append(shared)
+    named[driver_references.CONFIG_MAP] = list(dict.fromkeys([
+        *named[driver_references.CONFIG_MAP], *config_maps.named(policy)]))
+    named[driver_references.SECRET] = list(dict.fromkeys([
+        *named[driver_references.SECRET], *cluster_images.every_pull_secret(policy, wanted["pull_secrets"])]))
     found = read_cluster.read_cluster(server)
     systems = {(one["os"]["id"], one["os"]["version"]) for one in found["nodes"].values() if one["gpu"] and one["os"]}
     return {**found, **read_cluster.read_named(server, namespace, named),

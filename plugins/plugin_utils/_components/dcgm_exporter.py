@@ -9,9 +9,10 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import EXPORTER_ADDRESS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, software
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refusals
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Section
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import monitoring
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import config_maps, monitoring
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.sharing import checksum
 
@@ -127,8 +128,11 @@ def _job_mapping(policy: Policy) -> str:
 
 
 def cluster_plan(context: component.Context, shared: component.PresentPlan) -> DcgmExporterPart:
-    """The plan in a cluster. Raises Refused."""
+    """The plan in a cluster. Raises Refused, and Refusals for a ConfigMap that does not exist."""
     get, env = context.get, shared["env"]
+    gone = config_maps.missing(context.policy, config_maps.COUNTERS, context.facts, context.namespace)
+    if gone:
+        raise Refusals(gone)
     config = component.config_map(context, "dcgmExporter", "dcgm-metrics.csv")
     monitor = _service_monitor(context)
     monitored = monitoring.plan(context.monitoring or monitoring.read(None), shared["images"]["dcgm_exporter"],

@@ -59,21 +59,16 @@ def plugin_config(context: component.Context) -> component.Config:
             "data": dict(found.texts) if given else carried["data"], "checksum": sharing.checksum(found.texts)}
 
 
-def config_map_name(policy: Policy, given: Sharing | None) -> str:
-    """The name of a ConfigMap that the policy names and the user delivers, empty if there is none."""
-    config = policy.get(_SECTION) or {}
-    return "" if given or config.get("create") else str(config.get("name") or "")
-
-
-def resolve_sharing(policy: Policy, given: Sharing | None, facts: ClusterFacts | None, wanted: t.Mapping[str, str],
-                    reasons: list[Refused], refused: list[Concerned], texts: list[str]) -> Sharing | None:
+def resolve_sharing(policy: Policy, given: Sharing | None, facts: ClusterFacts | None, namespace: str,
+                    wanted: t.Mapping[str, str], reasons: list[Refused], refused: list[Concerned],
+                    texts: list[str]) -> Sharing | None:
     """The configurations that apply, see L(applicable_sharing). given: the variable gpu_sharing; wanted: the name of
     the configuration of each Node, by Node. Adds refusals to reasons, refusals of single Nodes to refused, and notes to
     texts."""
     facts = facts or NO_CLUSTER
     nodes = {name: one for name, one in facts["nodes"].items() if one["gpu"]}
     try:
-        found = applicable_sharing(policy, given, facts.get("config_maps", {}))
+        found = applicable_sharing(policy, given, facts.get("config_maps", {}), namespace)
     except Refused as error:
         reasons.append(error)
         return None
@@ -90,23 +85,29 @@ def resolve_sharing(policy: Policy, given: Sharing | None, facts: ClusterFacts |
 
 
 def applicable_sharing(policy: Policy, given: Sharing | None,
-                       live: t.Mapping[str, t.Mapping[str, str] | None]) -> Sharing | None:
+                       live: t.Mapping[str, t.Mapping[str, str] | None], namespace: str) -> Sharing | None:
     """The configurations that apply, None if there are none or if they are unknown.
 
-    given: the variable gpu_sharing; live: the data of ConfigMaps in the cluster by name, None for those that do not
+    given: the variable gpu_sharing; live: the data of ConfigMaps in the namespace by name, None for those that do not
     exist. Raises Refused, and InputError for invalid configurations.
     """
     config = policy.get(_SECTION) or {}
     name, default, texts = str(config.get("name") or ""), str(config.get("default") or ""), config.get("data")
     if given is None:
-        if config.get("create"):
-            return sharing.of_texts(name, default, texts, f"{_SECTION}.data of {policy.origin}") if name else None
-        if not name or name not in live:
+        where = f"{_SECTION}.data of {policy.origin}"
+        if not (config.get("create") and texts):
+            if name not in live:
+                return None
+            texts, where = live[name], f"ConfigMap {name} in namespace {namespace}"
+            if texts is None:
+                raise Refused(f"{_SECTION}.name: ConfigMap {name!r} is not in namespace {namespace}, so the pods of "
+                              "the device plugin cannot start",
+                              f"Create it (kubectl -n {namespace} create configmap {name} --from-file=CONFIGURATION), "
+                              "or set gpu_sharing to its content.")
+        if not name:
             return None
-        if live[name] is None:
-            raise Refused(f"{_SECTION}.name: ConfigMap {name!r} is not in the namespace, and pods would wait for it",
-                          "Create it first, or set gpu_sharing to its content.")
-        return sharing.of_texts(name, default, live[name], f"ConfigMap {name} in the cluster")
+        _require_default(default, texts if isinstance(texts, dict) else {}, where)
+        return sharing.of_texts(name, default, texts, where)
     if config.get("create") and texts:
         raise Refused(f"gpu_sharing and {_SECTION}.data of {policy.origin} both have configurations",
                       "Keep one of them.")
@@ -114,10 +115,15 @@ def applicable_sharing(policy: Policy, given: Sharing | None,
         raise Refused(f"gpu_sharing is the ConfigMap {given.name!r}, {_SECTION}.name is {name!r}",
                       "Use the same name for both, or remove the name from the policy.")
     default = default or given.default
-    if default and default not in given.texts:
-        raise Refused(f"{_SECTION}.default: {default!r} is not one of the configurations of gpu_sharing"
-                      f"{suggestion(default, list(given.texts))}", "Name one of them.")
+    _require_default(default, given.texts, "gpu_sharing")
     return Sharing(given.origin, given.name or name or sharing.CONFIG_MAP, default, given.texts, given.documents)
+
+
+def _require_default(default: str, texts: t.Mapping[str, str], where: str) -> None:
+    """Raises Refused if a default is not one of the configurations (texts). where: what contains them."""
+    if default and texts and default not in texts:
+        raise Refused(f"{_SECTION}.default: {default!r} is not one of the configurations of {where}"
+                      f"{suggestion(default, list(texts))}", "Name one of them.")
 
 
 def refusals(found: Sharing, strategy: str, wanted: t.Mapping[str, str]) -> list[Refused]:

@@ -13,11 +13,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.mig_boot impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component, mig_layouts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import Gpu, HostFacts
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Change, Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Change, Refusals, Refused
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted, some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import short_name
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import config_maps
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_mig import default_config, names_in
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.defaults import get_path
 
@@ -121,8 +122,12 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> M
     because resource definitions before 26.3 add the name default-mig-parted-config to each ClusterPolicy.
 
     Raises Refused for an unknown default layout, and for arguments that allow reboots of Nodes if gpu_disruption does
-    not.
+    not. Raises Refusals for ConfigMaps that do not exist.
     """
+    gone = [one for section in (config_maps.LAYOUTS, config_maps.CLIENTS)
+            for one in config_maps.missing(context.policy, section, context.facts, context.namespace)]
+    if gone:
+        raise Refusals(gone)
     env = component.limit_by_level(context, "migManager.env", shared["env"], {"WITH_REBOOT": "reboot"})
     if not allows(context.disruption, "reboot") and _asks_for_reboots(shared["args"], env):
         raise Refused("migManager.args lets the MIG manager reboot Nodes, by itself or by a variable of "
@@ -131,9 +136,11 @@ def cluster_plan(context: component.Context, shared: component.PresentPlan) -> M
     config = component.config_map(context, "migManager")
     if config["name"] == "default-mig-parted-config" and not config["data"]:
         config["name"] = ""
-    default, known = config["default"], names_in(config["data"])
+    default, theirs = config["default"], config_maps.data_of(context.policy, config_maps.LAYOUTS, context.facts)
+    known = names_in(config["data"] or {key: theirs[key] for key in ("config.yaml",) if theirs})
     if default and known and default not in known:
-        raise Refused(f"migManager.config.default ({default}) is not a layout of migManager.config.data, which has "
+        where = f"ConfigMap {config['name']!r}" if theirs else "migManager.config.data"
+        raise Refused(f"migManager.config.default ({default}) is not a layout of {where}, which has "
                       f"{some_of(known)}", "Add it there, or set migManager.config.default to an empty string.")
     clients = str(context.get("migManager.gpuClientsConfig.name") or "")
     return {**shared, "env": env, "config": config, "clients": "" if clients == "default-gpu-clients" else clients,

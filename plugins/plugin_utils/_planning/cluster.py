@@ -102,6 +102,7 @@ def resolve_cluster(policy: Policy, release: Release, facts: ClusterFacts | None
     refused += without_driver
     reasons += _reasons_for_no_plan(refused, gpu, settings)
     notes += _partly(context, parts, on_host, by_host)
+    notes += _without_pull_secrets(context, parts)
     if not openshift and "container_toolkit" in context.present:
         notes += _other_runtimes(runtime, with_toolkit)
     notes += _without_layout(context, {name: node["labels"] for name, node in with_gpu.items()
@@ -193,8 +194,8 @@ def _plugin_configs(context: Context, settings: Settings, known: t.Container[str
     if not context.has_device_plugin:
         return {}
     configs = {node: name for node, name in (settings.get("plugin_configs") or {}).items() if node in known}
-    context.sharing = device_plugin.resolve_sharing(context.policy, context.gpu_sharing, context.facts, configs,
-                                                    reasons, refused, context.notes)
+    context.sharing = device_plugin.resolve_sharing(context.policy, context.gpu_sharing, context.facts,
+                                                    context.namespace, configs, reasons, refused, context.notes)
     if context.sharing:
         labelled = {node for node, one in context.nodes.items()
                     if PLUGIN_CONFIG in deploy_labels.Node.of_facts(node, one).ours}
@@ -320,6 +321,20 @@ def _partly(context: Context, parts: t.Mapping[str, ClusterPart], on_host: t.Map
         found.append(f"{some_of(theirs)}: the system includes the container toolkit, so the device plugin uses "
                      "/usr/bin/nvidia-cdi-hook. If the program is in another folder on these Nodes, create a link.")
     return found
+
+
+def _without_pull_secrets(context: Context, parts: t.Mapping[str, ClusterPart]) -> list[str]:
+    """A note about pull secrets that do not exist. The kubelet then pulls without them, so pods may start nevertheless.
+    """
+    known = (context.facts or NO_CLUSTER).get("secrets", {})
+    plans = [t.cast("Section", one) for one in parts.values()]
+    used = {name for one in [*plans, *(pool for plan in plans for pool in plan.get("pools", ()))]
+            for name in one.get("pull_secrets", ())}
+    missing = sorted(name for name in used if known.get(name) is False)
+    space = context.namespace
+    return [f"{some_of(missing)}: gpu_pull_secrets or imagePullSecrets of the policy names this Secret, but it is not "
+            f"in namespace {space}, so Nodes pull images without it. Create it (kubectl -n {space} create secret "
+            f"docker-registry {missing[0]} ...)."] if missing else []
 
 
 def _about_labels(deploy: Deploy, gpu: Nodes) -> list[str]:

@@ -89,6 +89,12 @@ def pull_secrets(policy: Policy, names: t.Iterable[str], common: t.Iterable[str]
     return list(dict.fromkeys(secrets))
 
 
+def every_pull_secret(policy: Policy, common: t.Iterable[str]) -> list[str]:
+    """The names of all pull secrets of a policy and its NVIDIADrivers without duplicates, first the common ones."""
+    return list(dict.fromkeys(name for one in (policy, *(policy.for_pool(pool) for pool in policy.pools))
+                              for name in pull_secrets(one, _IMAGES, common)))
+
+
 def old_default_versions(policy: Policy, release: Release) -> dict[str, str]:
     """The versions in the policy that are defaults of older releases, by path. A chart writes its defaults into the
     ClusterPolicy, which keeps them after an upgrade. The driver is omitted, because users choose its version."""

@@ -12,6 +12,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import ClusterFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Value
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
 CONFIG_MAP, SECRET = "ConfigMap", "Secret"
@@ -49,23 +50,31 @@ def _missing(policy: Policy, path: str, facts: ClusterFacts, namespace: str) -> 
     kind, needed = REFERENCES[path]
     name = str(policy.get(path))
     objects = facts.get("config_maps") if kind == CONFIG_MAP else facts.get("secrets")
-    known = (objects or {}).get(name, ...)
-    where = f"{path_text(policy, path)}: {kind} {name!r}"
     if path.startswith("driver.licensingConfig.") and policy.get("driver.licensingConfig.nlsEnabled"):
         needed = (*needed, _TOKEN)
+    return absent(path_text(policy, path), kind, name, (objects or {}).get(name, ...), needed, namespace, "the driver",
+                  "--from-literal=NAME=VALUE" if path == "driver.secretEnv" else "")
+
+
+def absent(path: str, kind: str, name: str, known: Value, needed: t.Sequence[str], namespace: str, pods: str,
+           files: str = "") -> t.Iterator[Refused]:
+    """Refusals if an object that a policy names does not exist, is empty, or has not the needed keys.
+
+    path: where the policy names it; known: its data, or whether it exists, None if it does not, C(...) if that is
+    unknown; pods: whose pods need it; files: the arguments for kubectl, by default the needed keys.
+    """
+    where, key = f"{path}: {kind} {name!r}", path.rpartition(", ")[2]
     if known is None or known is False:
         what = "configmap" if kind == CONFIG_MAP else "secret generic"
-        files = " ".join(f"--from-file={key}" for key in needed or ("FILE",))
-        if path == "driver.secretEnv":
-            files = "--from-literal=NAME=VALUE"
-        yield Refused(f"{where} is not in namespace {namespace}, so the pods of the driver cannot start",
-                      f"Create the object (kubectl -n {namespace} create {what} {name} {files}), or remove {path} "
+        files = files or " ".join(f"--from-file={one}" for one in needed or ("FILE",))
+        yield Refused(f"{where} is not in namespace {namespace}, so the pods of {pods} cannot start",
+                      f"Create the object (kubectl -n {namespace} create {what} {name} {files}), or remove {key} "
                       "from the policy.")
     elif isinstance(known, t.Mapping):
-        absent = " and ".join(key for key in needed if key not in known)
-        if absent or not known:
-            yield Refused(f"{where} in namespace {namespace} {f'has no key {absent}' if absent else 'is empty'}",
-                          f"Add {absent or 'a key'} to it, or remove {path} from the policy.")
+        without = " and ".join(one for one in needed if one not in known)
+        if without or not known:
+            yield Refused(f"{where} in namespace {namespace} {f'has no key {without}' if without else 'is empty'}",
+                          f"Add {without or 'a key'} to it, or remove {key} from the policy.")
 
 
 def keys(policy: Policy, path: str, facts: ClusterFacts | None) -> list[str]:

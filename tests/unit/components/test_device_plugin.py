@@ -95,9 +95,13 @@ def test_a_config_map_in_the_cluster_is_checked_and_marked_and_not_made() -> Non
     found = objects(policy, in_cluster({"any": TEXT}))
     assert "ConfigMap/theirs" not in found
     assert marks(found) == [sharing.checksum({"any": TEXT})] * 3
-    with pytest.raises(InputError, match="ConfigMap theirs in the cluster has one fault:\n  default: 'any' is not one"):
+    with pytest.raises(PolicyError, match="devicePlugin.config.default: 'any' is not one of the configurations of "
+                                          "ConfigMap theirs in namespace gpu-operator; allowed: other"):
         plan(policy, in_cluster({"other": TEXT}))
-    with pytest.raises(PolicyError, match="ConfigMap 'theirs' is not in the namespace.*\n.*Create it first"):
+    with pytest.raises(InputError, match="ConfigMap theirs in namespace gpu-operator has one fault:\n  any: flags"):
+        plan(policy, in_cluster({"any": "flags: {renameByDefault: true}"}))
+    with pytest.raises(PolicyError, match="ConfigMap 'theirs' is not in namespace gpu-operator, .*\n.*create configmap "
+                                          "theirs"):
         plan(policy, in_cluster(None))
     # nobody was asked: manifests are only written
     assert marks(objects(policy)) == ["None"] * 3

@@ -193,6 +193,7 @@ class Probe:
     def _in_cluster(self, policy: list[Object]) -> tuple[Any, list[str]]:
         capable = {**clusters.node(**{"nvidia.com/mig.capable": "true"}), "kernel": "6.8.0-45-generic"}
         maps = {"plugin": {"a": "version: v1\n", "b": SHARED}, "probe": dict.fromkeys((
+            "config.yaml", "clients.yaml", "dcgm-metrics.csv",
             "gridd.conf", "client_configuration_token.tok", "nvidia-topologyd.conf", "nvidia.conf"), "x=1")}
         made = clusters.plan(policy, {**clusters.facts(capable, monitors=True), "config_maps": maps},
                              self.release.version)
