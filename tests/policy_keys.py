@@ -41,8 +41,7 @@ def page() -> str:
 
 def _cell(key: str, placement: str) -> str:
     effect = key_effects.of_key(key, placement)
-    unless = f", unless `{effect.unless}` is true" if effect.unless and effect.kind == "note" else ""
-    return WORDS[effect.kind] + effect.text + unless
+    return WORDS[effect.kind] + effect.text
 
 
 if __name__ == "__main__":

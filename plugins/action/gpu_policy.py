@@ -154,14 +154,15 @@ class ActionModule(ControllerAction):
                 if told["gpu"]:
                     inventory_vars.require_keys(told, ("os_image", "kernel", "arch", "runtime"),
                                                 f"cluster_facts.nodes.{node}", "all facts of the Node")
+        maps = _config_maps(seen, wanted, policy) if facts else config_maps.Seen()
         try:
             plan: Data = {**resolve(policy, release, facts, overrides, wanted["placement"], wanted["disruption"],
-                                    wanted["strict"])}
+                                    wanted["strict"], maps)}
             rejected = {**rejected, **plan.pop("refused")}
             _check_hosts(policy, plan)
             plan["cluster"] = None
             if {"cluster", "hybrid"} & set(plan["placement"].values()):
-                seen = _seen(seen, wanted, task_vars, policy, release)
+                seen = _seen(seen, wanted, task_vars, policy, release, maps)
                 self._cluster(plan, policy, release, wanted, seen, task_vars)
             plan["notes"] += _attach_nodes(plan, wanted, seen, facts, task_vars)
         except GpuopsError as error:
@@ -271,13 +272,28 @@ def _left_by_runs(marks: dict[str, dict[str, str]] | None, hosts: Data) -> list[
     return [*warnings[:_SHOWN], *more]
 
 
-def _seen(given: Data | None, wanted: Data, task_vars: Data, policy: formats.Policy,
-          release: releases.Release) -> Data | None:
-    """Returns the state of the cluster. None if it is left out, or if manifests are only rendered."""
+def _config_maps(given: Data | None, wanted: Data, policy: formats.Policy) -> config_maps.Seen:
+    """The ConfigMaps that the policy names, for hosts. given: the facts of a cluster, None to read from the cluster of
+    gpu_kubeconfig. Nothing is read and known without it."""
+    names, namespace = config_maps.named(policy), namespace_of(t.cast(Settings, wanted))
+    if given is not None or not wanted["kubeconfig"] or not names:
+        return config_maps.Seen(namespace, (given or {}).get("config_maps") or {})
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import client
+    from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import read_cluster
+
+    server = client.Client(wanted["kubeconfig"], wanted["context"])
+    wants = {driver_references.CONFIG_MAP: names, driver_references.SECRET: []}
+    return config_maps.Seen(namespace, read_cluster.read_named(server, namespace, wants)["config_maps"])
+
+
+def _seen(given: Data | None, wanted: Data, task_vars: Data, policy: formats.Policy, release: releases.Release,
+          maps: config_maps.Seen) -> Data | None:
+    """Returns the state of the cluster. None if it is left out, or if manifests are only rendered. maps: the ConfigMaps
+    that have been read."""
     if given is not None or inventory_vars.cluster_is_left_out(task_vars):
         return given
     if wanted["kubeconfig"]:
-        return _look(wanted, policy, release)
+        return _look(wanted, policy, release, maps)
     if wanted["render_to"]:
         return None
     raise InputError("it is not set, and a cluster is never taken from the environment.",
@@ -313,8 +329,9 @@ def _check_hosts(policy: formats.Policy, plan: Data) -> None:
                          faults=said)
 
 
-def _look(wanted: Data, policy: formats.Policy, release: releases.Release) -> Data:
-    """Reads the cluster and the objects that the policy names. Refuses a cluster that a GPU Operator still owns."""
+def _look(wanted: Data, policy: formats.Policy, release: releases.Release, maps: config_maps.Seen) -> Data:
+    """Reads the cluster and the objects that the policy names, except those in maps. Refuses a cluster that a GPU
+    Operator still owns."""
     # Imported here, because the library takes half a second to load, which a run without a cluster does not need.
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._kube import client, operator, refuse_operator
     from ansible_collections.gpuops.nvidia.plugins.plugin_utils._nodes import read_cluster
@@ -324,13 +341,14 @@ def _look(wanted: Data, policy: formats.Policy, release: releases.Release) -> Da
         refuse_operator.refuse_operator(server)
     namespace = namespace_of(t.cast(Settings, wanted))
     named = driver_references.named(policy)
-    named[driver_references.CONFIG_MAP] = list(dict.fromkeys([
-        *named[driver_references.CONFIG_MAP], *config_maps.named(policy)]))
+    named[driver_references.CONFIG_MAP] = [name for name in dict.fromkeys([
+        *named[driver_references.CONFIG_MAP], *config_maps.named(policy)]) if name not in maps.data]
     named[driver_references.SECRET] = list(dict.fromkeys([
         *named[driver_references.SECRET], *cluster_images.every_pull_secret(policy, wanted["pull_secrets"])]))
     found = read_cluster.read_cluster(server)
     systems = {(one["os"]["id"], one["os"]["version"]) for one in found["nodes"].values() if one["gpu"] and one["os"]}
-    return {**found, **read_cluster.read_named(server, namespace, named),
+    told = read_cluster.read_named(server, namespace, named)
+    return {**found, **told, "config_maps": {**maps.data, **told["config_maps"]},
             **read_cluster.read_runtime(server, namespace),
             **read_cluster.read_drivers(server, namespace, driver_containers.existing_names(policy, systems, release)),
             **(read_cluster.read_kernels(server, namespace)

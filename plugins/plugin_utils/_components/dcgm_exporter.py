@@ -82,13 +82,7 @@ def host_plan(host: component.Host) -> DcgmExporterPlan:
     version = variables.get("dcgm_exporter_version") or software.packaged(
         host, "dcgm_exporter", r"v?\d+\.\d+\.\d+-(\d+\.\d+\.\d+)")
     environment = component.environment(policy.get("dcgmExporter.env"))
-    config = policy.get("dcgmExporter.config") or {}
-    data = config.get("data") if config.get("create") else None
-    text = data.get("dcgm-metrics.csv") if isinstance(data, dict) else data
-    counters = str(variables.get("dcgm_exporter_counters") or (text if isinstance(text, str) else "")) or None
-    if config.get("name") and not counters and host.place == "host":
-        host.notes.append(f"dcgmExporter.config names the ConfigMap {config['name']}, which hosts cannot read, so they "
-                          "use the vendor's counters; to use other counters, set dcgm_exporter_counters.")
+    counters = str(variables.get("dcgm_exporter_counters") or _counters(host)) or None
     listen = variables.get("dcgm_exporter_listen") or environment.get(_LISTEN) or EXPORTER_ADDRESS
     usable = {name: value for name, value in environment.items() if name != _LISTEN and not name.startswith(_OF_PODS)}
     if host.place == "host":
@@ -102,6 +96,23 @@ def host_plan(host: component.Host) -> DcgmExporterPlan:
             "env": {**usable, **(own_env if isinstance(own_env, dict) else {})},
             "job_mapping": str(variables.get("dcgm_exporter_job_mapping") or _job_mapping(policy)) or None,
             "web_config": str(variables.get("dcgm_exporter_web_config") or "") or None, "because": because}
+
+
+def _counters(host: component.Host) -> str:
+    """The counters of the policy: those in the values of the chart, or in the ConfigMap that the policy names; empty
+    for those of the vendor. Adds a note if they are not known. Raises Refused for a ConfigMap that does not exist."""
+    policy, key = host.inputs.policy, "dcgm-metrics.csv"
+    config = policy.get(config_maps.COUNTERS) or {}
+    name = config_maps.name_of(policy, config_maps.COUNTERS)
+    data = host.inputs.seen.content(policy, config_maps.COUNTERS) if name and host.place == "host" else None
+    if name and data is None and host.place == "host":
+        host.notes.append(f"dcgmExporter.config.name: the counters of ConfigMap {name!r} are not known, so hosts use "
+                          "those of the vendor. To use others, set gpu_kubeconfig to the cluster that has it, or set "
+                          "dcgm_exporter_counters.")
+    if not name and config.get("create"):
+        data = config.get("data")
+    text = data.get(key) if isinstance(data, dict) else data
+    return text if isinstance(text, str) else ""
 
 
 def _usable_arguments(host: component.Host) -> list[str]:

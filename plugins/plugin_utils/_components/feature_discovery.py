@@ -10,11 +10,16 @@ import re
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._labels.sharing_config import parse_sharing
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.device_plugin import plugin_config
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.device_plugin import (
+    applicable_sharing,
+    plugin_config,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components.mig_manager import mig_strategy
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import suggestion
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Value
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted, some_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import config_maps
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.cluster_images import pull_secrets
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
@@ -38,9 +43,11 @@ class LabelsPart(component.PresentPlan):
 def host_plan(host: component.Host) -> LabelsPlan:
     """The plan on a host. The variables of the host take precedence over the policy. Raises Refused."""
     own, policy = host.variables.get("feature_discovery_sharing"), host.inputs.policy
+    sharing: Value = own
+    if own is None:
+        sharing = policy.sharing or (_of_config_map(host) if host.place == "host" else None)
     if host.place == "host" and own is None:
         host.notes += _unused_configurations(policy)
-    sharing: Value = policy.sharing if own is None else own
     try:
         if host.place == "host":
             parse_sharing(sharing)
@@ -51,6 +58,34 @@ def host_plan(host: component.Host) -> LabelsPlan:
                       ) from error
     return {"placement": host.place, "state": "gathered", "target": "facts", "mig_strategy": mig_strategy(host),
             "sharing": sharing, "because": host.because}
+
+
+def _of_config_map(host: component.Host) -> Value:
+    """The configuration of the host in the ConfigMap that devicePlugin.config of the policy names, None for none. Adds
+    a note if it is not known. Raises Refused for a ConfigMap that does not exist or has not the configuration."""
+    policy, seen = host.inputs.policy, host.inputs.seen
+    name = config_maps.name_of(policy, config_maps.SHARING) if policy.enabled("devicePlugin") else ""
+    if not name:
+        return None
+    try:
+        found = applicable_sharing(policy, None, seen.data, seen.namespace)
+    except InputError as error:
+        raise Refused(error.message.rstrip("."), error.hint) from error
+    if found is None:
+        host.notes.append(f"devicePlugin.config.name: the configurations of ConfigMap {name!r} are not known, so the "
+                          "labels of hosts do not describe shared GPUs. To describe them, set gpu_kubeconfig to the "
+                          "cluster that has it, or set feature_discovery_sharing.")
+        return None
+    own = str(host.variables.get("device_plugin_config") or "")
+    if own and own not in found.documents:
+        raise Refused(f"device_plugin_config {own!r} is not one of the configurations"
+                      f"{suggestion(own, list(found.texts))}", f"Name one of {found.origin}.")
+    document = found.documents.get(own or found.default)
+    if document is None:
+        host.notes.append(f"devicePlugin.config.name: neither devicePlugin.config.default nor device_plugin_config of "
+                          f"this host names a configuration of ConfigMap {name!r}, so its labels do not describe "
+                          "shared GPUs.")
+    return document.data if document else None
 
 
 def _unused_configurations(policy: Policy) -> list[str]:

@@ -58,7 +58,7 @@ def host_plan(host: component.Host) -> MigPlan:
     if selected is not None and not isinstance(selected, str):
         raise Refused(f"mig_manager_selected {selected!r} is not the name of a layout", "Write a name in quotes.")
     own = variables.get("mig_manager_config") or None
-    config = own or policy.mig_config
+    config = own or policy.mig_config or (_of_config_map(host, selected) if host.place == "host" else None)
     named = variables.get("mig_manager_devices")
     devices = named if isinstance(named, list) else []
     if (selected or own) and host.place != "host":
@@ -77,6 +77,23 @@ def host_plan(host: component.Host) -> MigPlan:
     return {"placement": host.place, "state": "present" if selected else "gathered",
             "config": config if selected else None, "selected": selected, "layouts": config, "devices": devices,
             "boot": host.boolean_variable("mig_manager_boot", True), "because": host.because or [because]}
+
+
+def _of_config_map(host: component.Host, selected: str | None) -> Data | None:
+    """The layouts in the ConfigMap that the policy names, None if it names none. If they are not known, adds a note, or
+    raises Refused for a selected layout: the one that is generated from the GPUs can be another one."""
+    policy, seen = host.inputs.policy, host.inputs.seen
+    name, found = config_maps.name_of(policy, config_maps.LAYOUTS), seen.layouts(policy)
+    if found is not None or not name:
+        return found
+    unknown = f"migManager.config.name: the layouts of ConfigMap {name!r} are not known"
+    remedy = "Set mig_manager_config_file to a file with its layouts, or gpu_kubeconfig to the cluster that has it"
+    if selected:
+        text = f"MIG layout {selected!r} is selected"
+        raise Refused(f"{unknown}, and {text}", f"{remedy}.", [("mig.layout", text)], [NO_LAYOUT])
+    host.notes.append(f"{unknown}. No layout is selected for this host, so MIG stays as it is. To select one: "
+                      f"{remedy[0].lower()}{remedy[1:]}.")
+    return None
 
 
 def _impossible(selected: str | None, error: InputError, facts: HostFacts) -> Refused:

@@ -31,6 +31,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.candidates 
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.constraints import Request, constraints
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.situation import Situation
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.solve import Constraint
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.config_maps import Seen
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
 # The repository of the vendor's driver images.
@@ -59,10 +60,12 @@ def parse_version(text: str, by: str) -> Version:
 
 @dataclass
 class PlanInputs:
-    """The policy and the release of a run. The request is computed only once for hosts with the same variables."""
+    """The policy and the release of a run, and the ConfigMaps that the policy names. The request is computed only once
+    for hosts with the same variables."""
 
     policy: Policy
     release: Release
+    seen: Seen = field(default_factory=Seen)
     requests: dict[str, Request] = field(default_factory=dict)
 
     def request(self, variables: HostVars) -> Request:

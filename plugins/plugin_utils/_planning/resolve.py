@@ -33,7 +33,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._drivers.choose_driv
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import profiles
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.plans import FleetPlan, PlanOfHost
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.profiles import Profile
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import key_effects
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import config_maps, key_effects
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
 # The maximum number of hosts that a note names.
@@ -51,11 +51,12 @@ def check_level(disruption: object) -> None:
 
 def resolve(policy: Policy, release: Release, facts: t.Mapping[str, HostFacts | None],
             overrides: t.Mapping[str, HostVars], placement: object = "hosts", disruption: str = "never",
-            strict: bool = True) -> FleetPlan:
+            strict: bool = True, seen: config_maps.Seen | None = None) -> FleetPlan:
     """The plan of all hosts. Hosts on which nothing is delivered are omitted.
 
     facts: the facts by host, None for hosts without facts, which are omitted with a note; overrides: the role variables
-    in the inventory, by host; strict: whether one rejected host causes the rejection of all. Raises PolicyError with
+    in the inventory, by host; strict: whether one rejected host causes the rejection of all; seen: the ConfigMaps in
+    the cluster, None for none. Raises PolicyError with
     the refusals of all hosts if strict is true and a host is rejected, or if no host remains.
     """
     check_level(disruption)
@@ -75,7 +76,7 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, HostFacts | 
     explanations: dict[str, list[str]] = {}
     refusals: dict[tuple[str, str], tuple[Refused, list[str]]] = {}
     hosts_by_note: dict[str, list[str]] = {}
-    asked, named = PlanInputs(policy, release), components.named(placement, "host")
+    asked, named = PlanInputs(policy, release, seen or config_maps.Seen()), components.named(placement, "host")
     for host, known in facts.items():
         if known is None:
             continue

@@ -1,7 +1,8 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The ConfigMaps of components other than the driver: those that users create, and which are missing. Pure. PRIVATE.
+"""The ConfigMaps of components other than the driver that users create: which are missing, and their content for hosts.
+Pure. PRIVATE.
 
 Source: the ConfigMaps that the DaemonSets of GPU Operator 26.7 mount. A pod waits without end for a ConfigMap, or for a
 key of it, that does not exist.
@@ -9,10 +10,16 @@ key of it, that does not exist.
 
 from __future__ import annotations
 
+import functools
 import typing as t
+from dataclasses import dataclass, field
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import ClusterFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._mig import config_file
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import NO_CLUSTER, ClusterFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Refused
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import parse
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.driver_references import CONFIG_MAP, absent
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy.formats import Policy
 
@@ -42,7 +49,7 @@ def named(policy: Policy) -> list[str]:
 
 def data_of(policy: Policy, section: str, facts: ClusterFacts | None) -> t.Mapping[str, str]:
     """The data of the ConfigMap that a section of the policy names, empty if it is unknown."""
-    return (facts or {}).get("config_maps", {}).get(name_of(policy, section)) or {}
+    return (facts or NO_CLUSTER).get("config_maps", {}).get(name_of(policy, section)) or {}
 
 
 def missing(policy: Policy, section: str, facts: ClusterFacts | None, namespace: str) -> list[Refused]:
@@ -53,5 +60,48 @@ def missing(policy: Policy, section: str, facts: ClusterFacts | None, namespace:
     data = config.get("data")
     if config.get("create") and isinstance(data, dict) and data and key not in ("", *data):
         return [Refused(f"{section}.data has no key {key}, which the pods of {pods} read", f"Add {key}: | to it.")]
-    known = (facts or {}).get("config_maps", {}).get(name, ...)
-    return list(absent(f"{section}.name", CONFIG_MAP, name, known, needed, namespace, pods)) if name else []
+    known = (facts or NO_CLUSTER).get("config_maps", {}).get(name, ...)
+    return list(absent(f"{section}.name", CONFIG_MAP, name, known, needed, namespace,
+                       f"the pods of {pods} cannot start")) if name else []
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The ConfigMaps in the namespace of the operands, for hosts. data: the data of each by name, None for those that
+    do not exist; a name that is absent is unknown, because there is no cluster, or its user may not read it."""
+
+    namespace: str = ""
+    data: t.Mapping[str, t.Mapping[str, str] | None] = field(default_factory=dict)
+
+    def content(self, policy: Policy, section: str) -> t.Mapping[str, str] | None:
+        """The data of the ConfigMap that a section of the policy names; None if it names none, or if it is unknown.
+        Raises Refused if it does not exist, or has not the key that hosts need."""
+        name, key = name_of(policy, section), REFERENCES[section][0]
+        if not name or name not in self.data:
+            return None
+        for one in absent(f"{section}.name", CONFIG_MAP, name, self.data[name], (key,) if key else (), self.namespace,
+                          "hosts cannot use it"):
+            raise one
+        return self.data[name]
+
+    def layouts(self, policy: Policy) -> Data | None:
+        """The document of mig-parted in the ConfigMap of the MIG manager, None if it is unknown. Raises Refused."""
+        data = self.content(policy, LAYOUTS)
+        where = f"{LAYOUTS}.name: ConfigMap {name_of(policy, LAYOUTS)!r} in namespace {self.namespace}, config.yaml"
+        return None if data is None else _layouts(data["config.yaml"], where)
+
+
+@functools.lru_cache(maxsize=8)
+def _layouts(text: str, where: str) -> Data:
+    try:
+        documents = [one.data for one in parse(text, where)]
+    except InputError as error:
+        raise Refused(error.message.rstrip("."), error.hint) from error
+    if len(documents) != 1:
+        raise Refused(f"{where}: one document in mig-parted's format is expected, not {len(documents)}",
+                      "Correct the ConfigMap.")
+    try:
+        config_file.parse(documents[0])
+    except InputError as error:
+        raise Refused(f"{where}, {error.message.rstrip('.')}", error.hint) from error
+    return t.cast("Data", documents[0])

@@ -52,22 +52,23 @@ def _missing(policy: Policy, path: str, facts: ClusterFacts, namespace: str) -> 
     objects = facts.get("config_maps") if kind == CONFIG_MAP else facts.get("secrets")
     if path.startswith("driver.licensingConfig.") and policy.get("driver.licensingConfig.nlsEnabled"):
         needed = (*needed, _TOKEN)
-    return absent(path_text(policy, path), kind, name, (objects or {}).get(name, ...), needed, namespace, "the driver",
+    return absent(path_text(policy, path), kind, name, (objects or {}).get(name, ...), needed, namespace,
+                  "the pods of the driver cannot start",
                   "--from-literal=NAME=VALUE" if path == "driver.secretEnv" else "")
 
 
-def absent(path: str, kind: str, name: str, known: Value, needed: t.Sequence[str], namespace: str, pods: str,
+def absent(path: str, kind: str, name: str, known: Value, needed: t.Sequence[str], namespace: str, result: str,
            files: str = "") -> t.Iterator[Refused]:
     """Refusals if an object that a policy names does not exist, is empty, or has not the needed keys.
 
     path: where the policy names it; known: its data, or whether it exists, None if it does not, C(...) if that is
-    unknown; pods: whose pods need it; files: the arguments for kubectl, by default the needed keys.
+    unknown; result: what follows if it does not exist; files: the arguments for kubectl, by default the needed keys.
     """
     where, key = f"{path}: {kind} {name!r}", path.rpartition(", ")[2]
     if known is None or known is False:
         what = "configmap" if kind == CONFIG_MAP else "secret generic"
         files = files or " ".join(f"--from-file={one}" for one in needed or ("FILE",))
-        yield Refused(f"{where} is not in namespace {namespace}, so the pods of {pods} cannot start",
+        yield Refused(f"{where} is not in namespace {namespace}, so {result}",
                       f"Create the object (kubectl -n {namespace} create {what} {name} {files}), or remove {key} "
                       "from the policy.")
     elif isinstance(known, t.Mapping):

@@ -38,12 +38,11 @@ _OF_DRIVER = ("driver", *translate.BESIDE_DRIVER)
 @dataclass(frozen=True)
 class KeyEffect:
     """What a run does with a key in a placement. kind: one of L(KINDS), as C(key_effects.yml) explains them; text: its
-    text there; unless: the key that, if it is true, makes a note wrong; before: the release before which C(noted) is
+    text there; before: the release before which C(noted) is
     C(note)."""
 
     kind: str
     text: str
-    unless: str = ""
     before: str = ""
 
 
@@ -59,7 +58,7 @@ def of_key(path: str, placement: str) -> KeyEffect:
     for row in _data()["rows"]:
         if any(fnmatchcase(path, pattern) for pattern in row["keys"]):
             (kind, text), = row[placement].items()
-            return KeyEffect(kind, text, row.get("unless", ""), row.get("before", ""))
+            return KeyEffect(kind, text, row.get("before", ""))
     raise KeyError(path)
 
 
@@ -124,7 +123,7 @@ def notes(policy: Policy, release: Release, placement: str, places: t.Mapping[st
         effect = of_key(path, placement)
         if replacing and replaced:
             text = replacing
-        elif effect.kind == "note" and not (effect.unless and policy.get(effect.unless)) or _is_older(
+        elif effect.kind == "note" or _is_older(
                 policy, release, effect, path):
             text = effect.text
         else:

@@ -34,7 +34,9 @@ LISTS = {"/apis/nvidia.com/v1/clusterpolicies": [{**CLUSTER_POLICY, "status": {"
                                "gpuops.nvidia/maintenance-failed": "it did not end"}}},
                            {"metadata": {"name": "n3", "annotations": {
                                "gpuops.nvidia/maintenance-failed": "it broke"}}}]}
-OBJECTS = {"/version": {"gitVersion": "v1.36.3"}, "/api/v1/namespaces/mine/secrets/pro": {"metadata": {"name": "pro"}}}
+OBJECTS = {"/version": {"gitVersion": "v1.36.3"}, "/api/v1/namespaces/mine/secrets/pro": {"metadata": {"name": "pro"}},
+           "/api/v1/namespaces/mine/configmaps/counters": {"metadata": {"name": "counters"}, "data": {
+               "dcgm-metrics.csv": "DCGM_FI_DEV_GPU_TEMP, gauge, x."}}}
 NAMED = {"driver": {"secretEnv": "pro", "repoConfig": {"configMapName": "repos"}}}
 BLUE = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": "blue"},
         "spec": {"nodeSelector": {"pool": "blue"}}}
@@ -99,6 +101,8 @@ def tasks(host: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "block": {"policy": secret("driver", "PEM", f"-----BEGIN PRIVATE KEY-----\n{MARK}-block"), **VALUES},
         "harmless": {"policy": secret("driver", "SHOWN_AS_EVER", "sh0wn"), **CLUSTER, **plain},
         "keyring": {"policy": secret("driver", "KEYRING", "k3yring"), **VALUES},
+        "of_hosts": {"policy": {"dcgmExporter": {"config": {"name": "counters"}}}, "kubeconfig": "kubeconfig",
+                     "namespace": "mine", "facts": {"gpu01": host}, "overrides": {}},
         "named": {"policy": NAMED, "kubeconfig": "kubeconfig", "placement": "cluster", "namespace": "mine", **plain},
     }
 
@@ -220,6 +224,10 @@ def test_what_a_policy_names_is_looked_for(results: dict[str, Any]) -> None:
     assert "kubectl -n mine create configmap repos --from-file=FILE" in refusal["remedy"]
     check, = [one for one in error["checks"] if "repos" in one["text"]]
     assert (check["severity"], check["host"]) == ("error", "cluster")
+
+
+def test_config_maps_are_read_for_hosts(results: dict[str, Any]) -> None:
+    assert results["of_hosts"]["hosts"]["gpu01"]["dcgm_exporter"]["counters"] == "DCGM_FI_DEV_GPU_TEMP, gauge, x."
 
 
 def test_nodes_that_earlier_runs_have_left_are_named_and_go_into_the_plan(results: dict[str, Any]) -> None:

@@ -1,14 +1,18 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""ConfigMaps and Secrets that a policy names, and that do not exist in the cluster or have another content."""
+"""ConfigMaps and Secrets that a policy names: those that do not exist in the cluster, and their content for hosts."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import PolicyError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning.resolve import resolve
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import config_maps, formats
+from ansible_collections.gpuops.nvidia.tests.unit.simulated import host_facts
 from ansible_collections.gpuops.nvidia.tests.unit.simulated.clusters import facts, node, objects, plan, pod
 
 NAMES = {"migManager": {"config": {"name": "layouts", "default": ""}, "gpuClientsConfig": {"name": "clients"}},
@@ -89,3 +93,69 @@ def test_a_pull_secret_that_does_not_exist_is_a_note() -> None:
     note, = (one for one in made["notes"] if "gpu_pull_secrets" in one)
     assert note.startswith("private, theirs: ") and "create secret docker-registry private" in note
     assert {"name": "theirs"} in pod(objects(policy, seen), "nvidia-container-toolkit-daemonset")["imagePullSecrets"]
+
+
+# -- hosts
+
+SHARED = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: %d}]}}\n"
+FOR_HOSTS = {"migManager": {"config": {"name": "layouts"}}, "dcgmExporter": {"config": {"name": "counters"}},
+             "devicePlugin": {"config": {"name": "sharing", "default": "two"}}}
+SEEN: dict[str, Any] = {**THERE, "sharing": {"two": SHARED % 2, "four": SHARED % 4}}
+
+
+def of_host(seen: dict[str, Any], **variables: Any) -> tuple[Any, list[str]]:
+    """(the plan of the host with these variables, notes). seen: the ConfigMaps in the cluster."""
+    release = releases.release("26.7.0")
+    made = resolve(formats.read(FOR_HOSTS, release), release, {"a": host_facts.facts()},  # type: ignore[typeddict-item]
+                   {"a": variables}, seen=config_maps.Seen("ours", seen))
+    return made["hosts"]["a"], [one for one in made["notes"] if "ConfigMap" in one]
+
+
+def test_hosts_use_the_config_maps_of_the_cluster() -> None:
+    host, notes = of_host(SEEN, mig_manager_selected="half")
+    assert notes == []
+    assert host["mig_manager"]["config"]["mig-configs"]["half"] == [{"devices": "all", "mig-enabled": False}]
+    assert host["dcgm_exporter"]["counters"] == THERE["counters"]["dcgm-metrics.csv"]
+    assert host["feature_discovery"]["sharing"]["sharing"]["timeSlicing"]["resources"][0]["replicas"] == 2
+    host, _notes = of_host(SEEN, device_plugin_config="four", dcgm_exporter_counters="own",
+                           mig_manager_config={"version": "v1", "mig-configs": {"own": [
+                               {"devices": "all", "mig-enabled": False}]}})
+    assert host["feature_discovery"]["sharing"]["sharing"]["timeSlicing"]["resources"][0]["replicas"] == 4
+    assert host["dcgm_exporter"]["counters"] == "own" and host["mig_manager"]["selected"] == "own"
+
+
+def test_without_a_cluster_notes_say_what_to_set() -> None:
+    host, notes = of_host({})
+    assert [one.split(" are not known")[0] for one in notes] == [
+        "a: migManager.config.name: the layouts of ConfigMap 'layouts'",
+        "a: devicePlugin.config.name: the configurations of ConfigMap 'sharing'",
+        "a: dcgmExporter.config.name: the counters of ConfigMap 'counters'"]
+    assert all("set gpu_kubeconfig to the cluster that has it" in one or "or gpu_kubeconfig to the cluster" in one
+               for one in notes)
+    assert (host["mig_manager"]["layouts"], host["dcgm_exporter"]["counters"],
+            host["feature_discovery"]["sharing"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(("seen", "variables", "told"), [
+    # A layout of this name that is generated from the GPUs can be another one.
+    ({}, {"mig_manager_selected": "all-balanced"}, "the layouts of ConfigMap 'layouts' are not known, and MIG layout "
+     "'all-balanced' is selected.\n    Set mig_manager_config_file to a file with its layouts, or gpu_kubeconfig"),
+    (SEEN, {"mig_manager_selected": "hlaf"}, "MIG layout 'hlaf': selected: config has no configuration 'hlaf'"),
+    ({**SEEN, "layouts": None}, {}, "migManager.config.name: ConfigMap 'layouts' is not in namespace ours, so hosts "
+     "cannot use it.\n    Create the object"),
+    ({**SEEN, "layouts": {"config.yaml": LAYOUTS.replace("false", "maybe")}}, {}, "migManager.config.name: ConfigMap "
+     "'layouts' in namespace ours, config.yaml, mig-configs.half[0].mig-enabled: 'maybe' is not true or false"),
+    ({**SEEN, "layouts": {"config.yaml": "a: [b"}}, {}, "ConfigMap 'layouts' in namespace ours, config.yaml"),
+    ({**SEEN, "layouts": {"config.yaml": "a: 1\n---\nb: 2"}}, {}, "one document in mig-parted's format is expected"),
+    ({**SEEN, "counters": {"x": ""}}, {}, "ConfigMap 'counters' in namespace ours has no key dcgm-metrics.csv"),
+    ({**SEEN, "sharing": None}, {}, "devicePlugin.config.name: ConfigMap 'sharing' is not in namespace ours"),
+    ({**SEEN, "sharing": {"one": SHARED % 1, "two": SHARED % 2}}, {}, "ConfigMap sharing in namespace ours has one "
+     "fault:\n  one: sharing.timeSlicing.resources[0].replicas (line 2): 1 is too small"),
+    ({**SEEN, "sharing": {"one": SHARED % 2}}, {}, "devicePlugin.config.default: 'two' is not one of the configurat"),
+    (SEEN, {"device_plugin_config": "fuor"}, "device_plugin_config 'fuor' is not one of the configurations; did you "
+     "mean 'four'"),
+])
+def test_what_hosts_cannot_use_is_refused(seen: dict[str, Any], variables: dict[str, Any], told: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        of_host(seen, **variables)
+    assert told in str(caught.value), caught.value
