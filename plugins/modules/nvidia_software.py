@@ -68,6 +68,20 @@ options:
             these packages.
         type: bool
         default: true
+      args:
+        description:
+          - Further arguments of C(nv-hostengine), such as V([--log-level, DEBUG]). If they change, the service is
+            restarted, and the exporter with it.
+          - Options that the unit of the package sets, and options with which the service ends or does not listen on
+            C(127.0.0.1:5555), are refused. V([-b, ALL]) opens DCGM, which has no authentication, to other machines.
+        type: list
+        elements: str
+        default: []
+      env:
+        description:
+          - Environment variables of C(nv-hostengine).
+        type: dict
+        default: {}
   dcgm_exporter:
     description:
       - The DCGM exporter and its service C(nvidia-dcgm-exporter), which reads from the service of O(dcgm).
@@ -226,7 +240,9 @@ def main() -> None:
         argument_spec={
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "cuda": {"type": "dict", "options": {"version": text, "profile": {"type": "bool", "default": False}}},
-            "dcgm": {"type": "dict", "options": {"version": text, "profiling": {"type": "bool", "default": True}}},
+            "dcgm": {"type": "dict", "options": {
+                "version": text, "profiling": {"type": "bool", "default": True},
+                "args": {"type": "list", "elements": "str", "default": []}, "env": {"type": "dict", "default": {}}}},
             "dcgm_exporter": {"type": "dict", "options": {
                 "version": text, "listen": {"type": "str", "default": EXPORTER_ADDRESS}, "counters": text,
                 "args": {"type": "list", "elements": "str", "default": []}, "env": {"type": "dict", "default": {}},

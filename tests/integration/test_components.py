@@ -209,6 +209,22 @@ def test_arguments_variables_and_jobs_reach_the_exporter(own: LabHosts, converge
     site(own, "--limit", HOST)
 
 
+def test_arguments_and_variables_reach_dcgm(own: LabHosts, converged: None) -> None:
+    """The exporter is restarted with DCGM. A second run changes nothing, and without them the unit is as before."""
+    more = {"dcgm_args": ["--log-level", "DEBUG"], "dcgm_env": {"PROBE": "a b"}}
+    units = ["restart service: nvidia-dcgm.service", "restart service: nvidia-dcgm-exporter.service"]
+    for variables in (more, {}):
+        run = site(own, "--limit", HOST, **variables)
+        assert [step for step in run.steps(HOST)["nvidia_software"] if "service" in step.split(":")[0]] == units
+        process = own.sh(HOST, "systemctl show -P MainPID nvidia-dcgm").strip()
+        command = own.sh(HOST, f"tr '\\0' ' ' < /proc/{process}/cmdline").rstrip()
+        assert command.endswith("nvidia-dcgm --log-level DEBUG" if variables else "--service-account nvidia-dcgm")
+        assert ("PROBE=a b" in own.sh(HOST, f"tr '\\0' '\\n' < /proc/{process}/environ")) == bool(variables)
+        assert "DCGM_FI_DEV_GPU_TEMP" in scrape(own, HOST)
+        assert not site(own, "--limit", HOST, **variables).steps(HOST).get("nvidia_software")
+    assert "nvidia-dcgm.service.d" not in own.sh(HOST, "ls /etc/systemd/system")
+
+
 def test_a_single_role_is_about_its_component_alone(own: LabHosts, converged: None) -> None:
     """Runs without a plan. The role finds what site.yml has installed as desired, and removes nothing else."""
     names = {"cuda": ["cuda"], "dcgm": ["dcgm"], "dcgm_exporter": ["dcgm", "dcgm_exporter"],

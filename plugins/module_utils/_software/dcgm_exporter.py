@@ -10,11 +10,10 @@ contains the path of the counters file and overrides the environment, so a drop-
 from __future__ import annotations
 
 import re
-import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import EXPORTER_ADDRESS
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software import dcgm
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software import dcgm, unit_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import (
     Desired,
     Host,
@@ -29,7 +28,6 @@ COUNTERS = "/etc/dcgm-exporter/gpuops-counters.csv"
 _VENDORS_COUNTERS = "/etc/dcgm-exporter/default-counters.csv"
 _LISTEN = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]*):(\d{1,5})\Z")
 _ENGINE = "localhost:5555"
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _PATH = re.compile(r"/[^\s\"'\\%$]*\Z")
 _DROP_IN_TEXT = """\
 # Written by gpuops.nvidia.
@@ -60,7 +58,8 @@ class DcgmExporter:
                              path="dcgm_exporter.listen", value=listen)
         files = {COUNTERS: counters.rstrip("\n").encode("utf-8") + b"\n"} if counters else {}
         text = _DROP_IN_TEXT.format(listen=listen, counters=COUNTERS if counters else _VENDORS_COUNTERS, engine=_ENGINE,
-                                    environment=_environment(options.get("env") or {}), more=_arguments(options))
+                                    environment=unit_text.environment(options.get("env") or {}, "dcgm_exporter.env"),
+                                    more=_arguments(options))
         if "dcgm" not in host.selected and f"{dcgm.DCGM_3}-4-core" not in host.packages:
             raise InputError("The exporter needs DCGM 4, which is not installed.",
                              "Also set dcgm; an empty mapping is sufficient.", path="dcgm_exporter")
@@ -68,17 +67,6 @@ class DcgmExporter:
         return Desired(packages={PACKAGE: version}, files={**files, DROP_IN: text.encode()}, unit=UNIT,
                        address=(address if address not in ("", "0.0.0.0", "::") else "127.0.0.1", int(match.group(2))),
                        needs_driver=True)
-
-
-def _environment(env: t.Mapping[str, str]) -> str:
-    """The lines of a unit that set variables. Raises InputError for a name or value that a unit cannot contain."""
-    env = {name: value for name, value in env.items() if value is not None}
-    for name, value in env.items():
-        if not _NAME.match(name) or not str(value).isprintable():
-            raise InputError(f"{name!r} with the value {value!r} is not a variable.",
-                             "Write a name of letters, digits and underscores, and a value without line breaks.",
-                             path="dcgm_exporter.env", value=name)
-    return "".join(f"Environment={_quoted(f'{name}={value}')}\n" for name, value in sorted(env.items()))
 
 
 def _arguments(options: Options) -> str:
@@ -90,17 +78,4 @@ def _arguments(options: Options) -> str:
             raise InputError(f"{path!r} is not the path of a file or folder.", "Write an absolute path without spaces.",
                              path=f"dcgm_exporter.{option}", value=path)
         found += [flag, path] if path else []
-    args = [str(one) for one in options.get("args") or ()]
-    wrong = next((one for one in args if not one.isprintable()), None)
-    if wrong is not None:
-        raise InputError(f"{wrong!r} is not an argument.", "Write it without line breaks.", path="dcgm_exporter.args",
-                         value=wrong)
-    # A command line, unlike a variable, expands dollar signs.
-    return "".join(f" {one}" for one in [*found, *(_quoted(one).replace("$", "$$") for one in args)])
-
-
-def _quoted(text: str) -> str:
-    """The text in double quotes, with escapes for systemd ("Quoting" in systemd.syntax, "Specifiers" in systemd.unit).
-    """
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-    return f'"{escaped}"'
+    return "".join(f" {one}" for one in found) + unit_text.arguments(options.get("args") or (), "dcgm_exporter.args")

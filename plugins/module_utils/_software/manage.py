@@ -138,6 +138,7 @@ class Software:
                 with _name_component_in_errors(component.name):
                     steps = self._plan(installers[component.name], state, services[component.name])
                     plans[component.name] = ComponentPlan(steps, notes=list(desired[component.name].notes))
+            _restart_exporter(plans, services)
             driver_problem = self._driver_problem()
             installed = False
             for component in components:
@@ -279,6 +280,15 @@ def _name_component_in_errors(component: str) -> t.Iterator[None]:
 
 def _installs_packages(steps: t.Sequence[Step]) -> bool:
     return any(step.action == INSTALL for step in steps)
+
+
+def _restart_exporter(plans: t.Mapping[str, ComponentPlan], services: t.Mapping[str, Service]) -> None:
+    """Adds the restart of a running exporter if DCGM is restarted: the exporter ends at its next request otherwise."""
+    engine, exporter = plans.get(Dcgm.name), plans.get(DcgmExporter.name)
+    if engine and exporter and services[DcgmExporter.name].state == "active" and any(
+            step.action == RESTART for step in engine.steps) and not any(
+            step.action in _STARTS for step in exporter.steps):
+        exporter.steps.append(Step(RESTART, DcgmExporter.unit, "DCGM is restarted"))
 
 
 def _diff(name: str, steps: t.Sequence[Step]) -> list[dict[str, str]]:

@@ -59,7 +59,7 @@ COMPONENTS: t.Tuple[Entry, ...] = (
     Entry("feature_discovery", "labels", "gfd", _BOTH, (
         "feature_discovery_mig_strategy", "feature_discovery_sharing")),
     Entry("cuda", "CUDA", "cuda", _HOST, ("cuda_version", "cuda_profile")),
-    Entry("dcgm", "DCGM", "dcgm", _BOTH, ("dcgm_version", "dcgm_profiling")),
+    Entry("dcgm", "DCGM", "dcgm", _BOTH, ("dcgm_version", "dcgm_profiling", "dcgm_args", "dcgm_env")),
     Entry("dcgm_exporter", "DCGM exporter", "dcgmExporter", _BOTH, (
         "dcgm_exporter_version", "dcgm_exporter_listen", "dcgm_exporter_counters", "dcgm_exporter_args",
         "dcgm_exporter_env", "dcgm_exporter_job_mapping", "dcgm_exporter_web_config")),
@@ -98,6 +98,8 @@ SEVERAL: t.Tuple[str, ...] = ("container_toolkit_runtime",)
 SHAPES: t.Dict[str, t.Tuple[type, str]] = {
     "driver_imex_nodes": (list, "a list of addresses"),
     "driver_fabric_manager_settings": (dict, "a mapping of settings to values, such as {FABRIC_MODE: 1}"),
+    "dcgm_args": (list, "a list of arguments"),
+    "dcgm_env": (dict, "a mapping of variables to values, such as {DCGM_SUPPORT_NON_NVIDIA_CPU: 1}"),
     "dcgm_exporter_args": (list, "a list of arguments"),
     "dcgm_exporter_env": (dict, "a mapping of variables to values, such as {DCGM_EXPORTER_INTERVAL: 10000}"),
     "mig_manager_devices": (list, "a list of GPUs, each by PCI address in quotes, index, UUID, PCI device id or model"),

@@ -38,13 +38,35 @@ def plan(given: t.Any = None, mine: Data | None = None, placement: t.Any = "host
 
 def test_by_default_there_are_metrics() -> None:
     made, notes = plan(os="debian12", kernel="6.1.0-28-amd64")
-    assert made["software"] == {"dcgm": {"version": "4.6.0", "profiling": True},
+    assert made["software"] == {"dcgm": {"version": "4.6.0", "profiling": True, "args": [], "env": {}},
                                 "dcgm_exporter": {
                                     "version": "4.8.3", "listen": ":9400", "counters": None, "args": [], "env": {},
                                     "job_mapping": None, "web_config": None}}
     assert made["validator"]["placement"] == "host"
     assert {"dcgm", "dcgm_exporter"} <= set(made["preview"]) and "cuda" not in made["preview"]
     assert not [note for note in notes if "DCGM" in note]
+
+
+def test_arguments_and_variables_of_dcgm() -> None:
+    """Those of the policy that are for pods are left out: with them, the service would not start, or be open."""
+    given = policy(dcgm={"enabled": True, "args": ["/usr/bin/nv-hostengine", "-n", "-b", "ALL", "--log-level", "DEBUG",
+                                                   "-p", "5555", "--service-account", "nvidia-dcgm"],
+                         "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}, {"name": "A", "value": "1"},
+                                 {"name": "B", "value": "2"}]})
+    made, notes = plan(given, {"dcgm_env": {"B": "3"}})
+    assert made["software"]["dcgm"]["args"] == ["--log-level", "DEBUG"]
+    assert made["software"]["dcgm"]["env"] == {"A": "1", "B": "3"}
+    assert "h: dcgm.args: -b ALL, -p 5555: no effect: hosts do not use them; set dcgm_args if needed." in notes
+    assert "h: dcgm.env: NVIDIA_VISIBLE_DEVICES: no effect: hosts do not use it." in notes
+    made, notes = plan(given, {"dcgm_args": ["-b", "ALL"]})
+    assert made["software"]["dcgm"]["args"] == ["-b", "ALL"]
+    assert [one for one in notes if "it has no authentication" in one] and "dcgm.args" not in "".join(notes)
+    with pytest.raises(PolicyError, match="dcgm_args: '-p 5556' cannot be set: the exporter of the host connects"):
+        plan(given, {"dcgm_args": ["-p", "5556"]})
+    with pytest.raises(PolicyError, match="dcgm_args '-n' is not allowed"):
+        plan(given, {"dcgm_args": "-n"})
+    made, _notes = plan(given, {"dcgm_args": ["-n"]}, placement={"dcgm": "none", "dcgm_exporter": "none"})
+    assert made["dcgm"]["placement"] == "none"
 
 
 def test_a_release_of_dcgm_3_gets_the_newest_packages() -> None:
@@ -117,7 +139,7 @@ def test_what_the_policy_says() -> None:
     exporter = {"env": [{"name": "DCGM_EXPORTER_LISTEN", "value": "127.0.0.1:9400"}], "config": {"name": "counters"}}
     made, notes = plan(policy(dcgmExporter=exporter, nodeStatusExporter={"enabled": True}))
     assert made["dcgm_exporter"]["listen"] == "127.0.0.1:9400"
-    assert any("ConfigMap counters, which hosts cannot read" in note for note in notes)
+    assert any("the counters of ConfigMap 'counters' are not known" in note for note in notes)
     assert made["software"]["node_status_exporter"] == {"folder": "/var/lib/prometheus/node-exporter", "interval": 60}
     off, _notes = plan(policy(dcgmExporter={"enabled": False}, dcgm={"enabled": False}))
     assert off["software"] == {} and off["dcgm"]["because"] == ["not delivered: dcgm.enabled is false"]

@@ -29,7 +29,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._program import PYNVML, program
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step, apply
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software import component_installer, report
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software import component_installer, dcgm, manage, report
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.base import Desired, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.component_installer import Installer
 from ansible_collections.gpuops.nvidia.plugins.module_utils._software.cuda import Cuda
@@ -111,6 +111,35 @@ def test_arguments_and_variables_of_the_exporter() -> None:
     assert text.splitlines()[2:5] == ['Environment="A=q\\"\\\\"', 'Environment="B=50%% $x"', "ExecStart="]
     assert text.endswith(' --hpc-job-mapping-dir /var/jobs --web-config-file /etc/web.yml "--a=b c" "50%%$$x" '
                          '"q\\"\\\\"\n')
+
+
+def test_arguments_and_variables_of_dcgm() -> None:
+    def text(**options: t.Any) -> str:
+        return Dcgm.desired(t.cast(t.Any, options), host()).files[dcgm.DROP_IN].decode()
+
+    assert Dcgm.desired({}, host()).files == {}
+    assert text(env={"DCGM_SUPPORT_NON_NVIDIA_CPU": "1"}) == (
+        '# Written by gpuops.nvidia.\n[Service]\nEnvironment="DCGM_SUPPORT_NON_NVIDIA_CPU=1"\n')
+    assert text(args=["--log-level", "DEBUG", "-f", "/var/log/50%.log", "-b", "ALL"]).splitlines()[2:] == [
+        "ExecStart=", 'ExecStart=/usr/bin/nv-hostengine -n --service-account nvidia-dcgm "--log-level" "DEBUG" "-f" '
+        '"/var/log/50%%.log" "-b" "ALL"']
+    assert Dcgm.desired({"args": ["-b ALL"]}, host()).notes == [dcgm.OPEN]
+    assert Dcgm.desired({"args": ["--bind-interface", "127.0.0.1", "-f", "-"]}, host()).notes == []
+
+
+@pytest.mark.parametrize("args", [
+    ["-n"], ["--service-account", "root"], ["-p", "5556"], ["-p 5556"], ["--port=5556"], ["-d"], ["-d", "/tmp/x"],
+    ["--vsock-cid"], ["-t"], ["-nt"], ["-bALL"], ["-b"], ["-b", "10.0.0.1"], ["--pid", "/x"], ["--help"], ["--"],
+    ["sh", "-c", "x"], ["--log-level", "INFO", "--log-level", "DEBUG"], ["-f", "a\nExecStartPre=/bin/x"]])
+def test_arguments_with_which_dcgm_does_not_work(args: list[str]) -> None:
+    with pytest.raises(InputError, match=r"dcgm\.args: "):
+        Dcgm.desired({"args": args}, host())
+
+
+@pytest.mark.parametrize("env", [{"A B": "x"}, {"A": "a\nUser=x"}])
+def test_variables_that_no_unit_can_contain(env: dict[str, str]) -> None:
+    with pytest.raises(InputError, match=r"dcgm\.env: "):
+        Dcgm.desired({"env": env}, host())
 
 
 @pytest.mark.parametrize(("option", "value"), [
@@ -258,6 +287,19 @@ def one_run(tmp_path: Path, desired: Desired | None, systemd: Systemd) -> list[s
         if desired is None:
             work.forget_restored()
     return [step.action for step in steps]
+
+
+@pytest.mark.parametrize(("engine", "state", "own", "more"), [
+    ("restart service", "active", [], True), ("restart service", "active", ["restart service"], False),
+    ("restart service", "inactive", [], False), ("enable and start service", "active", [], False),
+    ("write file", "active", [], False)])
+def test_a_restart_of_dcgm_is_one_of_its_exporter(engine: str, state: str, own: list[str], more: bool) -> None:
+    plans = {"dcgm": manage.ComponentPlan([Step(engine, "x")]),
+             "dcgm_exporter": manage.ComponentPlan([Step(one, DcgmExporter.unit) for one in own])}
+    services = {"dcgm": Service("active", "enabled"), "dcgm_exporter": Service(state, "enabled")}
+    manage._restart_exporter(plans, services)
+    assert [step.reason for step in plans["dcgm_exporter"].steps[len(own):]] == ["DCGM is restarted"] * more
+    manage._restart_exporter({"dcgm": plans["dcgm"]}, services)
 
 
 def test_files_and_service_come_and_go(tmp_path: Path) -> None:
