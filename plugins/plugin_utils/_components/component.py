@@ -246,6 +246,11 @@ def is_true(text: str) -> bool:
     return text in ("1", "t", "T", "TRUE", "true", "True")
 
 
+def is_false(text: str) -> bool:
+    """Whether programs in Go interpret the value of a variable as false (strconv.ParseBool)."""
+    return text in ("0", "f", "F", "FALSE", "false", "False")
+
+
 def limit_by_level(context: Context, path: str, env: t.Mapping[str, str],
                    levels: t.Mapping[str, str]) -> dict[str, str]:
     """The variables of a manager, with the value false for those that gpu_disruption does not allow. Adds a note for
@@ -259,7 +264,7 @@ def limit_by_level(context: Context, path: str, env: t.Mapping[str, str],
             continue
         found[name] = "false"
         # Another version of the manager may interpret such an unknown value as true.
-        if env[name] not in ("", "0", "f", "F", "FALSE", "false", "False"):
+        if env[name] and not is_false(env[name]):
             note = (f"{path}: {name} stays false, because gpu_disruption is {context.disruption}; true needs {level} "
                     "or higher.")
             context.notes += [note] if note not in context.notes else []

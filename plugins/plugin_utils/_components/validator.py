@@ -11,6 +11,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import c
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.releases import version_key
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import counted
 
+_WORKLOAD = "WITH_WORKLOAD"
+
 
 class ValidatorPart(component.PresentPlan):
     """The plan in a cluster. device_plugin: whether the validator checks the resources of GPUs; modules: the additional
@@ -21,7 +23,13 @@ class ValidatorPart(component.PresentPlan):
 
 
 def host_plan(host: component.Host) -> component.HostPlan:
-    """The plan on a host. The verification runs the CUDA sample on each GPU that no client uses."""
+    """The plan on a host. The verification runs the CUDA sample on each GPU that no client uses, unless the policy
+    switches the workload of this check off."""
+    env = component.environment(host.inputs.policy.get("validator.cuda.env"))
+    if host.place == "host":
+        host.notes += component.only_in_pods("validator.cuda.env", env, (_WORKLOAD,))
+    if host.place == "host" and component.is_false(env.get(_WORKLOAD, "")):
+        return {"placement": "none", "because": [f"not run: {_WORKLOAD} is false in validator.cuda.env"]}
     return {"placement": host.place, "because": host.because}
 
 

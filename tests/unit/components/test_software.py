@@ -69,6 +69,17 @@ def test_arguments_and_variables_of_dcgm() -> None:
     assert made["dcgm"]["placement"] == "none"
 
 
+@pytest.mark.parametrize(("value", "placement"), [("false", "none"), ("0", "none"), ("true", "host"), ("x", "host")])
+def test_the_policy_switches_the_cuda_sample_off(value: str, placement: str) -> None:
+    given = policy(validator={"cuda": {"env": [{"name": "WITH_WORKLOAD", "value": value},
+                                               {"name": "WITH_WAIT", "value": "true"}]},
+                              "driver": {"env": [{"name": "DISABLE_DEV_CHAR_SYMLINK_CREATION", "value": "true"}]}})
+    made, notes = plan(given)
+    assert made["validator"]["placement"] == placement and ("validator" in made["delivered"]) == (placement == "host")
+    assert "h: validator.cuda.env: WITH_WAIT: no effect: hosts do not use it." in notes
+    assert any(one.startswith("validator.driver.env: no effect on hosts: ") and "/dev/char" in one for one in notes)
+
+
 def test_a_release_of_dcgm_3_gets_the_newest_packages() -> None:
     made, _notes = plan(release="24.6.0")
     assert made["dcgm"]["version"] is None and made["dcgm_exporter"]["version"] is None

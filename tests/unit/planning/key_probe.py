@@ -50,7 +50,8 @@ VALUES: Object = {
     "driver.nvidiaDriverCRD.deployDefaultCR": False,
     "operator.upgradeCRD": False, "driver.env": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}],
     "toolkit.env": [{"name": "NVIDIA_CONTAINER_RUNTIME_MODE", "value": "legacy"}],
-    "dcgm.args": ["--log-level", "DEBUG"], "dcgmExporter.env": [{"name": "DCGM_EXPORTER_LISTEN", "value": ":9500"}],
+    "validator.cuda.env": [{"name": "WITH_WORKLOAD", "value": "false"}], "dcgm.args": ["--log-level", "DEBUG"],
+    "dcgmExporter.env": [{"name": "DCGM_EXPORTER_LISTEN", "value": ":9500"}],
     "sandboxWorkloads.defaultWorkload": "vm-vgpu", "sandboxWorkloads.mode": "kata",
     "ccManager.defaultMode": "devtools",
 }
