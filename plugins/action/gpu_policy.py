@@ -35,6 +35,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._policy import (
     driver_references,
     export,
     formats,
+    key_effects,
     mig_document,
     monitoring,
     sharing,
@@ -188,7 +189,7 @@ class ActionModule(ControllerAction):
         cluster: Data = {**resolve_cluster(
             policy, release, t.cast(t.Optional[ClusterFacts], seen), plan["placement"],
             inventory_vars.node_names(task_vars), t.cast(Settings, settled), wanted["disruption"])}
-        plan["notes"] += cluster.pop("notes")
+        plan["notes"] = key_effects.merged([*plan["notes"], *cluster.pop("notes")])
         theirs = (seen or {}).get("operator")
         if theirs and theirs != release.version:
             plan["notes"].append(f"the adopted operator has release {theirs}, and the plan is for release "

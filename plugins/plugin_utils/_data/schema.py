@@ -18,7 +18,12 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError, brief, nearest
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section, Value
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.wording import some_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.yamltext import Document, Path, dotted
+
+UNKNOWN_KEY = "unknown key"
+# A fault about an unknown key: its place, which is its path and line, and the rest.
+_UNKNOWN = re.compile(rf"(?P<place>(?P<path>.+?)(?: \(line \d+\))?): (?P<text>{UNKNOWN_KEY}.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -85,12 +90,22 @@ def limits(schema: str) -> tuple[str, int | None, int | None]:
 
 
 def check(document: Document, schema: Schema, path: Path = ()) -> list[str]:
-    """All faults below a path of a document. Each is one line with the path, the line, the value and what is
-    allowed."""
+    """All faults below a path of a document. Each is one line with the path, the line, the value and what is allowed.
+    An unknown key that occurs several times is one fault."""
     data = document.data
     for part in path:
         data = data[part]
-    return list(_faults(document, data, schema, path, _Root(schema, path)))
+    return _once(_faults(document, data, schema, path, _Root(schema, path)))
+
+
+def _once(faults: t.Iterable[str]) -> list[str]:
+    """The faults, with one for all places of an unknown key with the same remedy."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for fault in faults:
+        match = _UNKNOWN.fullmatch(fault)
+        key = (match["path"].rpartition(".")[2], match["text"]) if match else (fault, "")
+        found.setdefault(key, []).append(match["place"] if match else "")
+    return [f"{some_of(places)}: {text}" if text else fault for (fault, text), places in found.items()]
 
 
 def faults_error(origin: str, faults: t.Sequence[str]) -> InputError:
@@ -133,7 +148,8 @@ def _mapping_faults(document: Document, value: object, schema: Keys, path: Path,
         if isinstance(key, str) and key in schema:
             yield from _faults(document, inner, schema[key], (*path, key), root)
         else:
-            yield fault_at(document, (*path, brief(key, str)), f"unknown key{_key_suggestion(str(key), schema, root)}")
+            yield fault_at(document, (*path, brief(key, str)),
+                           f"{UNKNOWN_KEY}{_key_suggestion(str(key), schema, root)}")
     for key, inner in schema.items():
         if isinstance(inner, Needed) and value.get(key) is None:
             yield fault_at(document, (*path, key), "is missing")

@@ -14,6 +14,7 @@ import typing as t
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import releases
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.facts import ClusterFacts, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.refusals import Unexpected
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.schema import UNKNOWN_KEY
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.untyped import Data, Section
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._planning import (
     preflight_cluster,
@@ -54,8 +55,7 @@ def refused(error: Section, facts: t.Mapping[str, HostFacts | None], cluster_fac
     refusals, kind = error.get("refusals"), error.get("kind")
     if refusals is None:
         host = "policy" if kind in ("input", "policy", Unexpected.kind) else "cluster"
-        first = [Finding(host, "policy", "error", _sentence(text), _sentence(error["hint"]))
-                 for text in error.get("faults") or [error["message"]]]
+        first = [_of_fault(host, str(text), error["hint"]) for text in error.get("faults") or [error["message"]]]
     else:
         first = [Finding(host, "policy", "error", _sentence(one["reason"]), _sentence(one["remedy"]))
                  for one in refusals for host in one["hosts"]]
@@ -111,6 +111,14 @@ def with_failures(found: t.Sequence[FindingDict], failed: t.Mapping[str, t.Mappi
 def listed(found: t.Iterable[Finding]) -> list[FindingDict]:
     """Findings as mappings, for results and reports."""
     return [one.as_dict() for one in found]
+
+
+def _of_fault(host: str, fault: str, hint: str) -> Finding:
+    """A finding about a policy. The fault of an unknown key contains what to write instead."""
+    text, unknown, instead = fault.partition(f"{UNKNOWN_KEY}; ")
+    if not unknown:
+        return Finding(host, "policy", "error", _sentence(fault), _sentence(hint))
+    return Finding(host, "policy", "error", f"{text}{UNKNOWN_KEY}", _sentence(f"{instead[:1].upper()}{instead[1:]}"))
 
 
 def _sentence(text: object) -> str:

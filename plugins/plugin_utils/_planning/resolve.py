@@ -61,12 +61,15 @@ def resolve(policy: Policy, release: Release, facts: t.Mapping[str, HostFacts | 
     """
     check_level(disruption)
     places = components.placements(placement)
-    notes = [*policy.warnings, *([_NO_SANDBOX] if policy.get("sandboxWorkloads.enabled") else [])]
+    notes = [*policy.warnings]
     if not {"host", "hybrid"} & set(places.values()):
         facts = {}
     elif facts:
+        notes += [_NO_SANDBOX] if policy.get("sandboxWorkloads.enabled") else []
         notes += key_effects.notes(policy, release, "hosts", places)
-        left = key_effects.undelivered_kinds(policy, [policy.get("driver.kernelModuleConfig.name")])
+        # In a hybrid placement, the plan of the cluster has the note.
+        left = [] if {"cluster", "hybrid"} & set(places.values()) else key_effects.undelivered_kinds(
+            policy, [policy.get("driver.kernelModuleConfig.name")])
         notes += [f"extraObjects: objects of the kind {', '.join(left)} have no effect on hosts."] if left else []
     silent = sorted(host for host, known in facts.items() if known is None)
     if silent:

@@ -352,6 +352,11 @@ def _used_drivers(kind: str, spec: Data, drivers: list[tuple[str, Data]],
     elif drivers and get_path(spec, "driver.enabled") is False:
         warnings.append(f"NVIDIADriver {names} is ignored, because driver.enabled is false. The GPU Operator would "
                         "install its driver. For the same effect, set driver.enabled to true.")
+        return []
+    elif drivers and kind == "values" and get_path(spec, "driver.nvidiaDriverCRD.deployDefaultCR") is not False:
+        warnings.append(f"The NVIDIADriver that the chart creates from the section driver is not used, because "
+                        f"extraObjects has NVIDIADriver {names}. If you need it, add it to extraObjects; otherwise set "
+                        "driver.nvidiaDriverCRD.deployDefaultCR to false.")
     elif used and not drivers and kind == "ClusterPolicy":
         warnings.append("driver.useNvidiaDriverCRD is true and no NVIDIADriver is given; the section driver is used.")
     elif used and not drivers and get_path(spec, "driver.nvidiaDriverCRD.deployDefaultCR") is False:

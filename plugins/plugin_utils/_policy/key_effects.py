@@ -135,6 +135,17 @@ def notes(policy: Policy, release: Release, placement: str, places: t.Mapping[st
         f"{PLACEMENTS[placement]}: {text}." for text, paths in by_text.items())]
 
 
+def merged(notes_of_plan: t.Iterable[str]) -> list[str]:
+    """The notes of a plan without repetitions: two notes that keys have no effect on hosts and in the cluster, for the
+    same reason, become one."""
+    hosts, cluster = (f": no effect {words}: " for words in PLACEMENTS.values())
+    found = list(dict.fromkeys(notes_of_plan))
+    both = {one for one in found if hosts in one and one.replace(hosts, cluster) in found}
+    others = {one.replace(hosts, cluster) for one in both}
+    return [one.replace(hosts, f": no effect {' and '.join(PLACEMENTS.values())}: ") if one in both else one
+            for one in found if one not in others]
+
+
 def _as_written(policy: Policy, path: str) -> str:
     """The name of a key, or of a section, as the values of the chart have it, if the policy is such values."""
     if policy.kind != "values" or any(get_path(one.spec, path) is not None for one in policy.sources):

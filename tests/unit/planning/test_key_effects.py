@@ -143,6 +143,21 @@ def test_a_driver_section_that_nvidia_drivers_replace_is_noted(placement: str) -
     assert "driver.image: no effect on hosts: only pods use it" in own
 
 
+def test_the_same_note_of_hosts_and_of_the_cluster_is_printed_once() -> None:
+    both = [f"a, b: no effect {place}: why." for place in ("on hosts", "in the cluster")]
+    assert key_effects.merged(["x.", *both, "c: no effect on hosts: why.", "x."]) == [
+        "x.", "a, b: no effect on hosts and in the cluster: why.", "c: no effect on hosts: why."]
+
+
+def test_the_default_driver_of_the_chart_is_noted_beside_others() -> None:
+    crd: Object = {"driver": {"nvidiaDriverCRD": {"enabled": True}}, "extraObjects": [nvidia_driver("a")]}
+    assert notes_of(crd, "cluster").startswith(
+        "The NVIDIADriver that the chart creates from the section driver is not used, because extraObjects has "
+        "NVIDIADriver a. If you need it, add it to extraObjects; otherwise set driver.nvidiaDriverCRD.deployDefaultCR")
+    crd["driver"]["nvidiaDriverCRD"]["deployDefaultCR"] = False
+    assert notes_of(crd, "cluster") == ""
+
+
 @pytest.mark.parametrize("placement", ["hosts", "cluster"])
 def test_nvidia_drivers_that_are_not_used_are_noted(placement: str) -> None:
     crd = {"driver": {"useNvidiaDriverCRD": True}}
@@ -150,6 +165,9 @@ def test_nvidia_drivers_that_are_not_used_are_noted(placement: str) -> None:
     assert notes_of(two, placement).startswith("NVIDIADriver a is ignored, because NVIDIADriver b has no nodeSelector")
     off = [cluster_policy(driver={"useNvidiaDriverCRD": True, "enabled": False}), nvidia_driver("a")]
     assert "NVIDIADriver a is ignored, because driver.enabled is false." in notes_of(off, placement)
+    off[1]["spec"]["gds"] = {"enabled": True}
+    read = formats.read(off, releases.release(RELEASE))
+    assert (read.driver_name, read.enabled("gds")) == ("", False)
 
 
 def test_nvidia_drivers_with_a_selector_are_noted_on_hosts() -> None:

@@ -351,8 +351,9 @@ def test_modules_that_do_not_run_for_the_same_reason_are_one_finding() -> None:
 
 
 def test_a_list_that_goes_on_keeps_its_ellipsis() -> None:
-    error = {"kind": "input", "message": "", "hint": "", "faults": ["a: unknown key; allowed: b, c, ..."]}
-    assert preflight.refused(error, {})[0].text.endswith("b, c, ...")
+    error = {"kind": "input", "message": "", "hint": "", "faults": ["a: unknown key; allowed: b, c, ...", "b: wrong"]}
+    assert [(one.text, one.fix) for one in preflight.refused(error, {})] == [
+        ("a: unknown key", "Allowed: b, c, ..."), ("b: wrong", "")]
 
 
 def test_a_fabric_manager_is_not_announced_for_a_host_that_is_left_out() -> None:

@@ -129,6 +129,9 @@ def test_deprecated_key_is_said_with_its_line(tmp_path: pathlib.Path) -> None:
         "driver.use_ocp_driver_toolkit (line 3): unknown key; it belongs to operator\n",
         "driver.nfd (line 4): unknown key; it belongs to the top level\n",
         "runtimeClass (line 5): unknown key; it belongs to operator\n"]),
+    ("toolkit:\n  env: [{name: a, vaule: b}, {name: c, vaule: d}]\ndaemonsets: {vaule: 1}\n", [
+        "has 2 faults", "  toolkit.env[0].vaule (line 2), toolkit.env[1].vaule (line 2): unknown key; did you mean "
+        "'value'?\n", "daemonsets.vaule (line 3): unknown key; "]),
     ("driver.version: '595'\n", ["['driver.version'] (line 1): unknown key; write it nested, driver: {version: ...}"]),
     ("daemonsets:\n  updateStrategy.x: 1\n", ["unknown key; did you mean 'updateStrategy'?"]),
     ("operator:\n  upgradeCRD: 2026-01-01\n", ["true or false is expected, not 2026-01-01"]),
