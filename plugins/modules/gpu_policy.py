@@ -19,7 +19,8 @@ description:
     out and named in RV(rejected), unless the variable C(gpu_strict) is set. Otherwise the module fails with one message
     for all hosts.
   - Runs on the controller and opens no connection to a host. Use it once for the whole play, with C(run_once).
-  - If components are delivered in a cluster, the module reads its Nodes through O(kubeconfig). It uses no environment
+  - If components are delivered in a cluster, the module reads its Nodes through O(kubeconfig), and the ConfigMaps and
+    Secrets that the policy names. For hosts, it reads these ConfigMaps if O(kubeconfig) is set. It uses no environment
     variable and no default file to find a cluster.
   - An option that is not set is taken from the variable of the same name with the prefix C(gpu_), such as
     C(gpu_placement). All hosts of the play that have this variable must have the same value. If none of them has it, it
