@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._driver import spec 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._driver.module_parameters import parameters as of_kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils._module_main import Module
 from ansible_collections.gpuops.nvidia.plugins.module_utils._nulls import without_nulls
-from ansible_collections.gpuops.nvidia.plugins.module_utils._software import dcgm_exporter
+from ansible_collections.gpuops.nvidia.plugins.module_utils._software import unit_text
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._actions.controller import ControllerAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import settings_file
 
@@ -136,4 +136,4 @@ def test_nulls_in_mappings_of_the_user_set_nothing() -> None:
         "ServerAddress": "x"}
     assert settings_file.by_name({"nvidia-container-runtime": {"mode": None, "log-level": "info"}, "features": None}
                                  ) == {"nvidia-container-runtime.log-level": "info"}
-    assert dcgm_exporter._environment({"A": "1", "B": None}) == dcgm_exporter._environment({"A": "1"})
+    assert unit_text.environment({"A": "1", "B": None}, "x") == unit_text.environment({"A": "1"}, "x")
