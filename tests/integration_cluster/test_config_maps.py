@@ -31,9 +31,10 @@ def test_what_is_missing_is_refused_before_a_change_and_hosts_use_what_is_there(
     variables: dict[str, Any] = {"gpu_placement": "cluster", "gpu_kubeconfig": kubeconfig, "gpu_policy": POLICY,
                                  "gpu_namespace": space}
     inventory = {"gpu_control": {"hosts": {"cluster": LOCAL}, "vars": variables}}
-    options: dict[str, Any] = {"policy": POLICY, "kubeconfig": kubeconfig, "namespace": space, "placement": "hosts",
-                               "facts": {"gpu01": facts()}, "overrides": {"gpu01": {"mig_manager_selected": "half"}}}
-    calls = [options, {**options, "placement": "cluster", "facts": {}, "overrides": {}}]
+    options: dict[str, Any] = {"policy": {**POLICY, "driver": {}}, "kubeconfig": kubeconfig, "namespace": space,
+                               "placement": "hosts", "facts": {"gpu01": facts()},
+                               "overrides": {"gpu01": {"mig_manager_selected": "half"}}}
+    calls = [options, {**options, "policy": POLICY, "placement": "cluster", "facts": {}, "overrides": {}}]
     tasks = [{"gpuops.nvidia.gpu_policy": one, "ignore_errors": True} for one in calls]
     kubectl("create", "namespace", space)
     try:
@@ -50,6 +51,7 @@ def test_what_is_missing_is_refused_before_a_change_and_hosts_use_what_is_there(
             kubectl("create", "--filename", "-", stdin={
                 "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": space}, "data": data})
         on_hosts, in_cluster = (one["result"] for one in play(tmp_path, tasks).results)
+        assert "hosts" in on_hosts, on_hosts["msg"]
         host = on_hosts["hosts"]["gpu01"]
         assert "half" in host["mig_manager"]["config"]["mig-configs"]
         assert host["dcgm_exporter"]["counters"] == COUNTERS
