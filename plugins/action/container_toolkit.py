@@ -136,11 +136,14 @@ class ActionModule(Asking):
         return result
 
     def _check_runtimes(self) -> None:
-        """Refuses names of runtimes that exclude each other, and a path for several runtimes, before the host reads
+        """Refuses names and paths of runtimes that are invalid or exclude each other, before the host reads
         anything."""
-        of_runtimes = {name: OF_FILES[name] for name in ("runtime", "config_path", "drop_in_path")}
+        of_runtimes = {name: OF_FILES[name] for name in (
+            "runtime", "config_path", "drop_in_path", "mode", "nvidia_runtime_name", "nvidia_runtime_path")}
         given = _validated({name: self._task.args[name] for name in of_runtimes if name in self._task.args},
                            of_runtimes)
+        runtime_names.check_nvidia_runtime(given.pop("nvidia_runtime_name"), given.pop("nvidia_runtime_path"),
+                                           given.pop("mode"))
         runtime_names.check(given.pop("runtime"), **given)
 
     def _gather(self) -> Result:

@@ -129,10 +129,27 @@ options:
     type: path
   set_as_default:
     description:
-      - Whether C(nvidia) becomes the default runtime. With V(false), the former default is restored if this module has
-        changed it. Any other default is not changed.
+      - Whether the NVIDIA runtime becomes the default runtime. With V(false), the former default is restored if this
+        module has changed it. Any other default is not changed.
     type: bool
     default: false
+  nvidia_runtime_name:
+    description:
+      - The name of the runtime class of the NVIDIA runtime in all chosen runtimes, like C(--nvidia-runtime-name) of
+        C(nvidia-ctk runtime configure). In Kubernetes, it is the handler of a RuntimeClass.
+      - If the name changes, the class with the former name is removed. A name that another runtime has is refused.
+      - k3s and RKE2 declare the class C(nvidia) themselves and keep it. A class with another name needs a version that
+        reads drop-ins.
+    type: str
+    default: nvidia
+  nvidia_runtime_path:
+    description:
+      - The program of this runtime class, like C(--nvidia-runtime-path) of C(nvidia-ctk runtime configure), for an
+        NVIDIA container runtime or a wrapper that was installed without packages. It must be an executable file on the
+        host, or the task fails before it changes anything.
+      - The default is C(/usr/bin/nvidia-container-runtime), or the variant of O(mode). The path and another O(mode)
+        than V(auto) exclude each other.
+    type: path
   cdi:
     description:
       - Whether the runtime adds devices to containers through CDI. CDI is enabled if it is disabled, and the
@@ -164,7 +181,7 @@ options:
     default: false
   mode:
     description:
-      - How the runtime class C(nvidia) adds GPUs to a container.
+      - How the runtime class of O(nvidia_runtime_name) adds GPUs to a container.
       - V(auto) lets the NVIDIA container runtime decide for each container. V(cdi) and V(legacy) use the variant of the
         NVIDIA container runtime for this mode, and also add the class C(nvidia-cdi) or C(nvidia-legacy). They also
         install the package C(nvidia-container-toolkit-operator-extensions), which contains the variants.
@@ -211,6 +228,11 @@ EXAMPLES = r"""
         log-level: debug
         runtimes: [/usr/libexec/crio/crun, runc]
       features.gdrcopy: true
+
+- name: Add a runtime class with another name and program
+  gpuops.nvidia.container_toolkit:
+    nvidia_runtime_name: nvidia-site
+    nvidia_runtime_path: /opt/site/bin/nvidia-container-runtime
 
 - name: Read the toolkit and the runtimes of a host
   gpuops.nvidia.container_toolkit:
@@ -314,6 +336,7 @@ gathered:
       contains the others, except those whose configuration these options would change. A warning names the omitted
       ones.
     - C(repository) is the one that this module has configured. Its C(key) is the path of the key on the host.
+    - C(nvidia_runtime_name) and C(nvidia_runtime_path) are included only if they are not the defaults.
     - C(settings) are the known ones in the file. C(nri) is true only if this module has enabled NRI. C(config_path) is
       included only if O(config_path) is set, and C(drop_in_path) only if it is not the default.
   returned: success, with O(state=gathered)
@@ -371,7 +394,7 @@ runtimes:
     service: {description: Its unit or null., type: str, returned: success, sample: containerd.service}
     running: {description: Whether its unit runs., type: bool, returned: success, sample: true}
     configured:
-      description: Whether it has the runtime class C(nvidia), for Podman whether it finds a specification.
+      description: Whether it has an NVIDIA runtime class, for Podman whether it finds a specification.
       type: bool
       returned: success
       sample: true
@@ -381,7 +404,7 @@ runtimes:
       returned: success
       sample: {nvidia: /usr/bin/nvidia-container-runtime}
     default_runtime: {description: The default runtime., type: str, returned: success, sample: runc}
-    is_default: {description: Whether C(nvidia) is the default., type: bool, returned: success, sample: false}
+    is_default: {description: Whether the NVIDIA runtime is the default., type: bool, returned: success, sample: false}
     cdi: {description: Whether CDI is enabled; null if unsupported., type: bool, returned: success, sample: true}
     nri: {description: Whether NRI is enabled; null if unknown., type: bool, returned: success, sample: null}
     problem:

@@ -208,12 +208,14 @@ facts:
           or reloaded. It is null for the others, and if this is not known.
         - C(cri) says for containerd whether its CRI plugin is enabled. Packages of Docker disable it. It is null for
           the others.
+        - C(classes) are the names of the runtime classes in the configuration, except those of Podman.
         - C(nvidia) says whether the configuration has a runtime named V(nvidia), and for Podman whether a CDI
           specification exists.
       type: dict
       returned: always
       sample:
-        containerd: {version: 1.6.20, running: true, boot: "yes", stale: false, cri: true, nvidia: true}
+        containerd: {version: 1.6.20, running: true, boot: "yes", stale: false, cri: true, nvidia: true,
+                     classes: [nvidia, runc]}
         docker: null
         crio: null
         podman: null

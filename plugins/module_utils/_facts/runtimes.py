@@ -30,8 +30,8 @@ _RUNTIMES: t.Dict[str, t.Tuple[t.Tuple[str, ...], str, str, t.Tuple[str, ...]]] 
     "crio": (("cri-o",), "crio", "crio.service", ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/")),
     "podman": (("podman",), "podman", "", ("/etc/containers/containers.conf", "/etc/containers/containers.conf.d/")),
 }
-# A TOML table of the runtime nvidia, or of a part of it, quoted or not. For podman a runtime is a key.
-_TABLE = re.compile(r"""^\s*\[.*\bruntimes\.["']?nvidia["']?\s*[.\]]""", re.M)
+# A TOML table of a runtime, or of a part of it, quoted or not. For podman a runtime is a key.
+_TABLE = re.compile(r"""^[ \t]*\[[^\n]*\bruntimes\.["']?([\w-]+)["']?[ \t]*[.\]]""", re.M)
 _KEY = re.compile(r"""^\s*["']?nvidia["']?\s*=""", re.M)
 # The list of disabled plugins, and the ids in it of containerd's plugin for Kubernetes.
 _DISABLED = re.compile(r"^[ \t]*disabled_plugins[ \t]*=[ \t]*\[([^]]*)", re.M)
@@ -92,7 +92,8 @@ def read_runtimes(root: Root, run: Runner, packages: t.Mapping[str, Package],
             boot=None if unit is None else at_boot(unit),
             stale=is_stale([root.at(path) for path in files], unit) if unit and name in _READ_ONCE else None,
             cri=not any(_disables_cri(root.text(path) or "") for path in files) if name == "containerd" else None,
-            nvidia=any(_has_runtime(path, root.text(path) or "") for path in files) or name == "podman" and bool(specs))
+            classes=sorted({one for path in files for one in _classes(path, root.text(path) or "")}))
+        found[name]["nvidia"] = "nvidia" in found[name]["classes"] or name == "podman" and bool(specs)
     return found
 
 
@@ -131,10 +132,13 @@ def _disables_cri(text: str) -> bool:
     return any(_CRI.search(plugins) for plugins in _DISABLED.findall(text))
 
 
-def _has_runtime(path: str, text: str) -> bool:
+def _classes(path: str, text: str) -> list[str]:
+    """The runtime classes that a file declares; of Podman only C(nvidia)."""
     if path.endswith(".json"):
         try:
-            return "nvidia" in json.loads(text)["runtimes"]
+            return list(json.loads(text)["runtimes"])
         except (ValueError, KeyError, TypeError, RecursionError):
-            return False
-    return bool((_KEY if "/containers.conf" in path else _TABLE).search(text))
+            return []
+    if "/containers.conf" in path:
+        return ["nvidia"] if _KEY.search(text) else []
+    return _TABLE.findall(text)

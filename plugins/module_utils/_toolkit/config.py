@@ -62,6 +62,8 @@ class ConfigFiles:
         if data["baseline"] is not None:
             self._set_baseline(path, data["baseline"].encode("utf-8"), digest(text))
         self.journal.write_file(path, text)
+        # From now on, somebody else may set what an earlier run had set.
+        self.journal.note("config", path, sorted(data["parts"]))
 
     def restore(self, path: str) -> None:
         """Restores the state that a file had before the first run."""
@@ -112,7 +114,7 @@ class ConfigFiles:
         if path not in files:
             former = read_bytes(path)
             files[path] = {"bytes": None if former is None else base64.b64encode(former).decode(),
-                           "config": self.journal.get("config", path)}
+                           "config": dict(self.journal.get("config", path) or {})}
         # A reload does not replace a pending restart.
         act = "restart" if "restart" in (pending["act"], data["act"]) else data["act"]
         self.journal.note("restart", unit, {"act": act, "invocation": invocation, "files": files})

@@ -13,11 +13,17 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Optio
 RUNTIMES = ("k3s", "rke2", "k0s", "microk8s", "docker", "containerd", "crio", "podman")
 # Instead of names: one or all of the installed runtimes.
 CHOOSING = ("auto", "all")
+# The names of the vendor for its runtime classes: that of the option nvidia_runtime_name, and those of the modes.
+RUNTIME_CLASSES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
+# The parts of a runtime's file that runs can set, besides runtime classes: options that are enabled.
+OPTION_PARTS = ("set_as_default", "cdi", "nri")
 OF_FILES: t.Dict[str, Option] = {
     "runtime": {"type": "list", "elements": "str", "default": ["auto"], "choices": [*CHOOSING, *RUNTIMES]},
     "config_path": {"type": "path"},
     "drop_in_path": {"type": "path"},
     "set_as_default": {"type": "bool", "default": False},
+    "nvidia_runtime_name": {"type": "str", "default": "nvidia"},
+    "nvidia_runtime_path": {"type": "path"},
     "cdi": {"type": "bool", "default": True},
     "nri": {"type": "bool", "default": False},
     "settings": {"type": "dict", "default": {}},

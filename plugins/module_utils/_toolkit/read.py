@@ -14,13 +14,13 @@ import re
 import tempfile
 import typing as t
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import TOOLKIT_SETTINGS as SETTINGS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.unit_files import SHOWN, at_boot, is_stale
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner, which
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import Json
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import BINARIES, Json
 
 # Finds only the other files to read. The controller parses the configuration.
 _IMPORTS = re.compile(r"^\s*imports\s*=\s*\[(.*?)\]", re.MULTILINE | re.DOTALL)
@@ -31,6 +31,7 @@ _STRING = re.compile(r"\"([^\"\n]+)\"|'([^'\n]+)'")
 
 def read_state(request: Json, journal: Journal, run: Runner) -> dict[str, object]:
     """The state of the host, without packages and CDI, as JSON. See HostState in `_runtimes/host_state.py`."""
+    _check_program(request)
     probes = request["runtimes"]
     units = _units([name for probe in probes for name in probe["units"]], run)
     records = _records(journal)
@@ -43,6 +44,17 @@ def read_state(request: Json, journal: Journal, run: Runner) -> dict[str, object
                         "default_runtime": {runtime: entry["before"] for runtime, entry
                                             in journal.of_kind("default_runtime").items()}},
             "settings": _settings(journal)}
+
+
+def _check_program(request: Json) -> None:
+    """Raises InputError if the program of the option nvidia_runtime_path cannot be executed."""
+    path = request.get("nvidia_runtime_path")
+    if request["state"] != "present" or path in (None, BINARIES["auto"]):  # the packages contain the latter
+        return
+    if not (os.path.isfile(path) and os.access(path, os.X_OK)):
+        why = "is not an executable file" if os.path.lexists(path) else "does not exist"
+        raise InputError(f"the program {why} on this host.", "Install it first, or correct the path.",
+                         path="nvidia_runtime_path", value=path, allowed="an executable file on the host")
 
 
 def _records(journal: Journal) -> dict[str, dict[str, object]]:

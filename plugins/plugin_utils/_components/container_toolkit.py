@@ -14,7 +14,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import CHOOSING
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import CHOOSING, RUNTIME_CLASSES
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import runtime_names
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import HostVars
@@ -27,6 +27,8 @@ OWN_RUNTIME = ("k3s", "rke2", "k0s", "microk8s")
 _MODE = "nvidia-container-runtime.mode"
 _DEFAULT = ("NVIDIA_RUNTIME_SET_AS_DEFAULT", "CONTAINERD_SET_AS_DEFAULT", "DOCKER_SET_AS_DEFAULT",
             "CRIO_SET_AS_DEFAULT")
+# The first variable that is set applies, as in the installer; the last one is of installers before 1.17.
+_NAMES = ("NVIDIA_RUNTIME_NAME", "CONTAINERD_RUNTIME_CLASS", "DOCKER_RUNTIME_NAME", "CRIO_RUNTIME_CLASS")
 # (setting of nvidia-container-runtime on a host, its type), by variable in toolkit.env.
 _SETTINGS: dict[str, tuple[str, type]] = {
     "ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS": ("accept-nvidia-visible-devices-as-volume-mounts", bool),
@@ -60,6 +62,7 @@ class ToolkitPlan(component.HostPlan):
     version: str
     runtime: t.Union[t.List[str], str]
     set_as_default: bool
+    nvidia_runtime_name: str
     cdi: bool
     mode: object
     nri: bool
@@ -101,16 +104,41 @@ def host_plan(host: component.Host) -> ToolkitPlan:
     if host.place == "host":
         if not any(host.facts["runtimes"].values()) and host.facts["host"]["markers"]["kubernetes"] not in OWN_RUNTIME:
             host.notes.append("no container runtime is installed, so the container toolkit cannot be configured.")
-        host.notes += component.only_in_pods("toolkit.env", environment, (*_SETTINGS, *_DEFAULT), _OF_HOSTS)
+        host.notes += component.only_in_pods("toolkit.env", environment, (*_SETTINGS, *_DEFAULT, *_NAMES),
+                                             _OF_HOSTS)
     settings = {name: _typed(environment[variable], kind) for variable, (name, kind) in _SETTINGS.items()
                 if environment.get(variable)}
     if cdi and policy.get("cdi.default") and version_key(release.version) < (25, 10):
         settings.setdefault(_MODE, "cdi")
     return {"placement": host.place, "state": "present", "version": match[1],
             "runtime": _runtime(variables),
-            "set_as_default": host.boolean_variable("container_toolkit_set_as_default", default), "cdi": cdi,
+            "set_as_default": host.boolean_variable("container_toolkit_set_as_default", default),
+            "nvidia_runtime_name": _name(host, environment), "cdi": cdi,
             "mode": variables.get("container_toolkit_mode"), "nri": bool(policy.get("cdi.nriPluginEnabled")),
             "settings": settings, "because": host.because}
+
+
+def _name(host: component.Host, environment: t.Mapping[str, str]) -> str:
+    """The option nvidia_runtime_name. Raises Refused."""
+    variable = "container_toolkit_nvidia_runtime_name"
+    values = {variable: str(host.variables.get(variable) or ""),
+              **{f"toolkit.env: {name}": environment.get(name, "") for name in _NAMES},
+              "operator.runtimeClass": str(host.inputs.policy.get("operator.runtimeClass") or "")}
+    source, name = next(((source, name) for source, name in values.items() if name), (variable, RUNTIME_CLASSES[0]))
+    if source != variable and name in RUNTIME_CLASSES[1:]:
+        if host.place == "host":
+            host.notes.append(f"{source}: {name} is reserved for the mode {name.rpartition('-')[2]}, so the runtime is "
+                              f"named {RUNTIME_CLASSES[0]}, as by the toolkit of the operator.")
+        return RUNTIME_CLASSES[0]
+    path, mode = host.variables.get("container_toolkit_nvidia_runtime_path"), host.variables.get(
+        "container_toolkit_mode")
+    try:
+        runtime_names.check_nvidia_runtime(name, str(path or ""), str(mode or "auto"), "container_toolkit_")
+    except InputError as error:
+        # The message begins with the path, which for a name of the policy is not that of the variable.
+        reason = error.message.rstrip(".").replace(f"{variable}: ", f"{source}: {name}: ")
+        raise Refused(reason, f"{error.hint} Allowed: {error.details['allowed']}.") from error
+    return name
 
 
 def _runtime(variables: HostVars) -> list[str] | str:
@@ -226,11 +254,13 @@ def check(want: ToolkitPlan, seen: component.HostState) -> component.Result:
     if missing:
         faults.append(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed")
     served = _served(chosen, facts)
-    ready = [name for name, runtime in served.items() if runtime["nvidia"]]
+    runtime_class = str(want.get("nvidia_runtime_name") or RUNTIME_CLASSES[0])
+    ready = [name for name, runtime in served.items() if runtime_class in runtime["classes"]]
     # `auto` configures one of them.
     unready = [] if chosen == ["auto"] and ready else [name for name in served if name not in ready]
     if unready:
-        faults.append(f"{' and '.join(unready)} {'does' if len(unready) == 1 else 'do'} not have the nvidia runtime")
+        faults.append(f"{' and '.join(unready)} {'does' if len(unready) == 1 else 'do'} not have the "
+                      f"{runtime_class} runtime")
     if want.get("cdi"):
         faults += _cdi_faults(facts)
     faults += component.missing_files(toolkit["missing_files"])

@@ -53,6 +53,7 @@ COMPONENTS: t.Tuple[Entry, ...] = (
     Entry("container_toolkit", "container toolkit", "toolkit", _BOTH, (
         "container_toolkit_version", "container_toolkit_runtime", "container_toolkit_config_path",
         "container_toolkit_drop_in_path", "container_toolkit_cdi", "container_toolkit_set_as_default",
+        "container_toolkit_nvidia_runtime_name", "container_toolkit_nvidia_runtime_path",
         "container_toolkit_mode", "container_toolkit_disruption"), stage=0),
     Entry("validator", "validator", "", _BOTH, stage=2),
     Entry("device_plugin", "device plugin", "devicePlugin", ("cluster",), ("device_plugin_config",)),

@@ -118,6 +118,7 @@ class Runtime(t.TypedDict):
     stale: Flag
     cri: Flag
     nvidia: Flag
+    classes: t.List[str]
 
 
 class Cdi(t.TypedDict):

@@ -1,14 +1,25 @@
 # Copyright: gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The option runtime of container_toolkit, and the variable with the same meaning: names of runtimes. Pure. PRIVATE."""
+"""The options of container_toolkit that name runtimes, and the variables with the same meaning. Pure. PRIVATE."""
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import CHOOSING, RUNTIMES
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import (
+    CHOOSING,
+    OPTION_PARTS,
+    RUNTIME_CLASSES,
+    RUNTIMES,
+)
+
+# A runtime class is the handler of a RuntimeClass, which must be an RFC 1123 label (Kubernetes, RuntimeClass).
+_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+# Docker, containerd and CRI-O have the low-level runtimes. The others are the vendor's, or names in our journal.
+_RESERVED = ("runc", "crun", *RUNTIME_CLASSES[1:], *OPTION_PARTS)
 
 
 def names_in(value: object) -> list[str]:
@@ -41,3 +52,22 @@ def check(names: t.Sequence[str], path: str = "runtime", **paths: object) -> Non
             raise InputError(f"it is the path of one runtime, but {path} is {', '.join(given)}.",
                              f"Omit {option}, or configure the runtime with this path in a task of its own.",
                              path=option, value=value, allowed=f"only if {path} is auto or one name")
+
+
+def check_nvidia_runtime(name: str, path: str | None, mode: str, prefix: str = "") -> None:
+    """Raises InputError for an invalid name or path of the NVIDIA runtime.
+
+    prefix: of the variables, empty for the options of the module.
+    """
+    if not _LABEL.fullmatch(name) or name in _RESERVED:
+        why = "the name is reserved." if name in _RESERVED else "it is not a name of a runtime class in Kubernetes."
+        raise InputError(why, "Choose a name such as nvidia or nvidia-gpu.", path=f"{prefix}nvidia_runtime_name",
+                         value=name, allowed="at most 63 lower-case letters, digits and inner hyphens, except "
+                         + ", ".join(_RESERVED))
+    if path and not path.startswith("/"):
+        raise InputError("the path is not absolute.", "Set the absolute path of a program on the host.",
+                         path=f"{prefix}nvidia_runtime_path", value=path, allowed="an absolute path")
+    if path and mode != "auto":
+        raise InputError(f"{prefix}mode {mode} also sets the program of the runtime.",
+                         f"Omit {prefix}nvidia_runtime_path, or set {prefix}mode to auto.",
+                         path=f"{prefix}nvidia_runtime_path", value=path, allowed=f"only if {prefix}mode is auto")

@@ -63,7 +63,8 @@ _HOST = Fields({
                        "kubernetes": _MAYBE_TEXT, "immutable": _FLAG})})
 _RUNTIME = Nullable(Fields({
     "version": _MAYBE_TEXT, "running": _MAYBE_FLAG, "boot": Nullable(OneOf(("yes", "no", "masked"))),
-    "stale": _MAYBE_FLAG, "cri": _MAYBE_FLAG, "nvidia": _FLAG}))
+    "stale": _MAYBE_FLAG, "cri": _MAYBE_FLAG, "nvidia": _FLAG,
+    "classes": Rows(_TEXT, 1000)}))
 _LOST = Nullable(Rows(_LONG, _PACKAGES))
 _BOOT = Fields({"pci": _TEXT, "enabled": _FLAG, "instances": Rows(Fields({
     "profile": _TEXT, "start": Number(smallest=-1), "compute": Rows(Rows(_NUMBER, 8), _INSTANCES)}), _INSTANCES)},

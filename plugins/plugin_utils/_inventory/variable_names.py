@@ -17,7 +17,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import compone
 NAMES = frozenset({
     "container_toolkit_cdi", "container_toolkit_cdi_management", "container_toolkit_config_path",
     "container_toolkit_disruption", "container_toolkit_drop_in_path", "container_toolkit_mode",
-    "container_toolkit_nri", "container_toolkit_plan", "container_toolkit_preview", "container_toolkit_proxy",
+    "container_toolkit_nri", "container_toolkit_nvidia_runtime_name", "container_toolkit_nvidia_runtime_path",
+    "container_toolkit_plan", "container_toolkit_preview", "container_toolkit_proxy",
     "container_toolkit_repository_fingerprint", "container_toolkit_repository_key", "container_toolkit_repository_url",
     "container_toolkit_result", "container_toolkit_runtime", "container_toolkit_set_as_default",
     "container_toolkit_settings", "container_toolkit_version", "cuda_plan", "cuda_profile", "cuda_result",

@@ -10,7 +10,8 @@ import pathlib
 import typing as t
 from dataclasses import asdict, dataclass, field
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import OPTION_PARTS, RUNTIME_CLASSES
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import BINARIES
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import (
     FileRecord,
@@ -19,11 +20,6 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state
     RuntimeState,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Value
-
-# The runtime classes that this collection can declare.
-RUNTIME_CLASSES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
-# The parts that a run can set in a file: runtime classes, and options that are enabled.
-PARTS = (*RUNTIME_CLASSES, "set_as_default", "cdi", "nri")
 
 # The first line of files that only this collection writes.
 HEADER = "# Written by the Ansible collection gpuops.nvidia. Changes are overwritten.\n"
@@ -39,6 +35,8 @@ class Options:
     set_as_default: bool
     cdi: bool
     mode: str
+    nvidia_runtime_name: str = RUNTIME_CLASSES[0]
+    nvidia_runtime_path: str | None = None
     drop_in_path: str | None = None
     nri: bool = False
     state: str = "present"
@@ -50,13 +48,19 @@ class Options:
     @property
     def classes(self) -> dict[str, str]:
         """Maps a runtime class to the path of its program."""
-        names = ["nvidia"] if self.mode == "auto" else ["nvidia", f"nvidia-{self.mode}"]
-        return dict.fromkeys(names, BINARIES[self.mode])
+        program = BINARIES[self.mode]
+        classes = {self.nvidia_runtime_name: self.nvidia_runtime_path or program}
+        return classes if self.mode == "auto" else {**classes, f"nvidia-{self.mode}": program}
 
     @property
     def parts(self) -> list[str]:
-        """The elements of PARTS that are desired."""
-        return [*self.classes, *(name for name in PARTS if getattr(self, name, False))]
+        """The desired runtime classes and OPTION_PARTS."""
+        return [*self.classes, *(name for name in OPTION_PARTS if getattr(self, name))]
+
+    @property
+    def default(self) -> str | None:
+        """The desired default runtime, None if it is not to be changed."""
+        return self.nvidia_runtime_name if self.set_as_default else None
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class Probe:
 class Configuration:
     """The current configuration of a runtime, also if this collection has not written it.
 
-    classes: maps the declared elements of RUNTIME_CLASSES to the path of their program, None if the program is unknown.
+    classes: maps all declared runtime classes to the path of their program, None if the program is unknown.
     default: the default runtime. cdi, nri: whether they are enabled. None: the runtime has no such setting, or it is
     unknown.
     """
@@ -102,6 +106,11 @@ class Configuration:
     default: str | None = None
     cdi: bool | None = None
     nri: bool | None = None
+
+
+def is_nvidia(program: Value) -> bool:
+    """Whether a program is the NVIDIA container runtime or a variant of it."""
+    return isinstance(program, str) and program.rpartition("/")[2].startswith("nvidia-container-runtime")
 
 
 def text_or_none(value: Value) -> str | None:
@@ -142,14 +151,15 @@ class Trial:
 class Proposal:
     """The changes of a runtime, and the action that applies them.
 
-    changes: in the order of writing. trials: empty if the runtime cannot check files. parts: the elements of PARTS that
-    the changed files set.
+    changes: in the order of writing. trials: empty if the runtime cannot check files. parts: the runtime
+    classes and OPTION_PARTS that the changed files set.
     action: `restart`, `reload` or `none`. needs: the lowest gpu_disruption level that allows the action. due_reason:
     the reason for an action although no file changes. reload_first: whether a reload applies a part of the changes
     while the restart is pending. confirm: a command that succeeds when the daemon has applied the changes; it is
     retried for a minute after the action. idle: a command that succeeds if a restart stops no container; it runs
     directly before a restart that needs a lower level than `drain`.
     instructions: for a file that another product manages, the settings for this product; then nothing is changed.
+    classes: the runtime classes that the changes can add, change or remove.
     settings: defaults for the settings file of nvidia-container-runtime, by dotted name.
     """
 
@@ -165,6 +175,7 @@ class Proposal:
     instructions: str = ""
     settings: dict[str, Value] = field(default_factory=dict)
     parts: list[str] = field(default_factory=list)
+    classes: t.Collection[str] = ()
     previous_default: str | None = None
     warnings: list[str] = field(default_factory=list)
 
@@ -204,10 +215,32 @@ class Proposal:
                 path, text, rest, part, "the file was edited, so only our part is removed", baseline=rest))
 
 
+def all_parts(journal: Journal) -> set[str]:
+    """All parts that runs can have set."""
+    return {*RUNTIME_CLASSES, *journal.classes, *OPTION_PARTS}
+
+
 def unwanted_parts(journal: Journal, options: Options, default: Value) -> set[str]:
-    """The elements of PARTS that a run has set and that are no longer desired, except the default runtime class."""
-    ours = {part for record in journal.files.values() for part in record.parts}
-    return ours - set(options.parts) - {name for name in RUNTIME_CLASSES if name == default}
+    """The parts that a run has set and that are no longer desired. A runtime class that remains the default is kept."""
+    unwanted = journal.parts - set(options.parts)
+    if options.set_as_default or "set_as_default" in unwanted:
+        return unwanted
+    return {part for part in unwanted if part != default}
+
+
+def check_name(journal: Journal, options: Options, declared: t.Mapping[str, Value], path: str) -> None:
+    """Raises InputError if the name of the NVIDIA runtime belongs to another runtime.
+
+    declared: the program of each declared runtime class, None if it is unknown. path: the file that declares it.
+    """
+    name = options.nvidia_runtime_name
+    if name in (*RUNTIME_CLASSES, *journal.classes) or name not in declared:
+        return
+    program = declared[name]
+    if not is_nvidia(program) and program != options.nvidia_runtime_path:
+        raise InputError(f"the configuration of {path} declares another runtime with this name"
+                         f"{f', which runs {program}' if program else ''}.", "Choose another name.",
+                         path="nvidia_runtime_name", value=name)
 
 
 class Runtime(abc.ABC):

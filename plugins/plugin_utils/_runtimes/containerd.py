@@ -48,11 +48,15 @@ class Containerd(base.Runtime):
         default = lookup(current.cri, cri.DEFAULT)
         former = journal.default_runtime or str(default or "runc")
         proposal = base.Proposal(previous_default=former, parts=options.parts)
+        base.check_name(journal, options, cri.programs(current.cri), path)
         values = cri.desired(current.cri, options, former)
+        proposal.classes = {*base.RUNTIME_CLASSES, *journal.classes, *options.classes}
         _warn_disabled(current.effective, proposal)
         drop_in = options.drop_in_path or DROP_IN
         if _major_version(state) == 1:
-            changed = _edit_main_file(current, values, base.unwanted_parts(journal, options, default), proposal)
+            unwanted = base.unwanted_parts(journal, options, default)
+            proposal.parts = sorted({*options.parts, *(journal.parts - unwanted)})
+            changed = _edit_main_file(current, values, unwanted, proposal)
         else:
             changed = _add_drop_in(current, values, drop_in, proposal)
         baseline = None
@@ -94,7 +98,8 @@ class Containerd(base.Runtime):
                             "Declare it or correct default_runtime_name.", path=path)
         ours = {plugin_path(plugin, key) for key in (*values, cri.DEFAULT, cri.CDI, cri.NRI)}
         changed = [dotted(leaf) for leaf, value in leaves(before.get("plugins", {}), ("plugins",)).items()
-                   if leaf not in ours and leaf[-2:-1] != ("imports",) and not set(leaf) & set(base.RUNTIME_CLASSES)
+                   if leaf not in ours and leaf[-2:-1] != ("imports",)
+                   and not (leaf[2:4] == cri.RUNTIMES and leaf[4] in proposal.classes)
                    and (lookup(after, leaf) or None) != (value or None)]
         if changed:
             raise HostError(f"The candidate for {path} would change other settings: {', '.join(changed[:5])}.",
@@ -257,8 +262,8 @@ def _add_drop_in(current: _Current, values: dict[Path, Value], drop_in: str, pro
     proposal.remove_unused_drop_ins(state, journal, drop_in)
     proposal.write(drop_in, current_text, desired, "drop-in", journal)
     document = None
-    if text and path in journal.files and cri.declares_nvidia(main) and not cri.declares_nvidia(
-            cri.read(journal.before(path), path)):
+    if text and path in journal.files and cri.declares(main, {"nvidia", *journal.classes}) and not cri.declares(
+            cri.read(journal.before(path), path), {"nvidia", *journal.classes}):
         # A run has edited the main file before containerd was upgraded to 2.x.
         document = Document(_without_ours(text, path, journal, drop_in), path)
     for change in proposal.changes:

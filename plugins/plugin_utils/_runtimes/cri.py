@@ -12,11 +12,12 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import RUNTIME_CLASSES
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import (
-    PARTS,
-    RUNTIME_CLASSES,
     Configuration,
     Options,
+    all_parts,
+    is_nvidia,
     text_or_none,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal
@@ -71,12 +72,17 @@ def read(text: str, name: str) -> Table:
 def configuration(data: t.Mapping[str, Value], plugin: str, cdi: bool | None) -> Configuration:
     """The current configuration in data, the whole configuration. cdi: whether CDI is enabled without its key."""
     table = lookup(data, ("plugins", plugin))
-    declared, enabled, disabled = lookup(table, RUNTIMES), lookup(table, CDI), lookup(data, NRI)
-    classes = {name: text_or_none(lookup(declared, (name, "options", "BinaryName"))) for name in RUNTIME_CLASSES
-               if lookup(declared, (name,)) is not None}
-    return Configuration(classes, text_or_none(lookup(table, DEFAULT)) or "runc",
+    enabled, disabled = lookup(table, CDI), lookup(data, NRI)
+    return Configuration(programs(table), text_or_none(lookup(table, DEFAULT)) or "runc",
                          enabled if isinstance(enabled, bool) else cdi,
                          not disabled if isinstance(disabled, bool) else None)
+
+
+def programs(table: t.Mapping[str, Value]) -> dict[str, str | None]:
+    """Maps each declared runtime class to its program, None if it is unknown. table: of the CRI plugin."""
+    declared = lookup(table, RUNTIMES)
+    return {name: text_or_none(lookup(runtime, ("options", "BinaryName")))
+            for name, runtime in (declared.items() if isinstance(declared, dict) else ())}
 
 
 def desired(cri: t.Mapping[str, Value], options: Options, former: str | None) -> dict[Path, Value]:
@@ -91,7 +97,8 @@ def desired(cri: t.Mapping[str, Value], options: Options, former: str | None) ->
     for name in (former or "runc", "runc"):
         kind = str(lookup(runtimes, (name, "runtime_type")))
         # MicroK8s writes a placeholder: ${RUNTIME_TYPE}.
-        if name not in RUNTIME_CLASSES and kind.startswith(("io.containerd.runc.", "${")):
+        is_ours = name in (*RUNTIME_CLASSES, *options.classes) or is_nvidia(programs(cri).get(name))
+        if not is_ours and kind.startswith(("io.containerd.runc.", "${")):
             source = runtimes[name]
             break
     values: dict[Path, Value] = {}
@@ -99,8 +106,8 @@ def desired(cri: t.Mapping[str, Value], options: Options, former: str | None) ->
         values[NRI] = False
     if options.cdi and "enable_cdi" in cri:
         values[CDI] = True
-    if options.set_as_default:
-        values[DEFAULT] = "nvidia"
+    if options.default:
+        values[DEFAULT] = options.default
     for name, binary in options.classes.items():
         copied = {**nonzero_leaves(source), ("runtime_type",): RUNC, ("options", "BinaryName"): binary}
         # The keys of a table come before its subtables.
@@ -130,21 +137,23 @@ def nonzero_leaves(table: t.Mapping[str, Value]) -> dict[Path, Value]:
     return found
 
 
-def declares_nvidia(data: t.Mapping[str, Value]) -> bool:
-    """Whether a file declares the runtime class nvidia."""
-    return any(lookup(data, plugin_path(plugin, RUNTIMES + ("nvidia",))) for plugin in (V1, V2, V3))
+def declares(data: t.Mapping[str, Value], classes: t.Iterable[str]) -> bool:
+    """Whether a file declares one of these runtime classes."""
+    return any(lookup(data, plugin_path(plugin, (*RUNTIMES, name))) for plugin in (V1, V2, V3) for name in classes)
 
 
 def without_parts(text: str, name: str, journal: Journal, parts: t.Collection[str]) -> str:
-    """The text with the former values of these PARTS; the unchanged text if it has none of these parts."""
+    """The text with the former values of these parts; the unchanged text if it has none of these parts."""
     if name not in journal.files:
         return text
     document = without_ours(text, name, journal, parts)
     return text if leaves(load(document.text, name)) == leaves(load(text, name)) else document.text
 
 
-def without_ours(text: str, name: str, journal: Journal, parts: t.Collection[str] = PARTS) -> Document:
-    """The text with the former values of this collection's runtime classes and settings."""
+def without_ours(text: str, name: str, journal: Journal, parts: t.Collection[str] | None = None) -> Document:
+    """The text with the former values of these parts, by default of all parts of this collection."""
+    parts = all_parts(journal) if parts is None else parts
+    classes = sorted({*RUNTIME_CLASSES, *journal.classes})
     before = journal.before(name)
     former = read(before, name)
     document = Document(text, name)
@@ -154,12 +163,12 @@ def without_ours(text: str, name: str, journal: Journal, parts: t.Collection[str
         if lookup(document.data, root) is None:
             continue
         runtimes = root + RUNTIMES
-        for runtime in RUNTIME_CLASSES:
+        for runtime in classes:
             if runtime in parts and lookup(document.data, runtimes + (runtime,)) is not None:
                 document.remove(runtimes + (runtime,))
                 for path, value in leaves(lookup(former, runtimes + (runtime,)) or {}).items():
                     document.set(runtimes + (runtime,) + path, value)
-        if "set_as_default" in parts and lookup(document.data, root + DEFAULT) in RUNTIME_CLASSES:
+        if "set_as_default" in parts and lookup(document.data, root + DEFAULT) in classes:
             restore_value(document, former, root + DEFAULT)
         if "cdi" in parts and lookup(document.data, root + CDI) is True:
             restore_value(document, former, root + CDI)

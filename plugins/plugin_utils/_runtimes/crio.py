@@ -43,9 +43,7 @@ class Crio(base.Runtime):
 
     def read(self, state: RuntimeState) -> base.Configuration:
         merged = _merged(_files(state))
-        classes = {name: base.text_or_none(merged.runtimes[name].get("runtime_path")) for name in base.RUNTIME_CLASSES
-                   if name in merged.runtimes}
-        return base.Configuration(classes, merged.default or _default_runtime(state), True)
+        return base.Configuration(_programs(merged), merged.default or _default_runtime(state), True)
 
     def propose(self, state: RuntimeState, journal: Journal, options: base.Options) -> base.Proposal:
         drop_in = options.drop_in_path or DROP_IN
@@ -53,7 +51,9 @@ class Crio(base.Runtime):
         others = _merged({path: text for path, text in _files(state).items()
                          if path != drop_in and path not in journal.files})
         default = others.default or _default_runtime(state)
-        proposal = base.Proposal(action=_service_action(state), previous_default=journal.default_runtime or default)
+        base.check_name(journal, options, _programs(others), state.config)
+        proposal = base.Proposal(action=_service_action(state), previous_default=journal.default_runtime or default,
+                                 parts=options.parts)
         proposal.settings = _low_level_runtimes(state)
         proposal.due_reason = base.STALE if state.stale else ""
         current = state.files.get(drop_in)
@@ -141,8 +141,13 @@ def _merged(files: t.Mapping[str, str]) -> _Merged:
     return _Merged(default, runtimes, source)
 
 
+def _programs(merged: _Merged) -> dict[str, str | None]:
+    """Maps each declared runtime to its program, None if CRI-O searches its PATH for the program."""
+    return {name: base.text_or_none(runtime.get("runtime_path")) for name, runtime in merged.runtimes.items()}
+
+
 def _is_configured(merged: _Merged, options: base.Options) -> bool:
-    if options.set_as_default and merged.default != "nvidia":
+    if options.default not in (None, merged.default):
         return False
     # Without runtime_path, CRI-O searches its PATH for the program.
     return all(merged.runtimes.get(name, {}).get("runtime_path") == binary
@@ -154,11 +159,13 @@ def _is_configured(merged: _Merged, options: base.Options) -> bool:
 
 def _render(others: _Merged, default: str, options: base.Options) -> str:
     """The text of the drop-in. A runtime class is a copy of the default runtime with NVIDIA's program."""
+    programs = _programs(others)
     source = next((others.runtimes[name] for name in (default, "crun", "runc")
-                   if name not in base.RUNTIME_CLASSES and name in others.runtimes), {})
+                   if name in programs and name not in (*base.RUNTIME_CLASSES, *options.classes)
+                   and not base.is_nvidia(programs[name])), {})
     values: dict[Path, Value] = {}
-    if options.set_as_default:
-        values[(*_RUNTIME, "default_runtime")] = "nvidia"
+    if options.default:
+        values[(*_RUNTIME, "default_runtime")] = options.default
     for name, binary in options.classes.items():
         table: Path = (*_RUNTIME, "runtimes", name)
         values[(*table, "runtime_path")] = binary

@@ -18,6 +18,7 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import OPTION_PARTS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import base
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal, RuntimeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.json_text import Document
@@ -56,11 +57,9 @@ class Docker(base.Runtime):
     def read(self, state: RuntimeState) -> base.Configuration:
         _check_file_is_read(state)
         data, flags = Document(state.text or "", state.config).data, _flags(state)
-        classes = {name: base.text_or_none(lookup(data, ("runtimes", name, "path"))) for name in base.RUNTIME_CLASSES
-                   if name in flags.runtimes or lookup(data, ("runtimes", name)) is not None}
         default = flags.default_runtime or base.text_or_none(data.get("default-runtime")) or "runc"
         cdi = _has_cdi(state, data) or flags.cdi
-        return base.Configuration(classes, default, cdi if state.release >= _CDI_SUPPORTED else None)
+        return base.Configuration(_programs(data, flags), default, cdi if state.release >= _CDI_SUPPORTED else None)
 
     def propose(self, state: RuntimeState, journal: Journal, options: base.Options) -> base.Proposal:
         _check_file_is_read(state)
@@ -69,8 +68,11 @@ class Docker(base.Runtime):
         before = copy.deepcopy(document.data)
         default = flags.default_runtime or before.get("default-runtime")
         former = journal.default_runtime or str(default or "runc")
-        proposal = base.Proposal(previous_default=former, parts=options.parts)
+        proposal = base.Proposal(previous_default=former,
+                                 classes={*base.RUNTIME_CLASSES, *journal.classes, *options.classes})
+        base.check_name(journal, options, _programs(before, flags), path)
         unwanted = base.unwanted_parts(journal, options, default)
+        proposal.parts = sorted({*options.parts, *(journal.parts - unwanted)})
         if path in journal.files:
             _remove_parts(document, Document(journal.before(path), path).data, unwanted)
         for member, value in _desired(state, before, flags, options, proposal, unwanted).items():
@@ -190,6 +192,14 @@ def _info(state: RuntimeState) -> Table | None:
     return info if isinstance(info, dict) and isinstance(info.get("Runtimes"), dict) else None
 
 
+def _programs(data: Table, flags: _Flags) -> dict[str, str | None]:
+    """Maps each declared runtime to its program, None if it is unknown."""
+    declared = data.get("runtimes")
+    return {**dict.fromkeys(flags.runtimes),
+            **{name: base.text_or_none(lookup(data, ("runtimes", name, "path")))
+               for name in (declared if isinstance(declared, dict) else ())}}
+
+
 def _has_cdi(state: RuntimeState, data: Table) -> bool:
     """Whether a daemon that starts with this file supports CDI devices."""
     feature = lookup(data, _CDI)
@@ -213,11 +223,11 @@ def _desired(state: RuntimeState, data: Table, flags: _Flags, options: base.Opti
         else:
             values["runtimes", name, "path"] = binary
     default = flags.default_runtime or data.get("default-runtime")
-    if options.set_as_default:
-        if default != "nvidia":
-            values[("default-runtime",)] = "nvidia"
-    elif ("set_as_default" in unwanted and default in base.RUNTIME_CLASSES
-          and proposal.previous_default not in (None, *base.RUNTIME_CLASSES)):
+    if options.default:
+        if default != options.default:
+            values[("default-runtime",)] = options.default
+    elif ("set_as_default" in unwanted and default in proposal.classes
+          and proposal.previous_default not in (None, *proposal.classes)):
         # If the member were removed, the daemon would keep its current default until it restarts.
         values[("default-runtime",)] = proposal.previous_default
     if options.cdi and data.get("cdi-spec-dirs") == []:
@@ -260,9 +270,9 @@ def _check_default(path: str, data: Table, flags: _Flags) -> None:
 def _without_ours(text: str, path: str, journal: Journal) -> str:
     """The text with the former values of this collection's part."""
     document = Document(text, path)
-    former = Document(journal.before(path), path).data
-    _remove_parts(document, former, base.PARTS)
-    if document.data.get("default-runtime") in (*base.RUNTIME_CLASSES, "runc"):  # _desired can have set runc
+    former, parts = Document(journal.before(path), path).data, base.all_parts(journal)
+    _remove_parts(document, former, parts)
+    if document.data.get("default-runtime") in (*parts, "runc"):  # _desired can have set runc
         restore_value(document, former, ("default-runtime",))
     return document.text
 
@@ -270,9 +280,8 @@ def _without_ours(text: str, path: str, journal: Journal) -> str:
 def _remove_parts(document: Document, former: Table, parts: t.Collection[str]) -> None:
     """Restores the former values of these parts: runtime classes and the CDI feature."""
     filled = [key for key in ("runtimes", "features") if document.data.get(key)]
-    for name in base.RUNTIME_CLASSES:
-        if name in parts:
-            restore_value(document, former, ("runtimes", name))
+    for name in sorted(set(parts) - set(OPTION_PARTS)):
+        restore_value(document, former, ("runtimes", name))
     if "cdi" in parts and lookup(document.data, _CDI) is True:
         restore_value(document, former, _CDI)
     for key in filled:

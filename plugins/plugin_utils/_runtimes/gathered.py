@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import typing as t
+from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import CHOOSING
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import BINARIES
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import runtime_names
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import registry, settings_file
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Configuration, Options
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import (
+    RUNTIME_CLASSES,
+    Configuration,
+    Options,
+    is_nvidia,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState, Journal
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Value
 
 # The runtimes that use the option drop_in_path.
@@ -30,7 +36,8 @@ def gathered(state: HostState, options: Options, specification: t.Mapping[str, V
     problems: dict[str, str] = {}
     for one in state.runtimes:
         try:
-            found[one] = registry.RUNTIMES[one].read(state.runtimes[one])
+            configuration = registry.RUNTIMES[one].read(state.runtimes[one])
+            found[one] = replace(configuration, classes=_nvidia_classes(configuration, state.journal.of(one)))
         except HostError as error:
             problems[one] = error.message
         except (AttributeError, TypeError, ValueError):  # a table of the file has another shape
@@ -66,15 +73,21 @@ def _of_runtimes(state: HostState, options: Options, names: t.Sequence[str], fou
     """The options that describe the configuration of runtimes. With several, those of the first configured one; its
     `runtime` are the ones that these options do not change."""
     none = Configuration({})
-    name = next((other for other in names if "nvidia" in found.get(other, none).classes), names[0] if names else "")
-    one = found.get(name, none)
+    mains = {other: _main_class(found.get(other, none), state.journal.of(other)) for other in names}
+    name = next((other for other in names if mains[other]), names[0] if names else "")
+    one, main = found.get(name, none), mains.get(name)
+    program = one.classes.get(main or "")
     cdi = bool(specification["path"]) or bool(specification["unit"]) if one.cdi is None else one.cdi
     mode = next((mode for mode in ("cdi", "legacy") if f"nvidia-{mode}" in one.classes
-                 and one.classes.get("nvidia") == BINARIES[mode]), "auto")
+                 and program == BINARIES[mode]), "auto")
     records = [record for runtime in names for record in state.journal.of(runtime).files.values()]
     # NRI is reported only if this collection has enabled it: false does not disable it.
-    wanted: dict[str, Value] = {"set_as_default": one.default == "nvidia", "cdi": cdi, "mode": mode,
+    wanted: dict[str, Value] = {"set_as_default": bool(main) and one.default == main, "cdi": cdi, "mode": mode,
                                 "nri": any("nri" in record.parts for record in records)}
+    if main and main != RUNTIME_CLASSES[0]:
+        wanted["nvidia_runtime_name"] = main
+    if program and program.startswith("/") and program not in BINARIES.values():
+        wanted["nvidia_runtime_path"] = program
     alike = [other for other in names if len(names) > 1 and _is_unchanged(state, other, Options(**wanted))]
     if name in alike and len(alike) > 1:
         wanted["runtime"] = alike
@@ -86,6 +99,20 @@ def _of_runtimes(state: HostState, options: Options, names: t.Sequence[str], fou
         if name in _DROP_IN_IS_AN_OPTION and len(paths) == 1 and paths[0] != registry.RUNTIMES[name].probe.drop_in:
             wanted["drop_in_path"] = paths[0]
     return wanted
+
+
+def _nvidia_classes(found: Configuration, journal: Journal) -> dict[str, str | None]:
+    """The runtime classes of the vendor, of this collection, or with a program of the vendor."""
+    return {name: program for name, program in found.classes.items()
+            if name in (*RUNTIME_CLASSES, *journal.classes) or is_nvidia(program)}
+
+
+def _main_class(found: Configuration, journal: Journal) -> str | None:
+    """The runtime class that the option nvidia_runtime_name describes: the one that this collection has declared, else
+    `nvidia`, else one with a program of the vendor. found: with NVIDIA runtime classes only."""
+    others = [name for name in found.classes if name not in RUNTIME_CLASSES]
+    ours = [name for name in others if name in journal.classes]
+    return next(iter([*ours, *[name for name in found.classes if name == RUNTIME_CLASSES[0]], *others]), None)
 
 
 def _is_unchanged(state: HostState, name: str, options: Options) -> bool:
@@ -104,10 +131,11 @@ def _drop_ins(state: HostState, name: str) -> list[str]:
 def _row(state: HostState, name: str, found: Configuration | None, problem: str | None) -> dict[str, Value]:
     """An element of the result `runtimes`."""
     runtime = state.runtimes[name]
-    uses = None if found is None else "nvidia" in found.classes or name == "podman" and bool(
-        found.cdi and state.cdi.specs)
     known = found or Configuration({})
+    main = _main_class(known, state.journal.of(name))
+    is_default = main is not None and known.default == main
+    uses = None if found is None else main is not None or name == "podman" and bool(known.cdi and state.cdi.specs)
     return {"name": name, "config_path": runtime.config, "drop_in_paths": _drop_ins(state, name),
             "service": runtime.unit, "running": runtime.running, "configured": uses, "classes": known.classes,
-            "default_runtime": known.default, "is_default": None if found is None else known.default == "nvidia",
+            "default_runtime": known.default, "is_default": None if found is None else is_default,
             "cdi": known.cdi, "nri": known.nri, "problem": problem}

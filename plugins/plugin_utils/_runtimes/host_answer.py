@@ -82,6 +82,7 @@ _HOST_STATE = Fields({
 _OPTIONS = Fields({
     "state": OneOf(("present", "absent", "gathered")), "runtime": Rows(OneOf((*CHOOSING, *RUNTIMES)), 64),
     "mode": OneOf(("auto", "cdi", "legacy")), "config_path": Nullable(_PATH), "drop_in_path": Nullable(_PATH),
+    "nvidia_runtime_name": _TEXT, "nvidia_runtime_path": Nullable(_PATH),
     "set_as_default": _FLAG, "cdi": _FLAG, "nri": _FLAG, "settings": Table(_TEXT, Anything(), 1000),
     "disruption": OneOf(LEVELS)}, closed=False)
 _PHASES: dict[str, dict[str, Shape]] = {

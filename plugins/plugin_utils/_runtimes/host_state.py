@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.cdi import CdiPlan
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.failure_text import failure
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import OPTION_PARTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import PackagesPlan
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Value
 
@@ -77,8 +78,8 @@ class FileRecord:
     """The journal's record of a file.
 
     part: `main` or `drop-in`. state: `before` (restored or never written), `ours` (unchanged since a run has written
-    it) or `edited`. before: the text before the first run, None if there was no file. parts: the elements of PARTS in
-    `base.py` that runs have set in the file.
+    it) or `edited`. before: the text before the first run, None if there was no file. parts: the runtime classes and
+    the OPTION_PARTS that runs have set in the file.
     """
 
     part: str
@@ -99,6 +100,16 @@ class Journal:
     files: dict[str, FileRecord] = field(default_factory=dict)
     default_runtime: str | None = None
     restart: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> set[str]:
+        """The parts that runs have set in any of the files."""
+        return {part for record in self.files.values() for part in record.parts}
+
+    @property
+    def classes(self) -> set[str]:
+        """The runtime classes that runs have declared."""
+        return self.parts - set(OPTION_PARTS)
 
     def is_edited(self, path: str) -> bool:
         """Whether a file was edited after a run had written it."""

@@ -10,7 +10,6 @@ From 1.36 on (containerd 2.3), k0s does not start with a table of version 2.
 
 from __future__ import annotations
 
-import copy
 import pathlib
 import re
 import typing as t
@@ -21,7 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import bas
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3, plugin_path
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal, RuntimeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import render
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Table, Value, lookup
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Table, lookup, merge
 
 FOLDER = "/etc/k0s/containerd.d"
 DROP_IN = f"{FOLDER}/99-gpuops-nvidia.toml"
@@ -54,7 +53,8 @@ class K0s(base.Runtime):
                   if text and path.startswith(f"{FOLDER}/") and path not in (drop_in, *journal.files)}
         table = _merged(state, plugin, others.values())
         former = journal.default_runtime or lookup(table, cri.DEFAULT) or "runc"
-        proposal = base.Proposal(action="none", previous_default=former)
+        base.check_name(journal, options, cri.programs(table), state.config)
+        proposal = base.Proposal(action="none", previous_default=former, parts=options.parts)
         if options.nri and plugin == V2:
             proposal.warnings.append("k0s before 1.36 runs containerd 1.7, in which NRI is disabled.")
         proposal.remove_unused_drop_ins(state, journal, drop_in)
@@ -111,13 +111,5 @@ def _merged(state: RuntimeState, plugin: str, others: t.Iterable[Table]) -> Tabl
         merged = lookup(cri.read(state.files.get(_MERGED) or "", _MERGED), ("plugins", V2, *cri.RUNTIMES, "runc"))
         table["containerd"]["runtimes"]["runc"].update(merged or {})
     for data in others:
-        _merge(table, lookup(data, ("plugins", plugin)) or {})
+        merge(table, lookup(data, ("plugins", plugin)) or {})
     return table
-
-
-def _merge(table: Table, other: t.Mapping[str, Value]) -> None:
-    for key, value in other.items():
-        if isinstance(value, dict) and isinstance(table.get(key), dict):
-            _merge(table[key], value)
-        else:
-            table[key] = copy.deepcopy(value)

@@ -23,9 +23,11 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import bas
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3, plugin_path
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal, RuntimeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import render
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Path, Table, Value, lookup
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Path, Table, Value, lookup, merge
 
-_DEFAULT_TEXT = base.HEADER + "default-runtime: nvidia\n"
+# The name of the runtime class that k3s and RKE2 declare.
+_DETECTED = "nvidia"
+_DEFAULT_TEXT = f"{base.HEADER}default-runtime: {_DETECTED}\n"
 _DEFAULT_RUNTIME = re.compile(r"default-runtime\s*:\s*[\"']?([^\"'\s#]+)")
 _OTHER_RUNTIME = re.compile(r"^(--)?(container-runtime-endpoint\b.*|docker(: *true|=true)?)$", re.MULTILINE)
 _BASE_TEMPLATE = re.compile(r"\{\{-?\s*template\s+\"base\"")
@@ -50,6 +52,9 @@ class Rancher(base.Runtime):
     def read(self, state: RuntimeState) -> base.Configuration:
         self._check_own_containerd(state)
         data = cri.read(state.text or "", state.config)
+        path = self._drop_in(state)
+        if _imports(data, path):
+            merge(data, cri.read(state.files.get(path) or "", path))
         return cri.configuration(data, _plugin(data), None)
 
     def propose(self, state: RuntimeState, journal: Journal, options: base.Options) -> base.Proposal:
@@ -63,27 +68,36 @@ class Rancher(base.Runtime):
             proposal = base.Proposal(action="none", previous_default=journal.default_runtime or "runc", warnings=[
                 f"{name} has not been started yet. It declares the runtime at its first start after the toolkit was "
                 "installed."])
+            if options.nvidia_runtime_name != _DETECTED or options.nvidia_runtime_path:
+                raise HostError(f"{name} has not been started yet, so it is unknown whether it reads drop-ins.",
+                                f"Start {name}, then run again. Or omit nvidia_runtime_name and nvidia_runtime_path.",
+                                path=path)
             self._propose_default(state, journal, options, proposal)
             return proposal
         data = cri.read(text, path)
         plugin = _plugin(data)
         table = lookup(data, ("plugins", plugin)) or {}
         former = journal.default_runtime or lookup(table, cri.DEFAULT) or "runc"
-        proposal = base.Proposal(previous_default=former, needs=self._needs(state))
+        base.check_name(journal, options, cri.programs(table), path)
+        proposal = base.Proposal(previous_default=former, needs=self._needs(state), parts=options.parts)
         if options.nri and plugin == V2:
             proposal.warnings.append(f"This release of {name} runs containerd 1.7, in which NRI is disabled.")
-        self._propose_default(state, journal, options, proposal)
+        # k3s does not start if its option default-runtime is a class that it has not detected.
+        is_detected = options.nvidia_runtime_name == _DETECTED
+        self._propose_default(state, journal, replace(options, set_as_default=options.set_as_default and is_detected),
+                              proposal)
         values: dict[Path, Value] = {}
         missing: list[str] = []
-        if options.mode == "auto":
+        if options.mode == "auto" and is_detected and not options.nvidia_runtime_path:
             missing = [runtime for runtime in options.classes if lookup(table, (*cri.RUNTIMES, runtime)) is None]
         else:
-            # k3s enables CDI if its containerd supports it, and has an option for the default runtime.
-            values = cri.desired(table, replace(options, nri=False, cdi=False, set_as_default=False), former)
+            # k3s enables CDI if its containerd supports it.
+            values = cri.desired(table, replace(options, nri=False, cdi=False,
+                                                set_as_default=options.set_as_default and not is_detected), former)
         self._propose_drop_in(state, journal, data, values, proposal)
         confirm = ["grep", "-qF", "nvidia-container-runtime", path]
-        if options.set_as_default and lookup(table, cri.DEFAULT) != "nvidia":
-            missing.append("nvidia as the default")
+        if options.set_as_default and is_detected and lookup(table, cri.DEFAULT) != _DETECTED:
+            missing.append(f"{_DETECTED} as the default")
             # The current file may already contain the program.
             confirm = ["grep", "-qE", "default_runtime_name = [\"']nvidia[\"']", path]
         if missing:
@@ -126,33 +140,42 @@ class Rancher(base.Runtime):
         """Adds the file for the option default-runtime. It is the last file in config.yaml.d, so it has precedence."""
         current = state.files.get(self.default_file)
         flag = re.search(r"--default-runtime[= ](\S+)", " ".join(state.command))
-        if options.set_as_default and flag and flag.group(1) != "nvidia":
+        if options.set_as_default and flag and flag.group(1) != _DETECTED:
             raise HostError(f"{state.unit} is started with --default-runtime={flag.group(1)}, which overrides files.",
                             "Remove the flag from the unit, then run again.", unit=state.unit)
         others = [match.group(1) for line in self._user_settings(state) if (match := _DEFAULT_RUNTIME.match(line))]
-        is_set_by_user = bool(flag) or others[-1:] == ["nvidia"]
+        is_set_by_user = bool(flag) or others[-1:] == [_DETECTED]
         desired = _DEFAULT_TEXT if options.set_as_default and (current is not None or not is_set_by_user) else None
         proposal.write(self.default_file, current, desired, "drop-in", journal)
 
     def _propose_drop_in(self, state: RuntimeState, journal: Journal, data: Table, values: t.Mapping[Path, Value],
                          proposal: base.Proposal) -> None:
         """Adds the drop-in with these values; removes it if there are none."""
-        folder = pathlib.PurePosixPath(state.config).parent / "config-v3.toml.d"
-        path = str(folder / "99-gpuops-nvidia.toml")
+        path = self._drop_in(state)
         current = state.files.get(path)
         desired = None
         if values:
-            if not any(pathlib.PurePosixPath(path).match(pattern) for pattern in data.get("imports", [])):
+            if not _imports(data, path):
                 raise HostError(
                     f"{state.config} imports no drop-ins (containerd 1.x, an older release or a template): "
-                    f"{self.probe.name} chooses the program of the class nvidia.",
-                    "Set mode to auto, and use a class that it declares, such as nvidia-cdi.", path=state.config)
+                    f"{self.probe.name} chooses the name and the program of its NVIDIA runtime.",
+                    "Set mode to auto, omit nvidia_runtime_name and nvidia_runtime_path, and use a class that it "
+                    "declares, such as nvidia-cdi.", path=state.config)
             desired = base.HEADER + render({("version",): data.get("version", 3),
                                             **{plugin_path(V3, key): value for key, value in values.items()}})
         proposal.write(path, current, desired, "drop-in", journal)
 
+    @staticmethod
+    def _drop_in(state: RuntimeState) -> str:
+        return str(pathlib.PurePosixPath(state.config).parent / "config-v3.toml.d" / "99-gpuops-nvidia.toml")
+
     def propose_removal(self, state: RuntimeState, journal: Journal) -> base.Proposal:
         return base.Proposal(needs=self._needs(state)).restore_all(state, journal)
+
+
+def _imports(data: Table, path: str) -> bool:
+    """Whether the configuration reads the drop-in."""
+    return any(pathlib.PurePosixPath(path).match(pattern) for pattern in data.get("imports", []))
 
 
 def _plugin(data: Table) -> str:

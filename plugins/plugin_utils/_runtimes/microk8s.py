@@ -10,9 +10,9 @@ Placeholders such as ${RUNTIME} are inside strings, so the template is valid TOM
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import BINARIES
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import base, cri
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V2, V3, plugin_path
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal, RuntimeState
@@ -21,6 +21,8 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values imp
 
 _ARGS = "/var/snap/microk8s/current/args"
 TEMPLATE = f"{_ARGS}/containerd-template.toml"
+# A runtime class that the template of every MicroK8s declares, even without the toolkit.
+_OWN_CLASS = "nvidia-container-runtime"
 _CONTAINERD = "/snap/microk8s/current/bin/containerd"
 
 
@@ -31,7 +33,8 @@ class Microk8s(base.Runtime):
     def read(self, state: RuntimeState) -> base.Configuration:
         data = cri.read(state.text or "", state.config)
         old = re.search(r"\bv?1\.7\.", state.facts["version"].stdout)
-        return cri.configuration(data, _plugin(data), not old)
+        found = cri.configuration(data, _plugin(data), not old)
+        return replace(found, classes={name: program for name, program in found.classes.items() if name != _OWN_CLASS})
 
     def propose(self, state: RuntimeState, journal: Journal, options: base.Options) -> base.Proposal:
         path, text = state.config, state.text
@@ -45,10 +48,12 @@ class Microk8s(base.Runtime):
         if re.search(r"\bv?1\.7\.", version.stdout):
             table.setdefault("enable_cdi", False)
         former = str(journal.default_runtime or lookup(table, cri.DEFAULT) or "runc")
-        proposal = base.Proposal(previous_default=former, parts=options.parts)
+        base.check_name(journal, options, cri.programs(table), path)
+        proposal = base.Proposal(previous_default=former)
         values = {key: value for key, value in cri.desired(table, options, former).items()
                   if lookup(data, plugin_path(plugin, key)) != value}
         unwanted = base.unwanted_parts(journal, options, lookup(table, cri.DEFAULT))
+        proposal.parts = sorted({*options.parts, *(journal.parts - unwanted)})
         rest = cri.without_parts(text, path, journal, unwanted)
         if values or rest != text:
             document = Document(rest, path)
@@ -58,7 +63,8 @@ class Microk8s(base.Runtime):
             if version.rc == 0:
                 proposal.trials = [base.Trial({"main.toml": document.text},
                                               [_CONTAINERD, "-c", "{dir}/main.toml", "config", "dump"])]
-            proposal.confirm = ["grep", "-qF", BINARIES[options.mode], f"{_ARGS}/containerd.toml"]
+            proposal.confirm = ["grep", "-qF", options.classes[options.nvidia_runtime_name],
+                                f"{_ARGS}/containerd.toml"]
         return proposal
 
     def propose_removal(self, state: RuntimeState, journal: Journal) -> base.Proposal:

@@ -53,8 +53,8 @@ def _kubespray_variables(options: Options, plugin: Table) -> str:
         lines.append("    options:")
         lines += [f"      {path[-1]}: {_yaml_value(value)}" for path, value in values.items()
                   if path[:-1] == (*table, "options")]
-    if options.set_as_default:
-        lines.append("containerd_default_runtime: nvidia")
+    if options.default:
+        lines.append(f"containerd_default_runtime: {options.default}")
     if options.cdi:
         lines.append("enable_cdi: true")
     return "\n".join(lines) + "\n"

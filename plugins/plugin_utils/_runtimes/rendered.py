@@ -72,4 +72,5 @@ def _empty(name: str, options: Options) -> RuntimeState:
 def options_of(arguments: t.Mapping[str, Value]) -> Options:
     """The options in validated arguments."""
     return Options(**{name: arguments[name] for name in (
-        "state", "runtime", "config_path", "drop_in_path", "set_as_default", "cdi", "nri", "settings", "mode")})
+        "state", "runtime", "config_path", "drop_in_path", "set_as_default", "cdi", "nri", "settings", "mode",
+        "nvidia_runtime_name", "nvidia_runtime_path")})

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
@@ -56,6 +57,15 @@ def leaves(data: t.Mapping[str, Value], prefix: Path = ()) -> dict[Path, Value]:
         else:
             found[(*prefix, key)] = value
     return found
+
+
+def merge(table: Table, other: t.Mapping[str, Value]) -> None:
+    """Adds copies of the values of another table, and merges tables that both have."""
+    for key, value in other.items():
+        if isinstance(value, dict) and isinstance(table.get(key), dict):
+            merge(table[key], value)
+        else:
+            table[key] = copy.deepcopy(value)
 
 
 def restore_value(document: Document, former: t.Mapping[str, Value], path: Path) -> None:

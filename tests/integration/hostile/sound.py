@@ -24,7 +24,8 @@ TOOLKIT: Data = {
                                 "steps": []},
                    "cdi": {"specs": [], "driver": None, "steps": [], "pending": [], "warnings": []}},
     "options": {"state": "present", "runtime": ["auto"], "mode": "auto", "config_path": None, "drop_in_path": None,
-                "set_as_default": True, "cdi": True, "nri": False, "settings": {}, "disruption": "idle"}}
+                "nvidia_runtime_name": "nvidia", "nvidia_runtime_path": None, "set_as_default": True, "cdi": True,
+                "nri": False, "settings": {}, "disruption": "idle"}}
 
 
 def answers(facts: Data) -> dict[str, Data]:

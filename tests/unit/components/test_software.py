@@ -106,9 +106,9 @@ def test_a_note_names_the_variables_of_hosts_that_have_the_effect() -> None:
     def said(**spec: t.Any) -> str:
         return "\n".join(note for note in plan(policy(**spec))[1] if "hosts do not use" in note)
 
-    given = [{"name": "CONTAINERD_CONFIG", "value": "/x"}, {"name": "CONTAINERD_RUNTIME_CLASS", "value": "nvidia"}]
+    given = [{"name": "CONTAINERD_CONFIG", "value": "/x"}, {"name": "RUNTIME_RESTART_MODE", "value": "none"}]
     assert said(toolkit={"env": given}).endswith(
-        "CONTAINERD_CONFIG, CONTAINERD_RUNTIME_CLASS: no effect: hosts do not use them; set "
+        "CONTAINERD_CONFIG, RUNTIME_RESTART_MODE: no effect: hosts do not use them; set "
         "container_toolkit_config_path if needed.")
     assert said(dcgmExporter={"env": [{"name": "DCGM_EXPORTER_COLLECTORS", "value": "/x.csv"}]}).endswith(
         "hosts do not use it; set dcgm_exporter_counters if needed.")

@@ -62,7 +62,8 @@ PARTLY = copy.deepcopy(LASTING)
 PARTLY["gpus"].append({**MISMATCH["gpus"][1], "error": "The GPU does not answer: GPU_IS_LOST."})
 TURNING["gpus"][0]["mig"] = {"enabled": False, "pending": True, "instances": []}
 
-DOCKER = {"version": "28.1.1", "running": True, "boot": "yes", "stale": None, "cri": None, "nvidia": True}
+DOCKER = {"version": "28.1.1", "running": True, "boot": "yes", "stale": None, "cri": None,
+          "classes": ["nvidia"]}
 
 
 def runtimes(kubernetes: str | None = None, **parts: dict[str, Any]) -> dict[str, Any]:
@@ -169,19 +170,19 @@ def runtimes(kubernetes: str | None = None, **parts: dict[str, Any]) -> dict[str
     # each of several
     ("container_toolkit", {**TOOLKIT, "runtime": ["docker", "podman", "crio"]}, runtimes(docker=DOCKER), "failed",
      "podman and crio are not installed"),
-    ("container_toolkit", {**TOOLKIT, "runtime": "containerd,docker"}, runtimes(docker={**DOCKER, "nvidia": False}),
+    ("container_toolkit", {**TOOLKIT, "runtime": "containerd,docker"}, runtimes(docker={**DOCKER, "classes": []}),
      "failed", "docker does not have the nvidia runtime"),
-    ("container_toolkit", {**TOOLKIT, "runtime": ["docker"]}, runtimes(containerd={"nvidia": False}, docker=DOCKER),
+    ("container_toolkit", {**TOOLKIT, "runtime": ["docker"]}, runtimes(containerd={"classes": []}, docker=DOCKER),
      "ok", "1.20.0, docker, CDI"),
     ("container_toolkit", {**TOOLKIT, "runtime": ["docker", "k3s", "podman"]}, runtimes("k3s", docker=DOCKER, podman={
-        **DOCKER, "nvidia": False}), "ok", "1.20.0, docker, CDI"),
+        **DOCKER, "classes": []}), "ok", "1.20.0, docker, CDI"),
     ("container_toolkit", {**TOOLKIT, "runtime": "all"}, runtimes(docker=DOCKER), "ok",
      "1.20.0, containerd and docker, CDI"),
-    ("container_toolkit", {**TOOLKIT, "runtime": "all"}, runtimes(containerd={"nvidia": False}, docker={
-        **DOCKER, "nvidia": False}), "failed", "containerd and docker do not have the nvidia runtime"),
-    ("container_toolkit", {**TOOLKIT, "runtime": "all"}, runtimes(containerd={"nvidia": False, "cri": False},
+    ("container_toolkit", {**TOOLKIT, "runtime": "all"}, runtimes(containerd={"classes": []}, docker={
+        **DOCKER, "classes": []}), "failed", "containerd and docker do not have the nvidia runtime"),
+    ("container_toolkit", {**TOOLKIT, "runtime": "all"}, runtimes(containerd={"classes": [], "cri": False},
                                                                   docker=DOCKER), "ok", "1.20.0, docker, CDI"),
-    ("container_toolkit", {**TOOLKIT, "runtime": "all"}, runtimes(containerd={"nvidia": False, "cri": False}),
+    ("container_toolkit", {**TOOLKIT, "runtime": "all"}, runtimes(containerd={"classes": [], "cri": False}),
      "failed", "containerd does not have the nvidia runtime"),
     ("container_toolkit", {**TOOLKIT, "runtime": "all"}, runtimes(containerd={"stale": True}, crio={
         **DOCKER, "stale": True}), "failed", "crio has not loaded its current configuration files"),

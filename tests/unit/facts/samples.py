@@ -56,7 +56,7 @@ def host(hostname: str, gpus: list[Facts], machine: str | None) -> Facts:
                    "nvml": {"available": False, "error": None, "cuda": None}},
         "modules": {**dict.fromkeys(MODULES, False), "nouveau_denied": False},
         "runtimes": {"containerd": {"version": "1.6.20", "running": True, "boot": "yes", "stale": None,
-                                    "cri": True, "nvidia": False}, "docker": None,
+                                    "cri": True, "nvidia": False, "classes": []}, "docker": None,
                      "crio": None, "podman": None},
         "toolkit": {"version": None, "packages": {}, "missing_files": [], "cdi_specs": [], "cdi": None},
         "software": {"cuda": {}, "dcgm": None, "dcgm_exporter": None, "node_status_exporter": None},
@@ -92,7 +92,7 @@ def a100_converged() -> Facts:
     facts["driver"].update(loaded=DRIVER, flavour="open", library=DRIVER, packages=dict(DRIVER_PACKAGES),
                            source="cuda_repository", nvml={"available": True, "error": None, "cuda": "13.2"})
     facts["modules"].update(nvidia=True, nvidia_uvm=True, nvidia_modeset=True)
-    facts["runtimes"]["containerd"]["nvidia"] = True
+    facts["runtimes"]["containerd"].update(nvidia=True, classes=["nvidia"])
     facts["toolkit"] = {"version": "1.20.0", "packages": dict(TOOLKIT_PACKAGES), "missing_files": [],
                         "cdi_specs": ["/var/run/cdi/nvidia.yaml"], "cdi": {"devices": [], "driver": None}}
     facts["clients"] = [{"pid": 812, "name": "nvidia-persiste", "gpu": pci, "instance": None,

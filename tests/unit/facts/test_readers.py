@@ -234,8 +234,10 @@ def test_runtime_without_package(tmp_path: Path) -> None:
             "Id=containerd.service\nActiveState=active\n\nId=docker.service\nActiveState=inactive\n"})
     found = runtimes.read_runtimes(Root(str(tmp_path)), run, {"docker-ce": Package("5:28.1.1-1~debian.12", "")}, [])
     unknown = {"boot": None, "stale": None}
-    assert found == {"containerd": {"version": "2.1.4", "running": True, "cri": True, "nvidia": False, **unknown},
-                     "docker": {"version": "28.1.1", "running": False, "cri": None, "nvidia": True, **unknown},
+    assert found == {"containerd": {"version": "2.1.4", "running": True, "cri": True, "nvidia": False,
+                                    "classes": [], **unknown},
+                     "docker": {"version": "28.1.1", "running": False, "cri": None, "nvidia": True,
+                                "classes": ["nvidia"], **unknown},
                      "crio": None, "podman": None}
 
 

@@ -194,6 +194,37 @@ def test_container_toolkit(policy: Any, release: str, mine: dict[str, Any], expe
     assert (found["version"], found["cdi"], found["set_as_default"], found["runtime"]) == expected
 
 
+def _env(**variables: str) -> dict[str, Any]:
+    return {"env": [{"name": name, "value": value} for name, value in variables.items()]}
+
+
+@pytest.mark.parametrize(("policy", "mine", "name"), [
+    (None, {}, "nvidia"),
+    ({"operator": {"runtimeClass": "site"}}, {}, "site"),
+    ({"operator": {"runtimeClass": "site"}, "toolkit": _env(CONTAINERD_RUNTIME_CLASS="gpu")}, {}, "gpu"),
+    ({"toolkit": _env(DOCKER_RUNTIME_NAME="b", NVIDIA_RUNTIME_NAME="a", CRIO_RUNTIME_CLASS="c")}, {}, "a"),
+    ({"toolkit": _env(NVIDIA_RUNTIME_NAME="", CRIO_RUNTIME_CLASS="c")}, {}, "c"),
+    ({"toolkit": _env(NVIDIA_RUNTIME_NAME="a")}, {"container_toolkit_nvidia_runtime_name": "mine"}, "mine"),
+    ({"toolkit": _env(NVIDIA_RUNTIME_NAME="nvidia-legacy")}, {}, "nvidia"),
+])
+def test_the_name_of_the_nvidia_runtime(policy: Any, mine: dict[str, Any], name: str) -> None:
+    assert plan(["A100"], policy, V26, **mine)["container_toolkit"]["nvidia_runtime_name"] == name
+
+
+@pytest.mark.parametrize(("policy", "mine", "words"), [
+    ({"toolkit": _env(CONTAINERD_RUNTIME_CLASS="A_b")}, {},
+     "toolkit.env: CONTAINERD_RUNTIME_CLASS: A_b: it is not a name of a runtime class"),
+    ({"operator": {"runtimeClass": "runc"}}, {}, "operator.runtimeClass: runc: the name is reserved"),
+    (None, {"container_toolkit_nvidia_runtime_name": "nvidia-cdi"},
+     "container_toolkit_nvidia_runtime_name: nvidia-cdi: the name is reserved"),
+    (None, {"container_toolkit_nvidia_runtime_path": "/x", "container_toolkit_mode": "cdi"},
+     "container_toolkit_nvidia_runtime_path: container_toolkit_mode cdi also sets the program"),
+])
+def test_invalid_names_of_the_nvidia_runtime(policy: Any, mine: dict[str, Any], words: str) -> None:
+    with pytest.raises(PolicyError, match=words):
+        plan(["A100"], policy, V26, **mine)
+
+
 def test_variables_of_the_operators_pod_that_a_host_has_too() -> None:
     environment = {"NVIDIA_CONTAINER_RUNTIME_MODE": "legacy", "NVIDIA_CONTAINER_RUNTIME_RUNTIMES": "crun, runc",
                    "ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS": "true", "CONTAINERD_SOCKET": "/run/c.sock",

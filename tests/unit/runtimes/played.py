@@ -86,7 +86,7 @@ class Played:
         for change in proposal.changes:
             assert self.files.get(change.path) == change.before
             self.default = self.default or proposal.previous_default
-            self.parts |= set(proposal.parts)
+            self.parts = set(proposal.parts)
             self.before.setdefault(change.path, change.before)
             if change.baseline is not None:
                 self.before[change.path] = change.baseline

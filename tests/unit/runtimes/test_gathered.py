@@ -72,7 +72,7 @@ TREES: dict[str, tuple[str, RuntimeState, Configuration]] = {
              Configuration({"nvidia": PROGRAM}, "crun", True)),
     "k0s": ("k0s", runtime("k0s", {"/etc/k0s/containerd.d/a.toml": cri(V2, more="enable_cdi = true", nvidia=PROGRAM)},
                            facts={"version": ProgramResult(0, "v1.35.1+k0s.0")}),
-            Configuration({"nvidia": PROGRAM}, "runc", True)),
+            Configuration({"runc": None, "nvidia": PROGRAM}, "runc", True)),
     "k3s": ("k3s", runtime("k3s", {registry.RUNTIMES["k3s"].probe.config: cri(V3, nvidia=PROGRAM, **{
         "nvidia-cdi": f"{PROGRAM}.cdi"})}, facts={"settings": ProgramResult(1)}),
         Configuration({"nvidia": PROGRAM, "nvidia-cdi": f"{PROGRAM}.cdi"}, "runc")),

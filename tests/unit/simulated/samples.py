@@ -26,7 +26,8 @@ def facts(*models: str, driver: str | None = None, toolkit: str | None = None, c
     """
     made = facts_sample.facts(
         [MODELS[name] for name in models], "debian12", "6.1.0-28-amd64",
-        runtimes={"containerd": None if containerd is None else {"nvidia": containerd}},
+        runtimes={"containerd": None if containerd is None else {
+            "nvidia": containerd, "classes": ["nvidia", "runc"] if containerd else []}},
         toolkit={"version": toolkit, "cdi_specs": ["/var/run/cdi/nvidia.yaml"] if toolkit and cdi else []})
     if toolkit:
         made["software"].update(dcgm={"version": "4.6.0", "running": True},

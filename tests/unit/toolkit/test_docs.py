@@ -58,6 +58,6 @@ def test_examples_use_variables_of_the_role_and_known_settings() -> None:
 def test_names_of_files_and_variables() -> None:
     for name in (_cdi.UNIT, cdi_files.ENVIRONMENT, cdi_files._PATHS["gpu"], settings_file.FILE):
         assert name in PAGE
-    for variable in (*container_toolkit._DEFAULT, *container_toolkit._SETTINGS):
+    for variable in (*container_toolkit._DEFAULT, *container_toolkit._NAMES, *container_toolkit._SETTINGS):
         stems = re.findall(r"`([A-Z_]+_)(?:\.\.\.)?`", PAGE)
         assert f"`{variable}`" in PAGE or variable.startswith(tuple(stems)), variable
