@@ -14,7 +14,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import Comma
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.installed_packages import Package, upstream
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import toolkit_packages
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Fact, Root
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.unit_files import SHOWN, at_boot, is_active, is_stale
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.unit_files import (
+    SHOWN,
+    at_boot,
+    is_active,
+    is_stale,
+    triggers,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 
 _BINARIES = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin", "/opt/bin")
@@ -86,10 +92,11 @@ def read_runtimes(root: Root, run: Runner, packages: t.Mapping[str, Package],
     shown = shown_units(root, run, units)
     for name in installed:
         files = _config_files(root, _RUNTIMES[name][3])
-        unit, socket = shown.get(_RUNTIMES[name][2]), shown.get(_SOCKETS.get(name, ""), {})
+        unit = shown.get(_RUNTIMES[name][2])
+        sockets = triggers(unit or {}, shown)
         found[name].update(
-            running=None if unit is None else is_active(unit) or is_active(socket),
-            boot=None if unit is None else at_boot(unit),
+            running=None if unit is None else is_active(unit) or any(map(is_active, sockets)),
+            boot=None if unit is None else at_boot(unit, sockets),
             stale=is_stale([root.at(path) for path in files], unit) if unit and name in _READ_ONCE else None,
             cri=not any(_disables_cri(root.text(path) or "") for path in files) if name == "containerd" else None,
             classes=sorted({one for path in files for one in _classes(path, root.text(path) or "")}))

@@ -11,7 +11,6 @@ import typing as t
 
 SHOWN = ("Id", "LoadState", "ActiveState", "UnitFileState", "WantedBy", "RequiredBy", "TriggeredBy",
          "StateChangeTimestampMonotonic")
-_STARTED_BY = ("WantedBy", "RequiredBy", "TriggeredBy")
 # The properties of a unit, as C(systemctl show) prints them.
 Unit = t.Mapping[str, str]
 
@@ -21,12 +20,20 @@ def is_active(unit: Unit) -> bool:
     return unit.get("ActiveState") in ("active", "reloading")
 
 
-def at_boot(unit: Unit) -> str | None:
-    """C(yes) if the unit is enabled or another unit starts it, C(no), C(masked), or None if unknown."""
+def triggers(unit: Unit, units: t.Mapping[str, Unit]) -> list[Unit]:
+    """The units that start this one on demand, such as a socket. units: by name, of which the others are omitted."""
+    return [units[name] for name in unit.get("TriggeredBy", "").split() if name in units]
+
+
+def at_boot(unit: Unit, on_demand: t.Iterable[Unit] = ()) -> str | None:
+    """C(yes) if the unit, or one of those that start it on demand, is enabled, or another unit starts it; C(no),
+    C(masked), or None if unknown."""
     state = unit.get("UnitFileState", "")
     if "masked" in (unit.get("LoadState"), state):
         return "masked"
-    if state.startswith("enabled") or any(unit.get(name) for name in _STARTED_BY):
+    if state.startswith("enabled") or unit.get("WantedBy") or unit.get("RequiredBy"):
+        return "yes"
+    if any(at_boot(trigger) == "yes" for trigger in on_demand):
         return "yes"
     return "no" if state == "disabled" else None
 

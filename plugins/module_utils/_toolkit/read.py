@@ -16,7 +16,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import CommandError, HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import TOOLKIT_SETTINGS as SETTINGS
-from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.unit_files import SHOWN, at_boot, is_stale
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.unit_files import SHOWN, at_boot, is_stale, triggers
 from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_writable, read_bytes
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner, which
@@ -83,14 +83,19 @@ def _settings(journal: Journal) -> dict[str, object]:
 
 
 def _units(names: t.Sequence[str], run: Runner) -> dict[str, dict[str, str]]:
-    """Maps the name of each existing unit to its properties. Empty without systemd."""
+    """Maps the name of each existing unit, and of those that start it on demand, to its properties. Empty without
+    systemd."""
     shown = ",".join((*SHOWN, "InvocationID", "ExecStart", "Environment"))
-    completed = run(["systemctl", "show", *names, "-p", shown], check=False)
-    units = {}
-    for block in completed.stdout.split("\n\n"):
-        properties = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
-        if properties.get("LoadState") in ("loaded", "masked"):
-            units[properties.get("Id", "")] = properties
+    units: dict[str, dict[str, str]] = {}
+    while names:
+        completed = run(["systemctl", "show", *names, "-p", shown], check=False)
+        for block in completed.stdout.split("\n\n"):
+            properties = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
+            if properties.get("LoadState") in ("loaded", "masked"):
+                units[properties.get("Id", "")] = properties
+        asked = {*names, *units}
+        names = [trigger for name in names for trigger in units.get(name, {}).get("TriggeredBy", "").split()
+                 if trigger not in asked]
     return units
 
 
@@ -122,10 +127,11 @@ def _runtime(probe: Json, units: t.Mapping[str, t.Mapping[str, str]], request: J
     if dump and dump["rc"] != 0 and name:
         # A parser that crashes may print nothing.
         dump["journal"] = _run_program(["journalctl", f"_SYSTEMD_UNIT={name}", "-n", "200", "-o", "cat"], run).stdout
-    boot = at_boot(unit)
+    sockets = triggers(unit, units)
+    boot = at_boot(unit, sockets)
     # A masked unit cannot be restarted, so it counts as stopped.
     return {"binary": binary, "unit": name, "running": _is_active(unit) and boot != "masked", "boot": boot,
-            "on_demand": bool(unit.get("TriggeredBy")),
+            "on_demand": any(map(_is_active, sockets)),
             "stale": bool(probe.get("reads_once") and is_stale(filter(None, paths), unit)),
             "command": _command(unit), "config": config,
             "version": _run_program([binary, "--version"], run).stdout.strip(), "imports": imports,

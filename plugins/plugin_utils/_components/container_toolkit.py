@@ -14,7 +14,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import allows
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import CHOOSING, RUNTIME_CLASSES
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import RUNTIME_CLASSES
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._components import component
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import runtime_names
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.components import HostVars
@@ -264,7 +264,8 @@ def check(want: ToolkitPlan, seen: component.HostState) -> component.Result:
     if want.get("cdi"):
         faults += _cdi_faults(facts)
     faults += component.missing_files(toolkit["missing_files"])
-    configured = _preferred(served, facts) if chosen == ["auto"] else served
+    configured = ({name: served[name] for name in _chosen(chosen, facts) if name in served} if chosen == ["auto"]
+                  else served)
     faults += [f"{name} has not loaded its current configuration files" for name, runtime in configured.items()
                if name in ready and runtime["stale"]]
     if faults:
@@ -282,22 +283,20 @@ def check(want: ToolkitPlan, seen: component.HostState) -> component.Result:
 
 def _served(chosen: t.Collection[str], facts: HostFacts) -> dict[str, Runtime]:
     """The installed container runtimes that the module may configure, except podman, which uses CDI without any
-    configuration. `all` omits a containerd that only serves Docker."""
-    installed = {name: state for name, state in facts["runtimes"].items() if state and name != "podman"}
-    if {"docker", "containerd"} <= set(installed) and "all" in chosen and installed["containerd"]["cri"] is False:
-        del installed["containerd"]
-    return {name: state for name, state in installed.items() if {name, *CHOOSING} & set(chosen)}
+    configuration."""
+    names = _chosen(chosen, facts) if "all" in chosen else facts["runtimes"] if "auto" in chosen else chosen
+    return {name: state for name, state in facts["runtimes"].items() if state and name in names and name != "podman"}
 
 
-def _preferred(served: t.Mapping[str, Runtime], facts: HostFacts) -> dict[str, Runtime]:
-    """The one that `auto` chooses. Empty if there is none, or if the facts do not contain it."""
+def _chosen(chosen: t.Collection[str], facts: HostFacts) -> list[str]:
+    """The container runtimes that `auto` or `all` means, as far as they are in the facts."""
     kubernetes = facts["host"]["markers"]["kubernetes"]
-    if kubernetes in OWN_RUNTIME:
-        return {}
-    order = ("containerd", "crio", "docker") if kubernetes else ("docker", "containerd", "crio")
-    installed = sorted((name for name in order if name in served), key=lambda name: (
-        served[name]["cri"] is False, not served[name]["running"]))
-    return {name: served[name] for name in installed[:1]}
+    if kubernetes in OWN_RUNTIME and "auto" in chosen:
+        return []
+    installed = {name: state for name, state in facts["runtimes"].items() if state}
+    only_docker = "containerd" in installed and installed["containerd"]["cri"] is False
+    return runtime_names.choose(chosen, {name: state["running"] for name, state in installed.items()}, only_docker,
+                                bool(kubernetes))
 
 
 def _idle(name: str, runtime: Runtime) -> tuple[str, str] | None:

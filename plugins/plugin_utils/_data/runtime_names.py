@@ -29,6 +29,23 @@ def names_in(value: object) -> list[str]:
     return str(value).split(",") if value else ["auto"]
 
 
+def choose(wanted: t.Collection[str], running: t.Mapping[str, t.Optional[bool]], only_docker: bool, kubelet: bool
+           ) -> list[str]:
+    """The runtimes that `auto` or `all` in wanted means.
+
+    running: of the installed ones, whether each runs; only_docker: whether containerd has no CRI plugin, so that it
+    only serves Docker; kubelet: whether a kubelet is configured on the host. `auto` chooses the first running runtime,
+    otherwise the first installed one. A containerd that only serves Docker comes last, even if it is running, and `all`
+    omits it if Docker is installed.
+    """
+    last = "containerd" if only_docker else None
+    found = [name for name in RUNTIMES if name in running]
+    found.sort(key=lambda name: (name == last, not running[name], kubelet and name == "docker"))
+    if "all" not in wanted:
+        return found[:1]
+    return [name for name in found if name != last or "docker" not in running]
+
+
 def check(names: t.Sequence[str], path: str = "runtime", **paths: object) -> None:
     """Raises InputError for names that exclude each other.
 

@@ -38,8 +38,8 @@ class RuntimeState:
     """One runtime on the host.
 
     binary: the path of its program, empty if it was uninstalled; config: the path of its configuration file.
-    unit: its systemd unit, None if there is none; boot: `yes`, `no` or `masked`; on_demand: whether another unit starts
-    it; command: the words of the unit's command line.
+    unit: its systemd unit, None if there is none; boot: `yes`, `no` or `masked`; on_demand: whether a running unit,
+    such as a socket, starts it when it is needed; command: the words of the unit's command line.
     stale: for a runtime that reads its files only at its start, whether they have changed since then.
     version: the output of `--version`. imports: pattern in the configuration file to the matching paths.
     files: path to text of all files of the probe and the journal, None for a missing file.

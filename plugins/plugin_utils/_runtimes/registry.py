@@ -9,6 +9,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import CHOOSING
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import runtime_names
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Runtime
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.containerd import Containerd, serves_cri
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.crio import Crio
@@ -37,12 +38,8 @@ KUBELET = "/var/lib/kubelet/config.yaml"
 
 
 def choose(wanted: t.Sequence[str], states: t.Mapping[str, RuntimeState], kubelet: bool = False) -> list[str]:
-    """The runtimes to configure. wanted: names, `auto` or `all`; kubelet: whether a kubelet is configured on the host.
-
-    `auto` chooses the first running runtime, otherwise the first installed one. A containerd without the CRI plugin
-    only serves Docker. It comes last, even if it is running, and `all` omits it if Docker is installed. Raises
-    HostError if a named runtime is not installed.
-    """
+    """The runtimes to configure. wanted: names, `auto` or `all`; kubelet: as in L(runtime_names.choose). Raises
+    HostError if a named runtime is not installed."""
     if not set(wanted) & set(CHOOSING):
         missing = [name for name in wanted if name not in states]
         if missing:
@@ -51,12 +48,8 @@ def choose(wanted: t.Sequence[str], states: t.Mapping[str, RuntimeState], kubele
                             "Install it first, or set runtime to auto." if len(wanted) == 1
                             else "Install what is missing, or omit it from runtime.", runtime=missing[0])
         return list(wanted)
-    docker_only = "containerd" if "containerd" in states and not serves_cri(states["containerd"]) else None
-    found = [name for name in RUNTIMES if name in states]
-    found.sort(key=lambda name: (name == docker_only, not states[name].running, kubelet and name == "docker"))
-    if "all" not in wanted:
-        return found[:1]
-    return [name for name in found if name != docker_only or "docker" not in states]
+    only_docker = "containerd" in states and not serves_cri(states["containerd"])
+    return runtime_names.choose(wanted, {name: state.running for name, state in states.items()}, only_docker, kubelet)
 
 
 def named(names: t.Sequence[str], states: t.Mapping[str, RuntimeState]) -> dict[str, Value]:

@@ -265,12 +265,19 @@ def test_what_nobody_answers_is_unknown(tmp_path: Path) -> None:
     assert (found["running"], found["boot"], found["stale"]) == (None, None, None)
 
 
-def test_a_socket_stands_for_its_service(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("socket", "running", "boot"), [
+    ("ActiveState=active\nUnitFileState=enabled", True, "yes"),
+    ("ActiveState=active\nUnitFileState=disabled", True, "no"),
+    ("ActiveState=inactive\nUnitFileState=enabled", False, "yes"),
+    ("ActiveState=inactive\nUnitFileState=disabled", False, "no"),
+])
+def test_a_socket_stands_for_its_service(tmp_path: Path, socket: str, running: bool, boot: str) -> None:
     (tmp_path / "run/systemd/system").mkdir(parents=True)
     run = trees.Answers({tuple(trees.SYSTEMCTL): "Id=docker.service\nLoadState=loaded\nActiveState=inactive\n"
-                         "TriggeredBy=docker.socket\n\nId=docker.socket\nLoadState=loaded\nActiveState=active\n"})
+                         "UnitFileState=disabled\nTriggeredBy=docker.socket\n\n"
+                         f"Id=docker.socket\nLoadState=loaded\n{socket}\n"})
     docker = runtimes.read_runtimes(Root(str(tmp_path)), run, {"docker-ce": Package("5:28.1.1-1", "")}, [])["docker"]
-    assert (docker["running"], docker["boot"]) == (True, "yes")
+    assert (docker["running"], docker["boot"]) == (running, boot)
     assert run.asked[-1][-2:] == ["docker.service", "docker.socket"]
 
 

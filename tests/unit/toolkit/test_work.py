@@ -444,7 +444,7 @@ def test_a_daemon_that_has_not_read_its_files_is_restarted(host: t.Any) -> None:
     ({"UnitFileState": "disabled", "WantedBy": "docker.service"}, True, None),
     ({"UnitFileState": "disabled"}, True, "enable service: containerd.service"),
     ({"UnitFileState": "disabled"}, False, "start service: containerd.service"),
-    ({"TriggeredBy": "containerd.socket"}, False, None),
+    ({"TriggeredBy": "a.socket"}, False, "start service: containerd.service"),  # a socket that does not exist
     ({"LoadState": "masked"}, False, "unmask service: containerd.service"),
     ({"LoadState": "masked"}, True, "unmask service: containerd.service"),
 ])
@@ -456,3 +456,28 @@ def test_a_service_that_is_not_ours_to_start_is_told(
     found = toolkit_steps.pending_steps(one.see(), {"containerd": Proposal()})
     assert [item.id for item in found] == ([pending] if pending else [])
     assert not pending or "does not change this" in found[0].pending_reason
+
+
+@pytest.mark.parametrize(("socket", "service", "pending"), [
+    ({"ActiveState": "active", "UnitFileState": "enabled"}, "disabled", None),
+    ({"ActiveState": "active", "UnitFileState": "disabled"}, "disabled", "enable service: containerd.service"),
+    ({"ActiveState": "active", "UnitFileState": "disabled"}, "enabled", None),
+    ({"ActiveState": "inactive", "UnitFileState": "enabled"}, "disabled", "start service: containerd.service"),
+    ({"ActiveState": "inactive", "UnitFileState": "disabled"}, "disabled", "start service: containerd.service"),
+    ({"ActiveState": "inactive", "LoadState": "masked"}, "disabled", "start service: containerd.service"),
+])
+def test_a_socket_that_listens_starts_its_service(
+        host: t.Any, socket: dict[str, str], service: str, pending: str | None) -> None:
+    one = host("2.2", KUBEADM)
+    one.running, one.unit = False, {"UnitFileState": service, "TriggeredBy": "a.socket"}
+    run = one.run
+
+    def with_socket(argv: t.Sequence[str], **options: t.Any) -> t.Any:
+        if tuple(argv[:3]) != ("systemctl", "show", "a.socket"):
+            return run(argv, **options)
+        text = "".join(f"{key}={value}\n" for key, value in {"Id": "a.socket", "LoadState": "loaded", **socket}.items())
+        return run(["true"])._replace(stdout=text)
+
+    one.run = with_socket
+    found = toolkit_steps.pending_steps(one.see(), {"containerd": Proposal()})
+    assert [item.id for item in found] == ([pending] if pending else [])
