@@ -63,6 +63,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import (
     toolkit_steps,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import FileChange, Options
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.docker import ROOTLESS_INFO
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.gathered import gathered
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState
 
@@ -70,7 +71,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state
 _DRIVER_ACTIONS = (INSTALL, AGAIN, LOAD, MAKE, RESTART, REFRESH, *STARTS)
 
 # The options that name what is read, and those that module_defaults can set for all tasks.
-_WITH_GATHERED = ("runtime", "config_path", "drop_in_path", "disruption", "proxy")
+_WITH_GATHERED = ("runtime", "config_path", "drop_in_path", "rootless_users", "disruption", "proxy")
 
 
 class _HostFailed(Exception):
@@ -139,11 +140,13 @@ class ActionModule(Asking):
         """Refuses names and paths of runtimes that are invalid or exclude each other, before the host reads
         anything."""
         of_runtimes = {name: OF_FILES[name] for name in (
-            "runtime", "config_path", "drop_in_path", "mode", "nvidia_runtime_name", "nvidia_runtime_path")}
+            "runtime", "config_path", "drop_in_path", "mode", "cdi", "nvidia_runtime_name", "nvidia_runtime_path",
+            "rootless_users")}
         given = _validated({name: self._task.args[name] for name in of_runtimes if name in self._task.args},
                            of_runtimes)
-        runtime_names.check_nvidia_runtime(given.pop("nvidia_runtime_name"), given.pop("nvidia_runtime_path"),
-                                           given.pop("mode"))
+        mode = given.pop("mode")
+        runtime_names.check_nvidia_runtime(given.pop("nvidia_runtime_name"), given.pop("nvidia_runtime_path"), mode)
+        runtime_names.check_rootless(given.pop("rootless_users"), given.pop("cdi"), mode)
         runtime_names.check(given.pop("runtime"), **given)
 
     def _gather(self) -> Result:
@@ -155,7 +158,8 @@ class ActionModule(Asking):
 
     def _render(self) -> Result:
         """The files for a named runtime. The host is not contacted."""
-        refuse_options(self._task.args, "rendered", [name for name in self.RENDERED if name != "state"])
+        refuse_options(self._task.args, "rendered", [name for name in self.RENDERED if name not in (
+            "state", "rootless_users")])
         options = rendered.options_of(_validated(self._task.args, self.RENDERED))
         return {"changed": False, **rendered.rendered(options)}
 
@@ -186,17 +190,20 @@ class ActionModule(Asking):
             return
         results = host_answer.trials_of(self._ask(
             "try", trials=[{"files": trial.files, "argv": trial.argv} for _name, trial in trials],
-            paths=[change.path for change in plan.changes]))
+            paths=[change.path for name, proposal in plan.proposals.items() for change in proposal.changes
+                   if state.runtimes[name].user is None],
+            user_paths={user: [change.path for change in proposal.changes]
+                        for name, proposal in plan.proposals.items() if (user := state.runtimes[name].user)}))
         for name, proposal in plan.proposals.items():
             own = [result for (runtime, _trial), result in zip(trials, results) if runtime == name]
             if own:
-                registry.RUNTIMES[name].check_trials(state.runtimes[name], own, options, proposal)
+                registry.of(name).check_trials(state.runtimes[name], own, options, proposal)
 
     def _ask(self, phase: str, **more: object) -> Result:
         """Returns the answer of the host to a request, after a check of its structure."""
         request = {"phase": phase, "runtimes": [runtime.probe.as_request() for runtime in registry.RUNTIMES.values()],
                    "markers": [*owners.markers(), registry.KUBELET], "check": self._task.check_mode,
-                   "driver": self._driver_actions(), **more}
+                   "driver": self._driver_actions(), "user_info": ROOTLESS_INFO, **more}
         # From -vvv on, Ansible prints the answers of hosts. The answer contains complete files of runtimes, which can
         # contain credentials of registries, so it is encrypted. The key is new for each request and appears in no log.
         key = secrets.token_hex(32)

@@ -54,10 +54,11 @@ options:
       - V(present) installs the toolkit and configures the runtimes. V(absent) removes exactly what this module
         installed, from all runtimes, no matter which ones O(runtime) names.
       - V(gathered) changes nothing, and returns the current state, also as options in RV(gathered). It allows only
-        O(runtime), O(config_path) and O(drop_in_path), and O(disruption) and O(proxy), which have no effect.
+        O(runtime), O(config_path), O(drop_in_path) and O(rootless_users), and O(disruption) and O(proxy), which have no
+        effect.
       - V(rendered) returns the configuration files in RV(rendered) without a connection to the host. O(runtime) must be
         one or several of V(k3s), V(rke2), V(k0s), V(docker), V(containerd), V(crio) and V(podman). O(version),
-        O(repository) and O(cdi_management) cannot be set, because they do not affect these files.
+        O(repository), O(cdi_management) and O(rootless_users) cannot be set, because they do not affect these files.
     type: str
     choices: [present, absent, gathered, rendered]
     default: present
@@ -172,6 +173,19 @@ options:
       - If a setting is removed from this option, its former value is restored.
     type: dict
     default: {}
+  rootless_users:
+    description:
+      - The users whose rootless containers get GPUs, through CDI. They must exist on the host.
+      - C(daemon.json) of the rootless Docker of each user is configured as that of Docker, and also names a folder with
+        a link to the CDI specification. Files are read and written with the identity of the user. A restart ends the
+        containers of this Docker, even if C(live-restore) is on, so it needs O(disruption=idle) or O(disruption=drain).
+      - For Podman, the module checks whether the user can read the specification and the device nodes, and warns.
+      - A user that is removed from the list keeps the configuration. O(state=absent) restores the files of all users.
+      - It excludes O(cdi=false) and O(mode=legacy). The mode legacy would need the setting
+        C(nvidia-container-cli.no-cgroups), which takes the GPUs from the containers of root.
+    type: list
+    elements: str
+    default: []
   nri:
     description:
       - Whether to enable the Node Resource Interface (NRI) of containerd, which calls NRI plugins.
@@ -234,6 +248,11 @@ EXAMPLES = r"""
     nvidia_runtime_name: nvidia-site
     nvidia_runtime_path: /opt/site/bin/nvidia-container-runtime
 
+- name: Let rootless containers of two users use the GPUs
+  gpuops.nvidia.container_toolkit:
+    runtime: podman
+    rootless_users: [alice, bob]
+
 - name: Read the toolkit and the runtimes of a host
   gpuops.nvidia.container_toolkit:
     state: gathered
@@ -290,7 +309,9 @@ config_path:
   type: str
   sample: /etc/containerd/config.toml
 runtime_names:
-  description: The names of all runtimes that were configured, in the order of O(runtime).
+  description:
+    - The names of all runtimes that were configured, in the order of O(runtime). They are followed by C(docker of NAME)
+      for the rootless Docker of each user in O(rootless_users).
   returned: success
   type: list
   elements: str
@@ -336,6 +357,7 @@ gathered:
       contains the others, except those whose configuration these options would change. A warning names the omitted
       ones.
     - C(repository) is the one that this module has configured. Its C(key) is the path of the key on the host.
+    - C(rootless_users) are the users whose Docker this module has configured, if there are any.
     - C(nvidia_runtime_name) and C(nvidia_runtime_path) are included only if they are not the defaults.
     - C(settings) are the known ones in the file. C(nri) is true only if this module has enabled NRI. C(config_path) is
       included only if O(config_path) is set, and C(drop_in_path) only if it is not the default.
@@ -380,6 +402,7 @@ runtimes:
   elements: dict
   contains:
     name: {description: A value of O(runtime)., type: str, returned: success, sample: containerd}
+    user: {description: Whose rootless Docker it is; null for the others., type: str, returned: success, sample: null}
     config_path:
       description: The main configuration file.
       type: str

@@ -219,6 +219,14 @@ facts:
         docker: null
         crio: null
         podman: null
+    rootless:
+      description:
+        - The rootless Docker of the users that M(gpuops.nvidia.container_toolkit) has configured, by name of the user.
+        - C(classes) are the runtime classes in its C(daemon.json), C(running) says whether it is running. They are null
+          if this cannot be read.
+      type: dict
+      returned: always
+      sample: {alice: {classes: [nvidia], running: true}}
     toolkit:
       description:
         - The NVIDIA container toolkit and the CDI specifications for NVIDIA devices.

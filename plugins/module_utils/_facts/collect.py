@@ -25,6 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_files
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.package_names import TOOLKIT_SETTINGS
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.pci import read_bus
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.root import Fact, Root
+from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.rootless import read_rootless
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.runtimes import read_runtimes, read_toolkit
 from ansible_collections.gpuops.nvidia.plugins.module_utils._facts.software import read_components
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
@@ -64,6 +65,7 @@ def collect(root: Root, run: Runner, snapshot: Snapshot) -> Fact:
                    "library": driver["library"] or snapshot["library"], "nvml": nvml_fact(snapshot)},
         "modules": read_modules(root),
         "runtimes": read_runtimes(root, run, packages, toolkit["cdi_specs"]),
+        "rootless": read_rootless(root, run),
         "toolkit": toolkit,
         "software": read_components(root, run, packages),
         "mig_boot": read_mig_boot(root),

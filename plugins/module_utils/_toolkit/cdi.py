@@ -9,6 +9,7 @@ specification, with `{state}` before the first run: `absent`, or `file` for a fo
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import stat
@@ -32,6 +33,7 @@ GENERATE, REMOVE = "generate CDI specification", "remove CDI specification"
 INSTALL_UNIT, REMOVE_UNIT = "install refresh unit", "remove refresh unit"
 WRITE_RULE, RESTORE_RULE = "write udev rule", "remove udev rule"
 LINK = "link device nodes"
+LINK_ROOTLESS, UNLINK_ROOTLESS = "link CDI specification", "remove link to CDI specification"
 _ETC_SPEC = "/etc/cdi/nvidia.yaml"
 _SYSTEMD = "/run/systemd/system"
 # Maximum seconds to wait for a unit that is writing specifications.
@@ -122,11 +124,35 @@ class Cdi:
             if step.action == GENERATE:
                 check_writable(step.target)
         # Read after the specifications were compared, because nvidia-ctk creates the nodes of MIG devices.
+        steps += self._rootless_steps()
         missing = [] if REFRESH in self.driver_steps else nodes_without_link()
         if missing or assumed:
             reason = "once the driver is loaded" if assumed else f"{len(missing)} device nodes have no link"
             steps.append(Step(LINK, _LINK_FOLDER, reason, assumed=assumed))
         return steps + spec_steps
+
+    def _rootless_steps(self) -> list[Step]:
+        if not self.request.get("rootless_users"):
+            return []
+        path = files.ROOTLESS_FILE
+        differs = read_bytes(path) != files.rootless_text(self.environment) or self.journal.get("file", path) is None
+        if differs:
+            check_writable(path)
+        if not differs and os.path.isdir(files.ROOTLESS):
+            return []
+        return [Step(LINK_ROOTLESS, files.ROOTLESS, "a rootless Docker finds the specification there")]
+
+    def _link_rootless(self, step: Step) -> None:
+        self.journal.write_file(files.ROOTLESS_FILE, files.rootless_text(self.environment))
+        self.run(["systemd-tmpfiles", "--create", files.ROOTLESS_FILE])
+
+    def _unlink_rootless(self, step: Step) -> None:
+        for link in glob.glob(f"{files.ROOTLESS}/nvidia.*"):
+            if os.path.islink(link):
+                os.unlink(link)
+        with contextlib.suppress(OSError):  # it does not exist, or contains a file of somebody else
+            os.rmdir(files.ROOTLESS)
+        self.journal.restore_file(files.ROOTLESS_FILE)
 
     def _unit_steps(self) -> list[Step]:
         texts = files.unit_files(self.request["cdi_management"])
@@ -220,6 +246,8 @@ class Cdi:
         steps = [Step(REMOVE_UNIT, UNIT, "this collection has written it")] if paths else []
         if self.journal.get("file", files.RULE) is not None:
             steps.append(Step(RESTORE_RULE, files.RULE, "this collection has written it"))
+        if self.journal.get("file", files.ROOTLESS_FILE) is not None:
+            steps.append(Step(UNLINK_ROOTLESS, files.ROOTLESS, "this collection has written it"))
         specs = [path for path in files.paths(self.environment, False) if os.path.isfile(path)
                  and (packages_removed or self._is_owned(path))]
         return steps + [Step(REMOVE, path, "nothing updates it after the removal") for path in specs]
@@ -242,7 +270,8 @@ class Cdi:
     def handlers(self) -> dict[str, t.Callable[[Step], None]]:
         """Maps an action to the method that executes its step. Each step can be repeated after a killed run."""
         return {GENERATE: self._generate, REMOVE: self._remove, INSTALL_UNIT: self._install_unit,
-                REMOVE_UNIT: self._remove_unit, LINK: self._link_nodes,
+                REMOVE_UNIT: self._remove_unit, LINK_ROOTLESS: self._link_rootless,
+                UNLINK_ROOTLESS: self._unlink_rootless, LINK: self._link_nodes,
                 WRITE_RULE: lambda step: self.journal.write_file(files.RULE, files.RULE_TEXT),
                 RESTORE_RULE: lambda step: self.journal.restore_file(files.RULE)}
 

@@ -24,6 +24,10 @@ VENDORS_UNIT = "nvidia-cdi-refresh.service"
 ENABLED = tuple(f"/etc/systemd/system/multi-user.target.wants/{unit}" for unit in UNITS)
 SCRIPT = "/usr/local/lib/gpuops/cdi-refresh"
 RULE = "/etc/udev/rules.d/71-gpuops-nvidia-dev-char.rules"
+# The folder of a rootless Docker. Up to 29.1, /var/run/cdi is a link in its namespace, which it does not read (moby
+# issue 47676). It reads a folder in it.
+ROOTLESS = "/var/run/cdi/rootless"
+ROOTLESS_FILE = "/etc/tmpfiles.d/gpuops-rootless-cdi.conf"
 # The kinds of specifications: for containers that use GPUs, and for containers that manage all GPUs.
 KINDS = ("gpu", "management")
 _ARGUMENTS = {"gpu": (), "management": ("--mode=management", "--vendor=management.nvidia.com")}
@@ -117,6 +121,14 @@ def path_of(kind: str, variables: t.Mapping[str, str]) -> str:
 def paths(variables: t.Mapping[str, str], with_default: bool) -> list[str]:
     """The paths of all specifications. with_default: also NVIDIA's default path if the variables set another path."""
     return list(dict.fromkeys([path_of(kind, variables) for kind in KINDS] + ([_PATHS["gpu"]] if with_default else [])))
+
+
+def rootless_text(variables: t.Mapping[str, str]) -> bytes:
+    """The content of ROOTLESS_FILE. The folders must exist before the Docker of a user is started, also at boot."""
+    spec = path_of("gpu", variables)
+    return (f"# Written by gpuops.nvidia: a rootless Docker finds the CDI specification in this folder.\n"
+            f"d /run/cdi 0755 root root -\nd {ROOTLESS[4:]} 0755 root root -\n"
+            f"L+ {ROOTLESS[4:]}/nvidia{spec[spec.rindex('.'):]} - - - - {spec}\n").encode()
 
 
 def unit_files(management: bool) -> dict[str, bytes]:

@@ -30,6 +30,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step,
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.failure_text import failure
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import Json
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.users import Identity, UserFiles
 
 # Maximum seconds for a daemon to apply a change. k3s and RKE2 write their containerd file some time after their start.
 APPLY_LIMIT = 60
@@ -47,6 +48,33 @@ class ConfigFiles:
             "restore file": self._restore_step, "restart service": self._restart_or_reload,
             "reload service": self._restart_or_reload}
 
+    # -- how files are read and written
+
+    def content(self, path: str) -> bytes | None:
+        """The content of a file, None if there is none."""
+        return read_bytes(path)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Writes a file after recording its former state."""
+        self.journal.write_file(path, data)
+
+    def restore(self, path: str) -> None:
+        """Restores the state that a file had before the first run."""
+        if self.journal.get("file", path) is not None:
+            self.journal.restore_file(path)
+        else:
+            remove(path)
+        self.journal.forget("config", path)
+
+    def discard(self, path: str) -> None:
+        """Removes a new file again. Its entry remains."""
+        remove(path)
+        self.journal.drop_folders(path)
+        if self.journal.get("file", path):
+            self.journal.note("file", path, "absent")
+
+    # -- steps
+
     def _write_step(self, step: Step) -> None:
         data, path = step.data, str(step.data["path"])
         self.check_unchanged(path, data["before"])
@@ -60,18 +88,10 @@ class ConfigFiles:
             return
         text = data["text"].encode("utf-8")
         if data["baseline"] is not None:
-            self._set_baseline(path, data["baseline"].encode("utf-8"), digest(text))
-        self.journal.write_file(path, text)
+            self.set_baseline(path, data["baseline"].encode("utf-8"), digest(text))
+        self.write(path, text)
         # From now on, somebody else may set what an earlier run had set.
         self.journal.note("config", path, sorted(data["parts"]))
-
-    def restore(self, path: str) -> None:
-        """Restores the state that a file had before the first run."""
-        if self.journal.get("file", path) is not None:
-            self.journal.restore_file(path)
-        else:
-            remove(path)
-        self.journal.forget("config", path)
 
     def _restore_step(self, step: Step) -> None:
         path = str(step.data["path"])
@@ -79,14 +99,13 @@ class ConfigFiles:
         self._record_pending_action(step.data, path)
         self.restore(path)
 
-    @staticmethod
-    def check_unchanged(path: str, before: str | None) -> None:
+    def check_unchanged(self, path: str, before: str | None) -> None:
         """Raises HostError if a file has changed since its new content was computed."""
-        data = read_bytes(path)
+        data = self.content(path)
         if data != (None if before is None else before.encode("utf-8")):
             raise HostError(f"{path} has changed while its new content was being computed.", "Run again.", path=path)
 
-    def _set_baseline(self, path: str, baseline: bytes, after: str) -> None:
+    def set_baseline(self, path: str, baseline: bytes, after: str) -> None:
         """Makes a removal restore the baseline: the file as edited by somebody else, without our part."""
         entry = self.journal.get("file", path)
         if entry is None or entry["after"] == after:
@@ -112,7 +131,7 @@ class ConfigFiles:
             pending = {"act": data["act"], "files": {}}
         files = dict(pending["files"])
         if path not in files:
-            former = read_bytes(path)
+            former = self.content(path)
             files[path] = {"bytes": None if former is None else base64.b64encode(former).decode(),
                            "config": dict(self.journal.get("config", path) or {})}
         # A reload does not replace a pending restart.
@@ -184,15 +203,12 @@ class ConfigFiles:
         files = ((self.journal.get("restart", unit) or {}).get("after") or {}).get("files", {})
         for path, old in files.items():
             if old["bytes"] is None:
-                remove(path)
-                self.journal.drop_folders(path)
-                if self.journal.get("file", path):
-                    self.journal.note("file", path, "absent")
+                self.discard(path)
             else:
                 # A removal has deleted the entry. The file is owned again.
                 self.journal.keep("config", path, old["config"]["before"])
                 self.journal.note("config", path, old["config"]["after"])
-                self.journal.write_file(path, base64.b64decode(old["bytes"]))
+                self.write(path, base64.b64decode(old["bytes"]))
         self.run(["systemctl", "reset-failed", unit], check=False)
         retry_error = self._systemctl(verb, unit)
         if retry_error is None:
@@ -205,3 +221,29 @@ class ConfigFiles:
         return HostError(f"{unit} did not apply its new configuration: {error}. {state} Its log: "
                          f"{failure(0, log, most=8) if log.strip() else 'empty'}",
                          "Correct the error in the log, then run again.", unit=unit, files=sorted(files))
+
+
+class UserConfigFiles(ConfigFiles):
+    """The same for the runtime of a user. All commands run as this user."""
+
+    def __init__(self, journal: Journal, identity: Identity, level: str) -> None:
+        super().__init__(journal, identity, level)
+        self.identity = identity
+        self.files = UserFiles(journal, identity)
+
+    def content(self, path: str) -> bytes | None:
+        return self.identity.read(path).data
+
+    def write(self, path: str, data: bytes) -> None:
+        self.files.write(path, data)
+
+    def restore(self, path: str) -> None:
+        self.files.restore(path)
+        self.journal.forget("config", path)
+
+    def discard(self, path: str) -> None:
+        entry = self.journal.get("user_file", path)
+        self.identity.remove(path, entry["before"]["folders"] if entry else ())
+
+    def set_baseline(self, path: str, baseline: bytes, after: str) -> None:
+        self.files.set_baseline(path, baseline)

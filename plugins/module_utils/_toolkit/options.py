@@ -26,6 +26,7 @@ OF_FILES: t.Dict[str, Option] = {
     "nvidia_runtime_path": {"type": "path"},
     "cdi": {"type": "bool", "default": True},
     "nri": {"type": "bool", "default": False},
+    "rootless_users": {"type": "list", "elements": "str", "default": []},
     "settings": {"type": "dict", "default": {}},
     "mode": {"type": "str", "choices": ["auto", "cdi", "legacy"], "default": "auto"},
 }

@@ -8,6 +8,7 @@ The request names the programs, units and files to read. The controller parses t
 
 from __future__ import annotations
 
+import base64
 import glob
 import os
 import re
@@ -21,11 +22,20 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._files import check_
 from ansible_collections.gpuops.nvidia.plugins.module_utils._journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Completed, Runner, which
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import BINARIES, Json
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.users import (
+    OF_USER,
+    Identity,
+    UserFiles,
+    checked,
+    find,
+)
 
 # Finds only the other files to read. The controller parses the configuration.
 _IMPORTS = re.compile(r"^\s*imports\s*=\s*\[(.*?)\]", re.MULTILINE | re.DOTALL)
 # Maximum seconds for a program to end, so that a hanging daemon does not block the others.
 _TIMEOUT = 20
+# The unit of a rootless Docker, in the manager of its user.
+_USER_UNIT = "docker.service"
 _STRING = re.compile(r"\"([^\"\n]+)\"|'([^'\n]+)'")
 
 
@@ -34,16 +44,73 @@ def read_state(request: Json, journal: Journal, run: Runner) -> dict[str, object
     _check_program(request)
     probes = request["runtimes"]
     units = _units([name for probe in probes for name in probe["units"]], run)
-    records = _records(journal)
+    users = _users(request, journal, run)
+    records = _records(journal, {name: UserFiles(journal, user) for name, user in users.items()})
+    rootless = {name: read_user(user, request, records, run) for name, user in users.items()}
+    units.update({f"{unit}{OF_USER}{name}": properties for name, (_row, found) in rootless.items()
+                  for unit, properties in found.items()})
     restarts = {unit: entry["after"]["act"] for unit, entry in journal.of_kind("restart").items()
                 if entry["after"] and not _is_restarted(entry["after"], units.get(unit, {}))}
-    return {"runtimes": {probe["name"]: _runtime(probe, units, request, list(records), run)
+    of_root = [path for path, record in records.items() if OF_USER not in str(record["runtime"])]
+    return {"runtimes": {probe["name"]: _runtime(probe, units, request, of_root, run)
                          or _uninstalled(probe, request, records) for probe in probes},
             "markers": [path for path in request["markers"] if os.path.lexists(path)],
             "journal": {"present": bool(journal.entries or journal.unfinished), "config": records, "restart": restarts,
                         "default_runtime": {runtime: entry["before"] for runtime, entry
                                             in journal.of_kind("default_runtime").items()}},
+            "rootless": {name: row for name, (row, _found) in rootless.items()},
             "settings": _settings(journal)}
+
+
+def _users(request: Json, journal: Journal, run: Runner) -> dict[str, Identity]:
+    """The users of the option and of the journal, by name. Raises InputError for an unknown one of the option."""
+    accounts = {name: checked(name) for name in request.get("rootless_users") or ()}
+    for entry in journal.of_kind("user_file").values():
+        name = entry["before"]["user"]
+        account = accounts.get(name) or find(name)
+        if account is not None:  # otherwise the user was deleted
+            accounts[name] = account
+    return {name: Identity(account, run) for name, account in accounts.items()}
+
+
+def read_user(user: Identity, request: Json, records: t.Mapping[str, t.Mapping[str, object]], run: Runner
+              ) -> tuple[dict[str, object], dict[str, dict[str, str]]]:
+    """C((row, units)): the rootless Docker and Podman of a user as JSON, and the units of its Docker. See User in
+    `_runtimes/host_state.py`."""
+    name = user.account.name
+    units = _units([_USER_UNIT], user)
+    folder = user.config_folder()
+    unit = units.get(_USER_UNIT, {})
+    config = _configured(unit, ["--config-file"]) or f"{folder}/docker/daemon.json"
+    owned = [path for path, record in records.items() if record["runtime"] == f"docker{OF_USER}{name}"]
+    binary = which("dockerd")
+    unit_files = [f"{folder}/systemd/user/{_USER_UNIT}", f"/etc/systemd/user/{_USER_UNIT}",
+                  f"/usr/lib/systemd/user/{_USER_UNIT}"]
+    has_docker = bool(unit) or bool(owned) or binary is not None and any(map(user.exists, [config, *unit_files]))
+    lingers = os.path.exists(f"/var/lib/systemd/linger/{name}")
+    row: dict[str, object] = {
+        "config_folder": folder, "runtime_folder": user.runtime_folder, "lingers": lingers, "manager": bool(units) or
+        user(["systemctl", "is-system-running"], check=False).stdout.strip() not in ("", "offline", "unknown"),
+        "closed": user.closed(), "podman": None, "docker": None}
+    if which("podman"):
+        path = f"{folder}/containers/containers.conf"
+        row["podman"] = {"path": path, "text": _user_text(user, path)}
+    if has_docker:
+        boot = at_boot(unit)
+        info = _run_program(request["user_info"], user) if _is_active(unit) else None
+        row["docker"] = {
+            "binary": binary or "", "unit": f"{_USER_UNIT}{OF_USER}{name}", "boot": boot,
+            "running": _is_active(unit) and boot != "masked", "on_demand": False, "stale": False,
+            "command": _command(unit), "config": config,
+            "version": _run_program([binary, "--version"], run).stdout.strip() if binary else "", "imports": {},
+            "files": {path: _user_text(user, path) for path in dict.fromkeys([config, *owned])}, "health": [],
+            "dump": None, "facts": {"info": _json(info) if info else {"rc": 1, "stdout": "", "stderr": ""}}}
+    return row, units
+
+
+def _user_text(user: Identity, path: str) -> str | None:
+    data = user.read(path).data
+    return None if data is None else _decode(path, data)
 
 
 def _check_program(request: Json) -> None:
@@ -57,10 +124,20 @@ def _check_program(request: Json) -> None:
                          path="nvidia_runtime_path", value=path, allowed="an executable file on the host")
 
 
-def _records(journal: Journal) -> dict[str, dict[str, object]]:
-    """Maps the path of each journalled file of a runtime to its record."""
+def _records(journal: Journal, users: t.Mapping[str, UserFiles]) -> dict[str, dict[str, object]]:
+    """Maps the path of each journalled file of a runtime to its record. users: by name; the files of other users are
+    omitted."""
     records: dict[str, dict[str, object]] = {}
     for path, entry in journal.of_kind("config").items():
+        of_user = journal.get("user_file", path)
+        if of_user is not None or OF_USER in entry["before"]["runtime"]:
+            user = users.get(entry["before"]["runtime"].partition(OF_USER)[2])
+            if user is not None and of_user is not None:
+                former = of_user["before"]["bytes"]
+                records[path] = {"part": entry["before"]["part"], "runtime": entry["before"]["runtime"],
+                                 "parts": entry["after"] or [], "is": user.state(path, user.identity.read(path).data),
+                                 "before": None if former is None else _decode(path, base64.b64decode(former))}
+            continue
         known = journal.get("file", path) is not None
         before = journal.former_bytes(path) if known else None
         records[path] = {"part": entry["before"]["part"], "is": journal.file_is(path) if known else "before",
@@ -135,7 +212,9 @@ def _runtime(probe: Json, units: t.Mapping[str, t.Mapping[str, str]], request: J
             "stale": bool(probe.get("reads_once") and is_stale(filter(None, paths), unit)),
             "command": _command(unit), "config": config,
             "version": _run_program([binary, "--version"], run).stdout.strip(), "imports": imports,
-            "files": {path: _text(path) for path in (*paths, *journal_paths) if path},
+            # Users can put links to any file into their folders, so of these files only the existence is read.
+            "files": {path: "exists" if path.startswith("/run/user/") else _text(path)
+                      for path in (*paths, *journal_paths) if path},
             "health": probe.get("health", []), "dump": dump,
             "facts": {key: run_command(argv) for key, argv in probe.get("facts", {}).items()}}
 
@@ -219,6 +298,10 @@ def run_trials(request: Json, run: Runner) -> list[dict[str, object]]:
     """
     for path in request["paths"]:
         check_writable(path)
+    for name, paths in request.get("user_paths", {}).items():
+        user = Identity(checked(name), run)
+        for path in paths:
+            user.check_writable(path)
     return [_run_trial(trial, run) for trial in request["trials"]]
 
 

@@ -21,8 +21,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils._packages.work impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._run import Runner
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.cdi import Cdi, CdiPlan
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.config import ConfigFiles
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.config import ConfigFiles, UserConfigFiles
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import NAME, Json, Packages, PackagesPlan
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.users import Identity, checked
 
 
 def plan(request: Json, journal: Journal, run: Runner) -> dict[str, object]:
@@ -65,7 +66,8 @@ class StepExecutor:
         self.journal = journal
         self.absent = request["state"] == "absent"
         self.packages = Packages(request, journal, run)
-        self.config = ConfigFiles(journal, run, request["disruption"])
+        self.run, self.level = run, request["disruption"]
+        self.config = ConfigFiles(journal, run, self.level)
         self.cdi = Cdi(request, journal, run)
         self._handlers: dict[str, t.Callable[[Step], None]] = {
             **self.config.handlers, **self.cdi.handlers,
@@ -77,17 +79,21 @@ class StepExecutor:
             # The scripts of packages write this file and do not remove it.
             self.journal.keep_file(SETTINGS)
             self.cdi.journal_gpu_spec()
-        handler = self._handlers.get(step.action)
+        handlers = self._of_user(step.data["user"]).handlers if step.data.get("user") else self._handlers
+        handler = handlers.get(step.action)
         if handler is not None:
             handler(step)
         elif not self.packages.execute(step):
             raise HostError(f"No handler for step '{step.id}'.", "This is a bug. Report it.")
 
+    def _of_user(self, name: str) -> UserConfigFiles:
+        return UserConfigFiles(self.journal, Identity(checked(name), self.run), self.level)
+
     def forget_restored(self) -> None:
         """After a removal: deletes the remaining journal entries."""
         self.packages.forget_restored()
         self.journal.unfinished = None
-        for kind in ("config", "default_runtime", "cdi", "settings", "restart"):
+        for kind in ("config", "default_runtime", "cdi", "settings", "restart", "user_file"):
             for key in list(self.journal.of_kind(kind)):
                 if kind in ("config", "settings"):
                     self.journal.forget("file", key)

@@ -66,6 +66,7 @@ class ToolkitPlan(component.HostPlan):
     cdi: bool
     mode: object
     nri: bool
+    rootless_users: t.List[str]
     settings: t.Dict[str, object]
 
 
@@ -115,7 +116,7 @@ def host_plan(host: component.Host) -> ToolkitPlan:
             "set_as_default": host.boolean_variable("container_toolkit_set_as_default", default),
             "nvidia_runtime_name": _name(host, environment), "cdi": cdi,
             "mode": variables.get("container_toolkit_mode"), "nri": bool(policy.get("cdi.nriPluginEnabled")),
-            "settings": settings, "because": host.because}
+            "rootless_users": _users(variables), "settings": settings, "because": host.because}
 
 
 def _name(host: component.Host, environment: t.Mapping[str, str]) -> str:
@@ -139,6 +140,12 @@ def _name(host: component.Host, environment: t.Mapping[str, str]) -> str:
         reason = error.message.rstrip(".").replace(f"{variable}: ", f"{source}: {name}: ")
         raise Refused(reason, f"{error.hint} Allowed: {error.details['allowed']}.") from error
     return name
+
+
+def _users(variables: HostVars) -> list[str]:
+    """The option rootless_users."""
+    users = variables.get("container_toolkit_rootless_users")
+    return [str(name) for name in users] if isinstance(users, (list, tuple)) else []
 
 
 def _runtime(variables: HostVars) -> list[str] | str:
@@ -268,12 +275,20 @@ def check(want: ToolkitPlan, seen: component.HostState) -> component.Result:
                   else served)
     faults += [f"{name} has not loaded its current configuration files" for name, runtime in configured.items()
                if name in ready and runtime["stale"]]
+    users = {name: docker for name, docker in facts["rootless"].items() if name in (want.get("rootless_users") or ())}
+    unset = [name for name, docker in users.items() if docker["classes"] is not None
+             and runtime_class not in docker["classes"]]
+    if unset:
+        faults.append(f"the rootless Docker of {' and '.join(unset)} does not have the {runtime_class} runtime")
     if faults:
         hint = "Run site.yml: it repairs this." if not missing else (
             f"Install {' and '.join(missing)}, or remove {'it' if len(missing) == 1 else 'them'} from "
             "container_toolkit_runtime. Then run site.yml.")
         return component.Result("failed", "; ".join(faults), hint)
     idle = [reason for name, runtime in configured.items() if (reason := _idle(name, runtime))]
+    idle += [(f"the rootless Docker of {name} does not run",
+              f"A run does not change this. To start it, as {name}: systemctl --user enable --now docker")
+             for name, docker in users.items() if docker["running"] is False]
     if idle:
         return component.Result("pending", "; ".join(reason for reason, _remedy in idle),
                                 "; ".join(remedy for _reason, remedy in idle))

@@ -54,7 +54,7 @@ COMPONENTS: t.Tuple[Entry, ...] = (
         "container_toolkit_version", "container_toolkit_runtime", "container_toolkit_config_path",
         "container_toolkit_drop_in_path", "container_toolkit_cdi", "container_toolkit_set_as_default",
         "container_toolkit_nvidia_runtime_name", "container_toolkit_nvidia_runtime_path",
-        "container_toolkit_mode", "container_toolkit_disruption"), stage=0),
+        "container_toolkit_rootless_users", "container_toolkit_mode", "container_toolkit_disruption"), stage=0),
     Entry("validator", "validator", "", _BOTH, stage=2),
     Entry("device_plugin", "device plugin", "devicePlugin", ("cluster",), ("device_plugin_config",)),
     Entry("feature_discovery", "labels", "gfd", _BOTH, (
@@ -101,6 +101,7 @@ SHAPES: t.Dict[str, t.Tuple[type, str]] = {
     "driver_fabric_manager_settings": (dict, "a mapping of settings to values, such as {FABRIC_MODE: 1}"),
     "dcgm_args": (list, "a list of arguments"),
     "dcgm_env": (dict, "a mapping of variables to values, such as {DCGM_SUPPORT_NON_NVIDIA_CPU: 1}"),
+    "container_toolkit_rootless_users": (list, "a list of users of the host"),
     "dcgm_exporter_args": (list, "a list of arguments"),
     "dcgm_exporter_env": (dict, "a mapping of variables to values, such as {DCGM_EXPORTER_INTERVAL: 10000}"),
     "mig_manager_devices": (list, "a list of GPUs, each by PCI address in quotes, index, UUID, PCI device id or model"),

@@ -121,6 +121,11 @@ class Runtime(t.TypedDict):
     classes: t.List[str]
 
 
+class Rootless(t.TypedDict):
+    classes: t.Optional[t.List[str]]
+    running: Flag
+
+
 class Cdi(t.TypedDict):
     devices: t.List[str]
     driver: Text
@@ -201,6 +206,7 @@ class HostFacts(t.TypedDict):
     driver: Driver
     modules: t.Dict[str, Flag]
     runtimes: t.Dict[str, t.Optional[Runtime]]
+    rootless: t.Dict[str, Rootless]
     toolkit: Toolkit
     software: Software
     mig_boot: MigBoot

@@ -88,3 +88,16 @@ def check_nvidia_runtime(name: str, path: str | None, mode: str, prefix: str = "
         raise InputError(f"{prefix}mode {mode} also sets the program of the runtime.",
                          f"Omit {prefix}nvidia_runtime_path, or set {prefix}mode to auto.",
                          path=f"{prefix}nvidia_runtime_path", value=path, allowed=f"only if {prefix}mode is auto")
+
+
+def check_rootless(users: t.Sequence[str], cdi: bool, mode: str) -> None:
+    """Raises InputError for users that are named twice, and for options that rootless containers cannot use."""
+    twice = next((name for name in users if users.count(name) > 1 or not name), None)
+    if twice is not None:
+        raise InputError("a user has no name, or is named twice.", "Name each user once.", path="rootless_users",
+                         value=list(users), allowed="names of users of the host, except root")
+    if users and (not cdi or mode == "legacy"):
+        option = "mode" if mode == "legacy" else "cdi"
+        raise InputError("rootless containers get GPUs only through CDI.", f"Set {option} to "
+                         f"{'auto' if option == 'mode' else 'true'}, or omit rootless_users.", path=option,
+                         value=mode if option == "mode" else cdi, allowed="auto or cdi" if option == "mode" else True)

@@ -89,6 +89,7 @@ FACTS = Fields({
         "nvml": Fields({"available": _FLAG, "error": Nullable(_LONG), "cuda": _MAYBE_TEXT})}),
     "modules": Fields(dict.fromkeys((*MODULES, "nouveau_denied"), _FLAG)),
     "runtimes": Fields(dict.fromkeys(("containerd", "docker", "crio", "podman"), _RUNTIME)),
+    "rootless": Table(_TEXT, Fields({"classes": Nullable(Rows(_TEXT, 1000)), "running": _MAYBE_FLAG}), 1000),
     "toolkit": Fields({
         "version": _MAYBE_TEXT, "packages": _VERSIONS, "cdi_specs": Rows(_LONG, _PACKAGES), "missing_files": _LOST,
         "cdi": Nullable(Fields({"devices": Rows(_TEXT, _PACKAGES), "driver": _MAYBE_TEXT}))}),

@@ -65,6 +65,7 @@ def facts_of_node(name: str, node: Node) -> HostFacts:
         "runtimes": {runtime: {"version": node["runtime_version"], "running": True, "boot": None, "stale": None,
                                "cri": None, "nvidia": None, "classes": []}
                      if runtime == node["runtime"] else None for runtime in ("containerd", "docker", "crio", "podman")},
+        "rootless": {},
         "toolkit": {"version": None, "packages": {}, "missing_files": None, "cdi_specs": [], "cdi": None},
         "software": {"cuda": {}, "dcgm": None, "dcgm_exporter": None, "node_status_exporter": None},
         "journals": {"brought": [], "faults": [], "former_driver": None},

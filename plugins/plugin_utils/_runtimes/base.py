@@ -39,6 +39,7 @@ class Options:
     nvidia_runtime_path: str | None = None
     drop_in_path: str | None = None
     nri: bool = False
+    rootless_users: t.Sequence[str] = ()
     state: str = "present"
     runtime: t.Sequence[str] = ("auto",)
     config_path: str | None = None

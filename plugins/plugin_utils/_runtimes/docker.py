@@ -18,6 +18,7 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import cdi_files
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import OPTION_PARTS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import base
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal, RuntimeState
@@ -32,15 +33,17 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values imp
 )
 
 _CLIENT = "docker -H unix:///var/run/docker.sock info --format"
+_ROOTLESS_CLIENT = 'docker -H "unix://$XDG_RUNTIME_DIR/docker.sock" info --format'
 _INFO = _CLIENT + " '{{{{json .}}}}'"  # the host replaces double braces by single ones
-# Succeeds if the daemon has all runtimes of the arguments. The argument default=NAME is its default runtime.
-_CONFIRM = ('reported=" $(' + _CLIENT
-            + " 'default={{.DefaultRuntime}}{{range $name, $_ := .Runtimes}} {{$name}}{{end}}') \"; "
-            'for word; do case $reported in *" $word "*) ;; *) exit 1;; esac; done')
-# Succeed if a restart stops no container: none is running or paused, or live-restore is on.
-_IDLE = "test \"$(" + _CLIENT + " '{{.ContainersRunning}} {{.ContainersPaused}}')\" = '0 0'"
-_LIVE_RESTORE = f"test \"$({_CLIENT} '{{{{.LiveRestoreEnabled}}}}')\" = true || {_IDLE}"
+# Prints the information about the Docker of a user. The host runs it as this user.
+ROOTLESS_INFO = ["sh", "-c", f"{_ROOTLESS_CLIENT} '{{{{json .}}}}'"]
+# A folder with a link to the CDI specification, see ROOTLESS in `_toolkit/cdi_files.py`.
+_ROOTLESS_SPECS = cdi_files.ROOTLESS
+_SPECS = ["/etc/cdi", "/var/run/cdi"]
 _CDI: Path = ("features", "cdi")
+_SPEC_DIRS: Path = ("cdi-spec-dirs",)
+# From this release on, a rootless Docker also reads the two folders of its user.
+_FOLDERS_OF_USER = (29, 2)
 _CDI_SUPPORTED, _CDI_DEFAULT, _HAS_VALIDATE = (25, 0), (28, 2), (23, 0)
 # Files in which distributions set the variables of the unit's command line.
 _VARIABLES = ("/etc/default/docker", "/etc/sysconfig/docker")
@@ -93,7 +96,7 @@ class Docker(base.Runtime):
         if _info(state):
             default = flags.default_runtime or document.data.get("default-runtime")
             words = [*options.classes, *([f"default={default}"] if default else [])]
-            proposal.confirm = ["sh", "-c", _CONFIRM, "sh", *words]
+            proposal.confirm = ["sh", "-c", _confirm(state), "sh", *words]
         return proposal
 
     def propose_removal(self, state: RuntimeState, journal: Journal) -> base.Proposal:
@@ -140,11 +143,15 @@ def _check_file_is_read(state: RuntimeState) -> None:
         raise HostError(f"Docker does not read {state.config}: it is a snap ({state.unit}) with its own toolkit.",
                         "Use the setting of the snap (snap set docker nvidia-support...), or install Docker from "
                         "packages of the distribution or of Docker.", unit=state.unit)
-    rootless = next((path for path, text in state.files.items() if text and path.startswith("/run/user/")), None)
+    rootless = rootless_pid(state)
     if rootless and not state.running:
         raise HostError(f"Docker does not read {state.config}, because it runs rootless ({rootless}).",
-                        "Set the runtime in ~/.config/docker/daemon.json of this user and run 'systemctl --user "
-                        "restart docker'. The legacy mode also needs nvidia-container-cli.no-cgroups.", path=rootless)
+                        "Name the user of this Docker in rootless_users.", path=rootless)
+
+
+def rootless_pid(state: RuntimeState) -> str | None:
+    """The file with the process id of a rootless Docker of the host, None if there is none."""
+    return next((path for path, text in state.files.items() if text and path.startswith("/run/user/")), None)
 
 
 def _flags(state: RuntimeState) -> _Flags:
@@ -230,6 +237,8 @@ def _desired(state: RuntimeState, data: Table, flags: _Flags, options: base.Opti
           and proposal.previous_default not in (None, *proposal.classes)):
         # If the member were removed, the daemon would keep its current default until it restarts.
         values[("default-runtime",)] = proposal.previous_default
+    if state.user is not None:
+        values.update(_rootless(state, data))
     if options.cdi and data.get("cdi-spec-dirs") == []:
         raise HostError(f"{state.config}: 'cdi-spec-dirs' is empty, so Docker finds no CDI devices.",
                         "Remove this member, or set cdi to false.", path=state.config)
@@ -240,6 +249,21 @@ def _desired(state: RuntimeState, data: Table, flags: _Flags, options: base.Opti
             proposal.warnings.append("This Docker does not support CDI (from 25.0 on). Containers get GPUs only "
                                      "through the runtime class.")
     return values
+
+
+def _rootless(state: RuntimeState, data: Table) -> dict[Path, Value]:
+    """The folders of CDI specifications for the Docker of a user. Raises HostError for a release without CDI."""
+    if state.binary and state.release < _CDI_SUPPORTED:
+        raise HostError(f"Docker {state.release[0]}.{state.release[1]} does not support CDI (from 25.0 on), and "
+                        f"rootless containers of {state.user} get GPUs only through CDI.",
+                        "Update Docker, or omit this user.", path="rootless_users", value=state.user)
+    folders = data.get("cdi-spec-dirs")
+    if isinstance(folders, list) and _ROOTLESS_SPECS in folders:
+        return {}
+    if not isinstance(folders, list):
+        folders = [*_SPECS, *([f"{state.user_folders[0]}/cdi", f"{state.user_folders[1]}/cdi"]
+                              if state.release >= _FOLDERS_OF_USER else [])]
+    return {_SPEC_DIRS: [*folders, _ROOTLESS_SPECS]}
 
 
 def _is_program(path: Value, binary: str) -> bool:
@@ -284,6 +308,13 @@ def _remove_parts(document: Document, former: Table, parts: t.Collection[str]) -
         restore_value(document, former, ("runtimes", name))
     if "cdi" in parts and lookup(document.data, _CDI) is True:
         restore_value(document, former, _CDI)
+    folders = document.data.get("cdi-spec-dirs")
+    if "cdi" in parts and isinstance(folders, list) and _ROOTLESS_SPECS in folders:
+        rest = [folder for folder in folders if folder != _ROOTLESS_SPECS]
+        if "cdi-spec-dirs" not in former and set(rest) >= set(_SPECS):
+            document.remove(_SPEC_DIRS)
+        else:
+            document.set(_SPEC_DIRS, rest)
     for key in filled:
         if key not in former:
             remove_empty(document, former, (key,))
@@ -296,6 +327,8 @@ def _choose_action(state: RuntimeState, journal: Journal, before: Table, after: 
     reasons = []
     if _has_cdi(state, before) != _has_cdi(state, after):
         reasons.append("CDI is set up when the daemon starts")
+    elif before.get("cdi-spec-dirs") != after.get("cdi-spec-dirs"):
+        reasons.append("the daemon reads the list of folders for CDI only at its start")
     removed = [key for key in ("runtimes", "default-runtime") if before.get(key) not in (None, {}, "runc")
                and key not in after]
     if removed:
@@ -318,11 +351,30 @@ def _set_needed_level(state: RuntimeState, data: Table, proposal: base.Proposal)
     if info is None:
         proposal.needs = "drain" if state.running else "never"
         return
-    keeps_containers = info.get("LiveRestoreEnabled") and (
+    # A restart of the unit of a user ends all processes in it.
+    keeps_containers = state.user is None and info.get("LiveRestoreEnabled") and (
         data.get("live-restore") is True or _flags(state).live_restore)
     if not keeps_containers:
         proposal.needs = "drain" if info.get("ContainersRunning") or info.get("ContainersPaused") else "idle"
-    proposal.idle = ["sh", "-c", _LIVE_RESTORE if keeps_containers else _IDLE]
+    proposal.idle = ["sh", "-c", _idle(state, bool(keeps_containers))]
+
+
+def _client(state: RuntimeState) -> str:
+    return _CLIENT if state.user is None else _ROOTLESS_CLIENT
+
+
+def _confirm(state: RuntimeState) -> str:
+    """A script that succeeds if the daemon has all runtimes of its arguments. The argument default=NAME is the default
+    runtime."""
+    return ('reported=" $(' + _client(state)
+            + " 'default={{.DefaultRuntime}}{{range $name, $_ := .Runtimes}} {{$name}}{{end}}') \"; "
+            'for word; do case $reported in *" $word "*) ;; *) exit 1;; esac; done')
+
+
+def _idle(state: RuntimeState, live_restore: bool) -> str:
+    """A script that succeeds if a restart stops no container: none is running or paused, or live-restore is on."""
+    idle = "test \"$(" + _client(state) + " '{{.ContainersRunning}} {{.ContainersPaused}}')\" = '0 0'"
+    return f"test \"$({_client(state)} '{{{{.LiveRestoreEnabled}}}}')\" = true || {idle}" if live_restore else idle
 
 
 def _compare_running_daemon(state: RuntimeState, data: Table, flags: _Flags, options: base.Options,
@@ -333,7 +385,9 @@ def _compare_running_daemon(state: RuntimeState, data: Table, flags: _Flags, opt
         return
     default = flags.default_runtime or data.get("default-runtime") or info.get("DefaultRuntime")
     stale = not set(options.classes) <= set(info["Runtimes"]) or default != info.get("DefaultRuntime")
-    if _has_cdi(state, data) and options.cdi and info.get("CDISpecDirs") == []:
+    known = info.get("CDISpecDirs")
+    unread = state.user is not None and isinstance(known, list) and _ROOTLESS_SPECS not in known
+    if _has_cdi(state, data) and options.cdi and (known == [] or unread):
         proposal.action, proposal.due_reason = "restart", "the daemon has started before CDI was enabled"
         proposal.reload_first = stale
         _set_needed_level(state, data, proposal)

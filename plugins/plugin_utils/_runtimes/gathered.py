@@ -12,6 +12,7 @@ from dataclasses import replace
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import CHOOSING
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import BINARIES
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.users import OF_USER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import runtime_names
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import registry, settings_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import (
@@ -36,7 +37,7 @@ def gathered(state: HostState, options: Options, specification: t.Mapping[str, V
     problems: dict[str, str] = {}
     for one in state.runtimes:
         try:
-            configuration = registry.RUNTIMES[one].read(state.runtimes[one])
+            configuration = registry.of(one).read(state.runtimes[one])
             found[one] = replace(configuration, classes=_nvidia_classes(configuration, state.journal.of(one)))
         except HostError as error:
             problems[one] = error.message
@@ -53,6 +54,7 @@ def gathered(state: HostState, options: Options, specification: t.Mapping[str, V
         wanted = {"state": "present", "version": state.packages.version, "settings": settings,
                   "cdi_management": specification["management"],
                   **({"repository": dict(repository)} if repository else {}),
+                  **_of_users(state),
                   **_of_runtimes(state, options, names, found, specification)}
         left_out = sorted(set(names) - set(runtime_names.names_in(wanted.get("runtime"))))
         if left_out:
@@ -115,6 +117,12 @@ def _main_class(found: Configuration, journal: Journal) -> str | None:
     return next(iter([*ours, *[name for name in found.classes if name == RUNTIME_CLASSES[0]], *others]), None)
 
 
+def _of_users(state: HostState) -> dict[str, Value]:
+    """The users whose Docker this collection has configured."""
+    users = [runtime.user for key, runtime in state.runtimes.items() if runtime.user and state.journal.of(key).files]
+    return {"rootless_users": users} if users else {}
+
+
 def _is_unchanged(state: HostState, name: str, options: Options) -> bool:
     """Whether these options change no file of a runtime."""
     with contextlib.suppress(GpuopsError):
@@ -135,7 +143,8 @@ def _row(state: HostState, name: str, found: Configuration | None, problem: str 
     main = _main_class(known, state.journal.of(name))
     is_default = main is not None and known.default == main
     uses = None if found is None else main is not None or name == "podman" and bool(known.cdi and state.cdi.specs)
-    return {"name": name, "config_path": runtime.config, "drop_in_paths": _drop_ins(state, name),
-            "service": runtime.unit, "running": runtime.running, "configured": uses, "classes": known.classes,
+    return {"name": name.partition(OF_USER)[0], "user": runtime.user, "config_path": runtime.config,
+            "drop_in_paths": _drop_ins(state, name), "service": runtime.unit and runtime.unit.partition(OF_USER)[0],
+            "running": runtime.running, "configured": uses, "classes": known.classes,
             "default_runtime": known.default, "is_default": None if found is None else is_default,
             "cdi": known.cdi, "nri": known.nri, "problem": problem}

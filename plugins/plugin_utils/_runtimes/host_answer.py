@@ -9,10 +9,13 @@ answer with the structure that `read.py` and `step_executor.py` of `module_utils
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, PendingStep, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.cdi import CdiPlan
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import CHOOSING
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import PackagesPlan
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.users import OF_USER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data.shapes import (
     Anything,
     Fault,
@@ -36,8 +39,10 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state
     RuntimeState,
     Setting,
     SettingsState,
+    User,
+    UserFile,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.registry import RUNTIMES
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.registry import RUNTIMES, of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Table as Json
 
 _MAX_ROWS = 10_000
@@ -65,6 +70,9 @@ _RUNTIME = Fields({
     "version": _OUTPUT, "imports": Table(_PATH, Rows(_PATH, _MAX_ROWS), _MAX_ROWS),
     "files": Table(_PATH, _FILE, _MAX_ROWS),
     "health": Rows(_PATH, 64), "dump": Nullable(_DUMP), "facts": Table(_TEXT, Nullable(_PROGRAM), 64)})
+_USER = Fields({"config_folder": _PATH, "runtime_folder": _PATH, "manager": _FLAG, "lingers": _FLAG,
+                "closed": Rows(_PATH, 1000), "docker": Nullable(_RUNTIME),
+                "podman": Nullable(Fields({"path": _PATH, "text": _FILE}))})
 _JOURNAL = Fields({
     "present": _FLAG, "default_runtime": Table(_TEXT, _MAYBE_TEXT, 64),
     "restart": Table(_TEXT, OneOf(("restart", "reload")), 64),
@@ -73,7 +81,7 @@ _JOURNAL = Fields({
 _STEPS = Rows(Fields({**answer_shapes.STEP, "data": Table(_TEXT, Anything(), 64)}, closed=False), _MAX_ROWS)
 _HOST_STATE = Fields({
     "runtimes": Table(OneOf(tuple(RUNTIMES)), Nullable(_RUNTIME), 64), "markers": Rows(_PATH, 1000),
-    "journal": _JOURNAL,
+    "rootless": Table(_TEXT, _USER, 1000), "journal": _JOURNAL,
     "settings": Fields({"text": _FILE, "ours": Table(_TEXT, Fields({"before": _Setting(), "after": _Setting()}), 1000),
                         "file": Nullable(OneOf(("before", "ours", "edited"))), "new": _FLAG}),
     "packages": Fields({"installed": Table(_TEXT, _TEXT, _MAX_ROWS), "version": _MAYBE_TEXT, "steps": _STEPS}),
@@ -82,7 +90,7 @@ _HOST_STATE = Fields({
 _OPTIONS = Fields({
     "state": OneOf(("present", "absent", "gathered")), "runtime": Rows(OneOf((*CHOOSING, *RUNTIMES)), 64),
     "mode": OneOf(("auto", "cdi", "legacy")), "config_path": Nullable(_PATH), "drop_in_path": Nullable(_PATH),
-    "nvidia_runtime_name": _TEXT, "nvidia_runtime_path": Nullable(_PATH),
+    "rootless_users": Rows(_TEXT, 1000), "nvidia_runtime_name": _TEXT, "nvidia_runtime_path": Nullable(_PATH),
     "set_as_default": _FLAG, "cdi": _FLAG, "nri": _FLAG, "settings": Table(_TEXT, Anything(), 1000),
     "disruption": OneOf(LEVELS)}, closed=False)
 _PHASES: dict[str, dict[str, Shape]] = {
@@ -101,13 +109,24 @@ def fault(phase: str, answer: Json) -> Fault | None:
         found = shape.fault(answer.get(name))
         if found is not None:
             return found.below(name)
-    return _missing_results(answer["host_state"]["runtimes"]) if "host_state" in _PHASES[phase] else None
+    if "host_state" not in _PHASES[phase]:
+        return None
+    state = answer["host_state"]
+    unknown = [name for name in answer["options"]["rootless_users"] if name not in state["rootless"]]
+    if unknown:
+        return Fault("host_state.rootless", f"without {unknown[0]}", "all users of the option")
+    return _missing_results({**state["runtimes"], **_dockers(state)})
+
+
+def _dockers(raw: Json) -> Json:
+    """The answers about the Docker of each user, by key of HostState.runtimes."""
+    return {f"docker{OF_USER}{name}": user["docker"] for name, user in raw["rootless"].items() if user["docker"]}
 
 
 def _missing_results(runtimes: Json) -> Fault | None:
     """The fault of the first installed runtime that lacks results of its probe, None if there is none."""
     for name, raw in runtimes.items():
-        probe = RUNTIMES[name].probe
+        probe = of(name).probe
         if raw and raw["config"] not in raw["files"]:
             return Fault(f"host_state.runtimes.{name}.files", "without the configuration file", "all requested files")
         missing = [fact for fact in probe.facts if raw and raw["binary"] and not raw["facts"].get(fact)]
@@ -129,12 +148,20 @@ def state_of(answer: Json) -> HostState:
     records = {path: FileRecord(record["part"], record["is"], record["before"], record["runtime"], record["parts"])
                for path, record in journal["config"].items()}
     ours = {name: Setting(setting["before"], setting["after"]) for name, setting in settings["ours"].items()}
+    users = {name: User(**{**user, "podman": UserFile(**user["podman"]) if user["podman"] else None})
+             for name, user in ((name, {key: value for key, value in user.items() if key != "docker"})
+                                for name, user in raw["rootless"].items())}
+    runtimes = {name: _runtime(runtime) for name, runtime in raw["runtimes"].items() if runtime}
+    for key, docker in _dockers(raw).items():
+        user = key.partition(OF_USER)[2]
+        runtimes[key] = replace(_runtime(docker), user=user, user_folders=(
+            users[user].config_folder, users[user].runtime_folder))
     return HostState(
-        {name: _runtime(runtime) for name, runtime in raw["runtimes"].items() if runtime}, raw["markers"],
+        runtimes, raw["markers"],
         HostJournal(journal["present"], records, journal["default_runtime"], journal["restart"]),
         SettingsState(**{**settings, "ours": ours}),
         PackagesPlan(**{**raw["packages"], "steps": _steps(raw["packages"])}),
-        CdiPlan(**{**raw["cdi"], "steps": _steps(raw["cdi"]), "pending": _pending(raw["cdi"])}))
+        CdiPlan(**{**raw["cdi"], "steps": _steps(raw["cdi"]), "pending": _pending(raw["cdi"])}), users)
 
 
 def blocked_step_of(answer: Json) -> str | None:

@@ -43,6 +43,7 @@ class RuntimeState:
     stale: for a runtime that reads its files only at its start, whether they have changed since then.
     version: the output of `--version`. imports: pattern in the configuration file to the matching paths.
     files: path to text of all files of the probe and the journal, None for a missing file.
+    user: whose rootless Docker it is, None for a runtime of root; user_folders: $XDG_CONFIG_HOME and $XDG_RUNTIME_DIR.
     health: the command of the probe; dump, facts: the results of its other commands, see Probe.
     """
 
@@ -60,6 +61,8 @@ class RuntimeState:
     health: list[str] = field(default_factory=list)
     dump: ProgramResult | None = None
     facts: dict[str, ProgramResult] = field(default_factory=dict)
+    user: str | None = None
+    user_folders: tuple[str, str] = ("", "")
 
     @property
     def text(self) -> str | None:
@@ -158,8 +161,36 @@ class SettingsState:
 
 
 @dataclass(frozen=True)
+class UserFile:
+    """A file of a user. text: None if it does not exist."""
+
+    path: str
+    text: str | None
+
+
+@dataclass(frozen=True)
+class User:
+    """A user with rootless Docker or Podman.
+
+    config_folder: $XDG_CONFIG_HOME; runtime_folder: $XDG_RUNTIME_DIR; manager: whether services of the user can run;
+    lingers: whether they start at boot; closed: device nodes and CDI specifications that the user cannot open; podman:
+    containers.conf of the user, None if Podman is not installed.
+    """
+
+    config_folder: str
+    runtime_folder: str
+    manager: bool
+    lingers: bool
+    closed: list[str]
+    podman: UserFile | None
+
+
+@dataclass(frozen=True)
 class HostState:
-    """A host. runtimes: the installed ones, and for a removal those with journalled files; markers: existing paths."""
+    """A host. runtimes: the installed ones, and for a removal those with journalled files; markers: existing paths.
+
+    The key of the rootless Docker of a user is `docker of NAME`. users: by name.
+    """
 
     runtimes: dict[str, RuntimeState] = field(default_factory=dict)
     markers: list[str] = field(default_factory=list)
@@ -167,3 +198,4 @@ class HostState:
     settings: SettingsState = field(default_factory=SettingsState)
     packages: PackagesPlan = PackagesPlan({}, None, [])
     cdi: CdiPlan = CdiPlan([], None, [], [], [])
+    users: dict[str, User] = field(default_factory=dict)

@@ -36,7 +36,7 @@ class Podman(Runtime):
                   facts={"cdi": ["grep", "-hsm1", "cdiVersion", *reversed(_SPECS)]})
 
     def read(self, state: RuntimeState) -> Configuration:
-        return Configuration({}, cdi=_finds_specs(_spec_folders(state)[1]))
+        return Configuration({}, cdi=finds_specs(_spec_folders(state)[1]))
 
     def propose(self, state: RuntimeState, journal: Journal, options: Options) -> Proposal:
         """See Runtime. No file is written."""
@@ -45,7 +45,7 @@ class Podman(Runtime):
             proposal.warnings.append("Containers of Podman get GPUs only through CDI, but cdi is false.")
             return proposal
         path, folders = _spec_folders(state)
-        if not _finds_specs(folders):
+        if not finds_specs(folders):
             raise HostError(f"{path}: cdi_spec_dirs is {', '.join(folders) or 'empty'}. Podman would not find the "
                             f"specification in {_FOLDERS[1]}.", f"Add {_FOLDERS[1]} to the list, then run again.",
                             path=path)
@@ -67,11 +67,18 @@ def _spec_folders(state: RuntimeState) -> tuple[str, list[str]]:
     found = _CONF[1], list(_FOLDERS)
     drop_ins = sorted(path for path in state.files if path.startswith("/etc/containers/containers.conf.d/"))
     for path in (*_CONF[:2], *drop_ins):
-        folders = lookup(load(state.files.get(path) or "", path), ("engine", "cdi_spec_dirs"))
-        if isinstance(folders, list):
-            found = path, [str(folder) for folder in folders]
+        folders = folders_of(path, state.files.get(path))
+        if folders is not None:
+            found = path, folders
     return found
 
 
-def _finds_specs(folders: list[str]) -> bool:
+def folders_of(path: str, text: str | None) -> list[str] | None:
+    """The folders of CDI specifications that a file sets, None if it does not set them. Raises HostError."""
+    folders = lookup(load(text or "", path), ("engine", "cdi_spec_dirs"))
+    return [str(folder) for folder in folders] if isinstance(folders, list) else None
+
+
+def finds_specs(folders: list[str]) -> bool:
+    """Whether one of these folders contains the specification."""
     return bool({re.sub("^/run/", "/var/run/", folder.rstrip("/")) for folder in folders} & set(_FOLDERS))

@@ -9,6 +9,7 @@ import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import CHOOSING
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.users import OF_USER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import runtime_names
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import Runtime
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.containerd import Containerd, serves_cri
@@ -35,6 +36,11 @@ RUNTIMES: dict[str, Runtime] = {
     "podman": Podman(),
 }
 KUBELET = "/var/lib/kubelet/config.yaml"
+
+
+def of(key: str) -> Runtime:
+    """The runtime of a key of `HostState.runtimes`, such as `docker` or `docker of NAME`."""
+    return RUNTIMES[key.partition(OF_USER)[0]]
 
 
 def choose(wanted: t.Sequence[str], states: t.Mapping[str, RuntimeState], kubelet: bool = False) -> list[str]:

@@ -11,10 +11,18 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._result import LEVELS, PendingStep, Step, diff_entry
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.users import OF_USER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import hidden
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import owners, registry, settings_file
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import FileChange, Options, Proposal, Trial
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState, RuntimeState
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import owners, podman, registry, settings_file
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import (
+    FileChange,
+    Options,
+    Proposal,
+    Runtime,
+    Trial,
+)
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.docker import rootless_pid
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import HostState, RuntimeState, User
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import TOKEN
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.values import Value
 
@@ -31,12 +39,13 @@ class Plan:
     """The plan of a host. pending: steps that the user must execute.
 
     proposals: by name of the runtime, in the order of registry.choose; for a removal, those of all runtimes that runs
-    have configured. Empty if there is no runtime.
+    have configured. Empty if there is no runtime. of_users: warnings about rootless containers.
     """
 
     steps: list[Step]
     pending: list[PendingStep]
     proposals: dict[str, Proposal]
+    of_users: t.Sequence[str] = ()
 
     @property
     def changes(self) -> list[FileChange]:
@@ -53,7 +62,7 @@ class Plan:
         """The instructions for other products, then the warnings."""
         proposals = self.proposals.values()
         return [*filter(None, [proposal.instructions for proposal in proposals]),
-                *[warning for proposal in proposals for warning in proposal.warnings]]
+                *[warning for proposal in proposals for warning in proposal.warnings], *self.of_users]
 
     @property
     def previous_default(self) -> str | None:
@@ -71,23 +80,33 @@ def _plan_removal(state: HostState) -> Plan:
     # A restart can still be pending after its files were restored.
     names |= {name for name, runtime in state.runtimes.items() if runtime.unit in state.journal.restart}
     proposals = {name: runtime.propose_removal(state.runtimes[name], state.journal.of(name))
-                 for name, runtime in registry.RUNTIMES.items() if name in names and name in state.runtimes}
+                 for name, runtime in _in_order(state.runtimes) if name in names}
     return Plan(removal_steps(state, proposals), [], proposals)
+
+
+def _in_order(keys: t.Iterable[str]) -> list[tuple[str, Runtime]]:
+    """The runtimes of these keys of HostState.runtimes, in the order of the registry, those of root first."""
+    order = list(registry.RUNTIMES.values())
+    return sorted(((key, registry.of(key)) for key in keys),
+                  key=lambda item: (OF_USER in item[0], order.index(item[1])))
 
 
 def _plan_installation(state: HostState, options: Options) -> Plan:
     names = registry.choose(options.runtime, state.runtimes, registry.KUBELET in state.markers)
-    proposals = {name: _propose(name, state, options) for name in names}
+    if options.rootless_users:
+        names = [name for name in names if name != "docker" or not _is_only_rootless(state.runtimes[name])]
+    proposals = {name: _propose(name, state, options) for name in (*names, *_dockers_of_users(state, options))}
     steps = installation_steps(state, proposals, merged_settings(proposals, options.settings))
-    return Plan(steps, pending_steps(state, proposals), proposals)
+    return Plan(steps, [*pending_steps(state, proposals), *_pending_of_users(state, options)], proposals,
+                _warnings_of_users(state, options))
 
 
 def _propose(name: str, state: HostState, options: Options) -> Proposal:
     """The proposal of a runtime, or if another product manages its configuration, the settings for this product."""
     runtime = state.runtimes[name]
     registry.check_paths(name, runtime, options.drop_in_path)
-    proposal = registry.RUNTIMES[name].propose(runtime, state.journal.of(name), options)
-    if proposal.changes and not options.config_path:
+    proposal = registry.of(name).propose(runtime, state.journal.of(name), options)
+    if proposal.changes and not options.config_path and runtime.user is None:
         instructions = owners.check_owner(state.markers, name, runtime, options)
         if instructions:
             return Proposal(action="none", previous_default=proposal.previous_default, instructions=instructions)
@@ -134,7 +153,7 @@ def pending_steps(state: HostState, proposals: t.Mapping[str, Proposal]) -> list
     for name, proposal in proposals.items():
         if proposal.instructions:
             pending.append(_pending("configure", name, proposal.instructions))
-        pending += _pending_service_steps(state.runtimes[name])
+        pending += _pending_service_steps(state.runtimes[name], state.users)
     return pending + state.cdi.pending
 
 
@@ -142,11 +161,14 @@ def _pending(action: str, target: str, reason: str) -> PendingStep:
     return Step(action, target).pending(reason)
 
 
-def _pending_service_steps(state: RuntimeState) -> list[PendingStep]:
+def _pending_service_steps(state: RuntimeState, users: t.Mapping[str, User]) -> list[PendingStep]:
     """The step that starts, enables or unmasks the service, if needed. Only the administrator executes it."""
     unit = state.unit
     if unit is None:
         return []
+    if state.user is not None:
+        return [] if state.running else [
+            _pending("start service", unit, _start_reason(users[state.user], state.user))]
     if state.boot == "masked":
         return [_pending("unmask service", unit,
                          f"it is masked, and a run does not change this. To unmask it, run systemctl unmask {unit}")]
@@ -159,6 +181,65 @@ def _pending_service_steps(state: RuntimeState) -> list[PendingStep]:
                          f"it does not start at boot, and a run does not change this. To enable it, run systemctl "
                          f"enable {unit}")]
     return []
+
+
+# -- rootless containers: those of users get GPUs through CDI. The legacy mode would need the setting no-cgroups, which
+# applies to the whole host and takes the GPUs from containers of root (NVIDIA/nvidia-container-toolkit issue 85).
+
+
+def _dockers_of_users(state: HostState, options: Options) -> list[str]:
+    """The Docker of each user of the option, as keys of `state.runtimes`."""
+    keys = [f"docker{OF_USER}{user}" for user in options.rootless_users]
+    return [key for key in keys if key in state.runtimes]
+
+
+def _is_only_rootless(state: RuntimeState) -> bool:
+    """Whether the Docker of root does not run and a user runs one."""
+    return not state.running and rootless_pid(state) is not None
+
+
+def _warnings_of_users(state: HostState, options: Options) -> list[str]:
+    """Reasons why containers of users would get no GPUs."""
+    found = []
+    for name in options.rootless_users:
+        user = state.users[name]
+        if user.closed:
+            found.append(f"{name} cannot open {', '.join(user.closed)}, so rootless containers of {name} get no GPUs. "
+                         "Check the mode and the group of these files (ls -l).")
+        if user.podman is not None:
+            try:
+                folders = podman.folders_of(user.podman.path, user.podman.text)
+            except HostError as error:
+                found.append(error.message)
+                continue
+            if folders is not None and not podman.finds_specs(folders):
+                found.append(f"{user.podman.path}: cdi_spec_dirs is {', '.join(folders) or 'empty'}. Podman of {name} "
+                             "does not find the specification in /var/run/cdi.")
+    return found
+
+
+def _pending_of_users(state: HostState, options: Options) -> list[PendingStep]:
+    """The steps of the user or the administrator that are needed before the Docker of a user can be configured."""
+    found = []
+    for name in options.rootless_users:
+        if f"docker{OF_USER}{name}" not in state.runtimes and state.users[name].podman is None:
+            found.append(Step("configure", f"containers{OF_USER}{name}").pending(
+                "this user has no rootless Docker, and Podman is not installed. To set up Docker, run "
+                "dockerd-rootless-setuptool.sh install as this user, then run again"))
+    return found
+
+
+def _start_reason(user: User, name: str) -> str:
+    """Why the Docker of a user does not run, and what starts it."""
+    linger = "" if user.lingers else f" To start it at boot, run loginctl enable-linger {name}."
+    if not user.manager:
+        return (f"no service of {name} runs, because {name} is not logged in. Docker reads its file when it is "
+                f"started.{linger}")
+    return (f"it is not running, and a run does not change this. To start it, run systemctl --user enable --now docker "
+            f"as {name}.{linger}")
+
+
+# -- steps
 
 
 def removal_steps(state: HostState, proposals: t.Mapping[str, Proposal]) -> list[Step]:
@@ -197,7 +278,8 @@ def _service_steps(host: HostState, runtime: str, proposal: Proposal) -> list[St
         # A reload does not replace a pending restart.
         action, reason = pending_action, "an earlier run changed its configuration but did not complete"
     if action != "none" and state.running:
-        data = {"unit": unit, "health": state.health, "runtime": runtime, "confirm": proposal.confirm}
+        data = {"unit": unit, "health": state.health, "runtime": runtime, "confirm": proposal.confirm,
+                "user": state.user}
         if action == "restart" and reload_helps and proposal.needs != "never":
             steps.append(Step("reload service", unit, "it applies the changes that do not need the restart",
                               data={**data, "act": "reload"}))
@@ -217,7 +299,7 @@ def _file_step(change: FileChange, state: RuntimeState, runtime: str, proposal: 
     return Step(action, change.path, change.reason, data={
         "path": change.path, "text": change.after, "before": change.before, "baseline": change.baseline,
         "restore": change.restore, "part": change.part, "runtime": runtime, "default": proposal.previous_default,
-        "parts": proposal.parts,
+        "parts": proposal.parts, "user": state.user,
         "unit": state.unit if state.running and proposal.action != "none" else None, "act": proposal.action})
 
 

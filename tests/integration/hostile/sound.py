@@ -18,13 +18,14 @@ CHANGE: Data = {"changed": True, "plan": [STEP], "pending": [], "diff": [{"befor
 TOOLKIT: Data = {
     "changed": False,
     "host_state": {"runtimes": dict.fromkeys(("containerd", "docker", "crio", "podman")), "markers": [],
-                   "journal": {"present": False, "default_runtime": {}, "restart": {}, "config": {}},
+                   "rootless": {}, "journal": {"present": False, "default_runtime": {}, "restart": {}, "config": {}},
                    "settings": {"text": None, "ours": {}, "file": None, "new": False},
                    "packages": {"installed": {"nvidia-container-toolkit": "1.20.0-1"}, "version": "1.20.0",
                                 "steps": []},
                    "cdi": {"specs": [], "driver": None, "steps": [], "pending": [], "warnings": []}},
     "options": {"state": "present", "runtime": ["auto"], "mode": "auto", "config_path": None, "drop_in_path": None,
-                "nvidia_runtime_name": "nvidia", "nvidia_runtime_path": None, "set_as_default": True, "cdi": True,
+                "rootless_users": [], "nvidia_runtime_name": "nvidia", "nvidia_runtime_path": None,
+                "set_as_default": True, "cdi": True,
                 "nri": False, "settings": {}, "disruption": "idle"}}
 
 

@@ -237,6 +237,26 @@ def test_check(component: str, want: dict[str, Any], host: dict[str, Any], state
     assert check.ok or check.hint
 
 
+@pytest.mark.parametrize(("docker", "state", "words"), [
+    ({"classes": ["nvidia"], "running": True}, "ok", "1.20.0, containerd, CDI"),
+    ({"classes": ["runc"], "running": True}, "failed", "the rootless Docker of alice does not have the nvidia runtime"),
+    ({"classes": ["nvidia"], "running": False}, "pending", "the rootless Docker of alice does not run"),
+    ({"classes": None, "running": None}, "ok", "1.20.0, containerd, CDI"),
+])
+def test_the_rootless_docker_of_a_user(docker: dict[str, Any], state: str, words: str) -> None:
+    host = {**GOOD, "rootless": {"alice": docker}}
+    check, = verify({"container_toolkit": {**TOOLKIT, "rootless_users": ["alice"]}}, host)
+    assert (check.state, check.detail) == (state, words)
+    assert verify({"container_toolkit": TOOLKIT}, host)[0].ok  # not in the plan
+
+
+def test_the_name_of_the_runtime_class() -> None:
+    want = {**TOOLKIT, "nvidia_runtime_name": "gpu"}
+    check, = verify({"container_toolkit": want}, GOOD)
+    assert (check.state, check.detail) == ("failed", "containerd does not have the gpu runtime")
+    assert verify({"container_toolkit": want}, runtimes(containerd={"classes": ["gpu", "runc"]}))[0].ok
+
+
 def test_the_commands_for_several_runtimes_can_be_told_apart() -> None:
     host = runtimes(containerd={"boot": "masked"}, docker={**DOCKER, "boot": "no"})
     check, = verify({"container_toolkit": {**TOOLKIT, "runtime": "all"}}, host)

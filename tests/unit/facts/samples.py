@@ -58,6 +58,7 @@ def host(hostname: str, gpus: list[Facts], machine: str | None) -> Facts:
         "runtimes": {"containerd": {"version": "1.6.20", "running": True, "boot": "yes", "stale": None,
                                     "cri": True, "nvidia": False, "classes": []}, "docker": None,
                      "crio": None, "podman": None},
+        "rootless": {},
         "toolkit": {"version": None, "packages": {}, "missing_files": [], "cdi_specs": [], "cdi": None},
         "software": {"cuda": {}, "dcgm": None, "dcgm_exporter": None, "node_status_exporter": None},
         "journals": {"brought": [], "faults": [], "former_driver": None},

@@ -311,7 +311,7 @@ def test_what_is_not_ours() -> None:
         Played(Docker(), "snap 2.63", FILE, unit="snap.docker.dockerd.service").propose()
     one = host("{}", running=False)
     one.files["/run/user/1000/docker.pid"] = "812"
-    with pytest.raises(HostError, match=r"rootless.*~/.config/docker/daemon.json"):
+    with pytest.raises(HostError, match=r"rootless.*Name the user of this Docker in rootless_users"):
         one.propose()
     one.running = True
     assert one.propose().changes

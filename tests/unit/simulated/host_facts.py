@@ -67,6 +67,7 @@ def facts(gpus: t.Sequence[str | Facts] = ("20b2",) * 8, os: str = "ubuntu24.04"
         "runtimes": {"containerd": {"version": "1.7.28", "running": True, "boot": "yes", "stale": False,
                                     "cri": True, "nvidia": False, "classes": []},
                      "docker": None, "crio": None, "podman": None},
+        "rootless": {},
         "toolkit": {"version": None, "packages": {}, "missing_files": [], "cdi_specs": [], "cdi": None},
         "software": {"cuda": {}, "dcgm": None, "dcgm_exporter": None, "node_status_exporter": None},
         "journals": {"brought": [], "faults": [], "former_driver": None},

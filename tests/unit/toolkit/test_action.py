@@ -24,7 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import runtime
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import owners, registry, settings_file
 
 OPTIONS = {"state": "present", "version": None, "runtime": ["auto"], "set_as_default": True, "cdi": True,
-           "nvidia_runtime_name": "nvidia", "nvidia_runtime_path": None,
+           "rootless_users": [], "nvidia_runtime_name": "nvidia", "nvidia_runtime_path": None,
            "cdi_management": False, "nri": False, "settings": {}, "mode": "auto", "proxy": None,
            "disruption": "idle", "repository": {"url": "http://x/", "key": "k", "fingerprint": "A" * 40}}
 CONTAINERD = b"version = 2\n"
