@@ -487,3 +487,31 @@ def test_the_specification_is_read_without_a_plan(machine: Machine) -> None:
     assert read() == ([str(machine.spec), management], there) and len(machine.calls) == asked
     machine.spec.unlink()
     assert read() == ([management], {**nothing, "management": True, "unit": True})
+
+
+def test_a_rootless_docker_has_a_folder_with_a_link(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, file = machine.root / "run/cdi/rootless", machine.root / "tmpfiles.d/x.conf"
+    monkeypatch.setattr(cdi_files, "ROOTLESS", str(folder))
+    monkeypatch.setattr(cdi_files, "ROOTLESS_FILE", str(file))
+    run = machine.run
+
+    def with_tmpfiles(argv: t.Sequence[str], **options: t.Any) -> Completed:
+        if argv[0] == "systemd-tmpfiles":
+            assert list(argv[1:]) == ["--create", str(file)]
+            folder.mkdir(parents=True, exist_ok=True)
+            if not (folder / "nvidia.yaml").is_symlink():
+                (folder / "nvidia.yaml").symlink_to(machine.spec)
+        return run(argv, **options)
+
+    machine.run = with_tmpfiles  # type: ignore[method-assign]
+    step = cdi_module.LINK_ROOTLESS
+    assert step not in machine.converge()
+    assert machine.converge(rootless_users=["alice"]) == [step]
+    assert file.read_text().splitlines()[-1].endswith(f"/nvidia.yaml - - - - {machine.spec}")
+    assert machine.converge() == []  # it stays until the removal
+    (folder / "nvidia.yaml").unlink()
+    folder.rmdir()
+    assert machine.converge(rootless_users=["alice"]) == [step]
+    (folder / "theirs.yaml").write_text("")
+    assert cdi_module.UNLINK_ROOTLESS in machine.converge(state="absent")
+    assert [path.name for path in folder.iterdir()] == ["theirs.yaml"] and not file.parent.exists()
