@@ -17,6 +17,7 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import RUNTIME_CLASSES
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import base, cri
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.cri import V1, V2, V3, plugin_path
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import (
@@ -50,7 +51,7 @@ class Containerd(base.Runtime):
         proposal = base.Proposal(previous_default=former, parts=options.parts)
         base.check_name(journal, options, cri.programs(current.cri), path)
         values = cri.desired(current.cri, options, former)
-        proposal.classes = {*base.RUNTIME_CLASSES, *journal.classes, *options.classes}
+        proposal.classes = {*RUNTIME_CLASSES, *journal.classes, *options.classes}
         _warn_disabled(current.effective, proposal)
         drop_in = options.drop_in_path or DROP_IN
         if _major_version(state) == 1:

@@ -16,6 +16,7 @@ import re
 import typing as t
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError, InputError
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import RUNTIME_CLASSES
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import base
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal, RuntimeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.toml import load, render
@@ -161,7 +162,7 @@ def _render(others: _Merged, default: str, options: base.Options) -> str:
     """The text of the drop-in. A runtime class is a copy of the default runtime with NVIDIA's program."""
     programs = _programs(others)
     source = next((others.runtimes[name] for name in (default, "crun", "runc")
-                   if name in programs and name not in (*base.RUNTIME_CLASSES, *options.classes)
+                   if name in programs and name not in (*RUNTIME_CLASSES, *options.classes)
                    and not base.is_nvidia(programs[name])), {})
     values: dict[Path, Value] = {}
     if options.default:

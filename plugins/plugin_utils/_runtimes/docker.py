@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import HostError
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit import cdi_files
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import OPTION_PARTS
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import OPTION_PARTS, RUNTIME_CLASSES
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import base
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.host_state import Journal, RuntimeState
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.json_text import Document
@@ -72,7 +72,7 @@ class Docker(base.Runtime):
         default = flags.default_runtime or before.get("default-runtime")
         former = journal.default_runtime or str(default or "runc")
         proposal = base.Proposal(previous_default=former,
-                                 classes={*base.RUNTIME_CLASSES, *journal.classes, *options.classes})
+                                 classes={*RUNTIME_CLASSES, *journal.classes, *options.classes})
         base.check_name(journal, options, _programs(before, flags), path)
         unwanted = base.unwanted_parts(journal, options, default)
         proposal.parts = sorted({*options.parts, *(journal.parts - unwanted)})

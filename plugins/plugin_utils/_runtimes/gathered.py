@@ -10,13 +10,12 @@ import typing as t
 from dataclasses import replace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils._errors import GpuopsError, HostError
-from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import CHOOSING
+from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.options import CHOOSING, RUNTIME_CLASSES
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.packages import BINARIES
 from ansible_collections.gpuops.nvidia.plugins.module_utils._toolkit.users import OF_USER
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._data import runtime_names
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes import registry, settings_file
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils._runtimes.base import (
-    RUNTIME_CLASSES,
     Configuration,
     Options,
     is_nvidia,
